@@ -18,10 +18,9 @@ from odf_engine.provenance.stateless_step import RowSelection, StepResult
 from odf_engine.spark.arrow_batches import cancellable
 from odf_engine.spark.sql_types import arrow_schema
 from odf_engine.spark.streaming.as_of_join import JOINED_VOCABULARY, joined_schema
+from odf_engine.spark.streaming.incremental import BATCH, WATERMARK
 from odf_engine.spark.streaming.row_lineage import (
-    BATCH,
     ORIGINS_COLUMN,
-    WATERMARK_COLUMN,
     AsOfTables,
     JoinRows,
     Lineage,
@@ -34,7 +33,7 @@ from odf_engine.transform.engines.contract import QueryInput
 if TYPE_CHECKING:
     from odf_engine.spark import DataFrame
 
-_HIDDEN: Final = (ORIGINS_COLUMN, BATCH, WATERMARK_COLUMN)
+_HIDDEN: Final = (ORIGINS_COLUMN, BATCH, WATERMARK)
 
 
 class AsOfTrace(StatefulTrace):

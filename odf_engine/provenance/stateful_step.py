@@ -23,12 +23,11 @@ from odf_engine.spark.arrow_batches import arrow_batches, cancellable
 from odf_engine.spark.plan_rewrite import OPERATION
 from odf_engine.spark.readers import query_schema
 from odf_engine.spark.sql_types import arrow_schema, identifier
+from odf_engine.spark.streaming.incremental import BATCH, WATERMARK
 from odf_engine.spark.streaming.row_lineage import (
-    BATCH,
     KEY_PREFIX,
     LAST_BATCH_COLUMN,
     ORIGINS_COLUMN,
-    WATERMARK_COLUMN,
     Lineage,
     PrefixLineage,
 )
@@ -342,7 +341,7 @@ class Timeline:
 
     def frames(self, session: SparkSession) -> dict[str, DataFrame]:
         """Return the rows of each input as the query reads them."""
-        hidden = (ORIGINS_COLUMN, BATCH, WATERMARK_COLUMN)
+        hidden = (ORIGINS_COLUMN, BATCH, WATERMARK)
         return {name: frame.drop(*hidden) for name, frame in self.tables(session).items()}
 
     def tables(self, session: SparkSession) -> dict[str, DataFrame]:
@@ -378,7 +377,7 @@ class Timeline:
             "*",
             f"array(struct({index} AS at, {offset} AS offset)) AS {ORIGINS_COLUMN}",
             f"{_step_expression(offset, numbers)} AS {BATCH}",
-            f"timestamp_millis(CAST({_step_expression(offset, watermarks)} AS BIGINT)) AS {WATERMARK_COLUMN}",
+            f"timestamp_millis(CAST({_step_expression(offset, watermarks)} AS BIGINT)) AS {WATERMARK}",
         )
 
     def _watermark(self, batch: Batch) -> int:

@@ -55,7 +55,7 @@ BATCH: Final = "odf_batch"
 WATERMARK: Final = "odf_mark"
 """The watermark before the batch that read a row; null without a watermark, and for computed rows."""
 NEVER: Final = (1 << 31) - 1
-"""The batch of rows that are not emitted yet."""
+"""The number of the batch of rows that are not emitted yet."""
 _END: Final = "odf_end"
 VALUES: Final = "-values"
 """Ending of the name of a state that has the single values which retractions require."""
@@ -90,16 +90,25 @@ class BatchWatermarks:
         for number, watermark in enumerate((self.before, *self.after)):
             if watermark is not None and (not steps or watermark > steps[-1][0]):
                 steps.append((watermark, number))
-        return _search(time, [(watermark - delay, number) for watermark, number in steps])
+        return first_batch_reaching(time, [(watermark - delay, number) for watermark, number in steps])
 
 
-def _search(time: str, steps: Sequence[tuple[int, int]]) -> str:
+def first_batch_reaching(time: str, steps: Sequence[tuple[int, int]]) -> str:
+    """Return an SQL expression of the first batch whose watermark reaches a time, as binary search.
+
+    Args:
+        time: SQL expression of the time.
+        steps: watermarks in milliseconds, and the batch that reaches each, in ascending order.
+    """
     if not steps:
         return str(NEVER)
     if len(steps) == 1:
         return f"IF({time} <= timestamp_millis({steps[0][0]}L), {steps[0][1]}, {NEVER})"
     middle = (len(steps) - 1) // 2
-    left, right = _search(time, steps[: middle + 1]), _search(time, steps[middle + 1 :])
+    left, right = (
+        first_batch_reaching(time, steps[: middle + 1]),
+        first_batch_reaching(time, steps[middle + 1 :]),
+    )
     return f"IF({time} <= timestamp_millis({steps[middle][0]}L), {left}, {right})"
 
 

@@ -11,10 +11,6 @@ from odf_engine.spark.plan_rewrite import PlanBuilder, node_name, to_list
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_ORDER_INSENSITIVE: Final = frozenset({
-    "Count", "CountIf", "Min", "Max", "CollectSet", "CollectList", "BoolAnd", "BoolOr", "BitAndAgg",
-    "BitOrAgg", "BitXorAgg", "BoolAndAgg", "BoolOrAgg",
-})  # fmt: skip
 _RETRACTABLE: Final = ("Count", "CountIf", "Sum", "Average")
 
 
@@ -30,7 +26,6 @@ class RetractableAggregates:
 
     Attributes:
         unsupported: SQL text of an aggregate that does not support retractions; None if all do.
-        order_matters: whether the result depends on the row order, at least in its last bits.
 
     Raises:
         InvalidQuery: an aggregate with DISTINCT that is not supported on streams.
@@ -43,12 +38,10 @@ class RetractableAggregates:
         self._columns = list(columns)
         self._origin = list(origin)
         self._changed = changed
-        found = [each for column in columns for each in _aggregates(column)]
         retracted = [
             each for column in columns if not self._is_change(column) for each in _aggregates(column)
         ]
         self.unsupported = next((each.sql() for each in retracted if not _is_retractable(each)), None)
-        self.order_matters = any(_order_matters(each.aggregateFunction()) for each in found)
 
     def aggregate(self, plan: Any, child: Any, *, signed: bool, name: str) -> tuple[Any, Any]:
         """Return the aggregation over other rows, with a column that counts the rows of each group.
@@ -190,15 +183,3 @@ def _is_retractable(aggregate: Any) -> bool:
     if aggregate.isDistinct() or name not in _RETRACTABLE:
         return False
     return name != "Average" or "interval" not in function.dataType().typeName()
-
-
-def _order_matters(function: Any) -> bool:
-    name = node_name(function)
-    if name in _ORDER_INSENSITIVE:
-        return False
-    if name == "Sum":
-        return function.dataType().typeName() in ("double", "float")
-    if name == "Average":
-        kind = to_list(function.children())[0].dataType().typeName()
-        return kind in ("double", "float", "long")
-    return True

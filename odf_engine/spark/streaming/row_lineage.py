@@ -32,6 +32,7 @@ from odf_engine.spark.streaming.as_of_join import (
     select_version_columns,
     to_versions,
 )
+from odf_engine.spark.streaming.incremental import BATCH, NEVER, WATERMARK, first_batch_reaching
 from odf_engine.spark.streaming.retractable_aggregates import RetractableAggregates
 from odf_engine.spark.streaming.stateful_query import (
     ROWS,
@@ -85,14 +86,8 @@ def _join_sql(columns: Sequence[Any]) -> str:
 
 ORIGINS_COLUMN: Final = "odf_places"
 """Origins of a row: an array of structs with the index of an input (``at``) and an offset."""
-BATCH: Final = "odf_batch"
-"""The batch in which a row was read or emitted; null if unknown."""
-WATERMARK_COLUMN: Final = "odf_mark"
-"""The watermark before the batch that read a row; null for computed rows."""
 KEY_PREFIX: Final = "odf_key_"
 """Prefix of the columns that identify groups."""
-NEVER_EMITTED: Final = (1 << 31) - 1
-"""Batch number of rows that have not been emitted."""
 _STATELESS_NODES: Final = ("Project", "Filter", "SubqueryAlias", "View", "ResolvedHint")
 _JOINS: Final = ("INNER", "CROSS", "LEFT OUTER", "RIGHT OUTER", "FULL OUTER")
 
@@ -207,7 +202,7 @@ class Lineage(StreamPlanner):
         if self._names[name] not in self._changing:
             operation = self.literal(int(Op.APPEND))
         origin = self._origin_columns(
-            position, operation, by_name[ORIGINS_COLUMN], by_name[BATCH], by_name[WATERMARK_COLUMN]
+            position, operation, by_name[ORIGINS_COLUMN], by_name[BATCH], by_name[WATERMARK]
         )
         system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
         passed = {column_id(old) for old in to_list(view.output()) if old.name() in system}
@@ -366,7 +361,7 @@ class Lineage(StreamPlanner):
 
     def _first_batch_reaching(self, end: Any, watermarks: Sequence[tuple[int, int]]) -> Any:
         if not watermarks:
-            return self.literal(NEVER_EMITTED)
+            return self.literal(NEVER)
         middle = len(watermarks) // 2
         time, number = watermarks[middle]
         reached = self.expressions.LessThanOrEqual(end, self._timestamp(time))
@@ -435,7 +430,7 @@ class Lineage(StreamPlanner):
     def _origin_columns(
         self, position: Any, operation: Any, origins: Any, batch: Any, watermark: Any
     ) -> list[Any]:
-        named = zip((POSITION, OPERATION, ORIGINS_COLUMN, BATCH, WATERMARK_COLUMN),
+        named = zip((POSITION, OPERATION, ORIGINS_COLUMN, BATCH, WATERMARK),
                     (position, operation, origins, batch, watermark),
                     strict=True)  # fmt: skip
         return [self.alias(each, name) for name, each in named]
@@ -601,23 +596,8 @@ class AsOfTables:
             f"{OPERATION} AS odf_op",
             f"IF(v_place IS NULL, {ORIGINS_COLUMN}, concat({ORIGINS_COLUMN}, {version})) AS {ORIGINS_COLUMN}",
             BATCH,
-            f"timestamp_millis(CAST({self._watermark_before} AS BIGINT)) AS {WATERMARK_COLUMN}",
+            f"timestamp_millis(CAST({self._watermark_before} AS BIGINT)) AS {WATERMARK}",
         )
-
-
-def first_batch_reaching(column: str, watermarks: Sequence[tuple[int, int]]) -> str:
-    """Return an SQL expression of the first batch whose watermark reaches a time, as binary search."""
-    if not watermarks:
-        return str(NEVER_EMITTED)
-    if len(watermarks) == 1:
-        time, number = watermarks[0]
-        return f"IF({column} <= timestamp_millis({time}), {number}, {NEVER_EMITTED})"
-    middle = (len(watermarks) - 1) // 2
-    left, right = (
-        first_batch_reaching(column, watermarks[: middle + 1]),
-        first_batch_reaching(column, watermarks[middle + 1 :]),
-    )
-    return f"IF({column} <= timestamp_millis({watermarks[middle][0]}), {left}, {right})"
 
 
 def _multiplies_rows(plan: Any) -> bool:

@@ -15,7 +15,8 @@ from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.spark.errors import translate_errors
 from odf_engine.spark.plan_rewrite import PlanBuilder, analyzed_plan, to_list
 from odf_engine.spark.sql_types import identifier
-from odf_engine.spark.streaming.row_lineage import BATCH, KEY_PREFIX, ORIGINS_COLUMN
+from odf_engine.spark.streaming.incremental import BATCH
+from odf_engine.spark.streaming.row_lineage import KEY_PREFIX, ORIGINS_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

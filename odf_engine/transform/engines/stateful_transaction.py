@@ -82,13 +82,13 @@ class BatchSorter:
         self._reporter = reporter
 
     def sort_by_time(
-        self, rows: Iterator[pa.RecordBatch], schema: pa.Schema, contract: OutputContract, number: int
+        self, rows: Iterator[pa.RecordBatch], schema: pa.Schema, time: str, number: int
     ) -> Iterator[pa.RecordBatch]:
         """Return rows sorted by batch, event time and every other column.
 
         All rows have been read at return. ``number`` identifies the files.
         """
-        time, path = contract.event_time, self._path(number)
+        path = self._path(number)
         if any(types.is_nested(field.type) for field in schema):
             self._write(rows, schema, path)
             return arrow_batches(self._sorted_frame(schema, path, time), self._reporter, progress=False)[1]
@@ -100,7 +100,7 @@ class BatchSorter:
         return iter(()) if first is None else chain([first], sorted_rows)
 
     def store_unsorted(
-        self, rows: Iterator[pa.RecordBatch], schema: pa.Schema, contract: OutputContract, number: int
+        self, rows: Iterator[pa.RecordBatch], schema: pa.Schema, number: int
     ) -> Iterator[pa.RecordBatch]:
         """Return rows unsorted, for :meth:`sort_by_query`.
 
@@ -637,8 +637,11 @@ class StatefulTransaction:
             if planner.open_groups is not None:
                 found = self._state.split_open_groups(planner.open_groups, found, schema)
                 schema = pa.schema([each for each in schema if each.name not in planner.open_groups.columns])
-            gather = self._sorter.store_unsorted if query.order else self._sorter.sort_by_time
-            rows = gather(map(ready.contract.require_event_time, found), schema, ready.contract, number)
+            found = map(ready.contract.require_event_time, found)
+            if query.order:
+                rows = self._sorter.store_unsorted(found, schema, number)
+            else:
+                rows = self._sorter.sort_by_time(found, schema, ready.contract.event_time, number)
             self._state.replace(planner.states, planner.open_groups)
             self._report_late_rows(planner, batches, watermarks)
         finally:
