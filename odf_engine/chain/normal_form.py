@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
@@ -150,8 +151,17 @@ def normal_form_problem(transform: Sql) -> str | None:
 
 
 SPARK: Final = "spark"
-SPARK_VERSION: Final = "4.3.0+odf1"
-"""Version of the engine: the version of Spark and the revision of the transformation rules."""
+_RULES_REVISION: Final = "odf1"
+"""Revision of the transformation rules; increment it when the same query returns other rows."""
+
+
+@cache
+def spark_engine_version() -> str:
+    """Return the version of the engine: that of the installed Spark, and the revision of the rules."""
+    # Deferred: slow to import, and not required for the first paint.
+    from importlib.metadata import version
+
+    return f"{version('pyspark')}+{_RULES_REVISION}"
 
 
 def with_engine_version(event: SetTransform) -> SetTransform:
@@ -163,13 +173,13 @@ def with_engine_version(event: SetTransform) -> SetTransform:
     transform = event.transform
     if transform.engine.lower() != SPARK:
         return event
-    if transform.version not in (None, SPARK_VERSION):
+    if transform.version not in (None, spark_engine_version()):
         raise InvalidManifest(
-            f"unsupported engine version {transform.version}: this is {SPARK_VERSION}",
+            f"unsupported engine version {transform.version}: this is {spark_engine_version()}",
             where="SetTransform",
             hint="omit `version`; it is recorded with the transform",
         )
-    return replace(event, transform=replace(transform, version=SPARK_VERSION))
+    return replace(event, transform=replace(transform, version=spark_engine_version()))
 
 
 def without_engine_version(event: SetTransform) -> SetTransform:

@@ -13,7 +13,12 @@ import pyarrow.parquet as pq
 from msgspec.structs import asdict
 from msgspec.structs import replace as structs_replace
 
-from odf_engine.chain.normal_form import SPARK, SPARK_VERSION, with_engine_version, without_engine_version
+from odf_engine.chain.normal_form import (
+    SPARK,
+    spark_engine_version,
+    with_engine_version,
+    without_engine_version,
+)
 from odf_engine.chain.schema_evolution import declared_schema
 from odf_engine.chain.state import ChainState, ChainUpdate
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
@@ -89,12 +94,12 @@ def _check_version(transaction: Transaction) -> None:
         Unsupported: the chain requires another version.
     """
     sql = transaction.transform.transform
-    if sql.engine.lower() == SPARK and sql.version not in (None, SPARK_VERSION):
+    if sql.engine.lower() == SPARK and sql.version not in (None, spark_engine_version()):
         raise Unsupported(
-            f"the query is for version {sql.version} of the engine, but this is {SPARK_VERSION}",
+            f"the query is for version {sql.version} of the engine, but this is {spark_engine_version()}",
             where="transform",
-            hint=f"to use this version, set `version: {SPARK_VERSION}` in the manifest and run odf add "
-            "--update",
+            hint=f"to use this version, set `version: {spark_engine_version()}` in the manifest and run "
+            "odf add --update",
         )
 
 
@@ -291,8 +296,20 @@ def to_event(transaction: Transaction, result: TransactionResult) -> ExecuteTran
             size=written.size,
         ),
         new_checkpoint=None if transaction.kind == "finish" else result.checkpoint or before,
-        new_watermark=transaction.watermark,
+        new_watermark=output_watermark(transaction, result),
     )
+
+
+def output_watermark(transaction: Transaction, result: TransactionResult) -> Timestamp | None:
+    """Return the watermark of the dataset after a transaction.
+
+    It is that of the inputs, or that of the engine if it is earlier, and never below the previous one.
+    """
+    watermark = transaction.watermark
+    if watermark is None or result.watermark is None or result.watermark >= watermark:
+        return watermark
+    before = transaction.state.watermark
+    return result.watermark if before is None else max(before, result.watermark)
 
 
 def make_request(

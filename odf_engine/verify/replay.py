@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 from msgspec.structs import replace
 
+from odf_engine.chain.normal_form import SPARK, spark_engine_version
 from odf_engine.chain.state import ChainState
 from odf_engine.data.slices import WrittenSlice, read_batches
 from odf_engine.errors import Cancelled, NotFound, OdfError, SourceUnavailable, Unsupported
@@ -20,17 +21,16 @@ from odf_engine.metadata.model import DataSlice, ExecuteTransform, SetTransform
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.storage.scratch import job_scratch_folder
-from odf_engine.transform.engines.checkpoint import ENGINE, read_checkpoint_metadata
+from odf_engine.transform.engines.checkpoint import read_checkpoint_metadata
 from odf_engine.transform.engines.contract import Engine, TransactionResult
 from odf_engine.transform.engines.engine_router import EngineMissing
 from odf_engine.transform.plan import Diverged, Transaction, transaction_of_block
-from odf_engine.transform.run import CHECKPOINT, execute_transaction, make_request, to_event
+from odf_engine.transform.run import CHECKPOINT, execute_transaction, make_request, output_watermark, to_event
 from odf_engine.verify.report import EngineUse, ReplayResult
 from odf_engine.verify.slice_check import Problem, check_object
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 
-_SPARK: Final = "spark"
 _CARRIED: Final = "carried"
 
 
@@ -96,14 +96,7 @@ class Replay:
         except OdfError as error:
             return ReplayResult([("input-interval", str(error))])
         with self._job_folder() as folder:
-            result = self._compare(transaction, event, system_time, folder)
-        if result.skipped is not None or event.new_watermark == transaction.watermark:
-            return result
-        message = (
-            f"the watermark is {event.new_watermark or 'none'}, that of the inputs "
-            f"{transaction.watermark or 'none'}"
-        )
-        return result._replace(problems=[("transform-watermark", message), *result.problems])
+            return self._compare(transaction, event, system_time, folder)
 
     def _compare(
         self, transaction: Transaction, event: ExecuteTransform, system_time: Timestamp, folder: Path
@@ -119,10 +112,13 @@ class Replay:
             if _lacks_engine(error, transaction.transform):
                 return ReplayResult(skipped=("engine-missing", str(error)))
             failed = "transform-failed", f"replay failed: {error}"
-            return ReplayResult([self._find_damaged_input(transaction) or failed])
+            watermark = _compare_watermark(event, transaction.watermark)
+            return ReplayResult([*watermark, self._find_damaged_input(transaction) or failed])
         checkpoint = self._compare_checkpoint(transaction, event, result, folder)
-        problems = [*checkpoint.problems, *self._compare_rows(transaction, event, result, staged)]
-        return ReplayResult(problems, checkpoint.doubts, engine=_engine_use(transaction.transform, result))
+        rows = self._compare_rows(transaction, event, result, staged)
+        watermark = _compare_watermark(event, output_watermark(transaction, result))
+        use = _engine_use(transaction.transform, result)
+        return ReplayResult([*watermark, *checkpoint.problems, *rows], checkpoint.doubts, engine=use)
 
     def _compare_rows(
         self, transaction: Transaction, event: ExecuteTransform, result: TransactionResult, staged: Path
@@ -138,10 +134,7 @@ class Replay:
             difference = _difference(path, data, staged, written, self._reporter)
         else:
             return []
-        version = transaction.transform.transform.version
-        if _is_spark(transaction.transform) and version != ENGINE:
-            difference += f" (stored engine version: {version or 'none'}; replayed by {ENGINE})"
-        return [self._find_damaged_input(transaction) or ("transform-data", difference)]
+        return [self._find_damaged_input(transaction) or _transform_problem(transaction, "data", difference)]
 
     def _run(
         self, transaction: Transaction, system_time: Timestamp, folder: Path, staged: Path
@@ -191,11 +184,12 @@ class Replay:
         except OdfError:
             return ReplayResult(problems)  # The check of the file has reported it.
         carried = read_checkpoint_metadata(self._carried_path)
-        if stored.format != carried.format and replace(stored, format=carried.format) == carried:
-            return ReplayResult(problems)  # files of an earlier format cannot be compared
-        if stored != carried:
+        written_by_another = (stored.format, stored.engine) != (carried.format, carried.engine)
+        if replace(stored, format=carried.format, engine=carried.engine) != carried:
             message = "the state in the checkpoint differs from the replayed state"
-            return ReplayResult([*problems, ("transform-checkpoint", message)])
+            return ReplayResult([*problems, _transform_problem(transaction, "checkpoint", message)])
+        if written_by_another:
+            return ReplayResult(problems)  # files of another format or version cannot be compared
         message = "the bytes of the checkpoint differ from the replayed one, which later transactions use"
         return ReplayResult(problems, doubts=[("checkpoint-other", message)])
 
@@ -217,19 +211,36 @@ def _engine_use(transform: SetTransform, result: TransactionResult) -> EngineUse
     """Return the engine that replayed one transaction."""
     sql = transform.transform
     rows = 0 if result.written is None else result.written.rows
-    return EngineUse(sql.engine, sql.version, ENGINE if _is_spark(transform) else None, 1, rows)
+    version = spark_engine_version() if _is_spark(transform) else None
+    return EngineUse(sql.engine, sql.version, version, 1, rows)
+
+
+def _compare_watermark(event: ExecuteTransform, expected: Timestamp | None) -> list[Problem]:
+    if event.new_watermark == expected:
+        return []
+    stored, found = event.new_watermark or "none", expected or "none"
+    return [("transform-watermark", f"the watermark is {stored}, that of the inputs and the engine {found}")]
+
+
+def _transform_problem(transaction: Transaction, part: str, message: str) -> Problem:
+    """Return the problem of a transaction whose ``data`` or ``checkpoint`` differs after the replay."""
+    version = transaction.transform.transform.version
+    if not _is_spark(transaction.transform) or version == spark_engine_version():
+        return (f"transform-{part}", message)
+    versions = f"stored by {version or 'an unknown version'}, replayed by {spark_engine_version()}"
+    return ("transform-version", f"engine version differs ({versions}), and so does the result: {message}")
 
 
 def _lacks_engine(error: OdfError, transform: SetTransform) -> bool:
     """Return whether a transaction failed because the engine that ran it first is missing."""
     if isinstance(error, EngineMissing | SourceUnavailable):
         return True
-    same = _is_spark(transform) and transform.transform.version == ENGINE
+    same = _is_spark(transform) and transform.transform.version == spark_engine_version()
     return isinstance(error, Unsupported) and not same
 
 
 def _is_spark(transform: SetTransform) -> bool:
-    return transform.transform.engine.lower() == _SPARK
+    return transform.transform.engine.lower() == SPARK
 
 
 def _rows(data: DataSlice | WrittenSlice) -> int:

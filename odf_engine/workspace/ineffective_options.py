@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from odf_engine.chain.normal_form import SPARK, SPARK_VERSION
+from odf_engine.chain.normal_form import SPARK, spark_engine_version
 from odf_engine.errors import InvalidManifest, OdfError, Unsupported
 from odf_engine.metadata import model
 from odf_engine.metadata.model import kind_of
@@ -118,9 +118,13 @@ def _source_problems(source: model.SetPollingSource | model.AddPushSource) -> It
 
 
 def _preprocess_problems(query: model.Sql) -> Iterator[OdfError]:
-    if query.version is not None and query.engine.lower() == SPARK and query.version != SPARK_VERSION:
+    if (
+        query.version is not None
+        and query.engine.lower() == SPARK
+        and query.version != spark_engine_version()
+    ):
         yield InvalidManifest(
-            f"unsupported engine version {query.version}: this is {SPARK_VERSION}",
+            f"unsupported engine version {query.version}: this is {spark_engine_version()}",
             where="preprocess.version",
             hint="omit version",
         )

@@ -146,7 +146,7 @@ class _Zeros:
 def _write_checkpoint(path: Path, *entries: tuple[bytes, str, int]) -> None:
     """Write the description of a checkpoint and entries of zeros: their kinds, names and sizes."""
     about = checkpoint.CheckpointMetadata(
-        format=1, engine=checkpoint.ENGINE, query="q", watermarks={}, watermark=None
+        format=1, engine="4.3.0+odf1", query="q", watermarks={}, watermark=None
     )
     text = msgspec.json.encode(about)
     with (

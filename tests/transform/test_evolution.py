@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.chain.normal_form import SPARK_VERSION
+from odf_engine.chain.normal_form import spark_engine_version
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import read_batches, slice_schema
 from odf_engine.errors import InvalidManifest, InvalidQuery, Unsupported, UsageError
@@ -82,7 +82,7 @@ def test_a_new_query_without_state(deriving: Deriving) -> None:
     root = deriving.root()
     made = deriving.derivative("SELECT event_time, x FROM input")
     transform = made.dataset.state().transform
-    assert transform is not None and transform.transform.version == SPARK_VERSION
+    assert transform is not None and transform.transform.version == spark_engine_version()
     with pytest.raises(InvalidManifest, match=r"unsupported engine version 3\.5\.0: this is"):
         deriving.workspace.update([definition(made, "SELECT event_time FROM input", version="3.5.0")])
     deriving.rows(root, (1, "a", 1))
@@ -122,10 +122,10 @@ def test_rows_are_made_by_the_version_that_the_chain_says(deriving: Deriving) ->
     assert deriving.workspace.update([snapshot])[0].events == []  # the version is not said: it stays
     (said,) = snapshot.metadata
     assert isinstance(said, SetTransform)
-    present = replace(said, transform=replace(said.transform, version=SPARK_VERSION))
+    present = replace(said, transform=replace(said.transform, version=spark_engine_version()))
     (update,) = deriving.workspace.update([replace(snapshot, metadata=[present])])
     changed = [line.split(maxsplit=1) for line in update.changes[0].lines if line[0] in "+-"]
-    assert changed == [["-", "version: 4.2.0+odf1"], ["+", f"version: {SPARK_VERSION}"]]
+    assert changed == [["-", "version: 4.2.0+odf1"], ["+", f"version: {spark_engine_version()}"]]
     assert deriving.run(made) == 1
 
 

@@ -32,6 +32,8 @@ from odf_engine.metadata.model import (
     TransformRequest,
     TransformSuccess,
 )
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.transform.engines.grpc_client import EngineTimeout, GrpcEngine
 from odf_engine.transform.engines.grpc_messages import (
@@ -42,6 +44,8 @@ from odf_engine.transform.engines.grpc_messages import (
     encode_fields,
 )
 from odf_engine.transform.engines.grpc_server import EngineServer
+from odf_engine.verify.integrity import verify
+from odf_engine.verify.replay import Replay
 from tests.transform.deriving import Deriving
 
 
@@ -193,6 +197,36 @@ def test_engines_that_break_the_contract(deriving: Deriving, tmp_path: Path) -> 
         with pytest.raises(Unsupported, match="it can only run queries"):
             engine.validate(Sql(engine="spark"), [], DEFAULT_VOCABULARY, None)
     assert deriving.result(made, "offset", "x") == [(0, 1), (1, 2)]
+
+
+def test_the_watermark_of_an_engine(deriving: Deriving) -> None:
+    root = deriving.root()
+    made = deriving.derivative("SELECT event_time, city, x FROM input")
+    day = {number: Timestamp.parse(f"2024-01-0{number}T00:00:00Z") for number in range(1, 6)}
+    reported: Timestamp | None = None
+
+    def work(request: TransformRequest) -> TransformSuccess:
+        (path,) = request.query_inputs[0].data_paths
+        table = pq.read_table(path)
+        offsets = pa.array([request.next_offset], table.schema.field(0).type)
+        pq.write_table(table.set_column(0, table.schema.field(0), offsets), request.new_data_path)
+        return TransformSuccess(OffsetInterval(request.next_offset, request.next_offset), reported)
+
+    with lying(work) as engine:
+        deriving.engine = engine
+        for number, answer, expected in (
+            (2, day[1], day[1]),
+            (3, None, day[3]),
+            (4, day[1], day[3]),  # a watermark never becomes earlier
+            (5, Timestamp.parse("2030-01-01T00:00:00Z"), day[5]),
+        ):
+            reported = answer
+            deriving.rows(root, (number, "a", number))
+            deriving.run(made)
+            assert made.dataset.state().watermark == expected
+        replay = Replay(deriving.workspace, made, engine, Reporter())
+        findings = verify(made.dataset, Reporter(), replay=replay).findings
+    assert [each.kind for each in findings] == ["transform-watermark"] * 2  # it reports later ones now
 
 
 def test_addresses_and_nobody_there(deriving: Deriving, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.normal_form import spark_engine_version
 from odf_engine.data.digest import digest_file
 from odf_engine.errors import Cancelled
 from odf_engine.identity.multiformats import Multihash
@@ -27,7 +28,6 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
-from odf_engine.transform.engines.checkpoint import ENGINE
 from odf_engine.transform.engines.engine_router import EngineRouter
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay
@@ -320,8 +320,9 @@ def test_a_dataset_of_another_version(made: Deriving, copy: Workspace) -> None:
     report = check(made, copy, t.entry, 0)
     (finding,) = report.findings
     assert "y=1;" in finding.message and "y=-30" in finding.message
-    assert finding.message.endswith(f"(stored engine version: 3.9.9+odf1; replayed by {ENGINE})")
-    assert [(use.made_by, use.version) for use in report.engines] == [("3.9.9+odf1", ENGINE)]
+    assert finding.kind == "transform-version"
+    assert f"(stored by 3.9.9+odf1, replayed by {spark_engine_version()})" in finding.message
+    assert [(use.made_by, use.version) for use in report.engines] == [("3.9.9+odf1", spark_engine_version())]
 
 
 def test_stopping(made: Deriving, copy: Workspace) -> None:
@@ -346,7 +347,7 @@ def test_where_rows_came_from(made: Deriving, copy: Workspace) -> None:
     rows = copy.resolve("rows")
     (whole, root) = dataset_origins(copy, rows)
     assert (whole.name, whole.kind, whole.transactions, whole.records) == ("rows", "Derivative", 3, 9)
-    assert (whole.engine, whole.version, whole.query) == ("spark", ENGINE, [f"{ROWS}\n"])
+    assert (whole.engine, whole.version, whole.query) == ("spark", spark_engine_version(), [f"{ROWS}\n"])
     assert [(each.name, each.alias, each.offset) for each in whole.inputs] == [("input", "input", 8)]
     assert (root.name, root.kind, root.records) == ("input", "Root", 9)
     assert (root.first or "") < (root.last or "")

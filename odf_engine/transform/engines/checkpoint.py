@@ -12,15 +12,12 @@ from typing import BinaryIO, Final, Self, cast
 import msgspec
 import pyarrow as pa
 
-from odf_engine.chain.normal_form import SPARK_VERSION
 from odf_engine.data.digest import physical_hash
 from odf_engine.errors import BadData, Unsupported
 from odf_engine.metadata.model import Checkpoint
 
 FORMAT: Final = 2
 """1: files of Spark's streaming state, which are no longer read; 2: Parquet files."""
-ENGINE: Final = SPARK_VERSION
-"""The engine version that writes the state."""
 _METADATA_FILE: Final = "checkpoint.json"
 
 # Limits for checkpoints written by third parties.

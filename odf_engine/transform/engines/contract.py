@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from odf_engine.data.slices import WrittenSlice
 from odf_engine.metadata.model import Checkpoint, DatasetVocabulary, OffsetInterval, Sql, TransformRequest
+from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.query.query_proof import ResultSummary
 
@@ -28,12 +29,14 @@ class TransactionResult:
             or its state has not changed.
         retracts_emitted: the rows that the slice retracts are those that the engine emitted before, so that
             they need not be searched in the dataset.
+        watermark: watermark of the rows as the engine reports it; None if it reports none.
     """
 
     written: WrittenSlice | None
     schema: pa.Schema
     checkpoint: Checkpoint | None = None
     retracts_emitted: bool = False
+    watermark: Timestamp | None = None
 
 
 @dataclass(frozen=True)

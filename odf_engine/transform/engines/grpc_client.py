@@ -303,7 +303,6 @@ _OPTIONS: Final = [
 _CONNECT_SECONDS: Final = 30
 _AMOUNTS: Final = frozenset(("rows", "bytes", "files", "total_rows", "total_bytes", "total_files"))
 ResultT = TypeVar("ResultT")
-OptionalInterval = OffsetInterval | None
 
 
 class EngineTimeout(OdfError):
@@ -350,11 +349,11 @@ class GrpcEngine:
             BadData: its output violates the contract.
         """
 
-        def call(inner: TransformRequest) -> OptionalInterval:
+        def call(inner: TransformRequest) -> TransformSuccess:
             message = encode_fields(
                 encode_table(inner), encode(RequestExtension(_encode_optional_schema(declared)))
             )
-            return self._call(f"/{SERVICE}/{TRANSFORM}", message, self._parse_transform_response, reporter)[0]
+            return self._call(f"/{SERVICE}/{TRANSFORM}", message, self._parse_transform_response, reporter)
 
         return self._run_transaction(request, declared, call)
 
@@ -436,9 +435,11 @@ class GrpcEngine:
         declared: pa.Schema | None,
         reporter: Reporter,
     ) -> TransactionResult:
-        def call(inner: TransformRequest) -> OptionalInterval:
+        def call(inner: TransformRequest) -> TransformSuccess:
             query = MigrateQuery(operation, encode_table(inner), _encode_optional_schema(declared))
-            return self._call_own_service(MIGRATE, query, Migrated, reporter).new_offset_interval
+            return TransformSuccess(
+                self._call_own_service(MIGRATE, query, Migrated, reporter).new_offset_interval
+            )
 
         return self._run_transaction(request, declared, call)
 
@@ -446,18 +447,19 @@ class GrpcEngine:
         self,
         request: TransformRequest,
         declared: pa.Schema | None,
-        call: Callable[[TransformRequest], OptionalInterval],
+        call: Callable[[TransformRequest], TransformSuccess],
     ) -> TransactionResult:
         exchange = self._exchange
         with (
             self._exchange_lock,
             nullcontext(request) if exchange is None else exchange.staged_request(request) as inner,
         ):
-            interval = call(inner)
+            success = call(inner)
             try:
                 if exchange is not None:
                     exchange.copy_output(request)
-                return check_engine_output(request, interval, declared)
+                result = check_engine_output(request, success.new_offset_interval, declared)
+                return dataclasses.replace(result, watermark=success.new_watermark)
             except (BadData, InvalidSchema) as error:
                 raise self._contract_violation(error.message) from None
             except UNREADABLE as error:
@@ -512,13 +514,13 @@ class GrpcEngine:
 
         return self._call(f"/{OWN_SERVICE}/{method}", encode_fields(encode(query)), parse, reporter)
 
-    def _parse_transform_response(self, message: bytes, reporter: Reporter) -> tuple[OptionalInterval] | None:
-        """Parse a message of ExecuteTransform. The interval is in a tuple, since it may be None."""
+    def _parse_transform_response(self, message: bytes, reporter: Reporter) -> TransformSuccess | None:
+        """Parse a message of ExecuteTransform; None unless it is the last one."""
         response = decode_table(decode_field(message), TransformResponse)
         extension = decode_field(message, EXTENSION)
         match response:
             case TransformSuccess():
-                return (response.new_offset_interval,)
+                return response
             case TransformProgress():
                 return _report_progress(decode(extension, ProgressMessage), reporter) if extension else None
             case TransformInvalidQuery() | TransformInternalError() if extension:

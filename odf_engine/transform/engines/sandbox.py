@@ -425,7 +425,11 @@ def _package_folders() -> Iterator[Path]:
 
 def _environment(java: Java) -> dict[str, str]:
     """Return the environment without secrets, and without the Spark settings of the workspace."""
-    inherited = {name: os.environ[name] for name in ("LANG", "ODF_SPARK_ARCHIVE") if name in os.environ}
+    inherited = {
+        name: os.environ[name]
+        for name in ("LANG", "ODF_SPARK_ARCHIVE", "JAVA_TOOL_OPTIONS")
+        if name in os.environ
+    }
     return {
         **inherited,
         "PATH": os.environ.get("PATH", os.defpath),

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types
 
+from odf_engine.chain.normal_form import spark_engine_version
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import Op
 from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded
@@ -48,7 +49,6 @@ from odf_engine.spark.streaming.stateful_query import ROWS, StreamingPlan, plan_
 from odf_engine.spark.text_files import spark_path
 from odf_engine.spark.user_query import run_query
 from odf_engine.transform.engines.checkpoint import (
-    ENGINE,
     FORMAT,
     CheckpointMetadata,
     read_checkpoint,
@@ -558,7 +558,11 @@ class StatefulTransaction:
         path = self._request.prev_checkpoint_path
         if path is None:
             return CheckpointMetadata(
-                format=FORMAT, engine=ENGINE, query=_query_hash(self._request), watermarks={}, watermark=None
+                format=FORMAT,
+                engine=spark_engine_version(),
+                query=_query_hash(self._request),
+                watermarks={},
+                watermark=None,
             )
         metadata = read_checkpoint(Path(path), self._checkpoint_folder)
         if metadata.format != FORMAT:
@@ -586,7 +590,7 @@ class StatefulTransaction:
         aliases = [each.query_alias for each in self._request.query_inputs]
         metadata = CheckpointMetadata(
             format=FORMAT,
-            engine=ENGINE,
+            engine=spark_engine_version(),
             query=_query_hash(self._request),
             state=self._fingerprint,
             watermarks=dict(watermarks.by_alias),
