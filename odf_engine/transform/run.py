@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec.structs import asdict
 from msgspec.structs import replace as structs_replace
 
+from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.normal_form import (
     SPARK,
     spark_engine_version,
@@ -21,12 +23,13 @@ from odf_engine.chain.normal_form import (
 )
 from odf_engine.chain.schema_evolution import declared_schema
 from odf_engine.chain.state import ChainState, ChainUpdate
+from odf_engine.data.arrow_compute import pc
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
 from odf_engine.data.changelog import OperationCheck
-from odf_engine.data.parquet_reader import read_parquet_schema
+from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_parquet_schema
 from odf_engine.data.retractions import find_unmatched_row
 from odf_engine.data.slices import read_batches, read_rows_at
-from odf_engine.errors import BadData, StateUnusable, Unsupported, UsageError
+from odf_engine.errors import BadData, OdfError, StateUnusable, Unsupported, UsageError
 from odf_engine.files import remove_temporary, translate_os_errors
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import (
@@ -48,7 +51,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter, count_of
 from odf_engine.sql.query_text import attach_query_excerpt
 from odf_engine.storage.scratch import job_scratch_folder
-from odf_engine.transform.engines.contract import Engine, TransactionResult
+from odf_engine.transform.engines.contract import Engine, LateRows, TransactionResult
 from odf_engine.transform.history import transactions_of_state, without_state
 from odf_engine.transform.plan import Diverged, InputPlan, Transaction, plan_transaction
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -158,9 +161,105 @@ class _TransactionRun:
             checkpoint=self._folder / CHECKPOINT if result.checkpoint is not None else None,
             block_version=self._version,
         )
+        self._store_late_rows(head, result.late)
         rows = written.rows if written is not None else 0
         reporter.log(f"committed block {head}, {count_of(rows, 'row')}, in {monotonic() - begun:.1f} s")
         reporter.committed(str(self._transaction.entry.id), str(head), "ExecuteTransform", rows)
+
+    def _store_late_rows(self, block: Multihash, late: Sequence[LateRows]) -> None:
+        try:
+            for path in store_late_rows(self._transaction, block, late):
+                self._reporter.log(f"late rows: {path}")
+        except OdfError as error:  # The block is committed, and the rows remain in the inputs.
+            self._reporter.log(f"late rows are not listed: {error}", "warning")
+
+
+_LATE: Final = "info/late"
+
+
+def store_late_rows(transaction: Transaction, block: Multihash, late: Sequence[LateRows]) -> list[Path]:
+    """Store the late rows of a transaction as Parquet files, one for each input; return the files.
+
+    They are in the folder of the dataset, but no part of it: other copies do not have them.
+
+    Args:
+        transaction: the transaction, with the slices of its inputs.
+        block: block of the transaction.
+        late: the rows that it dropped.
+
+    Raises:
+        OdfError: a slice cannot be read, or a file cannot be written.
+    """
+    paths: list[Path] = []
+    inputs = {each.alias: each for each in transaction.inputs}
+    for rows in late:
+        each = inputs[rows.alias]
+        metadata = {"odf.input": rows.alias, "odf.dataset": str(each.entry.id), "odf.block": str(block)}
+        schema = decode_schema(each.schema).with_metadata(metadata)
+        path = transaction.entry.dataset.folder / _LATE / f"{block}-{rows.alias.encode().hex()}.parquet"
+        part = path.with_name(f".{path.name}.part")
+        with translate_os_errors(path, "the late rows are not listed"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with pq.ParquetWriter(part, schema, compression="zstd") as writer:
+                for batch in _rows_at(each, rows.offsets, schema):
+                    writer.write_batch(batch)
+            part.replace(path)
+        paths.append(path)
+    return paths
+
+
+def _rows_at(input: InputPlan, offsets: pa.ChunkedArray, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield rows of an input by offset, with the columns of its last schema."""
+    for row in input.slices:
+        own = offsets.filter(pc.and_(pc.greater_equal(offsets, row.start), pc.less_equal(offsets, row.end)))
+        if not len(own):
+            continue
+        positions = pc.subtract(own.combine_chunks(), row.start)
+        for batch in read_rows_at(input.entry.dataset.slice_path(row), positions, schema.names):
+            columns = [
+                batch.column(field.name).cast(field.type)
+                if field.name in batch.schema.names
+                else pa.nulls(batch.num_rows, field.type)
+                for field in schema
+            ]
+            yield pa.record_batch(columns, schema=schema)
+
+
+class LateRowsFile(NamedTuple):
+    """The late rows of an input in one transaction.
+
+    Attributes:
+        block: hash of the block of the transaction.
+        input: name of the input in the query.
+        rows: number of rows.
+        path: Parquet file with the rows.
+    """
+
+    block: str
+    input: str
+    rows: int
+    path: Path
+
+
+def list_late_rows(dataset: Dataset) -> list[LateRowsFile]:
+    """Return the stored late rows of a derivative dataset, newest block first; other histories are left out.
+
+    Raises:
+        BadData: a file is damaged.
+    """
+    files: dict[str, list[LateRowsFile]] = {}
+    for path in sorted((dataset.folder / _LATE).glob("[!.]*.parquet")):
+        try:
+            with open_parquet(path) as file:
+                text = {key.decode(): value.decode() for key, value in (file.metadata.metadata or {}).items()}
+                found = LateRowsFile(text["odf.block"], text["odf.input"], file.metadata.num_rows, path)
+        except (*UNREADABLE, KeyError) as error:
+            raise BadData(
+                f"the file with late rows is damaged: {error}", where=str(path), hint="delete the file"
+            ) from error
+        files.setdefault(found.block, []).append(found)
+    blocks = dataset.list_blocks(sys.maxsize, kinds=("ExecuteTransform",)) if files else []
+    return [file for block in blocks for file in files.get(str(block.hash), [])]
 
 
 def execute_transaction(

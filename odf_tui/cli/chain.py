@@ -262,12 +262,68 @@ def _print_version(version: str, rows: int) -> None:
     print_note(f"{version} · {count_of(rows, 'row')}")
 
 
+@verb("late", example="odf late port-haven.air-by-day --rows", json=True)
+@click.argument("name")
+@click.option("--rows", "show_rows", is_flag=True, help="Show the rows instead of their numbers.")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Maximum number of blocks.",
+)
+def late_verb(name: str, show_rows: bool, limit: int) -> None:
+    """List the rows that a derivative dataset dropped because they are late.
+
+    A row is late if the watermark had passed its window before it was ingested. The rows remain in the
+    input. Each Parquet file has those of one transaction and input. See `odf help event-time`.
+    """
+    import pyarrow.parquet as pq
+
+    from odf_engine.transform.run import list_late_rows
+
+    entry = open_workspace().resolve(name)
+    files = list_late_rows(entry.dataset)
+    blocks = list(dict.fromkeys(file.block for file in files))[:limit]
+    documents: list[dict[str, Any]] = []
+    for file in files:
+        if file.block in blocks:
+            block = entry.dataset.block(Multihash.parse(file.block)).block
+            document = {"block": file.block, "system_time": block.system_time, "input": file.input,
+                        "rows": file.rows, "file": str(file.path)}  # fmt: skip
+            documents.append(document | ({"records": pq.read_table(file.path)} if show_rows else {}))
+    if options_of().json:
+        print_json([each | ({"records": _to_records(each["records"])} if show_rows else {})
+                    for each in documents])  # fmt: skip
+    elif not documents:
+        print_note(f"{entry.alias} has dropped no late rows")
+    elif show_rows:
+        for each in documents:
+            block = Multihash.parse(each["block"]).abbreviated
+            print_note(f"block {block}, input {each['input']}: {each['file']}")
+            _print_rows(entry, each["records"], empty=False)
+    else:
+        print_table(
+            ["block", "system time", "input", "rows"],
+            [
+                [
+                    Multihash.parse(each["block"]).abbreviated,
+                    format_time_seconds(each["system_time"]),
+                    printable(each["input"]),
+                    str(each["rows"]),
+                ]
+                for each in documents
+            ],
+            ["rows"],
+        )
+
+
 def _print_rows(entry: DatasetEntry, table: pa.Table, *, empty: bool) -> None:
     from odf_engine.data.changelog import Op
     from odf_tui.text.values import is_number
 
-    columns = [_json_values(*each) for each in zip(table.column_names, table.columns, strict=True)]
-    records = [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+    records = _to_records(table)
     if options_of().json:
         print_json(records)
         return
@@ -285,6 +341,11 @@ def _print_rows(entry: DatasetEntry, table: pa.Table, *, empty: bool) -> None:
         [["" if cell is None else printable(str(cell)) for cell in record.values()] for record in records],
         numbers,
     )
+
+
+def _to_records(table: pa.Table) -> list[dict[str, Any]]:
+    columns = [_json_values(*each) for each in zip(table.column_names, table.columns, strict=True)]
+    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _json_values(name: str, column: pa.ChunkedArray) -> list[Any]:

@@ -122,6 +122,7 @@ VERBS: Final = {
     "log": "chain",
     "schema": "chain",
     "tail": "chain",
+    "late": "chain",
     "sql": "sql",
     "provenance": "provenance",
     "diff": "diff",

@@ -149,7 +149,7 @@ def test_what_an_engine_says_meanwhile_is_heard(deriving: Deriving, served: str)
     deriving.rows(root, (2, "late", 1), (9, "a", 1))
     reporter = Listening()
     deriving.run(made, reporter)
-    assert ("late rows dropped: 1", "warning") in reporter.said
+    assert ("late rows dropped: 1 (input: 1)", "warning") in reporter.said
     assert ["bytes", "rows"] in reporter.said
     wrong = deriving.derivative("SELECT event_time,\n  nothing FROM input", name="wrong")
     with pytest.raises(InvalidQuery) as error:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from odf_engine.data.digest import LogicalHasher
@@ -16,7 +17,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.transform.engines import checkpoint
 from odf_engine.transform.plan import plan_transaction
-from odf_engine.transform.run import make_request
+from odf_engine.transform.run import list_late_rows, make_request
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from tests.transform.deriving import Deriving
 
@@ -85,7 +86,7 @@ def test_tumbling_windows_with_late_rows(deriving: Deriving) -> None:
     )
     lines = Lines()
     made = fed(deriving, query, DAYS, reporter=lines, parts=True)
-    assert lines.warnings == ["late rows dropped: 1"]
+    assert lines.warnings == ["late rows dropped: 1 (input: 1)"]
     assert deriving.result(made[0], "op", "city", "s", "n", "d", "m") == [
         (A, "a", 11, 3, 2, 5), (A, "b", 2, 1, 1, 2),
         (A, "a", 7, 1, 1, 7), (A, "b", 3, 1, 1, 3),
@@ -94,6 +95,11 @@ def test_tumbling_windows_with_late_rows(deriving: Deriving) -> None:
     average, filtered = deriving.result(made[0], "a", "f")[0]
     assert (str(average), filtered) == ("3.666667", 5.0)
     assert len({hashed(deriving, each) for each in made}) == 1
+    (once,), (each,) = (list_late_rows(entry.dataset) for entry in made[:2])
+    assert (once.block, once.input, once.rows) == (str(made[0].dataset.head()), "input", 1)
+    late = pq.read_table(once.path)
+    assert late.to_pylist() == pq.read_table(each.path).to_pylist()
+    assert late.select(["offset", "city", "x"]).to_pylist() == [{"offset": 5, "city": "a", "x": 100}]
     # The chain says which state each block left, and goes on from it.
     event = deriving.newest(made[1])
     assert event.new_checkpoint is not None and event.prev_checkpoint != event.new_checkpoint.physical_hash

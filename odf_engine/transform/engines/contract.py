@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -16,6 +16,18 @@ from odf_engine.query.query_proof import ResultSummary
 
 if TYPE_CHECKING:
     from odf_engine.query.execution import TableFiles
+
+
+class LateRows(NamedTuple):
+    """Rows of an input that a transaction dropped, because they are late.
+
+    Attributes:
+        alias: name of the input in the query.
+        offsets: their offsets as int64, ascending; at least one.
+    """
+
+    alias: str
+    offsets: pa.ChunkedArray
 
 
 @dataclass(frozen=True)
@@ -30,6 +42,7 @@ class TransactionResult:
         retracts_emitted: the rows that the slice retracts are those that the engine emitted before, so that
             they need not be searched in the dataset.
         watermark: watermark of the rows as the engine reports it; None if it reports none.
+        late: rows that were dropped; empty if the engine does not report them.
     """
 
     written: WrittenSlice | None
@@ -37,6 +50,7 @@ class TransactionResult:
     checkpoint: Checkpoint | None = None
     retracts_emitted: bool = False
     watermark: Timestamp | None = None
+    late: Sequence[LateRows] = ()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import hashlib
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from functools import reduce
 from itertools import chain, groupby
@@ -28,7 +28,7 @@ from odf_engine.metadata.model import Checkpoint, DatasetVocabulary, TransformRe
 from odf_engine.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import translate_errors
-from odf_engine.spark.plan_rewrite import run_sql
+from odf_engine.spark.plan_rewrite import INPUT_BITS, run_sql
 from odf_engine.spark.readers import query_schema, slices_frame
 from odf_engine.spark.row_order import (
     SortOrder,
@@ -55,7 +55,7 @@ from odf_engine.transform.engines.checkpoint import (
     read_checkpoint_metadata,
     write_checkpoint,
 )
-from odf_engine.transform.engines.contract import QueryInput, TransactionResult
+from odf_engine.transform.engines.contract import LateRows, QueryInput, TransactionResult
 from odf_engine.transform.engines.output_contract import (
     EmittedRows,
     OutputContract,
@@ -409,6 +409,7 @@ class StatefulTransaction:
         self._scratch.mkdir(parents=True)
         self._state = StateFiles(session, self._checkpoint_folder / "state", reporter)
         self._sorter = BatchSorter(session, self._scratch, reporter)
+        self._late_positions: list[pa.Array] = []
 
     def run(self) -> TransactionResult:
         """Run it; write the slice and the checkpoint.
@@ -460,7 +461,8 @@ class StatefulTransaction:
         checkpoint = None
         if planned or after != watermarks or self._request.prev_checkpoint_path is None:
             checkpoint = self._write_checkpoint(ready, after)
-        return TransactionResult(written, ready.contract.schema, checkpoint, ready.retracts_emitted)
+        result = TransactionResult(written, ready.contract.schema, checkpoint, ready.retracts_emitted)
+        return replace(result, late=self._late_rows())
 
     def _flush(self) -> TransactionResult:
         metadata = self._load_state()
@@ -647,7 +649,7 @@ class StatefulTransaction:
             else:
                 rows = self._sorter.sort_by_time(found, schema, ready.contract.event_time, number)
             self._state.replace(planner.states, planner.open_groups)
-            self._report_late_rows(planner, batches, watermarks)
+            self._find_late_rows(planner, batches, watermarks)
         finally:
             for each in planner.cached:
                 each.unpersist()
@@ -656,10 +658,10 @@ class StatefulTransaction:
     def _alias(self, slice: Slice) -> str:
         return self._request.query_inputs[slice.input_index].query_alias
 
-    def _report_late_rows(
+    def _find_late_rows(
         self, planner: IncrementalPlanner, batches: Sequence[Batch], watermarks: BatchWatermarks
     ) -> None:
-        """Log the number of rows that were dropped because they are late."""
+        """Find the rows that were dropped because they are late."""
         before = [watermarks.before, *watermarks.after]
         may_be_late = any(
             mark is not None and each.earliest is not None and each.earliest <= mark
@@ -670,9 +672,23 @@ class StatefulTransaction:
             return
         with translate_errors(self._reporter):
             late = [run_sql(query, new=new) for new, query in planner.late]
-            count = reduce(lambda one, other: one.unionAll(other), late).distinct().count()
-        if count:
-            self._reporter.log(f"late rows dropped: {count:,}", "warning")
+            rows = reduce(lambda one, other: one.unionAll(other), late).distinct()
+            found = arrow_batches(rows, self._reporter, progress=False)[1]
+            self._late_positions += [batch.column(0) for batch in found]
+
+    def _late_rows(self) -> list[LateRows]:
+        """Return the late rows of each input that has any, and log their numbers."""
+        found: list[LateRows] = []
+        positions = pa.chunked_array(self._late_positions, pa.int64())
+        inputs = pc.shift_right(positions, INPUT_BITS)
+        for index, each in enumerate(self._request.query_inputs):
+            offsets = pc.bit_wise_and(positions.filter(pc.equal(inputs, index)), (1 << INPUT_BITS) - 1)
+            if len(offsets):
+                found.append(LateRows(each.query_alias, offsets.take(pc.array_sort_indices(offsets))))
+        if found:
+            numbers = ", ".join(f"{each.alias}: {len(each.offsets):,}" for each in found)
+            self._reporter.log(f"late rows dropped: {len(positions):,} ({numbers})", "warning")
+        return found
 
     def _tables(
         self, batches: Sequence[Batch], watermarks: BatchWatermarks, number: int
