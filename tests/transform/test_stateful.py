@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -70,6 +72,7 @@ def hashed(deriving: Deriving, entry: DatasetEntry, *, ordered: bool = True) -> 
         return str(hasher.finish())
 
 
+START, END = (1, 1, 2), (9999, 12, 30)
 DAYS: list[Step] = [
     ("input", [(1, "a", 1), (1.5, "b", 2)], None),
     ("input", [(1.75, "a", 5), (1.75, "a", 5), (2.5, "a", 7)], None),
@@ -103,6 +106,25 @@ def test_tumbling_windows_with_late_rows(deriving: Deriving) -> None:
     # The chain says which state each block left, and goes on from it.
     event = deriving.newest(made[1])
     assert event.new_checkpoint is not None and event.prev_checkpoint != event.new_checkpoint.physical_hash
+
+
+def test_event_times_from_year_1_to_9999(deriving: Deriving) -> None:
+    first, last = (date(*parts).toordinal() - date(2024, 1, 1).toordinal() + 1 for parts in (START, END))
+    before_1970 = date(1969, 12, 31).toordinal() - date(2024, 1, 1).toordinal() + 1
+    steps: list[Step] = [
+        ("input", [(first, "a", 1), (first + 0.5, "a", 2)], None),
+        ("input", [(before_1970, "a", 4), (before_1970 + 0.75, "a", 8), (before_1970 + 1, "b", 16)], None),
+        ("input", [(before_1970 + 1.25, "b", 32)], None),
+        ("input", [(last, "a", 64)], None),
+    ]
+    windows = "SELECT window.start AS event_time, city, sum(x) AS x FROM input GROUP BY window, city"
+    made = fed(deriving, windows.replace("BY window", "BY window(event_time, '1 day')"), steps)
+    assert deriving.result(made[0], "city", "x") == [("a", 3), ("a", 12), ("b", 48)]
+    assert len({hashed(deriving, each) for each in made}) == 1
+    times = deriving.table(made[0]).column("event_time").cast(pa.int64()).to_pylist()
+    assert times == [
+        (each - 1) * 86_400_000 + 1704067200000 for each in (first, before_1970, before_1970 + 1)
+    ]
 
 
 @pytest.mark.parametrize(
