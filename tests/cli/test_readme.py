@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from odf_engine.spark.runtime.class_data_archive import archive_folder
 from tests.cli.test_help_pages import split_commands
 
 _README = Path(__file__).parents[2] / "README.md"
@@ -27,7 +28,9 @@ class Terminal:
         self.process, self._file = pty.fork()
         if not self.process:
             os.chdir(folder)
-            environment = {**os.environ, "HOME": str(folder), "TERM": "xterm", "PS1": "", "COLUMNS": "80"}
+            cache = str(archive_folder().parent.parent)  # the class-data archive, for faster starts of Spark
+            environment = {**os.environ, "HOME": str(folder), "XDG_CACHE_HOME": cache, "TERM": "xterm",
+                           "PS1": "", "COLUMNS": "80"}  # fmt: skip
             os.execvpe("bash", ["bash", "--norc", "--noediting"], environment)
         self.output = ""
         self.type("stty -echo rows 24 cols 80")
