@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import Op
@@ -51,10 +50,7 @@ class AsOfTrace(StatefulTrace):
         return traced
 
     def _plan_query(self) -> StreamingPlan:
-        self._query_inputs = [
-            QueryInput(each.query_alias, pq.read_schema(each.schema_file), each.vocab)
-            for each in self._request.query_inputs
-        ]
+        self._query_inputs = [QueryInput.from_request(each) for each in self._request.query_inputs]
         self._prepared = prepare_as_of_query(
             self._session,
             self._request.transform,

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import Op
@@ -21,7 +20,6 @@ from odf_engine.provenance.model import OffsetSet
 from odf_engine.provenance.stateless_step import LOST, RowSelection, StepResult, record_ambiguity
 from odf_engine.spark.arrow_batches import arrow_batches, cancellable
 from odf_engine.spark.plan_rewrite import OPERATION
-from odf_engine.spark.readers import query_schema
 from odf_engine.spark.sql_types import arrow_schema, identifier
 from odf_engine.spark.streaming.incremental import BATCH, WATERMARK
 from odf_engine.spark.streaming.row_lineage import (
@@ -44,9 +42,8 @@ from odf_engine.spark.streaming.row_match import (
     prefilter,
     stored_form,
 )
-from odf_engine.spark.streaming.stateful_query import ROWS, StreamingPlan, plan_stream, stream_view
+from odf_engine.spark.streaming.stateful_query import ROWS, StreamingPlan
 from odf_engine.spark.text_files import spark_path
-from odf_engine.spark.user_query import run_query
 from odf_engine.transform.engines.contract import QueryInput
 from odf_engine.transform.engines.stateful_transaction import (
     END_OF_TIME,
@@ -55,6 +52,7 @@ from odf_engine.transform.engines.stateful_transaction import (
     batches_by_slice,
     batches_by_watermark,
     input_frame,
+    plan_query,
     read_slices,
 )
 from odf_engine.transform.plan import Transaction
@@ -370,8 +368,7 @@ class Timeline:
         watermarks = [
             (end, 0 if number == 0 else self._watermark(self._batches[number - 1])) for end, number in numbers
         ]
-        schema = pq.read_schema(input.schema_file)
-        frame = input_frame(session, paths, QueryInput(input.query_alias, schema, input.vocab))
+        frame = input_frame(session, paths, QueryInput.from_request(input))
         offset = identifier(input.vocab.offset_column)
         return frame.selectExpr(
             "*",
@@ -470,14 +467,11 @@ class StatefulTrace:
 
     def _plan_query(self) -> StreamingPlan:
         """Return the streaming plan of the query."""
-        views: dict[str, DataFrame] = {}
-        for index, each in enumerate(self._request.query_inputs):
-            schema = query_schema(pq.read_schema(each.schema_file), each.vocab)
-            views[each.query_alias] = stream_view(self._session, index, schema, each.vocab)
-        self._streaming_query = run_query(self._session, views, self._request.transform.queries or [])
-        inputs = {each.query_alias: each.vocab for each in self._request.query_inputs}
+        inputs = [QueryInput.from_request(each) for each in self._request.query_inputs]
         time = self._request.vocab.event_time_column
-        return plan_stream(self._session, self._streaming_query, inputs, time, set())
+        query, source = plan_query(self._session, self._request.transform, inputs, time)
+        self._streaming_query = source.frame
+        return query
 
     _as_of = False
     _ranked = True

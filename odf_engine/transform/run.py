@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec.structs import asdict
 from msgspec.structs import replace as structs_replace
 
-from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.normal_form import (
     SPARK,
     spark_engine_version,
@@ -26,7 +24,7 @@ from odf_engine.chain.state import ChainState, ChainUpdate
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
 from odf_engine.data.changelog import OperationCheck
-from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_parquet_schema
+from odf_engine.data.parquet_reader import read_parquet_schema
 from odf_engine.data.retractions import find_unmatched_row
 from odf_engine.data.slices import read_batches, read_rows_at
 from odf_engine.errors import BadData, OdfError, StateUnusable, Unsupported, UsageError
@@ -54,6 +52,7 @@ from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.transform.engines.contract import Engine, LateRows, TransactionResult
 from odf_engine.transform.history import transactions_of_state, without_state
 from odf_engine.transform.plan import Diverged, InputPlan, Transaction, plan_transaction
+from odf_engine.workspace.dataset_folders import LATE_ROWS
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 
@@ -174,9 +173,6 @@ class _TransactionRun:
             self._reporter.log(f"late rows are not listed: {error}", "warning")
 
 
-_LATE: Final = "info/late"
-
-
 def store_late_rows(transaction: Transaction, block: Multihash, late: Sequence[LateRows]) -> list[Path]:
     """Store the late rows of a transaction as Parquet files, one for each input; return the files.
 
@@ -196,7 +192,7 @@ def store_late_rows(transaction: Transaction, block: Multihash, late: Sequence[L
         each = inputs[rows.alias]
         metadata = {"odf.input": rows.alias, "odf.dataset": str(each.entry.id), "odf.block": str(block)}
         schema = decode_schema(each.schema).with_metadata(metadata)
-        path = transaction.entry.dataset.folder / _LATE / f"{block}-{rows.alias.encode().hex()}.parquet"
+        path = transaction.entry.dataset.folder / LATE_ROWS / f"{block}-{rows.alias.encode().hex()}.parquet"
         part = path.with_name(f".{path.name}.part")
         with translate_os_errors(path, "the late rows are not listed"):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -223,43 +219,6 @@ def _rows_at(input: InputPlan, offsets: pa.ChunkedArray, schema: pa.Schema) -> I
                 for field in schema
             ]
             yield pa.record_batch(columns, schema=schema)
-
-
-class LateRowsFile(NamedTuple):
-    """The late rows of an input in one transaction.
-
-    Attributes:
-        block: hash of the block of the transaction.
-        input: name of the input in the query.
-        rows: number of rows.
-        path: Parquet file with the rows.
-    """
-
-    block: str
-    input: str
-    rows: int
-    path: Path
-
-
-def list_late_rows(dataset: Dataset) -> list[LateRowsFile]:
-    """Return the stored late rows of a derivative dataset, newest block first; other histories are left out.
-
-    Raises:
-        BadData: a file is damaged.
-    """
-    files: dict[str, list[LateRowsFile]] = {}
-    for path in sorted((dataset.folder / _LATE).glob("[!.]*.parquet")):
-        try:
-            with open_parquet(path) as file:
-                text = {key.decode(): value.decode() for key, value in (file.metadata.metadata or {}).items()}
-                found = LateRowsFile(text["odf.block"], text["odf.input"], file.metadata.num_rows, path)
-        except (*UNREADABLE, KeyError) as error:
-            raise BadData(
-                f"the file with late rows is damaged: {error}", where=str(path), hint="delete the file"
-            ) from error
-        files.setdefault(found.block, []).append(found)
-    blocks = dataset.list_blocks(sys.maxsize, kinds=("ExecuteTransform",)) if files else []
-    return [file for block in blocks for file in files.get(str(block.hash), [])]
 
 
 def execute_transaction(

@@ -6,19 +6,24 @@ import fcntl
 import hashlib
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from odf_engine.errors import Conflict, InvalidIdentity, NotSynced, OdfError
+from odf_engine.errors import BadData, Conflict, InvalidIdentity, NotSynced, OdfError
 from odf_engine.files import fsync_folder, fsync_folders, open_no_follow, remove_temporary, sync_change
 from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.storage.atomic_files import replace_text_file, write_error
 from odf_engine.storage.refs import HEAD, RefStore
+
+if TYPE_CHECKING:
+    from odf_engine.chain.dataset import Dataset
+
 
 _EXPIRY_SECONDS: Final = 14 * 86_400.0
 
@@ -325,3 +330,47 @@ def _read_name(home: Path, name: str, dataset_id: DatasetId) -> NamedDataset:
             where=path,
         )
         return NamedDataset(dataset_id, by_id, problem)
+
+
+LATE_ROWS: Final = "info/late"
+"""Folder of the late rows of a dataset, within its own folder."""
+
+
+class LateRowsFile(NamedTuple):
+    """The late rows of an input in one transaction.
+
+    Attributes:
+        block: hash of the block of the transaction.
+        input: name of the input in the query.
+        rows: number of rows.
+        path: Parquet file with the rows.
+    """
+
+    block: str
+    input: str
+    rows: int
+    path: Path
+
+
+def list_late_rows(dataset: Dataset) -> list[LateRowsFile]:
+    """Return the stored late rows of a derivative dataset, newest block first; other histories are left out.
+
+    Raises:
+        BadData: a file is damaged.
+    """
+    # Deferred: the workstation loads this module before its first paint.
+    from odf_engine.data.parquet_reader import UNREADABLE, open_parquet
+
+    files: dict[str, list[LateRowsFile]] = {}
+    for path in sorted((dataset.folder / LATE_ROWS).glob("[!.]*.parquet")):
+        try:
+            with open_parquet(path) as file:
+                text = {key.decode(): value.decode() for key, value in (file.metadata.metadata or {}).items()}
+                found = LateRowsFile(text["odf.block"], text["odf.input"], file.metadata.num_rows, path)
+        except (*UNREADABLE, KeyError) as error:
+            raise BadData(
+                f"the file with late rows is damaged: {error}", where=str(path), hint="delete the file"
+            ) from error
+        files.setdefault(found.block, []).append(found)
+    blocks = dataset.list_blocks(sys.maxsize, kinds=("ExecuteTransform",)) if files else []
+    return [file for block in blocks for file in files.get(str(block.hash), [])]

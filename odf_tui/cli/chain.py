@@ -281,7 +281,7 @@ def late_verb(name: str, show_rows: bool, limit: int) -> None:
     """
     import pyarrow.parquet as pq
 
-    from odf_engine.transform.run import list_late_rows
+    from odf_engine.workspace.dataset_folders import list_late_rows
 
     entry = open_workspace().resolve(name)
     files = list_late_rows(entry.dataset)

@@ -19,7 +19,8 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.transform.engines import checkpoint
 from odf_engine.transform.plan import plan_transaction
-from odf_engine.transform.run import list_late_rows, make_request
+from odf_engine.transform.run import make_request
+from odf_engine.workspace.dataset_folders import list_late_rows
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from tests.transform.deriving import Deriving
 

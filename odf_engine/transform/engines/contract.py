@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from odf_engine.data.slices import WrittenSlice
-from odf_engine.metadata.model import Checkpoint, DatasetVocabulary, OffsetInterval, Sql, TransformRequest
+from odf_engine.metadata.model import (
+    Checkpoint,
+    DatasetVocabulary,
+    OffsetInterval,
+    Sql,
+    TransformRequest,
+    TransformRequestInput,
+)
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.query.query_proof import ResultSummary
@@ -66,6 +74,11 @@ class QueryInput:
     alias: str
     schema: pa.Schema
     vocab: DatasetVocabulary
+
+    @classmethod
+    def from_request(cls, input: TransformRequestInput) -> Self:
+        """Return an input of a transaction."""
+        return cls(input.query_alias, pq.read_schema(input.schema_file), input.vocab)
 
 
 @dataclass(frozen=True)

@@ -34,15 +34,10 @@ from odf_engine.spark.plan_rewrite import (
     check_repeatable,
     track_origins,
 )
-from odf_engine.spark.readers import query_schema, slices_frame
+from odf_engine.spark.readers import slices_frame
 from odf_engine.spark.row_order import FrameFactory, SortOrder, Step, UnsortedResult, sorted_batches
 from odf_engine.spark.sql_types import arrow_schema
-from odf_engine.spark.streaming.stateful_query import (
-    StreamingPlan,
-    plan_stream,
-    state_fingerprint,
-    stream_view,
-)
+from odf_engine.spark.streaming.stateful_query import StreamingPlan, state_fingerprint
 from odf_engine.spark.text_files import spark_path
 from odf_engine.spark.user_query import run_query, temporal_tables, uses_as_of_join
 from odf_engine.sql.table_functions import TableFunctionCall
@@ -59,7 +54,11 @@ from odf_engine.transform.engines.contract import (
     ValidatedQuery,
 )
 from odf_engine.transform.engines.output_contract import EmittedRows, OutputContract, input_schemas
-from odf_engine.transform.engines.stateful_transaction import StatefulTransaction, matching_checkpoint
+from odf_engine.transform.engines.stateful_transaction import (
+    StatefulTransaction,
+    matching_checkpoint,
+    plan_query,
+)
 
 if TYPE_CHECKING:
     from odf_engine.spark import DataFrame, SparkSession
@@ -236,15 +235,9 @@ def _validate_stateful(
     vocab: DatasetVocabulary,
     declared: pa.Schema | None,
 ) -> ValidatedQuery:
-    views = {
-        each.alias: stream_view(session, index, query_schema(each.schema, each.vocab), each.vocab)
-        for index, each in enumerate(inputs)
-    }
-    frame = run_query(session, views, transform.queries or [])
-    vocabs = {each.alias: each.vocab for each in inputs}
-    query = plan_stream(session, frame, vocabs, vocab.event_time_column, set())
+    query, source = plan_query(session, transform, inputs, vocab.event_time_column)
     with translate_errors():
-        text = state_fingerprint(session, frame, all_columns=query.mode == "update")
+        text = state_fingerprint(session, source.frame, all_columns=query.mode == "update")
     return _validate_plan(query, vocab, declared, text, inputs)
 
 
@@ -303,9 +296,9 @@ class SparkEngine:
         )
         if tracked is None:
             state = None if checkpoint is None else checkpoint.state
-            return transaction_class(
-                session, request, declared, reporter, state or self._state_fingerprint(request)
-            ).run()
+            is_tracked = checkpoint is None and transaction_class is StatefulTransaction
+            state = state or self._state_fingerprint(request, is_stateful=is_tracked)
+            return transaction_class(session, request, declared, reporter, state).run()
         output = _StatelessOutput(tracked, request, declared)
         sort = False
         while True:
@@ -382,17 +375,22 @@ class SparkEngine:
         define_system_time(session, request.system_time.to_datetime().isoformat())
         return session
 
-    def _state_fingerprint(self, request: TransformRequest) -> str:
+    def _state_fingerprint(self, request: TransformRequest, *, is_stateful: bool = False) -> str:
         """Return the fingerprint of the query's state.
+
+        Args:
+            request: has the query.
+            is_stateful: the query has state, no as-of join, and returns the same rows in each run.
 
         Raises:
             InvalidQuery: the query is stateless.
         """
-        inputs = [
-            QueryInput(each.query_alias, pq.read_schema(each.schema_file), each.vocab)
-            for each in request.query_inputs
-        ]
-        state = self.validate(request.transform, inputs, request.vocab, None).state
+        inputs = [QueryInput.from_request(each) for each in request.query_inputs]
+        if is_stateful:
+            session = self._new_session(request)
+            state = _validate_stateful(session, request.transform, inputs, request.vocab, None).state
+        else:
+            state = self.validate(request.transform, inputs, request.vocab, None).state
         if state is None:
             raise InvalidQuery("the query is stateless", where="query")
         return state_dependencies(state, [str(each.dataset_id) for each in request.query_inputs])

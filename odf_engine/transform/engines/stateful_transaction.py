@@ -24,7 +24,13 @@ from odf_engine.data.changelog import Op
 from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded
 from odf_engine.data.slices import WrittenSlice, write_slice
 from odf_engine.errors import BadData, InvalidQuery, NotFound, StateUnusable, Unsupported
-from odf_engine.metadata.model import Checkpoint, DatasetVocabulary, TransformRequest, TransformRequestInput
+from odf_engine.metadata.model import (
+    Checkpoint,
+    DatasetVocabulary,
+    Sql,
+    TransformRequest,
+    TransformRequestInput,
+)
 from odf_engine.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import translate_errors
@@ -347,7 +353,7 @@ _MILLISECOND = datetime(1970, 1, 1, microsecond=1000) - datetime(1970, 1, 1)
 
 _EMITTED: Final = "emitted.arrow"
 _BATCHES_AT_ONCE: Final = 32
-_PLANS: Final[dict[tuple[str, ...], StreamingPlan]] = {}
+_PLANS: Final[dict[tuple[str | bytes, ...], StreamingPlan]] = {}
 """Plans of recent queries, which depend on the query and the schemas of its inputs."""
 _MAX_PLANS: Final = 256
 
@@ -375,6 +381,37 @@ class PreparedQuery(NamedTuple):
     def retracts_emitted(self) -> bool:
         """Whether all retractions are of rows in ``emitted``: the query returns no operations."""
         return self.emitted is not None and self.contract.operation is None
+
+
+def plan_query(
+    session: SparkSession, transform: Sql, inputs: Sequence[QueryInput], time: str
+) -> tuple[StreamingPlan, QuerySource]:
+    """Return the plan of a stateful query without as-of joins, and its result over streaming views.
+
+    Args:
+        session: session of the job.
+        transform: the query.
+        inputs: its inputs, in the order of declaration.
+        time: event time column of the result.
+
+    Raises:
+        InvalidQuery, Unsupported: the query is invalid or not supported.
+    """
+    steps = transform.queries or []
+    views = {
+        each.alias: stream_view(session, index, query_schema(each.schema, each.vocab), each.vocab)
+        for index, each in enumerate(inputs)
+    }
+    frame = run_query(session, views, steps)
+    vocabs = {each.alias: each.vocab for each in inputs}
+    key = (msgspec.json.encode(steps), time, *(f"{each.alias} {each.vocab} {each.schema}" for each in inputs))
+    plan = _PLANS.get(key)
+    if plan is None:
+        plan = plan_stream(session, frame, vocabs, time, set())
+        if len(_PLANS) == _MAX_PLANS:
+            _PLANS.clear()
+        _PLANS[key] = plan
+    return plan, QuerySource(frame, vocabs)
 
 
 class StatefulTransaction:
@@ -539,21 +576,9 @@ class StatefulTransaction:
     # --- The query and its state --------------------------------------------------------------
 
     def _plan_query(self, changing: set[str]) -> tuple[StreamingPlan, QuerySource]:
-        views: dict[str, DataFrame] = {}
-        for index, each in enumerate(self._request.query_inputs):
-            schema = query_schema(pq.read_schema(each.schema_file), each.vocab)
-            views[each.query_alias] = stream_view(self._session, index, schema, each.vocab)
-        frame = run_query(self._session, views, self._request.transform.queries or [])
-        inputs = {each.query_alias: each.vocab for each in self._request.query_inputs}
+        inputs = [QueryInput.from_request(each) for each in self._request.query_inputs]
         time = self._request.vocab.event_time_column
-        key = (_query_hash(self._request), time, str(inputs), *map(str, input_schemas(self._request)))
-        plan = _PLANS.get(key)
-        if plan is None:
-            plan = plan_stream(self._session, frame, inputs, time, changing)
-            if len(_PLANS) == _MAX_PLANS:
-                _PLANS.clear()
-            _PLANS[key] = plan
-        return plan, QuerySource(frame, inputs)
+        return plan_query(self._session, self._request.transform, inputs, time)
 
     def _load_state(self) -> CheckpointMetadata:
         """Extract and return the state of the previous transaction."""
@@ -710,7 +735,7 @@ class StatefulTransaction:
             each.query_alias: input_frame(
                 self._session,
                 [slice.path for slice in batch.slices if slice.input_index == index],
-                QueryInput(each.query_alias, pq.read_schema(each.schema_file), each.vocab),
+                QueryInput.from_request(each),
             )
             for index, each in enumerate(self._request.query_inputs)
         }
