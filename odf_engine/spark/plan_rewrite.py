@@ -134,7 +134,7 @@ def analyzed_plan(frame: DataFrame) -> Any:
 
 def node_name(node: Any) -> str:
     """Return the class name of a plan node or expression."""
-    return node.getClass().getSimpleName()
+    return node.nodeName()
 
 
 def to_list(sequence: Any) -> list[Any]:
@@ -147,9 +147,25 @@ def column_id(column: Any) -> int:
     return column.exprId().id()
 
 
-def referenced_ids(expression: Any) -> set[int]:
-    """Return the ids of the columns that an expression reads."""
-    return {column_id(column) for column in to_list(expression.references().toSeq())}
+_SEPARATOR: Final = "\x00\x1f"
+_ATTRIBUTE_ID: Final = re.compile(r"#(\d+)L?(-T\d+ms)?$")
+
+
+def _attribute_ids(attributes: Any) -> set[int]:
+    """Return the ids of a sequence of columns, by one call to the JVM instead of three for each column."""
+    text = attributes.mkString(_SEPARATOR)
+    found = map(_ATTRIBUTE_ID.search, text.split(_SEPARATOR) if text else ())
+    return {int(match[1]) for match in found if match is not None}
+
+
+def output_ids(plan: Any) -> set[int]:
+    """Return the ids of the columns that a plan returns."""
+    return _attribute_ids(plan.output())
+
+
+def referenced_ids(node: Any) -> set[int]:
+    """Return the ids of the columns that an expression or a plan node reads."""
+    return _attribute_ids(node.references().toSeq())
 
 
 def is_orderable(column: Any) -> bool:

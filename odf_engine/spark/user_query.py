@@ -333,7 +333,8 @@ class _Rewriter(PlanBuilder):
 
     def _rewrite_join(self, plan: Any, alias: str, clause: Any) -> Any:
         table = self._find_table(clause)
-        kind = plan.joinType().sql() if node_name(plan.joinType()) != "UsingJoin" else "USING"
+        is_using = plan.joinType().toString().startswith("UsingJoin")
+        kind = "USING" if is_using else plan.joinType().sql()
         if kind not in ("INNER", "LEFT OUTER"):
             raise InvalidQuery(
                 f"the temporal table '{table.name}' cannot be joined with {kind}",

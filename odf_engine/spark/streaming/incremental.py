@@ -29,6 +29,7 @@ from odf_engine.spark.plan_rewrite import (
     analyzed_plan,
     column_id,
     node_name,
+    output_ids,
     referenced_ids,
     run_sql,
     to_list,
@@ -645,13 +646,13 @@ class _Side(NamedTuple):
 
 def _referenced_columns(plan: Any) -> set[int]:
     """Return the ids of all columns that a plan reads or returns."""
-    found = {column_id(column) for column in to_list(plan.output())}
+    found = output_ids(plan)
     pending = [plan]
     while pending:
         node = pending.pop()
         children = to_list(node.children())
         found |= referenced_ids(node) if node_name(node) != "View" else set()
         if node_name(node) in ("Union", "Distinct"):
-            found |= {column_id(column) for child in children for column in to_list(child.output())}
+            found = found.union(*map(output_ids, children))
         pending += children
     return found

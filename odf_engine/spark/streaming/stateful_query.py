@@ -24,6 +24,7 @@ from odf_engine.spark.plan_rewrite import (
     analyzed_plan,
     column_id,
     node_name,
+    output_ids,
     referenced_ids,
     to_list,
 )
@@ -215,7 +216,7 @@ def watermark_delays(builder: PlanBuilder, join: Any, conditions: Sequence[Any])
     condition = None
     for each in conditions:
         condition = each if condition is None else builder.expressions.And(condition, each)
-    sides = [{column_id(column) for column in to_list(side.output())} for side in (join.left(), join.right())]
+    sides = [output_ids(side) for side in (join.left(), join.right())]
     if not any(_is_equality(each, *sides) for each in conjuncts(conditions)):
         raise InvalidQuery(
             "a join of inputs has no equality condition, so each row would be compared with all others",
