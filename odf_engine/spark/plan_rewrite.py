@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from py4j.java_gateway import JavaPackage
 from pyspark.sql import DataFrame, SparkSession
@@ -16,16 +17,30 @@ from odf_engine.spark.errors import translate_errors
 
 
 class _Package:
-    """A Java package that caches its classes: each lookup is a call to the JVM."""
+    """A Java package that caches its classes and companion objects.
+
+    Each lookup is a call to the JVM, which searches all jars.
+    """
 
     def __init__(self, package: Any) -> None:
         self._package = package
+        self._companions: dict[str, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._package, name)
         found = _Package(found) if isinstance(found, JavaPackage) else found
         setattr(self, name, found)
         return found
+
+    def companion(self, name: str) -> Any:
+        """Return the companion object of a class."""
+        if name not in self._companions:
+            self._companions[name] = getattr(getattr(self, f"{name}$"), "MODULE$")
+        return self._companions[name]
+
+
+_ROOTS: Final[WeakKeyDictionary[Any, _Package]] = WeakKeyDictionary()
+"""The root package of each JVM."""
 
 
 class PlanBuilder:
@@ -37,11 +52,10 @@ class PlanBuilder:
 
     def __init__(self, session: SparkSession) -> None:
         self.session: Any = session
-        self.java: Any = _Package(session._jvm)
+        self.java: Any = _ROOTS.setdefault(session._jvm, _Package(session._jvm))
         self.catalyst: Any = self.java.org.apache.spark.sql.catalyst
         self.expressions: Any = self.catalyst.expressions
         self.types: Any = self.java.org.apache.spark.sql.types.DataTypes
-        self._companions: dict[tuple[int, str], Any] = {}
         self._none: Any = None
 
     def to_frame(self, plan: Any) -> DataFrame:
@@ -61,10 +75,7 @@ class PlanBuilder:
     def companion(self, name: str, package: Any = None) -> Any:
         """Return the companion object of an expression class, or of a class in another package."""
         owner = package or self.expressions
-        key = (id(owner), name)
-        if key not in self._companions:
-            self._companions[key] = getattr(getattr(owner, f"{name}$"), "MODULE$")
-        return self._companions[key]
+        return (owner if isinstance(owner, _Package) else _Package(owner)).companion(name)
 
     def project(self, columns: Sequence[Any], plan: Any) -> Any:
         """Return the plan projected to these columns."""
