@@ -20,7 +20,8 @@ from odf_engine.workspace.workspace import Workspace
 from odf_tui.actions.model import Situation
 from odf_tui.actions.table import DEFAULT_KEYMAP
 from odf_tui.features.definitions.controller import DefinitionsController
-from odf_tui.features.definitions.file_manifest import find_data_files, infer_manifest, suggest_name
+from odf_tui.features.definitions.file_manifest import infer_manifest, suggest_name
+from odf_tui.features.definitions.file_sample import find_data_files
 from odf_tui.features.definitions.manifest_dialogs import DataFilePicker
 from odf_tui.gateway.samples import make_demo
 from odf_tui.panes.jobs.view import JobsPane
