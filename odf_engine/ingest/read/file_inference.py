@@ -37,7 +37,6 @@ class FileChoices(msgspec.Struct, frozen=True):
         time: name of the event time column; empty for none.
         key: names of the columns of the primary key.
         merge: ``Append``, ``Ledger`` or ``Snapshot``.
-        skip_bad_values: drop rows with a value that is not of its type; otherwise the pull fails.
     """
 
     separator: str | None = None
@@ -49,7 +48,6 @@ class FileChoices(msgspec.Struct, frozen=True):
     time: str | None = None
     key: tuple[str, ...] | None = None
     merge: str | None = None
-    skip_bad_values: bool = False
 
 
 class InferredColumn(msgspec.Struct, frozen=True):
@@ -103,7 +101,6 @@ class InferredFile(msgspec.Struct, frozen=True, kw_only=True):
         key: the columns of the primary key; empty for none.
         merge: the merge strategy.
         reason: why this key and strategy were chosen.
-        skip_bad_values: see :class:`FileChoices`.
     """
 
     kind: str
@@ -123,7 +120,6 @@ class InferredFile(msgspec.Struct, frozen=True, kw_only=True):
     key: tuple[str, ...] = ()
     merge: str = "Append"
     reason: str = ""
-    skip_bad_values: bool = False
 
     def column(self, name: str) -> InferredColumn | None:
         """Return the column of a name."""
@@ -368,7 +364,6 @@ def _with_key(found: InferredFile, choices: FileChoices) -> InferredFile:
         key=key,
         merge=merge if key else "Append",
         reason=reason,
-        skip_bad_values=choices.skip_bad_values,
     )
 
 
@@ -419,7 +414,10 @@ def _first_repeated(found: InferredFile, key: Sequence[str]) -> str | None:
     """Return the first value of a key that occurs twice; None if all are different."""
     at = [place for place, column in enumerate(found.columns) if column.name in key]
     seen: set[tuple[str | None, ...]] = set()
-    for _, row in found.rows:
+    invalid = {each.line for each in found.bad_rows}
+    for line, row in found.rows:
+        if line in invalid:
+            continue
         value = tuple(row[place] for place in at)
         if value in seen:
             return ", ".join(each if each is not None else "null" for each in value)[:_LONG_TEXT]
@@ -513,7 +511,6 @@ NUMBER_FORMS: Final[Mapping[str, re.Pattern[str]]] = {
 _ONLY_COMMA: Final = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+,\d+|\d+,(\d{1,2}|\d{4,}))")
 _ONLY_POINT: Final = re.compile(r"[+-]?(\d{1,3}(,\d{3})+\.\d+|\d+\.(\d{1,2}|\d{4,}))")
 _MONTHS: Final = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
-_LONG_MONTHS: Final = ["january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december"]  # fmt: skip
 _CLOCK: Final = (
     r"(?:(?P<join>T| |, )(?P<hour>\d{1,2}):(?P<minute>\d\d)(?P<second>:\d\d)?(?P<fraction>[.,]\d{1,9})?"
     r"(?P<half> ?[AaPp][Mm])?(?P<zone> ?(?:Z|UTC|[+-]\d\d(?::?\d\d)?))?)?"
@@ -715,7 +712,7 @@ def _date_type(real: Counter[str], form: str, kind: str = "") -> _TextType | Non
 def _layout(number: int, part: Mapping[str, str]) -> tuple[int, str, int, str, str, str] | None:
     """Return what all values of a column have in common."""
     month = part.get("name", "").lower()
-    if month and month not in _MONTHS and month not in _LONG_MONTHS:
+    if month and month[:3] not in _MONTHS:
         return None
     zone = part.get("zone", "")
     style = "Z" if zone.strip() in ("Z", "UTC") else "±:" if ":" in zone else "±" if zone else ""

@@ -147,8 +147,8 @@ def _one_line(text: str) -> str:
 class _ReadPlan:
     """What the reader does with the columns of a file, and what a query does.
 
-    The reader has one format for all dates, and one text for null. The query converts the other columns, which
-    the reader reads as text.
+    The reader has one format for all dates, and one text for null. The query converts the other columns,
+    which the reader reads as text.
     """
 
     def __init__(self, found: InferredFile) -> None:
@@ -184,9 +184,7 @@ class _ReadPlan:
             is_read = column.form == self._formats[column.type]
         else:
             is_read = not column.form
-        is_text = self._found.kind == "Csv" or column.type in self._formats
-        skips = self._found.skip_bad_values and is_text
-        return skips or not is_read or bool(column.null_texts - {self._null})
+        return not is_read or bool(column.null_texts - {self._null})
 
     def _source_name(self, column: InferredColumn) -> str:
         """Return the name under which the reader reads a column. Those of CSV are given by position."""
@@ -217,7 +215,7 @@ class _ReadPlan:
         if found.sub_path or (found.kind == "EsriShapefile" and found.entry):
             yield f"subPath: {json.dumps(found.sub_path or found.entry)}"
         for key, kind in (("dateFormat", "DATE"), ("timestampFormat", "TIMESTAMP")):
-            if self._formats[kind] and not self._found.skip_bad_values:
+            if self._formats[kind]:
                 yield f"{key}: {json.dumps(self._formats[kind])}"
         if found.kind in _WITHOUT_SCHEMA:
             return
@@ -244,11 +242,8 @@ class _ReadPlan:
                 what = f"CAST({column} AS TIMESTAMP) AS event_time, *"
             return _query_lines([f"SELECT {what} FROM input"], "The event time of each row.")
         items: list[str] = []
-        tests: list[str] = []
         for column in found.columns:
             value = self._value(column)
-            if found.skip_bad_values and column.name in self._converted:
-                tests.append(f"({_quoted(self._source_name(column))} IS NULL OR {value} IS NOT NULL)")
             if column.name == time and self._is_day(time):
                 items.insert(0, f"CAST({value} AS TIMESTAMP) AS event_time")
             elif column.name == time:
@@ -257,7 +252,6 @@ class _ReadPlan:
             name = f"source_{column.name}" if column.name.lower() == _EVENT_TIME else column.name
             items.append(value if value == _quoted(name) else f"{value} AS {_quoted(name)}")
         lines = ["SELECT", *(f"  {item}," for item in items[:-1]), f"  {items[-1]}", "FROM input"]
-        lines += [f"{'WHERE' if not at else '  AND'} {test}" for at, test in enumerate(tests)]
         return _query_lines(lines, "Convert what the reader cannot convert.")
 
     def _value(self, column: InferredColumn) -> str:
@@ -267,13 +261,12 @@ class _ReadPlan:
             return text
         for null in sorted(column.null_texts - {self._null}):
             text = f"nullif({text}, {_literal(null)})"
-        skips = "try_" if self._found.skip_bad_values else ""
         form = column.form
         if form.startswith("epoch"):
             unit = "seconds" if form == "epoch s" else "millis"
-            return f"timestamp_{unit}({skips}cast({text} AS BIGINT))"
+            return f"timestamp_{unit}(CAST({text} AS BIGINT))"
         if column.type in self._formats and form:
-            return f"{skips}to_{column.type.lower()}({text}, {_literal(form)})"
+            return f"to_{column.type.lower()}({text}, {_literal(form)})"
         if form:
             group = form[1]
             text = (
@@ -282,7 +275,7 @@ class _ReadPlan:
                 else f"replace({text}, {_literal(group)}, '')"
             )
             text = f"replace({text}, ',', '.')" if form.endswith(",5") else text
-        return f"{skips}cast({text} AS {column.type})"
+        return f"CAST({text} AS {column.type})"
 
 
 def _query_lines(query: Sequence[str], comment: str) -> list[str]:
