@@ -136,7 +136,7 @@ def _evidence_lines(found: InferredFile) -> list[str]:
     if found.kind in _WITHOUT_SCHEMA:
         return []
     lines = ["  # Columns inferred from the first rows. Check them."]
-    return lines + [f"  #   {_one_line(each.name)}: {_one_line(each.evidence)}"
+    return lines + [f"  # {_one_line(each.name)}: {_one_line(each.evidence)}"
                     for each in found.columns if each.evidence]  # fmt: skip
 
 

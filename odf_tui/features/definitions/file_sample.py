@@ -29,7 +29,7 @@ from odf_engine.ingest.read.file_inference import (
 )
 from odf_engine.net.urls import without_login
 from odf_engine.progress import Reporter
-from odf_engine.settings import FetchConfig
+from odf_engine.settings import FetchConfig, load_workspace
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,6 +105,18 @@ def split_extensions(location: str) -> tuple[str, str]:
     path = PurePosixPath(urlsplit(location).path if "://" in location else location)
     compression = path.suffix.lower() if path.suffix.lower() in (".gz", ".zip") else ""
     return (PurePosixPath(path.stem).suffix if compression else path.suffix).lower(), compression
+
+
+def load_sample(location: str, folder: Path, reporter: Reporter) -> FileSample:
+    """Read the beginning of a file or URL; relative paths start at the workspace folder.
+
+    Raises:
+        OdfError: as in :func:`read_sample` and :func:`download_sample`.
+        OSError: the file cannot be read.
+    """
+    if is_url(location):
+        return download_sample(location, load_workspace(folder / ".odf").fetch, reporter)
+    return read_sample(folder / Path(location).expanduser(), location, reporter)
 
 
 def read_sample(path: Path, name: str, reporter: Reporter) -> FileSample:
