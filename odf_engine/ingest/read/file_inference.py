@@ -1,4 +1,4 @@
-"""Infers columns, event time, key and merge strategy of a data file from its first rows. No Spark needed."""
+"""Infers the dialect and the columns of a data file from its first rows, without Spark."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import date
-from itertools import combinations, islice
+from datetime import date, time
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -184,7 +184,7 @@ def infer_csv(
     bad += _invalid_values(columns, rows)
     shown = [(line, tuple(_nullable(cell, column) for cell, column in zip(row, columns, strict=True)))
              for line, row in rows]  # fmt: skip
-    inferred = InferredFile(
+    return InferredFile(
         kind="Csv",
         encoding=encoding,
         separator=separator,
@@ -195,7 +195,6 @@ def infer_csv(
         bad_rows=sorted(bad, key=lambda each: each.line),
         complete=complete,
     )
-    return _with_key(inferred, choices)
 
 
 def infer_rows(
@@ -244,14 +243,13 @@ def infer_rows(
               for source, column in zip(sources, columns, strict=True))) for line, row in rows]  # fmt: skip
     bad = [*bad_rows, *_invalid_values(columns, [(line, [_as_text(row.get(each)) for each in sources])
                                                  for line, row in rows])]  # fmt: skip
-    inferred = InferredFile(
+    return InferredFile(
         kind=kind,
         columns=tuple(columns),
         rows=shown,
         bad_rows=sorted(bad, key=lambda each: each.line),
         complete=complete,
     )
-    return _with_key(inferred, choices)
 
 
 def _nullable(cell: str | None, column: InferredColumn) -> str | None:
@@ -337,94 +335,6 @@ def _readable_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-# --- Event time and key ------------------------------------------------------------------------
-
-_KEY_NAME: Final = re.compile(r"(?i)(^|[_\W])(id|key|code|uuid|guid|no|nr|number)$|[a-z]Id$")
-_KEY_TYPES: Final = ("STRING", "BIGINT", "INT", "DATE", "TIMESTAMP", "UUID")
-_MAX_KEY_COLUMNS: Final = 8
-_LONG_TEXT: Final = 60
-
-
-def _with_key(found: InferredFile, choices: FileChoices) -> InferredFile:
-    """Return the file with event time, key and merge strategy."""
-    time = _find_time(found.columns) if choices.time is None else choices.time
-    if found.column(time) is None:
-        time = ""
-    if choices.key is None:
-        key, reason = _find_key(found, time)
-    else:
-        key = tuple(each for each in choices.key if found.column(each) is not None)
-        repeated = _first_repeated(found, key) if key else None
-        rows = count_of(len(found.rows), "row")
-        reason = f"unique in {rows}" if repeated is None else f"NOT unique: {repeated} occurs more than once"
-    merge = choices.merge or ("Append" if not key else "Ledger" if time else "Snapshot")
-    return msgspec.structs.replace(
-        found,
-        time=time,
-        key=key,
-        merge=merge if key else "Append",
-        reason=reason,
-    )
-
-
-def _find_time(columns: Sequence[InferredColumn]) -> str:
-    """Return the column with the event time: a timestamp, else a date, without nulls; empty for none."""
-    complete = [each for each in columns if not each.nulls]
-    for kind in ("TIMESTAMP", "DATE"):
-        found = [each.name for each in complete if each.type.startswith(kind)]
-        named = [each for each in found if _TIME_NAME.search(each)]
-        exact = [each for each in found if each.lower() == "event_time"]
-        if found:
-            return (exact or named or found)[0]
-    return ""
-
-
-def _find_key(found: InferredFile, time: str) -> tuple[tuple[str, ...], str]:
-    """Return the columns that identify a row, and the reason."""
-    rows = count_of(len(found.rows), "row") + ("" if found.complete else " at the beginning of the file")
-    columns = [
-        each
-        for each in found.columns
-        if each.type.partition("(")[0] in _KEY_TYPES
-        and not each.nulls
-        and all(len(example) <= _LONG_TEXT for example in each.examples)
-    ]
-    names = [each.name for each in columns]
-    named = [each for each in names if _KEY_NAME.search(each)]
-    first = [each.name for each in columns[:1] if each.name == found.columns[0].name]
-    times = [each for each in names if each == time]
-    texts = [each.name for each in columns if each.type == "STRING"]
-    if len(found.rows) < 2:
-        return (), "one row does not show what identifies a row"
-    for name in dict.fromkeys((*named, *first, *times, *texts)):
-        if _first_repeated(found, (name,)) is None:
-            return (name,), f"unique in {rows}"
-    repeated = _first_repeated(found, [each.name for each in found.columns])
-    if repeated is None:
-        usable = list(dict.fromkeys((*times, *named, *texts, *names)))[:_MAX_KEY_COLUMNS]
-        for number in (2, 3):
-            for key in combinations(usable, number):
-                if _first_repeated(found, key) is None:
-                    return key, f"unique together in {rows}"
-        return (), f"no key of up to 3 columns is unique in {rows}"
-    return (), f"no key: a row occurs more than once in {rows}"
-
-
-def _first_repeated(found: InferredFile, key: Sequence[str]) -> str | None:
-    """Return the first value of a key that occurs twice; None if all are different."""
-    at = [place for place, column in enumerate(found.columns) if column.name in key]
-    seen: set[tuple[str | None, ...]] = set()
-    invalid = {each.line for each in found.bad_rows}
-    for line, row in found.rows:
-        if line in invalid:
-            continue
-        value = tuple(row[place] for place in at)
-        if value in seen:
-            return ", ".join(each if each is not None else "null" for each in value)[:_LONG_TEXT]
-        seen.add(value)
-    return None
-
-
 # --- CSV ---------------------------------------------------------------------------------------
 
 _SEPARATORS: Final = "\t;|,"
@@ -497,7 +407,8 @@ def _has_decimal_comma(rows: Sequence[Sequence[str]], separator: str) -> bool | 
 
 _NULLS: Final = frozenset({"na", "n/a", "nan", "null", "none", "nil", "\\n", "-", "--", ".", "?", "#n/a"})
 _BOOLEANS: Final = frozenset({"true", "false", "yes", "no", "t", "f", "y", "n"})
-_PADDED: Final = re.compile(r"0\d+")
+_IDENTIFIER: Final = re.compile(r"0\d+|\d{19,}")
+"""Digits that are not a number: with leading zeros, or too many of them."""
 _INTEGER: Final = re.compile(r"[+-]?\d{1,18}")
 NUMBER_FORMS: Final[Mapping[str, re.Pattern[str]]] = {
     "": re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"),
@@ -525,7 +436,9 @@ _DATES: Final = tuple(
         r"(?P<year>(?:19|20)\d\d)(?P<month>\d\d)(?P<day>\d\d)",
     )
 )
-_TIME_NAME: Final = re.compile(r"(?i)date|time|datum|zeit|^ts$|^day$|^tag$|when|epoch|stamp|fecha|jour|_at$")
+TIME_NAME: Final = re.compile(r"(?i)date|time|datum|zeit|^ts$|^day$|^tag$|when|epoch|stamp|fecha|jour|_at$")
+_Layout = tuple[int, str, int, str, str, str]
+"""Number of the pattern, separator, digits of the year, month name, and styles of clock and zone."""
 _EPOCHS: Final = (("epoch s", 946_684_800, 4_102_444_800), ("epoch ms", 946_684_800_000, 4_102_444_800_000))
 _MAX_INVALID: Final = 0.1
 """Share of the values of a column that may be invalid in its type."""
@@ -556,8 +469,9 @@ def _infer_text(
         return msgspec.structs.replace(column, type=kind, evidence=evidence)
     best = _best_type(name, real, chosen, dialect)
     if best is None:
-        padded = chosen is None and next((each for each in real if _PADDED.fullmatch(each)), None)
-        text = f"text: {padded} has a leading zero" if padded else ""
+        padded = chosen is None and next((each for each in real if _IDENTIFIER.fullmatch(each)), None)
+        problem = "has a leading zero" if padded and padded.startswith("0") else "has too many digits"
+        text = f"text: {padded} {problem}" if padded else ""
         return msgspec.structs.replace(column, evidence=text)
     invalid = frozenset(each for each in real if not best.accepts(each))
     evidence = [best.evidence] if best.evidence else []
@@ -623,11 +537,11 @@ def _candidates(
     kind, form = chosen or ("", "")
     if dialect.has_numbers:
         yield _TextType("BOOLEAN", "", lambda text: text.strip().lower() in _BOOLEANS)
-        is_padded = any(_PADDED.fullmatch(each.strip()) for each in real)
+        is_padded = any(_IDENTIFIER.fullmatch(each.strip()) for each in real)
         if form.startswith("epoch") or (not kind and not is_padded):
             yield from (each for each in _epochs(name, real) if form in ("", each.form))
         if kind == "BIGINT" or (not kind and not is_padded):
-            compact = _date_type(real, "") if _TIME_NAME.search(name) and not kind else None
+            compact = _date_type(real, "") if TIME_NAME.search(name) and not kind else None
             if compact is not None and compact.form == "yyyyMMdd":
                 yield compact
             if not form:
@@ -639,7 +553,7 @@ def _candidates(
 
 
 def _epochs(name: str, real: Counter[str]) -> Iterator[_TextType]:
-    if _TIME_NAME.search(name):
+    if TIME_NAME.search(name):
         for form, first, last in _EPOCHS:
             yield _TextType(
                 "TIMESTAMP",
@@ -683,9 +597,9 @@ def _date_type(real: Counter[str], form: str, kind: str = "") -> _TextType | Non
         kind: the type; empty to infer it.
     """
     if form:
-        return _TextType(kind or ("TIMESTAMP" if "m" in form else "DATE"), form, _parser(form))
-    layouts: Counter[tuple[int, str, int, str, str, str]] = Counter()
-    parts: list[tuple[tuple[int, str, int, str, str, str], dict[str, str], int]] = []
+        return _TextType(kind or ("TIMESTAMP" if "m" in form else "DATE"), form, _accepts(form))
+    layouts: Counter[_Layout] = Counter()
+    parts: list[tuple[_Layout, dict[str, str], int]] = []
     for text, count in real.items():
         for number, pattern in enumerate(_DATES):
             if match := pattern.fullmatch(text):
@@ -709,7 +623,7 @@ def _date_type(real: Counter[str], form: str, kind: str = "") -> _TextType | Non
     return found._replace(type=kind or found.type)
 
 
-def _layout(number: int, part: Mapping[str, str]) -> tuple[int, str, int, str, str, str] | None:
+def _layout(number: int, part: Mapping[str, str]) -> _Layout | None:
     """Return what all values of a column have in common."""
     month = part.get("name", "").lower()
     if month and month[:3] not in _MONTHS:
@@ -723,40 +637,41 @@ def _layout(number: int, part: Mapping[str, str]) -> tuple[int, str, int, str, s
     return number, part.get("sep", ""), len(part["year"]), long, clock, style
 
 
-def _is_iso(layout: tuple[int, str, int, str, str, str]) -> bool:
+def _is_iso(layout: _Layout) -> bool:
     return layout[4] in ("", " ", "T") and layout[5] in ("", "Z", "±:")
 
 
-def _is_iso_text(text: str, layouts: Sequence[tuple[int, str, int, str, str, str]]) -> bool:
+def _is_iso_text(text: str, layouts: Sequence[_Layout]) -> bool:
     match = _DATES[0].fullmatch(text)
     if match is None or (match["fraction"] or "").startswith(","):
         return False
     part = {key: value for key, value in match.groupdict().items() if value}
-    return _layout(0, part) in layouts and _is_valid(part, day_first=True)
+    return _layout(0, part) in layouts and _iso_text(part, day_first=True) is not None
 
 
-def _is_valid(part: Mapping[str, str], *, day_first: bool) -> bool:
-    """Return whether the parts are a time that exists."""
+def _iso_text(part: Mapping[str, str], *, day_first: bool) -> str | None:
+    """Return the parts as ISO 8601, without zone and fraction; None if there is no such time."""
     if "first" in part:
         order = (part["second_"], part["first"]) if day_first else (part["first"], part["second_"])
     else:
         name = part.get("name", "").lower()[:3]
         order = (str(_MONTHS.index(name) + 1) if name in _MONTHS else part.get("month", "0"), part["day"])
+    year = int(part["year"]) + (2000 if len(part["year"]) == 2 else 0)
     try:
-        date(int(part["year"]) if len(part["year"]) == 4 else 2000, int(order[0]), int(order[1]))
+        day = date(year, int(order[0]), int(order[1]))
     except ValueError:
-        return False
-    hour, half = int(part.get("hour", 0)), "half" in part
-    return (
-        (1 <= hour <= 12 if half else hour < 24)
-        and int(part.get("minute", 0)) < 60
-        and int(part.get("second", ":0")[1:]) < 60
-    )
+        return None
+    if "hour" not in part:
+        return str(day)
+    hour, minute, second = int(part["hour"]), int(part.get("minute", 0)), int(part.get("second", ":0")[1:])
+    if half := part.get("half", "").strip().lower():
+        if not 1 <= hour <= 12:
+            return None
+        hour = hour % 12 + 12 * (half == "pm")
+    return f"{day} {time(hour, minute, second)}" if hour < 24 and minute < 60 and second < 60 else None
 
 
-def _pattern_type(
-    layout: tuple[int, str, int, str, str, str], parts: Sequence[tuple[dict[str, str], int]], total: int
-) -> _TextType:
+def _pattern_type(layout: _Layout, parts: Sequence[tuple[dict[str, str], int]], total: int) -> _TextType:
     """Return the Spark pattern of a layout. The order of day and month is that of the decisive values."""
     number, sep, year, month_name, clock, zone = layout
     days = sum(count for part, count in parts if int(part.get("first", 0)) > 12)
@@ -789,7 +704,7 @@ def _pattern_type(
         text += (" a" if "_" in clock else "a") if "a" in clock else ""
         style = {"": "", "Z": "X", "UTC": "z", "±:": "XXX", "±": "XX"}[zone.strip()]
         text += (" " if zone.startswith(" ") else "") + style
-    return _TextType("TIMESTAMP" if timed else "DATE", text, _parser(text), evidence)
+    return _TextType("TIMESTAMP" if timed else "DATE", text, _accepts(text), evidence)
 
 
 def _seconds(parts: Sequence[tuple[dict[str, str], int]]) -> str:
@@ -804,24 +719,29 @@ def _seconds(parts: Sequence[tuple[dict[str, str], int]]) -> str:
     return found
 
 
-def _parser(form: str) -> Callable[[str], bool]:
-    """Return a test whether a text is a time in a Spark pattern, such as ``dd/MM/yyyy HH:mm``."""
+def time_parser(form: str) -> Callable[[str], str | None]:
+    """Return a function that converts times in a Spark pattern to ISO 8601, and other texts to None."""
     pattern, day_first = _pattern_regex(form), form.find("d") < form.find("M")
 
-    def accepts(text: str) -> bool:
+    def parse(text: str) -> str | None:
         match = pattern.fullmatch(text)
         if match is None:
-            return False
+            return None
         part = {key: value for key, value in match.groupdict().items() if value}
         part.setdefault("year", "2000")
         part.setdefault("day", "1")
         if "name" not in part:
             part.setdefault("month", "1")
         elif part["name"].lower()[:3] not in _MONTHS:
-            return False
-        return _is_valid(part, day_first=day_first)
+            return None
+        return _iso_text(part, day_first=day_first)
 
-    return accepts
+    return parse
+
+
+def _accepts(form: str) -> Callable[[str], bool]:
+    parse = time_parser(form)
+    return lambda text: parse(text) is not None
 
 
 _LETTERS: Final[Mapping[str, str]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Final
 
@@ -20,6 +21,7 @@ from odf_engine.ingest.read.file_inference import (
     FileChoices,
     InferredColumn,
     InferredFile,
+    time_parser,
 )
 from odf_engine.progress import Reporter
 from odf_tui.features.definitions.file_sample import ENCODINGS, FileSample, infer_file
@@ -58,6 +60,19 @@ class ImportedFile(msgspec.Struct, frozen=True):
     choices: FileChoices
     problem: str = ""
     edits: bool = False
+
+
+def parsed_text(value: str | None, column: InferredColumn) -> str:
+    """Return the text of a value after the conversion from the format of its column."""
+    if value is None:
+        return "null"
+    form = column.form
+    if not form or value in column.invalid or form.startswith("epoch"):
+        return value
+    if column.type in _NUMBERS:
+        plain = re.sub("[ \u00a0\u202f]" if form[1] == " " else re.escape(form[1]), "", value)
+        return plain.replace(",", ".") if form.endswith(",5") else plain
+    return time_parser(form)(value) or value
 
 
 class RawLines(LineScroll):
@@ -133,7 +148,7 @@ class ParsedRows(LineScroll):
         found: list[Span] = [(f"{line:>6} ", "bad" if line in self._bad else "muted")]
         for value, column in zip(row, self._found.columns, strict=True):
             style = "muted" if value is None else "bad" if value in column.invalid else ""
-            found.append((fit_width("null" if value is None else printable(value), _CELL) + " ", style))
+            found.append((fit_width(printable(parsed_text(value, column)), _CELL) + " ", style))
         return found
 
     def go_to(self, line: int) -> None:
@@ -394,7 +409,7 @@ class DataFileDialog(Dialog[ImportedFile]):
         lines: list[list[Span]] = []
         if column is not None:
             name = (f" {printable(column.name)}: ", "name")
-            lines = [[name, (printable(column.evidence) or f"{column.type}, no doubt", "muted")]]
+            lines = [[name, (printable(column.evidence) or f"all values are {column.type}", "muted")]]
             if column.invalid:
                 values = ", ".join(f"'{printable(each)}'" for each in sorted(column.invalid)[:3])
                 lines.append([(f" not of this type: {values}", "bad")])

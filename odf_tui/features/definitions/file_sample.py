@@ -7,10 +7,11 @@ import ftplib
 import gzip
 import json
 import os
+import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import combinations, islice
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -21,14 +22,16 @@ import msgspec
 from odf_engine.errors import BadData, SourceUnavailable, Unsupported, has_surrogates
 from odf_engine.ingest.read.file_inference import (
     MAX_ROWS,
+    TIME_NAME,
     BadRow,
     FileChoices,
+    InferredColumn,
     InferredFile,
     infer_csv,
     infer_rows,
 )
 from odf_engine.net.urls import without_login
-from odf_engine.progress import Reporter
+from odf_engine.progress import Reporter, count_of
 from odf_engine.settings import FetchConfig, load_workspace
 
 if TYPE_CHECKING:
@@ -409,7 +412,8 @@ def infer_file(sample: FileSample, choices: FileChoices, reporter: Reporter) -> 
         found = infer_rows(
             sample.kind, rows, choices, reporter, schema=sample.schema, complete=sample.complete
         )
-        return msgspec.structs.replace(found, compression=sample.compression, entry=sample.entry)
+        found = msgspec.structs.replace(found, compression=sample.compression, entry=sample.entry)
+        return _with_key(found, choices)
     decoded = _decode(sample, choices.encoding)
     lines = decoded.text.split("\n")
     if lines and not lines[-1]:
@@ -431,7 +435,7 @@ def infer_file(sample: FileSample, choices: FileChoices, reporter: Reporter) -> 
         if bad and len(bad) >= len(objects):
             raise BadData("not every row is an object")
         found = infer_rows(kind, objects, choices, reporter, bad_rows=bad)
-    return msgspec.structs.replace(
+    found = msgspec.structs.replace(
         found,
         compression=sample.compression,
         entry=sample.entry,
@@ -439,6 +443,7 @@ def infer_file(sample: FileSample, choices: FileChoices, reporter: Reporter) -> 
         encoding=decoded.encoding,
         lines=[line.rstrip("\r") for line in lines[:_MAX_LINES]],
     )
+    return _with_key(found, choices)
 
 
 def _starts_with_object_lines(data: bytes) -> bool:
@@ -515,3 +520,91 @@ def _feature_row(feature: Any) -> dict[str, Any]:
         row["id"] = feature["id"]
     geometry = feature.get("geometry")
     return {**row, "geometry": None if geometry is None else json.dumps(geometry)}
+
+
+# --- Event time and key ------------------------------------------------------------------------
+
+_KEY_NAME: Final = re.compile(r"(?i)(^|[_\W])(id|key|code|uuid|guid|no|nr|number)$|[a-z]Id$")
+_KEY_TYPES: Final = ("STRING", "BIGINT", "INT", "DATE", "TIMESTAMP", "UUID")
+_MAX_KEY_COLUMNS: Final = 8
+_LONG_TEXT: Final = 60
+
+
+def _with_key(found: InferredFile, choices: FileChoices) -> InferredFile:
+    """Return the file with event time, key and merge strategy."""
+    time = _find_time(found.columns) if choices.time is None else choices.time
+    if found.column(time) is None:
+        time = ""
+    if choices.key is None:
+        key, reason = _find_key(found, time)
+    else:
+        key = tuple(each for each in choices.key if found.column(each) is not None)
+        repeated = _first_repeated(found, key) if key else None
+        rows = count_of(len(found.rows), "row")
+        reason = f"unique in {rows}" if repeated is None else f"NOT unique: {repeated} occurs more than once"
+    merge = choices.merge or ("Append" if not key else "Ledger" if time else "Snapshot")
+    return msgspec.structs.replace(
+        found,
+        time=time,
+        key=key,
+        merge=merge if key else "Append",
+        reason=reason,
+    )
+
+
+def _find_time(columns: Sequence[InferredColumn]) -> str:
+    """Return the column with the event time: a timestamp, else a date, without nulls; empty for none."""
+    complete = [each for each in columns if not each.nulls]
+    for kind in ("TIMESTAMP", "DATE"):
+        found = [each.name for each in complete if each.type.startswith(kind)]
+        named = [each for each in found if TIME_NAME.search(each)]
+        exact = [each for each in found if each.lower() == "event_time"]
+        if found:
+            return (exact or named or found)[0]
+    return ""
+
+
+def _find_key(found: InferredFile, time: str) -> tuple[tuple[str, ...], str]:
+    """Return the columns that identify a row, and the reason."""
+    rows = count_of(len(found.rows), "row") + ("" if found.complete else " at the beginning of the file")
+    columns = [
+        each
+        for each in found.columns
+        if each.type.partition("(")[0] in _KEY_TYPES
+        and not each.nulls
+        and all(len(example) <= _LONG_TEXT for example in each.examples)
+    ]
+    names = [each.name for each in columns]
+    named = [each for each in names if _KEY_NAME.search(each)]
+    first = [each.name for each in columns[:1] if each.name == found.columns[0].name]
+    times = [each for each in names if each == time]
+    texts = [each.name for each in columns if each.type == "STRING"]
+    if len(found.rows) < 2:
+        return (), "one row does not show what identifies a row"
+    for name in dict.fromkeys((*named, *first, *times, *texts)):
+        if _first_repeated(found, (name,)) is None:
+            return (name,), f"unique in {rows}"
+    repeated = _first_repeated(found, [each.name for each in found.columns])
+    if repeated is None:
+        usable = list(dict.fromkeys((*times, *named, *texts, *names)))[:_MAX_KEY_COLUMNS]
+        for number in (2, 3):
+            for key in combinations(usable, number):
+                if _first_repeated(found, key) is None:
+                    return key, f"unique together in {rows}"
+        return (), f"no key of up to 3 columns is unique in {rows}"
+    return (), f"no key: a row occurs more than once in {rows}"
+
+
+def _first_repeated(found: InferredFile, key: Sequence[str]) -> str | None:
+    """Return the first value of a key that occurs twice; None if all are different."""
+    at = [place for place, column in enumerate(found.columns) if column.name in key]
+    seen: set[tuple[str | None, ...]] = set()
+    invalid = {each.line for each in found.bad_rows}
+    for line, row in found.rows:
+        if line in invalid:
+            continue
+        value = tuple(row[place] for place in at)
+        if value in seen:
+            return ", ".join(each if each is not None else "null" for each in value)[:_LONG_TEXT]
+        seen.add(value)
+    return None
