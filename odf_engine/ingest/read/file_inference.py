@@ -153,11 +153,11 @@ def infer_csv(
     """
     quote = _find_quote(text) if choices.quote is None else choices.quote
     separator = choices.separator or _find_separator(text, quote)
-    found = list(_parse_csv(text, separator, quote, MAX_ROWS + 1))
+    found = list(_parse_csv(text, separator, quote, MAX_ROWS + 2))
     if not found:
         raise BadData("the file has no rows", hint="choose a file with at least one row")
     reporter.raise_if_cancelled()
-    complete, found = complete and len(found) <= MAX_ROWS, found[:MAX_ROWS]
+    complete, found = complete and len(found) <= MAX_ROWS + 1, found[: MAX_ROWS + 1]  # with a header
     first = found[0][1]
     width, _ = Counter(len(row) for _, row in found).most_common(1)[0]
     rows = [(line, row) for line, row in found[1:] if len(row) == width]
@@ -165,7 +165,7 @@ def infer_csv(
     if header is None:
         header = len(first) == width and _is_header(first, [row for _, row in rows])
     if not header and len(first) == width:
-        rows.insert(0, found[0])
+        rows = [found[0], *rows][:MAX_ROWS]
     names = _column_names(first if header and len(first) == width else [""] * width, choices)
     sources = first if header and len(first) == width else [""] * width
     comma = _has_decimal_comma([row for _, row in rows[:1000]], separator)
