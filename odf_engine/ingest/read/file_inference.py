@@ -378,6 +378,7 @@ def _find_separator(text: str, quote: str) -> str:
 
 def _find_quote(text: str) -> str:
     """Return the quote that encloses most values."""
+    text = text[:100_000]
     found = {quote: len(re.findall(rf"(?m)(?:^|[,;\t|]){quote}[^{quote}\n]*{quote}(?=[,;\t|]|\r?$)", text))
              for quote in "\"'"}  # fmt: skip
     return "'" if found["'"] > 2 * found['"'] else '"'
@@ -443,6 +444,7 @@ _EPOCHS: Final = (("epoch s", 946_684_800, 4_102_444_800), ("epoch ms", 946_684_
 _MAX_INVALID: Final = 0.1
 """Share of the values of a column that may be invalid in its type."""
 _EXAMPLES: Final = 3
+_FEW: Final = 300
 
 
 def _infer_text(
@@ -516,11 +518,14 @@ def _best_type(
     """Return the type that holds most values, or the chosen one; None for STRING."""
     total = real.total()
     most = total * _MAX_INVALID if total >= 10 else 1 if total >= 5 else 0
+    few = _few(real)
     found: _TextType | None = None
     for each in _candidates(name, real, chosen, dialect):
         if chosen is not None:
             if each.type == chosen[0]:
                 return each
+            continue
+        if 2 * sum(map(each.accepts, few)) < len(few):
             continue
         invalid = sum(count for text, count in real.items() if not each.accepts(text))
         if invalid < most or (found is None and invalid == most):
@@ -528,6 +533,11 @@ def _best_type(
             if not invalid:
                 break
     return found if chosen is None else _TextType(chosen[0], chosen[1], lambda text: False)
+
+
+def _few(real: Counter[str]) -> list[str]:
+    """Return some of the texts, which are sufficient to exclude a type."""
+    return list(islice(real, _FEW))
 
 
 def _candidates(
@@ -571,8 +581,10 @@ def _numbers(real: Counter[str], form: str, comma: bool | None, kind: str) -> It
     if comma:
         forms.sort(key=lambda each: not each.endswith(",5"))
 
+    few = _few(real)
+
     def score(form: str) -> int:
-        return sum(count for text, count in real.items() if NUMBER_FORMS[form].fullmatch(text.strip()))
+        return sum(real[text] for text in few if NUMBER_FORMS[form].fullmatch(text.strip()))
 
     form = max(forms, key=score)
     pattern, mark = NUMBER_FORMS[form], "," if form.endswith(",5") else "."
@@ -598,6 +610,9 @@ def _date_type(real: Counter[str], form: str, kind: str = "") -> _TextType | Non
     """
     if form:
         return _TextType(kind or ("TIMESTAMP" if "m" in form else "DATE"), form, _accepts(form))
+    few = _few(real)
+    if 2 * sum(any(pattern.fullmatch(text) for pattern in _DATES) for text in few) < len(few):
+        return None
     layouts: Counter[_Layout] = Counter()
     parts: list[tuple[_Layout, dict[str, str], int]] = []
     for text, count in real.items():
