@@ -79,6 +79,8 @@ def test_types_of_a_column(values: list[str], kind: str, form: str, evidence: st
         ("a\tb, c\n1\tx, y\n", "\t", True, ["a", "b, c"]),
         ("a|b\n1|2\n", "|", True, ["a", "b"]),
         ("name\nx\ny\n", ",", True, ["name"]),
+        ("x,n\nx,1\ny,2\n", ",", True, ["x", "n"]),
+        ("a,b\nc,d\na,b\ne,f\n", ",", True, ["a", "b"]),
         ("Berlin,DE\nMunich,DE\n", ",", False, ["c1", "c2"]),
         ("a,a,\n1,2,3\n", ",", False, ["c1", "c2", "c3"]),
         ("a,b,\n1,2,3\n", ",", True, ["a", "b", "c3"]),

@@ -21,13 +21,14 @@ from odf_tui.actions.model import Situation
 from odf_tui.actions.table import DEFAULT_KEYMAP
 from odf_tui.features.definitions.controller import DefinitionsController
 from odf_tui.features.definitions.file_dialog import DataFileDialog
-from odf_tui.features.definitions.file_manifest import infer_manifest, suggest_name
+from odf_tui.features.definitions.file_manifest import suggest_name
 from odf_tui.features.definitions.file_sample import find_data_files
 from odf_tui.features.definitions.manifest_dialogs import DataFilePicker
 from odf_tui.gateway.samples import make_demo
 from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.widgets.dialogs import ConfirmDialog, DecisionDialog, PromptDialog
 from tests.tui.context import Fakes
+from tests.tui.data_files import infer_manifest
 from tests.tui.fake import HAVEN, FakeSource
 from tests.tui.test_bad_input import opened
 from tests.tui.test_graph import SIZES, compare

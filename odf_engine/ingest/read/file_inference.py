@@ -385,13 +385,23 @@ def _find_quote(text: str) -> str:
 
 
 def _is_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether the first row has names: different texts that no other row has in the same column."""
+    """Return whether the first row has names.
+
+    They are different texts above numbers or dates, or texts that no other row has in the same column. Rows
+    that repeat the header are ignored.
+    """
     names = [cell.strip() for cell in first]
     used = [cell for cell in names if cell]
     if 2 * len(used) < len(names) or len({cell.casefold() for cell in used}) < len(used):
         return False
     if any(not re.search(r"[^\W\d_]", cell) or _date_type(Counter([cell]), "") for cell in used):
         return False
+    rows = [row for row in rows if row != first]
+    for at, name in enumerate(names):
+        values = [row[at].strip() for row in rows[:_FEW] if row[at].strip()]
+        forms = (*NUMBER_FORMS.values(), *_DATES)
+        if name and values and any(all(map(form.fullmatch, values)) for form in forms):
+            return True
     return not any(row[at].strip() == name for row in rows for at, name in enumerate(names) if name)
 
 

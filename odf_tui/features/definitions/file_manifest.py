@@ -7,20 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import count
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Final
 from urllib.parse import urlsplit
 
 from odf_engine.identity.names import is_valid_name
-from odf_engine.ingest.read.file_inference import FileChoices, InferredColumn, InferredFile
-from odf_engine.progress import Reporter
-from odf_tui.features.definitions.file_sample import (
-    FORMATS,
-    infer_file,
-    is_url,
-    read_sample,
-    split_extensions,
-)
+from odf_engine.ingest.read.file_inference import InferredColumn, InferredFile
+from odf_tui.features.definitions.file_sample import FORMATS, is_url, split_extensions
 
 _UNSAFE: Final = re.compile(r"[^a-z0-9.]+")
 _DEFAULT_NAME: Final = "my.dataset"
@@ -51,29 +44,6 @@ def suggest_name(location: str, used_names: Collection[str]) -> str:
     )
 
 
-def infer_manifest(location: str, folder: Path, name: str) -> str:
-    """Return a manifest for a data file or a URL.
-
-    The schema of a URL, and of a file that cannot be read, is an example.
-
-    Args:
-        location: path relative to the folder, or URL.
-        folder: the workspace.
-        name: name of the dataset.
-    """
-    if is_url(location):
-        return manifest_text(
-            location, name, example_file(location), "Example columns: replace them by those of the file."
-        )
-    try:
-        reporter = Reporter()
-        sample = read_sample(folder / Path(location).expanduser(), location, reporter)
-        return manifest_text(location, name, infer_file(sample, FileChoices(), reporter))
-    except Exception as error:  # decoders raise any error for damaged files
-        why = " ".join(str(error).split())
-        return manifest_text(location, name, example_file(location), f"Example columns: {why}")
-
-
 def example_file(location: str) -> InferredFile:
     """Return an example for a file that cannot be read."""
     suffix, compression = split_extensions(location)
@@ -101,7 +71,7 @@ def manifest_text(location: str, name: str, found: InferredFile, problem: str = 
         "  # Each pull checks the file for changes. Paths are relative to the workspace folder.",
         "  fetch:", "    kind: Url", f"    url: {_yaml_scalar(url)}",
         *_prepare_lines(found),
-        *([f"  # {problem}"] if problem else _evidence_lines(found)),
+        *([f"  # {_one_line(problem)}"] if problem else _evidence_lines(found)),
         "  read:", *(f"    {line}" for line in plan.reader_lines()),
         *plan.query_lines(),
         *(f"  {line}" for line in _MERGE_COMMENTS),
