@@ -340,7 +340,6 @@ def _readable_type(kind: pa.DataType) -> pa.DataType:
 _SEPARATORS: Final = "\t;|,"
 """Preferred ones first: a comma is also part of numbers and sentences."""
 _CONSISTENT: Final = 0.8
-_DIALECT_ROWS: Final = 500
 
 
 def _parse_csv(text: str, separator: str, quote: str, rows: int) -> Iterator[tuple[int, list[str]]]:
@@ -367,7 +366,7 @@ def _find_separator(text: str, quote: str) -> str:
     """Return the separator that splits most rows into the same number of values."""
     scores: dict[str, tuple[float, int]] = {}
     for separator in _SEPARATORS:
-        widths = Counter(len(row) for _, row in _parse_csv(text, separator, quote, _DIALECT_ROWS))
+        widths = Counter(len(row) for _, row in _parse_csv(text, separator, quote, _FEW))
         width, count = max(widths.items(), key=lambda item: (item[1], item[0]), default=(1, 0))
         if width > 1:
             scores[separator] = (count / widths.total(), width)
@@ -455,6 +454,7 @@ _MAX_INVALID: Final = 0.1
 """Share of the values of a column that may be invalid in its type."""
 _EXAMPLES: Final = 3
 _FEW: Final = 300
+"""Number of texts or rows that are sufficient to exclude a type or a separator."""
 
 
 def _infer_text(
@@ -528,7 +528,7 @@ def _best_type(
     """Return the type that holds most values, or the chosen one; None for STRING."""
     total = real.total()
     most = total * _MAX_INVALID if total >= 10 else 1 if total >= 5 else 0
-    few = _few(real)
+    few = list(islice(real, _FEW))
     found: _TextType | None = None
     for each in _candidates(name, real, chosen, dialect):
         if chosen is not None:
@@ -543,11 +543,6 @@ def _best_type(
             if not invalid:
                 break
     return found if chosen is None else _TextType(chosen[0], chosen[1], lambda text: False)
-
-
-def _few(real: Counter[str]) -> list[str]:
-    """Return some of the texts, which are sufficient to exclude a type."""
-    return list(islice(real, _FEW))
 
 
 def _candidates(
@@ -591,7 +586,7 @@ def _numbers(real: Counter[str], form: str, comma: bool | None, kind: str) -> It
     if comma:
         forms.sort(key=lambda each: not each.endswith(",5"))
 
-    few = _few(real)
+    few = list(islice(real, _FEW))
 
     def score(form: str) -> int:
         return sum(real[text] for text in few if NUMBER_FORMS[form].fullmatch(text.strip()))
@@ -620,7 +615,7 @@ def _date_type(real: Counter[str], form: str, kind: str = "") -> _TextType | Non
     """
     if form:
         return _TextType(kind or ("TIMESTAMP" if "m" in form else "DATE"), form, _accepts(form))
-    few = _few(real)
+    few = list(islice(real, _FEW))
     if 2 * sum(any(pattern.fullmatch(text) for pattern in _DATES) for text in few) < len(few):
         return None
     layouts: Counter[_Layout] = Counter()
@@ -733,14 +728,14 @@ def _pattern_type(layout: _Layout, parts: Sequence[tuple[dict[str, str], int]], 
 
 
 def _seconds(parts: Sequence[tuple[dict[str, str], int]]) -> str:
+    """Return the pattern of seconds and fractions, in brackets if some values have none."""
     found = ""
-    for key, pattern in (("fraction", ".SSS"), ("second", ":ss")):
+    for key, pattern in (("fraction", "S"), ("second", ":ss")):
         having = [part[key] for part, _ in parts if key in part]
-        if key == "fraction" and having:
-            pattern = having[0][0] + "S" * max(len(each) - 1 for each in having)
-        inner = pattern + found if key == "second" else pattern
         if having:
-            found = inner if len(having) == len(parts) else f"[{inner}]"
+            if key == "fraction":
+                pattern = having[0][0] + pattern * max(len(each) - 1 for each in having)
+            found = pattern + found if len(having) == len(parts) else f"[{pattern}{found}]"
     return found
 
 
