@@ -145,7 +145,8 @@ class ParsedRows(LineScroll):
         """Return a row with its line in the file."""
         assert self._found is not None
         line, row = self._found.rows[index]
-        found: list[Span] = [(f"{line:>6} ", "bad" if line in self._bad else "muted")]
+        bad = line in self._bad
+        found: list[Span] = [(f"{'!' if bad else ' '}{line:>5} ", "bad" if bad else "muted")]
         for value, column in zip(row, self._found.columns, strict=True):
             style = "muted" if value is None else "bad" if value in column.invalid else ""
             found.append((fit_width(printable(parsed_text(value, column)), _CELL) + " ", style))
