@@ -488,6 +488,7 @@ class ChainUpdate:
         old_head, new_head: the heads before and after; equal if nothing was committed.
         blocks: the number of committed blocks.
         records: the number of added rows.
+        repeated: the number of added rows from files of which all rows repeat earlier rows.
     """
 
     status: Literal["updated", "up-to-date"]
@@ -495,9 +496,10 @@ class ChainUpdate:
     new_head: Multihash | None
     blocks: int
     records: int
+    repeated: int = 0
 
     @classmethod
-    def from_states(cls, before: ChainState, after: ChainState) -> ChainUpdate:
+    def from_states(cls, before: ChainState, after: ChainState, repeated: int = 0) -> ChainUpdate:
         """Return the difference between two states of a chain."""
         return cls(
             status="up-to-date" if after.head == before.head else "updated",
@@ -505,4 +507,5 @@ class ChainUpdate:
             new_head=after.head,
             blocks=after.blocks - before.blocks,
             records=after.records - before.records,
+            repeated=repeated,
         )

@@ -57,6 +57,7 @@ class PullResult(JobResult, frozen=True):
         bytes: number of bytes transferred.
         ahead: number of blocks which the remote does not have.
         already_ingested: number of files that the push source has already ingested; absent for 0.
+        repeated: number of appended rows from files of which all rows repeat earlier rows; absent for 0.
     """
 
     name: str = ""
@@ -71,6 +72,7 @@ class PullResult(JobResult, frozen=True):
     bytes: int | UnsetType = UNSET
     ahead: int | UnsetType = UNSET
     already_ingested: int | UnsetType = UNSET
+    repeated: int | UnsetType = UNSET
 
 
 class PushResult(JobResult, frozen=True):

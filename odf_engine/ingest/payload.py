@@ -28,12 +28,13 @@ from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.fetch.model import Payload
 from odf_engine.ingest.merge.base import MergeInputs
 from odf_engine.ingest.merge.merge_plan import MergedSlice, run_merge
-from odf_engine.ingest.merge.merge_strategy import merge
+from odf_engine.ingest.merge.merge_strategy import merge, repeats_stored_rows
 from odf_engine.ingest.prep_step import Limits, PreparedFile, prepare
 from odf_engine.ingest.read.read_step import ReadPlan, read
 from odf_engine.metadata.model import (
     AddData,
     AddPushSource,
+    Append,
     Csv,
     DatasetVocabulary,
     DataSlice,
@@ -254,6 +255,9 @@ class PayloadJob:
 
     ``run`` commits the rows and the source state of the payload, or nothing. Only pushed rows may have a
     column with operations.
+
+    Attributes:
+        repeated: number of rows that were appended although all of them repeat earlier rows.
     """
 
     def __init__(
@@ -313,6 +317,7 @@ class PayloadJob:
         self._declared = declared_schema(self._state)
         self._started = monotonic()
         self._size = 0
+        self.repeated = 0
 
     def run(self) -> Multihash:
         """Ingest the payload; return the new head, or the old one if nothing has changed.
@@ -339,6 +344,15 @@ class PayloadJob:
         finally:
             remove_temporary(staged)
         return head
+
+    def commit_state(self) -> Multihash:
+        """Commit the source state of the payload without its rows; return the new head.
+
+        Raises:
+            OdfError: nothing was committed.
+        """
+        self._payload.check_unchanged()
+        return self._commit(None, self._dataset.staging_path("data"))
 
     def _prepare(self) -> PreparedFile:
         payload = self._payload
@@ -462,7 +476,24 @@ class PayloadJob:
                 f"{self._payload.name}: {count_of(written.rows, 'row')}, {written.size:,} bytes"
                 f" written in {monotonic() - started:.1f} s"
             )
+            if isinstance(self._source.merge, Append):
+                self._report_repetition(staged, written.rows)
         return written
+
+    def _report_repetition(self, staged: Path, rows: int) -> None:
+        """Report that all rows of an append repeat earlier ones: the source may be a complete list."""
+        stored = [self._dataset.slice_path(each) for each in reversed(self._dataset.slices())]
+        vocab = self._state.vocabulary
+        system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
+        if repeats_stored_rows(
+            staged, stored, system, (vocab.event_time_column, self._event_time), self._reporter
+        ):
+            self.repeated = rows
+            self._reporter.log(
+                f"{self._payload.name}: all {count_of(rows, 'row')} repeat earlier rows, and Append adds"
+                " them again; if the file has all rows each time, use Ledger or Snapshot with a primary key",
+                "warning",
+            )
 
     @property
     def _first_offset(self) -> int:

@@ -434,6 +434,8 @@ def _pull_outcome(result: PullResult) -> tuple[str, str]:
         text = "already ingested" if result.already_ingested else result.status or "done"
         return text.replace("-", " "), "muted"
     rows = f"+{count_of(result.records, 'row')}"
+    if result.repeated:
+        return f"{rows}, {format_count(result.repeated)} repeat earlier rows", "warn"
     return (f"{rows} in {result.blocks} blocks" if result.blocks > 1 else rows), "good"
 
 
@@ -454,7 +456,8 @@ def pull_line(result: PullResult, remote: str, *, is_new: bool = False) -> str:
             if result.already_ingested
             else ""
         )
-        return f"{result.name}: {new}{amount}{origin}{refused}"
+        repeated = f", {_plain_row_count(result.repeated)} repeated" if result.repeated else ""
+        return f"{result.name}: {new}{amount}{repeated}{origin}{refused}"
     if result.already_ingested:
         return f"{result.name}: already ingested"
     ahead = f" ({plain_block_count(result.ahead)} ahead of {remote})" if result.ahead else ""

@@ -69,6 +69,8 @@ def test_results() -> None:
     pulled = PullResult(name="cases", status="updated", records=1200, blocks=1, bytes=1200)
     assert job_text.pull_line(pulled, "") == "cases: 1200 rows in 1 block, 1.2 kB"
     assert job_text.pull_line(pulled, "lab/cases", is_new=True).startswith("cases: new, 1200 rows in 1 ")
+    repeated = PullResult(name="cases", status="updated", records=2, blocks=1, repeated=2)
+    assert job_text.pull_line(repeated, "") == "cases: 2 rows in 1 block, 2 rows repeated"
     unchanged = PullResult(name="cases", status="up-to-date", ahead=2)
     assert job_text.pull_line(unchanged, "lab") == "cases: up to date (2 blocks ahead of lab)"
     ingested = PullResult(name="cases", status="updated", records=2, blocks=1, already_ingested=1)

@@ -49,12 +49,12 @@ from odf_engine.views.statistics import statistics_from_footers
 from odf_engine.workspace.fsck import check_workspace
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.actions import user_keys
-from odf_tui.features.definitions.file_manifest import infer_manifest
 from odf_tui.state import query_history, saved_session
 from odf_tui.theming import themes
 from tests.cli.conftest import call_odf
 from tests.faults.fuzz_scene import Scene, Target, find_file, run_each
 from tests.sync import builders
+from tests.tui.data_files import infer_manifest
 
 # --- Files -------------------------------------------------------------------------------------------
 

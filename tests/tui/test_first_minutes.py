@@ -1,7 +1,7 @@
 """An empty workspace: its first screen, the demo, and a dataset from a data file.
 
 Golden texts: ``graph-*-empty`` shows what an empty workspace offers, ``graph-80x24-file`` the manifest
-that was inferred from a CSV file.
+that was inferred from a CSV file, and ``graph-80x24-columns`` the dialog that shows how it is read.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from odf_engine.workspace.workspace import Workspace
 from odf_tui.actions.model import Situation
 from odf_tui.actions.table import DEFAULT_KEYMAP
 from odf_tui.features.definitions.controller import DefinitionsController
-from odf_tui.features.definitions.file_manifest import find_data_files, infer_manifest, suggest_name
+from odf_tui.features.definitions.file_dialog import DataFileDialog
+from odf_tui.features.definitions.file_manifest import suggest_name
+from odf_tui.features.definitions.file_sample import find_data_files
 from odf_tui.features.definitions.manifest_dialogs import DataFilePicker
 from odf_tui.gateway.samples import make_demo
 from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.widgets.dialogs import ConfirmDialog, DecisionDialog, PromptDialog
 from tests.tui.context import Fakes
+from tests.tui.data_files import infer_manifest
 from tests.tui.fake import HAVEN, FakeSource
 from tests.tui.test_bad_input import opened
 from tests.tui.test_graph import SIZES, compare
@@ -49,6 +52,11 @@ async def test_from_an_empty_workspace_to_a_dataset(tmp_path: Path) -> None:
         assert "boats.csv" in drive.text()
         await drive.press("enter")
         await drive.until(lambda: isinstance(drive.app.screen, PromptDialog))
+        await drive.press("enter")
+        await drive.until(lambda: isinstance(drive.app.screen, DataFileDialog))
+        await drive.until(lambda: "2 rows" in drive.text())
+        await drive.settle()
+        compare(drive, "columns")
         await drive.press("enter")
         await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
         await drive.settle()

@@ -182,6 +182,7 @@ def _pull_result(entry: DatasetEntry, update: ChainUpdate, already_ingested: int
         blocks=update.blocks,
         records=update.records,
         already_ingested=already_ingested or msgspec.UNSET,
+        repeated=update.repeated or msgspec.UNSET,
     )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -12,8 +14,9 @@ import pyarrow.parquet as pq
 
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import Op
+from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded, read_parquet_schema
 from odf_engine.data.schema_enforcement import match_columns
-from odf_engine.errors import BadData, InvalidQuery, Unsupported
+from odf_engine.errors import BadData, InvalidQuery, InvalidSchema, Unsupported
 from odf_engine.ingest.merge.base import (
     EXAMPLES,
     NEW,
@@ -43,7 +46,8 @@ from odf_engine.ingest.merge.merge_plan import MergePlan, MergeRows, PreparedMer
 from odf_engine.ingest.merge.merge_snapshot import keyed_snapshot, merge_snapshot
 from odf_engine.ingest.read.error_location import shorten
 from odf_engine.metadata.model import Append, Ledger, MergeStrategy, Snapshot, kind_of
-from odf_engine.progress import count_of
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter, count_of
 from odf_engine.spark import sql_types
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.row_order import FrameFactory, SortOrder, Step, sort_by_all_columns, sorted_batches
@@ -52,6 +56,8 @@ if TYPE_CHECKING:
     from odf_engine.spark import DataFrame
 
 
+_MAX_COMPARED: Final = 1_000_000
+"""Number of rows up to which an append is compared with earlier rows."""
 _OP_TEXT: Final = "odf_op_text"
 """Column with the operation as the source has it."""
 
@@ -315,6 +321,80 @@ def merge_append(inputs: MergeInputs) -> PreparedMerge:
         return None
 
     return PreparedMerge(rows)
+
+
+def repeats_stored_rows(
+    new: Path,
+    stored: Sequence[Path],
+    system: Collection[str],
+    event_time: tuple[str, Timestamp],
+    reporter: Reporter,
+) -> bool:
+    """Return whether the rows of a new slice occur in stored ones.
+
+    The first rows of the slice are compared with the newest stored rows. For most slices one column is read,
+    because the first row is new.
+
+    Args:
+        new: the slice, which has rows.
+        stored: the stored slices, newest first.
+        system: names of columns that differ in each slice.
+        event_time: name of the event time column, and its value in rows without one, which is not compared.
+        reporter: its cancellation ends the comparison.
+    """
+    try:
+        names = [name for name in read_parquet_schema(new).names if name not in system]
+        first = next(read_bounded(new, names, stop=1)).to_pylist()[0]
+        time, default = event_time
+        if isinstance(first.get(time), datetime) and Timestamp.from_datetime(first[time]).ms == default.ms:
+            names.remove(time)
+        compared: list[Path] = []
+        rows = _count_rows(new)
+        for path in stored:
+            rows += _count_rows(path)
+            if rows > _MAX_COMPARED or not set(names) <= set(read_parquet_schema(path).names):
+                break
+            compared.append(path)
+        if not any(_has_row(path, {name: first[name] for name in names}, reporter) for path in compared):
+            return False
+        missing = set(_row_hashes(new, names, reporter))
+        for path in compared:
+            missing.difference_update(_row_hashes(path, names, reporter))
+            if not missing:
+                return True
+    except (OSError, InvalidSchema, *UNREADABLE):
+        pass  # A stored slice is damaged, which is an error of verification, not of this pull.
+    return False
+
+
+def _count_rows(path: Path) -> int:
+    with open_parquet(path) as file:
+        return file.metadata.num_rows
+
+
+def _has_row(path: Path, row: Mapping[str, object], reporter: Reporter) -> bool:
+    """Return whether a slice has a row, without a comparison of nested values."""
+    found: pa.ChunkedArray | None = None
+    for name, value in row.items():
+        reporter.raise_if_cancelled()
+        values = pa.chunked_array([batch.column(0) for batch in read_bounded(path, [name])])
+        if pa.types.is_nested(values.type):
+            continue
+        same = values.is_null() if value is None else pc.equal(values, pa.scalar(value, values.type))
+        found = same if found is None else pc.and_(found, same)
+        if not pc.any(found).as_py():
+            return False
+    return found is not None
+
+
+def _row_hashes(path: Path, names: list[str], reporter: Reporter) -> Iterator[int]:
+    for batch in read_bounded(path, names):
+        reporter.raise_if_cancelled()
+        columns = [
+            map(repr, column.to_pylist()) if pa.types.is_nested(column.type) else column.to_pylist()
+            for column in batch.columns
+        ]
+        yield from map(hash, zip(*columns, strict=True))
 
 
 def _start_ordered(inputs: MergeInputs, name: str | None) -> tuple[FrameFactory, SortOrder]:

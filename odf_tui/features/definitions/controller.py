@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,6 +47,7 @@ _APPEND: Final[Answer] = ("append", ("enter",), "appends")
 _ADD_NEW: Final[Answer] = ("add", ("enter",), "adds it")
 _OPEN_EDITOR: Final[Answer] = ("edit", ("e",), "opens it in the editor")
 _DISCARD_NEW: Final[Answer] = ("discard", ("escape", "q"), "discards")
+_BACK: Final[Answer] = ("back", ("escape", "q"), "goes back")
 _EDIT_AGAIN: Final[Answer] = ("edit", ("e",), "edits again")
 _UNCHECKED: Final[Answer] = ("unchecked", ("a",), "adds it without validation")
 _FLUSH: Final[Answer] = ("flush", ("f",), "flushes")
@@ -104,7 +106,9 @@ class DefinitionsController(Controller):
 
     async def _add_from_data_file(self) -> None:
         """Add a dataset with a manifest inferred from the first rows of a data file."""
-        from odf_tui.features.definitions.file_manifest import find_data_files, infer_manifest, suggest_name
+        from odf_tui.features.definitions.file_dialog import DataFileDialog
+        from odf_tui.features.definitions.file_manifest import example_file, manifest_text, suggest_name
+        from odf_tui.features.definitions.file_sample import find_data_files, load_sample
         from odf_tui.features.definitions.manifest_dialogs import DataFilePicker, manifest_lines
 
         folder = self.gateway.folder
@@ -113,15 +117,24 @@ class DefinitionsController(Controller):
         name = await self._ask_name(suggest_name(source, self._dataset_names())) if source else None
         if not source or not name:
             return
-        text = await asyncio.to_thread(infer_manifest, source, folder, name)
+        title, text, choices, answer = f"{name} from {source}", "", None, "back"
+        while answer == "back":
+            load = partial(load_sample, source, folder)
+            imported = await self.host.ask(DataFileDialog(title, load, choices))
+            if imported is None:
+                return
+            choices, problem = imported.choices, " ".join(imported.problem.split())
+            found = imported.found or example_file(source)
+            text = manifest_text(source, name, found, f"Example columns: {problem}" if problem else "")
+            answer = "edit"
+            if not imported.edits:
+                answer = await self._decide(title, manifest_lines(text), (_ADD_NEW, _OPEN_EDITOR, _BACK))
         draft = await asyncio.to_thread(manifest_draft.write, folder, name, text)
 
         async def review() -> str:
-            return await self._decide(
-                f"{name} from {source}", manifest_lines(text), (_ADD_NEW, _OPEN_EDITOR, _DISCARD_NEW)
-            )
+            return await self._decide(title, manifest_lines(text), (_ADD_NEW, _OPEN_EDITOR, _DISCARD_NEW))
 
-        await self._add_draft(draft, "root", await review(), review)
+        await self._add_draft(draft, "root", answer, review)
 
     def _dataset_names(self) -> list[str]:
         return [row.name for row in self.state.datasets]

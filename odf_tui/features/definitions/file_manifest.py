@@ -1,79 +1,33 @@
-"""Detects format and schema of a data file, and writes a manifest for it."""
+"""Writes the manifest of a dataset from a data file."""
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import json
-import os
 import re
-import zipfile
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from itertools import count
-from pathlib import Path, PurePosixPath
-from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import PurePosixPath
+from typing import Final
 from urllib.parse import urlsplit
 
-import msgspec
-
-from odf_engine.errors import BadData, has_surrogates
 from odf_engine.identity.names import is_valid_name
+from odf_engine.ingest.read.file_inference import InferredColumn, InferredFile
+from odf_tui.features.definitions.file_sample import FORMATS, is_url, split_extensions
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-
-SKIPPED: Final = {".odf", ".git", "node_modules", ".venv", "__pycache__"}
-FORMATS: Final = {
-    ".csv": "Csv", ".tsv": "Csv", ".txt": "Csv", ".json": "Json", ".ndjson": "NdJson", ".jsonl": "NdJson",
-    ".parquet": "Parquet", ".geojson": "GeoJson",
-}  # fmt: skip
-"""Formats by suffix."""
-_SUFFIXES: Final = (*(FORMATS.keys() - {".txt"}), ".csv.gz", ".json.gz", ".ndjson.gz", ".zip")
-_MAX_FILES: Final = 200
-_DEPTH: Final = 4
 _UNSAFE: Final = re.compile(r"[^a-z0-9.]+")
 _DEFAULT_NAME: Final = "my.dataset"
-
-
-def find_data_files(folder: Path) -> list[tuple[str, int]]:
-    """Return the data files in a folder, at most 4 levels deep and 200 files.
-
-    Files whose paths are not UTF-8 are skipped: a manifest cannot name them.
-
-    Returns:
-        Paths relative to the folder, with sizes in bytes.
-    """
-    found: list[tuple[str, int]] = []
-    for root, folders, files in os.walk(folder):
-        here = Path(root).relative_to(folder)
-        folders[:] = [] if len(here.parts) >= _DEPTH else sorted(set(folders) - SKIPPED)
-        for name in sorted(files):
-            if name.lower().endswith(_SUFFIXES) and not has_surrogates(str(here / name)):
-                try:
-                    found.append((str(here / name), (Path(root) / name).stat().st_size))
-                except OSError:
-                    continue  # removed since, or a broken link
-            if len(found) >= _MAX_FILES:
-                return found
-    return found
-
-
-def is_url(location: str) -> bool:
-    """Return whether a location is a URL of a network protocol."""
-    return urlsplit(location).scheme.lower() in ("http", "https", "ftp", "ftps", "s3")
-
-
-def split_extensions(location: str) -> tuple[str, str]:
-    """Return the suffix of the format and that of the compression, each empty if missing.
-
-    The suffix of the compression is ``.gz`` or ``.zip``.
-    """
-    path = PurePosixPath(urlsplit(location).path.lower() if is_url(location) else location.lower())
-    compression = path.suffix if path.suffix in (".gz", ".zip") else ""
-    return (PurePosixPath(path.stem).suffix if compression else path.suffix), compression
+_EVENT_TIME: Final = "event_time"
+_WITH_FORMATS: Final = ("Csv", "Json", "NdJson")
+"""Kinds of readers with ``dateFormat`` and ``timestampFormat``."""
+_WITHOUT_SCHEMA: Final = ("Parquet", "EsriShapefile")
+"""Formats that declare their columns."""
+_MERGE_COMMENTS: Final = (
+    "# Merge strategies:",
+    "#   Append    every row is new",
+    "#   Ledger    rows with a new key are added",
+    "#   Snapshot  the complete list each time; differences become retractions and corrections",
+)
 
 
 def suggest_name(location: str, used_names: Collection[str]) -> str:
@@ -90,338 +44,46 @@ def suggest_name(location: str, used_names: Collection[str]) -> str:
     )
 
 
-_MAX_BYTES: Final = 1_000_000
-_MAX_DOCUMENT: Final = 20_000_000
-_MAX_ROWS: Final = 5000
-_SEPARATORS: Final = ",;\t|"
-_PADDED: Final = re.compile(r"0\d+")
-_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?")
-
-
-class DetectedFile(msgspec.Struct, frozen=True):
-    """Format and schema of a data file.
-
-    Attributes:
-        reader: the fields of the reader, as lines of YAML.
-        prepare: the decompression step, as lines of YAML.
-        columns: DDL of each column; None if the file contains its schema.
-        key: the column with unique values; empty if there is none.
-        time: the column with the event time, and whether it is a date. The name is empty if there is none.
-    """
-
-    reader: tuple[str, ...]
-    prepare: tuple[str, ...] = ()
-    columns: tuple[str, ...] | None = None
-    key: str = ""
-    time: tuple[str, bool] = ("", False)
-
-
-def detect_file(path: Path) -> DetectedFile:
-    """Detect format and schema from the beginning of a file.
-
-    Raises:
-        BadData: the file has no rows, or is not in the format of its suffix.
-        OSError: the file cannot be read.
-    """
-    suffix, compression = split_extensions(path.name)
-    prepare: tuple[str, ...] = ()
-    if compression == ".zip":
-        with zipfile.ZipFile(path) as archive:
-            inner = next((name for name in archive.namelist() if Path(name).suffix.lower() in FORMATS), "")
-            if not inner:
-                raise BadData("the archive has no CSV, JSON or Parquet file")
-            suffix = Path(inner).suffix.lower()
-            prepare = (*decompression_lines(compression), f"  subPath: {json.dumps(inner)}")
-            with archive.open(inner) as file:
-                data = file.read(_MAX_DOCUMENT if suffix in (".json", ".geojson", ".parquet") else _MAX_BYTES)
-    elif compression == ".gz":
-        prepare = decompression_lines(compression)
-        with gzip.open(path) as file:
-            data = file.read(_MAX_BYTES)
-    else:
-        with path.open("rb") as file:
-            data = file.read(_MAX_DOCUMENT if suffix in (".json", ".geojson") else _MAX_BYTES)
-    source: Path | io.BytesIO = path if suffix == ".parquet" and not compression else io.BytesIO(data)
-    reader, table = _read(FORMATS.get(suffix, "Csv"), source, data)
-    if not table.num_rows:
-        raise BadData("the file has no rows")
-    return _describe(reader, table, prepare)
-
-
-def decompression_lines(compression: str) -> tuple[str, ...]:
-    """Return the decompression step for ``.gz`` or ``.zip`` as lines of YAML; empty for none."""
-    if not compression:
-        return ()
-    return "- kind: Decompress", f"  format: {'Zip' if compression == '.zip' else 'Gzip'}"
-
-
-def _read(kind: str, source: Path | io.BytesIO, data: bytes) -> tuple[tuple[str, ...], pa.Table]:
-    import pyarrow as pa
-
-    try:
-        if kind == "Parquet":
-            return ("kind: Parquet",), _read_parquet(source)
-        if kind == "NdJson":
-            return ("kind: NdJson",), _read_json_lines(data)
-        if kind in ("Json", "GeoJson"):
-            return _read_document(kind, data)
-        return _read_csv(data)
-    except (pa.ArrowException, ValueError, csv.Error) as error:
-        raise BadData(f"the file cannot be read as {kind}: {str(error).splitlines()[0]}") from None
-
-
-def _read_parquet(source: Path | io.BytesIO) -> pa.Table:
-    import pyarrow as pa
-
-    from odf_engine.data.parquet_reader import read_bounded, read_parquet_schema
-
-    if isinstance(source, io.BytesIO):  # memory is bounded only for files
-        with NamedTemporaryFile(suffix=".parquet") as file:
-            file.write(source.getvalue())
-            file.flush()
-            return _read_parquet(Path(file.name))
-    batch = next(read_bounded(source, max_rows=_MAX_ROWS), None)
-    return pa.Table.from_batches([batch] if batch is not None else [], read_parquet_schema(source))
-
-
-def _read_csv(data: bytes) -> tuple[tuple[str, ...], pa.Table]:
-    import pyarrow as pa
-    from pyarrow import csv as arrow_csv
-
-    encoding = "utf-8"
-    lines = _complete_lines(data)
-    try:
-        text = lines.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        encoding, text = "ISO-8859-1", lines.decode("latin-1")
-    first = text.partition("\n")[0]
-    separator = max(_SEPARATORS, key=first.count)
-    rows = [
-        row for row, _ in zip(csv.reader(io.StringIO(text), delimiter=separator), range(200), strict=False)
-    ]
-    header = bool(rows) and len(set(rows[0])) == len(rows[0]) and all(map(_is_column_name, rows[0]))
-    names = rows[0] if header else [f"c{number + 1}" for number in range(len(rows[0]) if rows else 0)]
-    body = rows[1:] if header else rows
-    padded = {
-        name: pa.string()
-        for at, name in enumerate(names)
-        if any(at < len(row) and _PADDED.fullmatch(row[at]) for row in body)
-    }  # leading zeros mark an identifier, such as a postal code
-    table = arrow_csv.read_csv(
-        io.BytesIO(text.encode()),
-        arrow_csv.ReadOptions(column_names=names, skip_rows=int(header)),
-        arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
-        arrow_csv.ConvertOptions(column_types=padded, strings_can_be_null=True),
-    )
-    reader = ["kind: Csv", f"header: {'true' if header else 'false'}"]
-    reader += [f"separator: {json.dumps(separator)}"] * (separator != ",")
-    reader += [f"encoding: {encoding}"] * (encoding != "utf-8")
-    return tuple(reader), table.slice(0, _MAX_ROWS)
-
-
-def _is_column_name(text: str) -> bool:
-    """Return whether a cell can be the name of a column."""
-    return bool(text) and re.search(r"[^\W\d_]", text) is not None and not _TIME.fullmatch(text)
-
-
-def _complete_lines(data: bytes) -> bytes:
-    """Return the bytes up to the last complete line, if the file is longer than the sample."""
-    return data if len(data) < _MAX_BYTES else data[: data.rfind(b"\n") + 1] or data
-
-
-def _read_json_lines(data: bytes) -> pa.Table:
-    lines = [line for line in _complete_lines(data).splitlines() if line.strip()][:_MAX_ROWS]
-    return _objects_to_table([json.loads(line) for line in lines])
-
-
-def _read_document(kind: str, data: bytes) -> tuple[tuple[str, ...], pa.Table]:
-    if kind == "Json" and data.lstrip()[:1] == b"{":  # newline-delimited JSON with the suffix .json
-        first = data.strip().partition(b"\n")
-        if first[2] and _is_object(first[0]):
-            return ("kind: NdJson",), _read_json_lines(data)
-    found = json.loads(data)
-    if kind == "GeoJson":
-        return ("kind: GeoJson",), _objects_to_table(
-            [_feature_row(each) for each in found["features"][:_MAX_ROWS]]
-        )
-    if isinstance(found, list):
-        return ("kind: Json",), _objects_to_table(found[:_MAX_ROWS])
-    path, rows = next(_find_lists(found, ()), ((), []))
-    if not path:
-        raise ValueError("the document has no list of objects")
-    return ("kind: Json", f"subPath: {json.dumps('.'.join(path))}"), _objects_to_table(rows[:_MAX_ROWS])
-
-
-def _feature_row(feature: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns of a GeoJSON feature as the reader returns them."""
-    row = dict(feature.get("properties") or {})
-    if feature.get("id") is not None and not any(name.casefold() == "id" for name in row):
-        row["id"] = feature["id"]
-    geometry = feature.get("geometry")
-    return {**row, "geometry": None if geometry is None else json.dumps(geometry)}
-
-
-def _is_object(line: bytes) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except ValueError:
-        return False
-
-
-def _find_lists(value: Any, path: tuple[str, ...]) -> Any:
-    """Yield the lists of objects in a document, each with its path."""
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        yield path, value
-    elif isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _find_lists(inner, (*path, name))
-
-
-def _objects_to_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return objects as a table. Columns of ISO 8601 texts become dates or timestamps.
-
-    Raises:
-        ValueError: a row is not an object.
-    """
-    import pyarrow as pa
-
-    if not all(isinstance(row, dict) for row in rows):
-        raise ValueError("not every row is an object")
-    names = dict.fromkeys(name for row in rows for name in row)
-    columns: dict[str, pa.Array] = {}
-    for name in names:
-        values = [row.get(name) for row in rows]
-        texts = [value for value in values if value is not None]
-        if texts and all(isinstance(each, str) and _TIME.fullmatch(each) for each in texts):
-            kind = pa.date32() if all(len(each) == 10 for each in texts) else pa.timestamp("ms", "UTC")
-            columns[name] = (
-                pa.nulls(len(values), kind) if len(texts) < len(values) else _time_array(values, kind)
-            )
-        else:
-            columns[name] = _to_array(values)
-    return pa.table(columns)
-
-
-def _time_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Return placeholder times that differ where the values differ. Only their uniqueness is used."""
-    import pyarrow as pa
-
-    numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
-    storage = pa.int32() if kind == pa.date32() else pa.int64()
-    return pa.array([numbers[value] for value in values], storage).cast(kind)
-
-
-def _to_array(values: Sequence[Any]) -> pa.Array:
-    import pyarrow as pa
-
-    try:
-        return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):  # mixed types: encoded as JSON
-        return pa.array([None if each is None else json.dumps(each) for each in values], pa.string())
-
-
-# --- Key, event time and types ---
-
-
-def _describe(reader: tuple[str, ...], table: pa.Table, prepare: tuple[str, ...]) -> DetectedFile:
-    import pyarrow as pa
-
-    from odf_engine.data.ddl import to_ddl
-
-    key, time = _find_key(table), _find_time(table)
-    fields: list[pa.Field] = []
-    for field in table.schema:
-        kind = _readable_type(field.type)
-        fields.append(pa.field(field.name, kind, nullable=field.name != key))
-    columns = (
-        None
-        if reader == ("kind: Parquet",)
-        else tuple(column.replace("TIMESTAMP(3)", "TIMESTAMP") for column in to_ddl(pa.schema(fields)))
-    )
-    return DetectedFile(reader, prepare, columns, key, time)
-
-
-def _readable_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the column in the schema of a reader."""
-    import pyarrow as pa
-    from pyarrow import types
-
-    if types.is_timestamp(kind):
-        return pa.timestamp("ms", "UTC")
-    if types.is_null(kind) or types.is_time(kind) or types.is_duration(kind):
-        return pa.string()
-    if types.is_list(kind):
-        return pa.list_(_readable_type(kind.value_type))
-    if types.is_struct(kind):
-        return pa.struct([pa.field(each.name, _readable_type(each.type)) for each in kind])
-    return kind
-
-
-def _find_key(table: pa.Table) -> str:
-    """Return a column whose values are unique and not null: one with the name of a key, or the first."""
-    from pyarrow import types
-
-    def is_unique(name: str) -> bool:
-        column = table[name]
-        kind = column.type
-        if not (types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind)):
-            return False
-        return not column.null_count and len(column.unique()) == len(column) > 1
-
-    names = table.column_names
-    named = [name for name in names if re.search(r"(^|[_\W])(id|key|code|uuid|no|nr)$", name, re.IGNORECASE)]
-    return next((name for name in dict.fromkeys([*named, *names[:1]]) if is_unique(name)), "")
-
-
-def _find_time(table: pa.Table) -> tuple[str, bool]:
-    from pyarrow import types
-
-    for test, is_day in ((types.is_timestamp, False), (types.is_date, True)):
-        for name in table.column_names:
-            if test(table[name].type) and not table[name].null_count:
-                return name, is_day
-    return "", False
-
-
-_YAML_WORDS: Final = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
-
-
-def infer_manifest(location: str, folder: Path, name: str) -> str:
-    """Return a manifest for a data file or a URL.
-
-    The schema of a URL, and of a file that cannot be read, is an example.
-
-    Args:
-        location: path relative to the folder, or URL.
-        folder: the workspace.
-        name: name of the dataset.
-    """
-    if is_url(location):
-        return _manifest_text(
-            location, name, _example_file(location), "Example columns: replace them by those of the file."
-        )
-    try:
-        return _manifest_text(location, name, detect_file(folder / Path(location).expanduser()), "")
-    except Exception as error:  # decoders raise any error for damaged files
-        why = " ".join(str(error).split())
-        return _manifest_text(location, name, _example_file(location), f"Example columns: {why}")
-
-
-def _example_file(location: str) -> DetectedFile:
+def example_file(location: str) -> InferredFile:
     """Return an example for a file that cannot be read."""
     suffix, compression = split_extensions(location)
-    kind = FORMATS.get(suffix, "Csv")
-    reader = (f"kind: {kind}", "header: true") if kind == "Csv" else (f"kind: {kind}",)
-    columns = None if kind == "Parquet" else ("id BIGINT NOT NULL", "name STRING")
-    return DetectedFile(reader, decompression_lines(compression), columns)
+    return InferredFile(
+        kind=FORMATS.get(suffix, "Csv"),
+        compression={".gz": "Gzip", ".zip": "Zip"}.get(compression, ""),
+        header=True,
+        columns=(InferredColumn("id", "id", "BIGINT"), InferredColumn("name", "name")),
+    )
 
 
-def _manifest_text(location: str, name: str, found: DetectedFile, problem: str) -> str:
-    return "\n".join(_manifest_lines(location, name, found, problem)) + "\n"
+def manifest_text(location: str, name: str, found: InferredFile, problem: str = "") -> str:
+    """Return the manifest of a dataset.
 
-
-def _manifest_lines(location: str, name: str, found: DetectedFile, problem: str) -> list[str]:
+    Args:
+        location: path relative to the workspace, or URL.
+        name: name of the dataset.
+        found: format and columns.
+        problem: why the columns are only an example; empty if they are not.
+    """
+    url = location if is_url(location) else f"file:{location}"
+    plan = _ReadPlan(found)
     lines = [
+        "- kind: SetPollingSource",
+        "  # Each pull checks the file for changes. Paths are relative to the workspace folder.",
+        "  fetch:", "    kind: Url", f"    url: {_yaml_scalar(url)}",
+        *_prepare_lines(found),
+        *([f"  # {_one_line(problem)}"] if problem else _evidence_lines(found)),
+        "  read:", *(f"    {line}" for line in plan.reader_lines()),
+        *plan.query_lines(),
+        *(f"  {line}" for line in _MERGE_COMMENTS),
+        *([f"  # Key: {_one_line(found.reason)}"] if found.reason else []),
+        "  merge:", f"    kind: {found.merge}",
+    ]  # fmt: skip
+    if found.merge != "Append":
+        lines.append(
+            f"    primaryKey: [{', '.join(_yaml_scalar(plan.result_name(each)) for each in found.key)}]"
+        )
+    lines += ["- kind: SetInfo", "  description: Describe the dataset in one sentence"]
+    head = [
         "kind: DatasetSnapshot",
         "version: 1",
         "content:",
@@ -429,54 +91,180 @@ def _manifest_lines(location: str, name: str, found: DetectedFile, problem: str)
         "  kind: Root",
         "  metadata:",
     ]
-    url = location if is_url(location) else f"file:{location}"
-    lines += [
-        "    - kind: SetPollingSource",
-        "      # Each pull checks the file for changes. Paths are relative to the workspace folder.",
-        "      fetch:", "        kind: Url", f"        url: {_yaml_scalar(url)}",
-    ]  # fmt: skip
-    if found.prepare:
-        lines += ["      prepare:", *(f"        {line}" for line in found.prepare)]
-    lines += [f"      # {problem}"] if problem else []
-    if found.columns is not None and not problem:
-        lines.append("      # Columns inferred from the first rows. Check them.")
-    lines += ["      read:", *(f"        {line}" for line in found.reader)]
-    if found.columns is not None:
-        lines += ["        schema:", *(f"          - {_yaml_scalar(column)}" for column in found.columns)]
-    lines += [*_preprocess_lines(found), *_merge_lines(found)]
-    return [
-        *lines,
-        "    - kind: SetInfo",
-        "      description: Describe the dataset in one sentence",
-    ]
+    return "\n".join([*head, *(f"    {line}" for line in lines)]) + "\n"
 
 
-def _preprocess_lines(found: DetectedFile) -> list[str]:
-    name, is_day = found.time
-    if not name or name == "event_time":
+def _prepare_lines(found: InferredFile) -> list[str]:
+    if not found.compression:
         return []
-    quoted = "`" + name.replace("`", "``") + "`"  # the name may be a keyword of SQL
-    rest = f"CAST({quoted} AS TIMESTAMP) AS event_time, *"
-    what = rest if is_day else f"{quoted} AS event_time, * EXCEPT ({quoted})"
-    return [
-        "      # The event time of each row.",
-        "      preprocess:", "        kind: Sql", "        engine: spark",
-        f"        query: {_yaml_scalar(f'SELECT {what} FROM input')}",
-    ]  # fmt: skip
+    lines = ["  prepare:", "    - kind: Decompress", f"      format: {found.compression}"]
+    return [*lines, f"      subPath: {json.dumps(found.entry)}"] if found.entry else lines
 
 
-def _merge_lines(found: DetectedFile) -> list[str]:
-    lines = [
-        "      # Merge strategies:",
-        "      #   Append    every row is new",
-        "      #   Ledger    rows with a new key are added",
-        "      #   Snapshot  the complete list each time; differences become retractions and corrections",
-        "      merge:",
-    ]
-    if not found.key or found.key == found.time[0]:
-        return [*lines, "        kind: Append"]
-    kind = "Ledger" if found.time[0] else "Snapshot"
-    return [*lines, f"        kind: {kind}", f"        primaryKey: [{_yaml_scalar(found.key)}]"]
+def _evidence_lines(found: InferredFile) -> list[str]:
+    """Return comments with the reasons for types and formats."""
+    if found.kind in _WITHOUT_SCHEMA:
+        return []
+    lines = ["  # Columns inferred from the first rows. Check them."]
+    return lines + [f"  # {_one_line(each.name)}: {_one_line(each.evidence)}"
+                    for each in found.columns if each.evidence]  # fmt: skip
+
+
+def _one_line(text: str) -> str:
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+
+
+class _ReadPlan:
+    """What the reader does with the columns of a file, and what a query does.
+
+    The reader has one format for all dates, and one text for null. The query converts the other columns,
+    which the reader reads as text.
+    """
+
+    def __init__(self, found: InferredFile) -> None:
+        self._found = found
+        self._formats = {kind: self._reader_format(kind) for kind in ("DATE", "TIMESTAMP")}
+        self._null = self._reader_null()
+        self._converted = {each.name for each in found.columns if self._needs_query(each)}
+
+    def _reader_format(self, kind: str) -> str:
+        """Return the format of the reader for a type; empty for ISO 8601."""
+        forms = Counter(each.form for each in self._found.columns if each.type == kind)
+        usable = self._found.kind in _WITH_FORMATS and not forms[""]
+        return (
+            next((form for form, _ in forms.most_common() if not form.startswith("epoch")), "")
+            if usable
+            else ""
+        )
+
+    def _reader_null(self) -> str:
+        """Return the text that the reader reads as null in all columns; empty for none."""
+        found = self._found
+        texts = {text for each in found.columns for text in each.null_texts}
+        if found.kind != "Csv" or len(texts) != 1:
+            return ""
+        (null,) = texts
+        plain = [at for at, each in enumerate(found.columns) if each.type == "STRING"]
+        return "" if any(row[at] == null for _, row in found.rows for at in plain) else null
+
+    def _needs_query(self, column: InferredColumn) -> bool:
+        if self._found.kind in _WITHOUT_SCHEMA or column.type == "STRING":
+            return False
+        if column.type in self._formats and not column.form.startswith("epoch"):
+            is_read = column.form == self._formats[column.type]
+        else:
+            is_read = not column.form
+        return not is_read or bool(column.null_texts - {self._null})
+
+    def _source_name(self, column: InferredColumn) -> str:
+        """Return the name under which the reader reads a column. Those of CSV are given by position."""
+        return column.name if self._found.kind == "Csv" else column.source or column.name
+
+    def result_name(self, name: str) -> str:
+        """Return the name of a column in the dataset."""
+        return _EVENT_TIME if name == self._found.time and not self._is_day(name) else name
+
+    def _is_day(self, name: str) -> bool:
+        column = self._found.column(name)
+        return column is not None and column.type.startswith("DATE")
+
+    def reader_lines(self) -> Iterator[str]:
+        """Yield the fields of the reader."""
+        found = self._found
+        yield f"kind: {found.kind}"
+        if found.kind == "Csv":
+            yield f"header: {'true' if found.header else 'false'}"
+            if found.separator != ",":
+                yield f"separator: {json.dumps(found.separator)}"
+            if found.quote != '"':
+                yield f"quote: {json.dumps(found.quote)}"
+            if self._null:
+                yield f"nullValue: {json.dumps(self._null)}"
+        if found.encoding and found.kind in _WITH_FORMATS:
+            yield f"encoding: {found.encoding}"
+        if found.sub_path or (found.kind == "EsriShapefile" and found.entry):
+            yield f"subPath: {json.dumps(found.sub_path or found.entry)}"
+        for key, kind in (("dateFormat", "DATE"), ("timestampFormat", "TIMESTAMP")):
+            if self._formats[kind]:
+                yield f"{key}: {json.dumps(self._formats[kind])}"
+        if found.kind in _WITHOUT_SCHEMA:
+            return
+        yield "schema:"
+        for column in found.columns:
+            kind = "STRING" if column.name in self._converted else column.type
+            required = found.merge != "Append" and column.name in found.key
+            name = self._source_name(column)
+            name = name if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) else _quoted(name)
+            yield f"  - {_yaml_scalar(f'{name} {kind}' + ' NOT NULL' * required)}"
+
+    def query_lines(self) -> list[str]:
+        """Return the lines of the preprocess query; none if the reader is sufficient."""
+        found, time = self._found, self._found.time
+        renamed = any(self._source_name(each) != each.name for each in found.columns)
+        is_named = time == _EVENT_TIME and not self._is_day(time)
+        taken = any(each.name.lower() == _EVENT_TIME and each.name != time for each in found.columns)
+        if not self._converted and not renamed and not taken:
+            if not time or is_named:
+                return []
+            column = _quoted(time)
+            what = f"{column} AS event_time, * EXCEPT ({column})"
+            if self._is_day(time):
+                what = f"CAST({column} AS TIMESTAMP) AS event_time, *"
+            return _query_lines([f"SELECT {what} FROM input"], "The event time of each row.")
+        items: list[str] = []
+        for column in found.columns:
+            value = self._value(column)
+            if column.name == time and self._is_day(time):
+                items.insert(0, f"CAST({value} AS TIMESTAMP) AS event_time")
+            elif column.name == time:
+                items.insert(0, f"{value} AS event_time")
+                continue
+            name = f"source_{column.name}" if column.name.lower() == _EVENT_TIME else column.name
+            items.append(value if value == _quoted(name) else f"{value} AS {_quoted(name)}")
+        lines = ["SELECT", *(f"  {item}," for item in items[:-1]), f"  {items[-1]}", "FROM input"]
+        return _query_lines(lines, "Convert what the reader cannot convert.")
+
+    def _value(self, column: InferredColumn) -> str:
+        """Return the SQL expression for the value of a column."""
+        text = _quoted(self._source_name(column))
+        if column.name not in self._converted:
+            return text
+        for null in sorted(column.null_texts - {self._null}):
+            text = f"nullif({text}, {_literal(null)})"
+        form = column.form
+        if form.startswith("epoch"):
+            unit = "seconds" if form == "epoch s" else "millis"
+            return f"timestamp_{unit}(CAST({text} AS BIGINT))"
+        if column.type in self._formats and form:
+            return f"to_{column.type.lower()}({text}, {_literal(form)})"
+        if form:
+            group = form[1]
+            text = (
+                f"regexp_replace({text}, '[ \\u00a0\\u202f]', '')"
+                if group == " "
+                else f"replace({text}, {_literal(group)}, '')"
+            )
+            text = f"replace({text}, ',', '.')" if form.endswith(",5") else text
+        return f"CAST({text} AS {column.type})"
+
+
+def _query_lines(query: Sequence[str], comment: str) -> list[str]:
+    lines = [f"  # {comment}", "  preprocess:", "    kind: Sql", "    engine: spark"]
+    if len(query) == 1 or not all(line.isprintable() for line in query):
+        return [*lines, f"    query: {_yaml_scalar(' '.join(query))}"]
+    return [*lines, "    query: |", *(f"      {line}" for line in query)]
+
+
+def _quoted(name: str) -> str:
+    """Return a name as SQL identifier; it may be a keyword."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+_YAML_WORDS: Final = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
 
 
 def _yaml_scalar(text: str) -> str:
@@ -487,4 +275,4 @@ def _yaml_scalar(text: str) -> str:
         and ": " not in text
         and text[-1] not in ": "
     )
-    return text if plain else json.dumps(text, ensure_ascii=False)
+    return text if plain else json.dumps(text, ensure_ascii=not text.isprintable())

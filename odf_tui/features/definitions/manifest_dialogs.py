@@ -17,7 +17,7 @@ from textual.widgets import Input
 
 from odf_engine.coordinator.results import ValidateResult
 from odf_engine.errors import OdfError, has_surrogates
-from odf_tui.features.definitions.file_manifest import is_url
+from odf_tui.features.definitions.file_sample import is_url
 from odf_tui.gateway.protocol import Gateway
 from odf_tui.state.model import PendingEvent
 from odf_tui.text.format import Span, format_bytes, printable

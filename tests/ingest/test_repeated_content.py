@@ -1,0 +1,79 @@
+"""Pulls of unchanged content and of rows that repeat; pulls with inferred manifests of messy files."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, date, datetime
+
+from odf_engine.ingest.read.file_inference import FileChoices
+from odf_engine.metadata.yaml import read_manifests
+from odf_engine.progress import Reporter
+from odf_tui.features.definitions.file_manifest import manifest_text
+from odf_tui.features.definitions.file_sample import infer_file, load_sample
+from tests.ingest.pulling import Pulled
+
+SOURCE = """
+fetch: {kind: Url, url: "file:rows.csv"}
+read: {kind: Csv, header: true, schema: ["id BIGINT", "price DOUBLE"]}
+merge: {kind: Append}
+"""
+ROWS = "id,price\n1,1.5\n2,\n"
+
+
+def test_unchanged_content_is_ingested_once(pulled: Pulled) -> None:
+    path = pulled.write("rows.csv", ROWS)
+    pulled.add(SOURCE)
+    assert pulled.pull().records == 2
+    record = pulled.dataset.folder / "info" / "content.json"
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+    update = pulled.pull()
+    assert (update.records, update.repeated) == (0, 0)
+    assert any("the same content as in the last pull" in text for _, text in pulled.reporter.lines)
+    assert pulled.newest().new_source_state.value.startswith("2001-09-09")  # type: ignore[union-attr]
+
+    record.unlink()  # as after an update of the program: the next pull stores it
+    assert pulled.pull().status == "up-to-date"
+    os.utime(path, (1_100_000_000, 1_100_000_000))
+    assert pulled.pull().records == 0
+
+    record.write_text("{")  # a damaged cache
+    os.utime(path, (1_200_000_000, 1_200_000_000))
+    update = pulled.pull()
+    assert (update.records, update.repeated) == (2, 2)
+    assert any("all 2 rows repeat earlier rows" in text for text in pulled.reporter.warnings)
+
+    pulled.write("rows.csv", ROWS + "3,2.5\n")
+    update = pulled.pull()
+    assert (update.records, update.repeated) == (3, 0)
+    pulled.write("rows.csv", ROWS)  # earlier content is new content
+    assert pulled.pull().repeated == 2
+    assert pulled.pull(force=True).records == 2
+
+
+MESSY = """\
+Datum;Zeit;Name;Betrag;Menge;Stand;ts
+31/01/2024;31.01.2024 10:00;a;1.234,50;1 000,5;n/a;1700000000
+01/02/2024;01.02.2024 23:30;b;-7,25;22 000;2024-02-03;1700000060
+02/02/2024;02.02.2024 00:00;c;;3;-;1700000120
+"""
+
+
+def test_a_messy_file_is_pulled_with_its_inferred_manifest(pulled: Pulled) -> None:
+    pulled.write("messy.csv", MESSY.encode("latin-1"))
+    reporter = Reporter()
+    sample = load_sample("messy.csv", pulled.workspace.folder, reporter)
+    found = infer_file(sample, FileChoices(time="Zeit"), reporter)
+    assert (found.key, found.merge) == (("Datum",), "Ledger")
+    text = manifest_text("messy.csv", "messy", found)
+    (pulled.entry,) = pulled.workspace.add(read_manifests(text, "messy.yaml"))
+    assert pulled.pull().records == 3
+    assert pulled.rows("event_time", "Datum", "Name", "Betrag", "Menge", "Stand", "ts") == [
+        (datetime(2024, 1, 31, 10, tzinfo=UTC), date(2024, 1, 31), "a", 1234.5, 1000.5, None,
+         datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)),
+        (datetime(2024, 2, 1, 23, 30, tzinfo=UTC), date(2024, 2, 1), "b", -7.25, 22000.0, date(2024, 2, 3),
+         datetime(2023, 11, 14, 22, 14, 20, tzinfo=UTC)),
+        (datetime(2024, 2, 2, tzinfo=UTC), date(2024, 2, 2), "c", None, 3.0, None,
+         datetime(2023, 11, 14, 22, 15, 20, tzinfo=UTC)),
+    ]  # fmt: skip
+    pulled.write("messy.csv", (MESSY + "03/02/2024;03.02.2024 00:00;d;1;1;-;1700000180\n").encode("latin-1"))
+    assert pulled.pull().records == 1  # the key of the inferred ledger

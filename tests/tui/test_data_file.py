@@ -1,0 +1,279 @@
+"""New datasets from data files: samples, inferred keys, manifests, and the dialog."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from odf_engine.errors import BadData, Cancelled, NotFound
+from odf_engine.ingest.read.file_inference import FileChoices, InferredFile
+from odf_engine.metadata.yaml import read_manifests
+from odf_engine.progress import Reporter
+from odf_engine.settings import FetchConfig
+from odf_tui.features.definitions.controller import DefinitionsController
+from odf_tui.features.definitions.file_dialog import (
+    DataFileDialog,
+    ImportedFile,
+    ParsedRows,
+    RawLines,
+)
+from odf_tui.features.definitions.file_manifest import manifest_text
+from odf_tui.features.definitions.file_sample import (
+    FileSample,
+    download_sample,
+    infer_file,
+    load_sample,
+    read_sample,
+)
+from odf_tui.features.definitions.manifest_dialogs import DataFilePicker
+from odf_tui.panes.datasets.view import GraphView
+from odf_tui.widgets.dialogs import DecisionDialog, PromptDialog
+from tests.tui.context import Fakes
+from tests.tui.fake import FakeSource
+from tests.tui.widget_app import shown
+
+
+def infer(folder: Path, name: str, content: str | bytes, **choices: Any) -> InferredFile:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    found = infer_file(read_sample(path, name, Reporter()), FileChoices(**choices), Reporter())
+    read_manifests(manifest_text(name, "a", found), name)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "time", "key", "merge", "reason"),
+    [
+        ("name,id\na,1\nb,2\n", "", ("id",), "Snapshot", "unique in 2 rows"),
+        ("plz,n\n01,1\n02,1\n", "", ("plz",), "Snapshot", "unique in 2 rows"),
+        ("day,n\n2024-01-01,1\n2024-01-02,1\n", "day", ("day",), "Ledger", "unique in 2 rows"),
+        ("day,station,n\n2024-01-01,a,1\n2024-01-01,b,1\n2024-01-02,a,1\n2024-01-02,b,1\n",
+         "day", ("day", "station"), "Ledger", "unique together in 4 rows"),
+        ("x,y\na,1\na,1\n", "", (), "Append", "a row occurs more than once"),
+        ("x,y\n1.5,2.5\n1.5,3.5\n", "", (), "Append", "no key of up to 3 columns"),
+        ("x,id\na,1\n", "", (), "Append", "one row does not show"),
+    ],
+)  # fmt: skip
+def test_keys_and_strategies(
+    tmp_path: Path, text: str, time: str, key: tuple[str, ...], merge: str, reason: str
+) -> None:
+    found = infer(tmp_path, "a.csv", text)
+    assert (found.time, found.key, found.merge) == (time, key, merge)
+    assert reason in found.reason
+
+
+def test_chosen_keys_are_checked(tmp_path: Path) -> None:
+    text = "x,y,n\na,1,1\na,2,1\n"
+    assert infer(tmp_path, "a.csv", text, key=("x",)).reason == "NOT unique: a occurs more than once"
+    found = infer(tmp_path, "a.csv", text, key=("x", "y"), merge="Append")
+    assert (found.reason, found.merge) == ("unique in 2 rows", "Append")
+
+
+@pytest.mark.parametrize(
+    ("data", "encoding", "bad"),
+    [
+        ("name\nGröße\n".encode(), "", []),
+        ("\ufeffname\nGröße\n".encode(), "", []),
+        ("name\nGröße\n".encode("latin-1"), "ISO-8859-1", []),
+        ("name\n„Größe“\n".encode("cp1252"), "windows-1252", []),
+        ("name\nGröße\n".encode("utf-16"), "utf-16", []),
+        ("name\nGröße\n".encode("utf-16-le"), "utf-16", []),
+        (("name\n" + "Größe\n" * 5).encode() + b"Gr\xf6\xdfe\n", "", [7]),
+    ],
+)
+def test_encodings(tmp_path: Path, data: bytes, encoding: str, bad: list[int]) -> None:
+    found = infer(tmp_path, "a.csv", data)
+    assert found.encoding == encoding
+    assert [each.line for each in found.bad_rows] == bad
+    assert found.columns[0].name == "name"
+    assert "Größe" in (found.rows[0][1][0] or "")
+
+
+def test_other_formats(tmp_path: Path) -> None:
+    lines = '{"id":1,"at":"31/01/2024"}\n{"id":2,\n{"id":3,"at":null,"tags":["x"]}\n[]\n'
+    found = infer(tmp_path, "a.ndjson", lines)
+    assert [(each.line, each.reason[:12]) for each in found.bad_rows] == [
+        (2, "invalid JSON"),
+        (4, "invalid JSON"),
+    ]
+    assert [(each.name, each.type, each.form) for each in found.columns] == [
+        ("id", "BIGINT", ""), ("at", "DATE", "dd/MM/yyyy"), ("tags", "ARRAY<STRING>", ""),
+    ]  # fmt: skip
+    assert 'dateFormat: "dd/MM/yyyy"' in manifest_text("a.ndjson", "a", found)
+
+    feature = {"type": "Feature", "properties": {"op": 1, "day": "31.01.2024"}, "geometry": None}
+    found = infer(tmp_path, "a.geojson", json.dumps({"features": [feature, feature]}))
+    text = manifest_text("a.geojson", "a", found)
+    assert "to_date(`day`, 'dd.MM.yyyy')" in text  # the reader of GeoJSON has no formats
+    assert "`op` AS `source_op`" in text
+
+    table = pa.table({"id": [1, 2], "at": pa.array([0, 1], pa.timestamp("us", "UTC"))})
+    pq.write_table(table, tmp_path / "b.parquet")
+    found = infer(tmp_path, "b.parquet", (tmp_path / "b.parquet").read_bytes())
+    assert (found.time, found.key, found.lines) == ("at", ("id",), ())
+    assert "schema:" not in manifest_text("b.parquet", "b", found)
+
+    with zipfile.ZipFile(tmp_path / "c.zip", "w") as archive:
+        archive.write(tmp_path / "b.parquet", "inner/b.parquet")
+    assert infer(tmp_path, "c.zip", (tmp_path / "c.zip").read_bytes()).entry == "inner/b.parquet"
+    packed = gzip.compress(b"id;x\n1;2,5\n2;3,5\n")
+    assert "format: Gzip" in manifest_text("a.csv.gz", "a", infer(tmp_path, "a.csv.gz", packed))
+
+
+def test_a_shapefile(tmp_path: Path) -> None:
+    dbf = bytearray(b"\x03" + bytes(3) + (2).to_bytes(4, "little") + (65).to_bytes(2, "little"))
+    dbf += (6).to_bytes(2, "little") + bytes(20) + b"code" + bytes(7) + b"C" + bytes(4) + b"\x05" + bytes(15)
+    dbf += b"\r" + b" A1   " + b" B2   "
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("a/lakes.shp", b"")
+        archive.writestr("a/lakes.dbf", bytes(dbf))
+    found = infer(tmp_path, "a.zip", (tmp_path / "a.zip").read_bytes())
+    assert [each.name for each in found.columns] == ["code", "geometry"]
+    assert (found.key, found.merge, found.compression) == (("code",), "Snapshot", "")
+    text = manifest_text("a.zip", "a", found)
+    assert 'kind: EsriShapefile\n        subPath: "a/lakes.shp"' in text
+
+
+@pytest.fixture
+def server() -> Any:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/missing.csv":
+                self.send_error(404)
+                return
+            self.send_response(200)
+            self.end_headers()
+            if self.path == "/long.csv":  # without end
+                row = b"1;2,5\n" * 10_000
+                try:
+                    self.wfile.write(b"id;x\n")
+                    while True:
+                        self.wfile.write(row)
+                except OSError:
+                    return
+            self.wfile.write(b"id;x\n1;2,5\n2;3,5\n")
+
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+    running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=running.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{running.server_port}"
+    running.shutdown()
+    running.server_close()
+
+
+def test_only_the_beginning_of_a_url_is_downloaded(server: str) -> None:
+    sample = download_sample(f"{server}/long.csv", FetchConfig(), Reporter())
+    assert not sample.complete
+    assert len(sample.data) == 8 << 20
+    found = infer_file(sample, FileChoices(), Reporter())
+    assert (found.separator, len(found.rows), found.complete) == (";", 10_000, False)
+    with pytest.raises(NotFound, match="404"):
+        download_sample(f"{server}/missing.csv", FetchConfig(), Reporter())
+    cancelled = Reporter()
+    cancelled.cancel()
+    with pytest.raises(Cancelled):
+        download_sample(f"{server}/a.csv", FetchConfig(), cancelled)
+
+
+CSV = "when;name;amount\n" + "".join(f"{day:02d}/01/2024;n{day % 7};{day},50\n" for day in range(1, 29))
+
+
+async def test_the_dialog_shows_and_corrects_a_file(tmp_path: Path) -> None:
+    lines = CSV.splitlines()
+    lines[3], lines[20] = "short", "31/02/2024;x;1,5"
+    (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
+    dialog = DataFileDialog("a from a.csv", lambda reporter: load_sample("a.csv", tmp_path, reporter))
+    async with shown(dialog) as (app, pilot):
+
+        async def press(*keys: str) -> str:
+            for key in keys:
+                await pilot.press(key)
+                await pilot.pause()
+                await app.workers.wait_for_complete()
+                await pilot.pause()
+            return app.text()
+
+        text = await press("k")
+        assert "27 rows, 2 bad rows (b lists), line 4: 1 value for 3 columns" in text
+        assert "2024-01-02" in text  # parsed
+        assert "only be day first" in text
+        text = await press("b", "j", "enter")
+        assert "line 21: when: '31/02/2024' is not a DATE" in text
+        assert dialog.query_one(RawLines).scroll_offset.y == 19
+        assert "!   21 31/02/2024;x;1,5" in text
+        assert "line 4: 1 value" in await press("n")
+        assert dialog.query_one(ParsedRows).scroll_offset.y < 4
+        text = await press("p")  # the key was the time: none is left
+        assert "merge Append: every pull" in text
+        assert "require a primary key" in await press("m")
+        text = await press("j", "p")
+        assert "p key name (NOT unique: n" in text
+        text = await press("k", "p", "m")
+        assert "merge Snapshot" in text
+        assert "only numbers, dates and times" in await press("j", "f")
+        text = await press("r", *"city", "enter")
+        assert "city             STRING" in text
+        assert "p key city, when (unique" in text
+        await press("k", "i")
+        assert dialog._found is not None
+        assert dialog._found.time == ""
+        await press("h")
+        assert [each.name for each in dialog._found.columns] == ["c1", "c2", "c3"]
+        assert "line 1: c1: 'when'" in await press("b", "enter")
+        assert "u quote '" in await press("u")
+        assert "header yes" in await press("a")  # no choices are left
+        await press("j", "j", "t", "s")
+        await press("enter")
+    assert isinstance(app.result, ImportedFile)
+    assert app.result.found is not None
+    assert [each.type for each in app.result.found.columns] == ["DATE", "STRING", "STRING"]
+
+
+async def test_the_dialog_of_a_damaged_file_offers_the_editor() -> None:
+    def fail(reporter: Reporter) -> FileSample:
+        raise BadData("not a text file", hint="choose another file")
+
+    async with shown(DataFileDialog("a", fail)) as (app, pilot):
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert "not a text file" in app.text()
+        await pilot.press("enter")  # there is nothing to add
+        assert app.result is None
+        await pilot.press("e")
+        await pilot.pause()
+        assert app.result.problem.startswith("not a text file")
+
+
+async def test_a_manifest_is_shown_and_kept(source: FakeSource, tmp_path: Path) -> None:
+    (source.folder / "a.csv").write_text(CSV)
+    sample = load_sample("a.csv", source.folder, Reporter())
+    found = infer_file(sample, FileChoices(), Reporter())
+    imported = ImportedFile(found, FileChoices(separator=";"))
+    seen: list[FileChoices] = []
+
+    def dialog(opened: DataFileDialog) -> ImportedFile:
+        seen.append(opened._choices)
+        return imported
+
+    answers = ["a.csv", "a", dialog, "back", dialog, "add"]
+    fakes = Fakes(source, answers=answers, widgets={GraphView: SimpleNamespace(selected="")})
+    controller = DefinitionsController(fakes.context)
+    fakes.host.start(controller._add_from_data_file())
+    await fakes.host.stories()
+    assert [type(each) for each in fakes.host.dialogs] == [
+        DataFilePicker, PromptDialog, DataFileDialog, DecisionDialog, DataFileDialog, DecisionDialog,
+    ]  # fmt: skip
+    assert [each.separator for each in seen] == [None, ";"]
+    (manifest,) = source.folder.rglob("*.yaml")
+    assert manifest.read_text() == manifest_text("a.csv", "a", found)
