@@ -57,6 +57,7 @@ class PullResult(JobResult, frozen=True):
         bytes: number of bytes transferred.
         ahead: number of blocks which the remote does not have.
         already_ingested: number of files that the push source has already ingested; absent for 0.
+        rejected: number of invalid rows that were left out of the appended blocks; absent for 0.
     """
 
     name: str = ""
@@ -71,6 +72,7 @@ class PullResult(JobResult, frozen=True):
     bytes: int | UnsetType = UNSET
     ahead: int | UnsetType = UNSET
     already_ingested: int | UnsetType = UNSET
+    rejected: int | UnsetType = UNSET
 
 
 class PushResult(JobResult, frozen=True):

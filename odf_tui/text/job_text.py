@@ -434,7 +434,10 @@ def _pull_outcome(result: PullResult) -> tuple[str, str]:
         text = "already ingested" if result.already_ingested else result.status or "done"
         return text.replace("-", " "), "muted"
     rows = f"+{count_of(result.records, 'row')}"
-    return (f"{rows} in {result.blocks} blocks" if result.blocks > 1 else rows), "good"
+    rows = f"{rows} in {result.blocks} blocks" if result.blocks > 1 else rows
+    return (
+        (f"{rows}, {format_count(result.rejected)} rejected", "warn") if result.rejected else (rows, "good")
+    )
 
 
 def pull_line(result: PullResult, remote: str, *, is_new: bool = False) -> str:
@@ -454,7 +457,8 @@ def pull_line(result: PullResult, remote: str, *, is_new: bool = False) -> str:
             if result.already_ingested
             else ""
         )
-        return f"{result.name}: {new}{amount}{origin}{refused}"
+        rejected = f", {_plain_row_count(result.rejected)} rejected" if result.rejected else ""
+        return f"{result.name}: {new}{amount}{rejected}{origin}{refused}"
     if result.already_ingested:
         return f"{result.name}: already ingested"
     ahead = f" ({plain_block_count(result.ahead)} ahead of {remote})" if result.ahead else ""
