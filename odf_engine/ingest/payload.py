@@ -350,8 +350,8 @@ class PayloadJob:
         try:
             return self._stage(prepared, staged)
         except BadData as error:
-            if error.__cause__ is not None and not isinstance(error.__cause__, RejectedRow):
-                raise  # Not an error of a row, but of the merge.
+            if isinstance(error.__cause__, BadData) and not isinstance(error.__cause__, RejectedRow):
+                raise  # Not an error of a row as read, but of the merge.
             rejects = self._config.bad_rows_action(str(self._entry.alias), str(self._entry.id)) == "reject"
             selected = self._reject_rows(prepared, error, rejects=rejects)
         remove_temporary(staged)

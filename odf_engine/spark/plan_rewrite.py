@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from odf_engine.errors import InvalidQuery
 from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.spark.errors import SEPARATOR, translate_errors
-from odf_engine.spark.sql_types import RAW_PREFIX
+from odf_engine.spark.sql_types import CONVERTED_PREFIX, RAW_PREFIX
 from odf_engine.spark.text_files import LINE_COLUMN, RECORD_COLUMN
 
 
@@ -575,6 +575,8 @@ class _RowGuard(PlanBuilder):
         """Return the text of :data:`PROBLEM_COLUMN` if an attempt failed; else null."""
         columns = to_list(expression.references().toSeq())
         raw = [each for each in columns if each.name().startswith(RAW_PREFIX)] or columns
+        if name.startswith(CONVERTED_PREFIX) and len(raw) == 1:
+            name = raw[0].name()
         values = [self.cast(raw[0], self.types.StringType)] if len(raw) == 1 else []
         parts = [SEPARATOR, name, expression.dataType().sql()]
         text = self.expressions.ConcatWs(self.seq([*map(self.literal, parts), *values]))

@@ -155,8 +155,10 @@ def _arrow_type(data_type: st.DataType, path: str) -> pa.DataType:
 
 
 _MAX_VALUE_LENGTH: Final = 200
-RAW_PREFIX: Final = "raw_"
+RAW_PREFIX: Final = "odf_raw_"
 """Prefix of the aliases of values as read, before their conversion."""
+CONVERTED_PREFIX: Final = "odf_value_"
+"""Prefix of the aliases of converted values."""
 _MIDNIGHT: Final = r"^\\d{4}-\\d{1,2}-\\d{1,2}([T ]00:00(:00([.]0+)?)?(Z|[+-]00:?00)?)?$"
 _DATE_OR_TIME: Final = r"^\\d{4}-\\d{1,2}-\\d{1,2}([T ].*)?$"
 _STRFTIME: Final = {
@@ -221,7 +223,7 @@ def cast_to_schema(frame: DataFrame, schema: pa.Schema, formats: Formats) -> Dat
     """
     source_types = {field.name.lower(): field.dataType for field in frame.schema}
     columns = [
-        _Column.of(field, source_types[field.name.lower()], formats, f"{RAW_PREFIX}{i}", f"value_{i}")
+        _Column.of(field, source_types[field.name.lower()], formats, f"{RAW_PREFIX}{i}", f"{CONVERTED_PREFIX}{i}")
         for i, field in enumerate(schema)
     ]
     # All values are computed first, then checked, so that none is computed twice.

@@ -43,7 +43,7 @@ def reject(pulled: Pulled, name: str = "data") -> None:
     """Makes the workspace reject invalid rows of a dataset."""
     (pulled.workspace.odf / "config.yaml").write_text(f"onBadRows: {{{name}: reject}}\n")
     pulled.workspace = Workspace(pulled.workspace.folder)
-    pulled.entry = pulled.workspace.resolve(pulled.entry.alias)
+    pulled.entry = pulled.workspace.resolve(str(pulled.entry.alias))
 
 
 def rejects(pulled: Pulled) -> list[list[str]]:
@@ -89,13 +89,13 @@ def test_valid_rows_are_the_same_as_without_the_setting(pulled: Pulled) -> None:
     bad = rows.copy()
     for at in (150, 3, 0):
         bad.insert(at, f"x,1,2024-01-01,bad{at}\r\n")
-    read = "{kind: Csv, schema: [a INT, b 'DECIMAL(9, 2)', c DATE, d STRING], encoding: utf-16}"
+    read = "{kind: Csv, schema: [a INT, 'b DECIMAL(9, 2)', c DATE, d STRING], encoding: utf-16}"
     pulled.write("in", "".join(rows).encode("utf-16"))
-    pulled.add(SOURCE.format(read=read.replace("'", '"')), name="plain")
+    pulled.add(SOURCE.format(read=read), name="plain")
     pulled.pull()
     expected, schema = pulled.rows("a", "b", "c", "d"), pulled.table().schema
     pulled.write("in", "".join(bad).encode("utf-16"))
-    pulled.add(SOURCE.format(read=read.replace("'", '"')))
+    pulled.add(SOURCE.format(read=read))
     reject(pulled, "'%'")
     pulled.pull()
     assert (pulled.rows("a", "b", "c", "d"), pulled.table().schema) == (expected, schema)
@@ -107,14 +107,14 @@ def test_valid_rows_are_the_same_as_without_the_setting(pulled: Pulled) -> None:
 
 JSON_FORMATS = [
     (
-        "{kind: NdJson, schema: [n BIGINT, at 'STRUCT<x: INT>', t UUID]}",
-        '{"n": 1, "at": {"x": 1}}\n[1]\n\n{"n": "y"}\n{"at": {"x": "z"}}\n{"N": 2, "at": "w"}\n{}\nnull\n'
+        "{kind: NdJson, schema: [n BIGINT, 'at STRUCT<x: INT>', t UUID]}",
+        '{"n": 1, "at": {"x": 1}}\n[1]\n\n{"n": "y"}\n{"at": {"x": "z"}}\n{"n": 2, "at": "w"}\n{}\nnull\n'
         '{"n": 3, "t": "00000000-0000-0000-0000-00000000000g"}\n',
         [1, None],
         [
             ["2", "", "a line is not one JSON object: it is another type of value"],
             ["4", "n", "'y' is not a BIGINT"],
-            ["5", "at", "'{\"x\":\"z\"}' is not a STRUCT<x: INT>"],
+            ["5", "at", "'{z}' is not a STRUCT<x: INT>"],
             ["6", "at", "'w' is not a STRUCT<x: INT>"],
             ["8", "", "a line is not one JSON object: it is another type of value"],
             ["9", "t", "'00000000-0000-0000-0000-00000000000g' is not a UUID"],
@@ -151,7 +151,7 @@ def test_json(
     pulled: Pulled, read: str, text: str, expected: list[int | None], lines: list[list[str | None]]
 ) -> None:
     pulled.write("in", text)
-    pulled.add(SOURCE.format(read=read.replace("'", '"')))
+    pulled.add(SOURCE.format(read=read))
     reject(pulled)
     pulled.pull()
     assert pulled.rows("n") == [(n,) for n in expected]
@@ -170,6 +170,10 @@ def test_many_rows(pulled: Pulled) -> None:
     reject(pulled)  # A file without a valid row is rather not what the manifest describes.
     pulled.fails(BadData, "all rows are invalid (2), the first in line 1, column \"n\": 'x' is not an INT")
     pulled.write("in", "1\n<<<<<<< HEAD\n2\n")
+    pulled.fails(BadData, "in: line 2: merge conflict marker")
+    pulled.add(SOURCE.format(read="{kind: NdJson, schema: [n INT]}"), name="lines")
+    reject(pulled, "lines")
+    pulled.write("in", '{"n": 1}\n<<<<<<< HEAD\n')
     pulled.fails(BadData, "in: line 2: merge conflict marker")
 
 

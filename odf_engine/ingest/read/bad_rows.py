@@ -80,10 +80,19 @@ class BadRowSearch:
         Raises:
             BadData: a record is a conflict marker of version control.
         """
-        place = self.reading.place
-        unread = sorted(self.lines.invalid, key=lambda each: each[0])
-        not_read = (BadRow(line, place(line), "", error.message, error.hint) for line, error in unread)
-        yield from heapq.merge(not_read, self._marked_rows(reporter), key=lambda row: row.line)
+        unread = map(self._unread_row, sorted(self.lines.invalid, key=lambda each: each[0]))
+        yield from heapq.merge(unread, self._marked_rows(reporter), key=lambda row: row.line)
+
+    def _unread_row(self, found: tuple[int, BadData]) -> BadRow:
+        line, error = found
+        place = self.reading.place(line)
+        if isinstance(error, RejectedRow):
+            self._raise_for_conflict(place, error.record)
+        return BadRow(line, place, "", error.message, error.hint)
+
+    def _raise_for_conflict(self, place: str, text: str | None) -> None:
+        if text is not None and is_conflict_marker(text):
+            raise merge_conflict_error(f"{self.name}: {place}", text)
 
     def _marked_rows(self, reporter: Reporter) -> Iterator[BadRow]:
         frame = invalid_rows(self.session, self.result)
@@ -101,13 +110,14 @@ class BadRowSearch:
     def _bad_row(self, line: int, record: str | None, problem: str | None) -> BadRow:
         place = self.reading.place(line)
         if record is not None:
-            text = record.partition(self.lines.separator)[2] if self.lines.separator else record
-            if is_conflict_marker(text):
-                raise merge_conflict_error(f"{self.name}: {place}", text)
+            if self.lines.separator:
+                self._raise_for_conflict(place, record.partition(self.lines.separator)[2])
             column, reason = self.reading.describe(record)
             return BadRow(line, place, column or "", reason, RAGGED_HINT if self.lines.separator else None)
         column, expected, *values = (problem or "").split(SEPARATOR, 2)
-        error = self._value_error(column, expected, values[0] if values else None)
+        value = values[0] if values else None
+        self._raise_for_conflict(place, value)
+        error = self._value_error(column, expected, value)
         return BadRow(line, place, column, error.message, error.hint)
 
     def _value_error(self, column: str, expected: str, value: str | None) -> BadData:
