@@ -380,8 +380,8 @@ class PayloadJob:
         search = self._search_bad_rows(prepared)
         if search is not None and not rejects:
             hint = f"to ingest the other rows, run odf config set onBadRows.{self._entry.alias} reject"
-            if (listed := list_bad_rows(search, reporter, hint)) is not None:
-                raise listed from error
+            if (listed := list_bad_rows(search, reporter, error, hint)) is not None:
+                raise listed from error.__cause__
         rejection = None if search is None else reject_bad_rows(search, self._folder, reporter)
         if rejection is None:
             raise error

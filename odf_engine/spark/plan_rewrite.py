@@ -474,10 +474,12 @@ def invalid_rows(session: SparkSession, frame: DataFrame) -> DataFrame | None:
             :data:`RECORD_COLUMN`.
 
     Returns:
-        Their columns :data:`LINE_COLUMN`, :data:`RECORD_COLUMN` and :data:`PROBLEM_COLUMN`: the name of the
-        invalid column, its type and the invalid value, separated by :data:`odf_engine.spark.errors.SEPARATOR`
-        (the last part is absent if the value is null). None if the query reads several frames, or has a
-        subquery in an expression.
+        Their columns :data:`LINE_COLUMN`, :data:`RECORD_COLUMN` and :data:`PROBLEM_COLUMN`. A problem has
+        the name of the column that the failed expression reads, its type (empty if it is not a conversion),
+        the name of its column in the query (empty for the columns as read), and the value that it reads,
+        separated by :data:`odf_engine.spark.errors.SEPARATOR`. The value is absent if it is null. If the
+        expression reads several columns, the problem has its own name and no value. None if the query reads
+        several frames, or has a subquery in an expression.
     """
     with translate_errors():
         return _RowGuard(session).invalid_rows(frame)
@@ -573,13 +575,16 @@ class _RowGuard(PlanBuilder):
 
     def _problem(self, name: str, expression: Any, attempt: Any) -> Any:
         """Return the text of :data:`PROBLEM_COLUMN` if an attempt failed; else null."""
-        columns = to_list(expression.references().toSeq())
-        raw = [each for each in columns if each.name().startswith(RAW_PREFIX)] or columns
-        if name.startswith(CONVERTED_PREFIX) and len(raw) == 1:
-            name = raw[0].name()
-        values = [self.cast(raw[0], self.types.StringType)] if len(raw) == 1 else []
-        parts = [SEPARATOR, name, expression.dataType().sql()]
-        text = self.expressions.ConcatWs(self.seq([*map(self.literal, parts), *values]))
+        read = to_list(expression.references().toSeq())
+        raw = [each for each in read if each.name().startswith(RAW_PREFIX)]
+        of_query = not raw and not name.startswith(CONVERTED_PREFIX)
+        (value,) = raw[:1] or (read if len(read) == 1 else [None])
+        column = name if raw or value is None else value.name()
+        is_conversion = not of_query or node_name(expression) == "Cast"
+        data_type = expression.dataType().sql() if is_conversion else ""
+        parts = map(self.literal, (SEPARATOR, column, data_type, name if of_query else ""))
+        values = [] if value is None else [self.cast(value, self.types.StringType)]
+        text = self.expressions.ConcatWs(self.seq([*parts, *values]))
         failed = self.expressions.IsNull(attempt.toAttribute())
         return self.expressions.If(failed, text, self._no_text())
 

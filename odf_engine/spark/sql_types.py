@@ -223,7 +223,9 @@ def cast_to_schema(frame: DataFrame, schema: pa.Schema, formats: Formats) -> Dat
     """
     source_types = {field.name.lower(): field.dataType for field in frame.schema}
     columns = [
-        _Column.of(field, source_types[field.name.lower()], formats, f"{RAW_PREFIX}{i}", f"{CONVERTED_PREFIX}{i}")
+        _Column.of(
+            field, source_types[field.name.lower()], formats, f"{RAW_PREFIX}{i}", f"{CONVERTED_PREFIX}{i}"
+        )
         for i, field in enumerate(schema)
     ]
     # All values are computed first, then checked, so that none is computed twice.

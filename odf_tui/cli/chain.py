@@ -77,7 +77,7 @@ def log_verb(name: str, limit: int | None, kinds: tuple[str, ...], as_at: str | 
                     "system_time": stored.block.system_time,
                     "block_version": stored.version,
                     "event": plain["event"],
-                    **({"rejected": rejected.rows, "rejects_file": rejected.file} if rejected else {}),
+                    **({"rejected": rejected.rows, "rejects_file": str(rejected.file)} if rejected else {}),
                 }
             )
         print_json(document)

@@ -66,7 +66,7 @@ def test_messy_csv(pulled: Pulled) -> None:
         "line 4, column \"n\": 'x' is not a BIGINT",
         "line 6, column \"day\": 'bad' is not a DATE",
         "line 7: 2 values for 4 columns: 03/02/2024;e",
-        "line 8, column \"amount\": 'n/a' is not a DOUBLE",
+        "line 8, column \"price\": 'n/a' is not a DOUBLE (column amount of the preprocess query)",
     )
     reject(pulled)
     assert pulled.pull().records == 2
@@ -78,7 +78,12 @@ def test_messy_csv(pulled: Pulled) -> None:
         ["4", "n", "'x' is not a BIGINT", "02/02/2024;c;x;2"],
         ["6", "day", "'bad' is not a DATE", "bad;d;3;4"],
         ["7", "", "2 values for 4 columns: 03/02/2024;e", "03/02/2024;e"],
-        ["8", "amount", "'n/a' is not a DOUBLE", '04/02/2024;"f\ng";5;n/a'],
+        [
+            "8",
+            "price",
+            "'n/a' is not a DOUBLE (column amount of the preprocess query)",
+            '04/02/2024;"f\ng";5;n/a',
+        ],
     ]
     assert any("2 rows, 4 rows rejected" in text for text in [line for _, line in pulled.reporter.lines])
     assert pulled.pull().status == "up-to-date"

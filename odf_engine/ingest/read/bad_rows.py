@@ -18,6 +18,7 @@ from odf_engine.ingest.read.error_location import (
     bad_value,
     is_conflict_marker,
     merge_conflict_error,
+    shorten,
 )
 from odf_engine.ingest.read.read_step import ReadPlan
 from odf_engine.progress import Reporter, count_of
@@ -85,7 +86,7 @@ class BadRowSearch:
 
     def _unread_row(self, found: tuple[int, BadData]) -> BadRow:
         line, error = found
-        place = self.reading.place(line)
+        place = (error.where or self.reading.place(line)).removeprefix(f"{self.name}: ")
         if isinstance(error, RejectedRow):
             self._raise_for_conflict(place, error.record)
         return BadRow(line, place, "", error.message, error.hint)
@@ -114,19 +115,20 @@ class BadRowSearch:
                 self._raise_for_conflict(place, record.partition(self.lines.separator)[2])
             column, reason = self.reading.describe(record)
             return BadRow(line, place, column or "", reason, RAGGED_HINT if self.lines.separator else None)
-        column, expected, *values = (problem or "").split(SEPARATOR, 2)
+        column, expected, name, *values = (problem or "").split(SEPARATOR, 3)
         value = values[0] if values else None
         self._raise_for_conflict(place, value)
         error = self._value_error(column, expected, value)
-        return BadRow(line, place, column, error.message, error.hint)
+        suffix = f" (column {name} of the preprocess query)" if name else ""
+        return BadRow(line, place, column, error.message + suffix, error.hint)
 
     def _value_error(self, column: str, expected: str, value: str | None) -> BadData:
         read = self.reading.columns
         field = read.field(column) if read is not None and column in read.names else None
-        if value is None:
-            if field is not None and not field.nullable:
-                return BadData("no value in a column declared NOT NULL")
-            return BadData(f"the query fails instead of a value of the type {expected}")
+        if value is None and field is not None and not field.nullable:
+            return BadData("no value in a column declared NOT NULL")
+        if value is None or not expected:
+            return BadData("an expression fails" + ("" if value is None else f" for '{shorten(value)}'"))
         if field is not None and spark_type(field.type, column).simpleString().upper() == expected:
             expected = declared_type_name(field.type, spark_type(field.type, column))
         rejected = RejectedRow("", column=column, value=truncate(value, _MAX_VALUE), expected=expected)
@@ -148,12 +150,13 @@ def _without_common_subexpressions(session: SparkSession) -> Iterator[None]:
         session.conf.set(_ELIMINATION, before)
 
 
-def list_bad_rows(search: BadRowSearch, reporter: Reporter, hint: str) -> BadData | None:
+def list_bad_rows(search: BadRowSearch, reporter: Reporter, error: BadData, hint: str) -> BadData | None:
     """Return the error that lists the first invalid rows of a file, and their count; None if there are none.
 
     Args:
         search: the search.
         reporter: checked for cancellation.
+        error: the error of one of the rows; it is returned if that is the only one.
         hint: what else the user can do.
 
     Raises:
@@ -167,15 +170,18 @@ def list_bad_rows(search: BadRowSearch, reporter: Reporter, hint: str) -> BadDat
             listed.append(row)
     if not listed:
         return None
-    first = listed[0]
-    hint = f"{first.hint}; {hint}" if first.hint else hint
-    column = f', column "{first.column}"' if first.column else ""
     if count == 1:
-        return BadData(first.reason, where=f"{search.name}: {first.place}{column}", hint=hint)
-    error = BadData(f"{count_of(count, 'invalid row')}, the first in {first}", where=search.name, hint=hint)
+        error.hint = f"{error.hint}; {hint}" if error.hint else hint
+        return error
+    first = listed[0]
+    listing = BadData(
+        f"{count_of(count, 'invalid row')}, the first in {first}",
+        where=search.name,
+        hint=f"{first.hint}; {hint}" if first.hint else hint,
+    )
     more = (f"… and {count_of(count - MAX_LISTED, 'more row')}",) if count > MAX_LISTED else ()
-    error.excerpt = (*map(str, listed), *more)
-    return error
+    listing.excerpt = (*map(str, listed), *more)
+    return listing
 
 
 class Rejection(NamedTuple):
