@@ -30,6 +30,7 @@ from odf_engine.metadata.model import (
     MetadataEvent,
     SetDataSchema,
     SetPollingSource,
+    kind_of,
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.atomic_files import read_small_file, replace_text_file
@@ -51,6 +52,7 @@ from odf_engine.workspace.definition import (
     describe_change,
     error_context,
     plan_drafts,
+    read_definition,
     resolve_inputs,
     topological_order,
 )
@@ -472,6 +474,26 @@ def find_manifest_drift(
     except OdfError as error:
         return ManifestDrift(path, [], str(error))
     return ManifestDrift(path, update.changes) if update.changes else None
+
+
+def read_own_manifest(folder: Path, entry: DatasetEntry, datasets: Sequence[DatasetEntry]) -> str | None:
+    """Return the manifest of a dataset as its author wrote it, with comments.
+
+    None if the file is unknown, differs from the dataset, or does not contain its complete definition.
+
+    Args:
+        folder: the workspace's folder.
+        entry: the dataset.
+        datasets: all datasets of the workspace.
+    """
+    path = find_manifest(folder, entry)
+    if path is None or find_manifest_drift(folder, entry, datasets) is not None:
+        return None
+    needed = {kind_of(event) for event in read_definition(entry, datasets).metadata}
+    for text, found in _split_manifest(_read_manifest(path)):
+        if found is not None and _defines(found, entry) and needed <= set(map(kind_of, found.metadata)):
+            return text
+    return None
 
 
 def replace_definition(path: Path, entry: DatasetEntry, definition: str) -> str:

@@ -133,11 +133,14 @@ class DatasetEditor(WorkspaceEntries):
         return snapshots[0].name if derivative else ""
 
     def definition(self, dataset: str) -> str:
-        """Return the current definition of a dataset as a manifest."""
+        """Return the current definition of a dataset as a manifest; as its author wrote it, if possible."""
         from odf_engine.metadata.yaml import snapshot_to_yaml
         from odf_engine.workspace.definition import read_definition
+        from odf_engine.workspace.definition_update import read_own_manifest
 
-        return snapshot_to_yaml(read_definition(self.entry(dataset), self.workspace.datasets()))
+        entry, datasets = self.entry(dataset), self.workspace.datasets()
+        own = read_own_manifest(self.folder, entry, datasets)
+        return own or snapshot_to_yaml(read_definition(entry, datasets))
 
     def update(self, dataset: str, path: Path, *, dry_run: bool) -> list[PendingEvent]:
         """Change the definition of a dataset to that of a manifest.

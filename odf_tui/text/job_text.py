@@ -434,10 +434,9 @@ def _pull_outcome(result: PullResult) -> tuple[str, str]:
         text = "already ingested" if result.already_ingested else result.status or "done"
         return text.replace("-", " "), "muted"
     rows = f"+{count_of(result.records, 'row')}"
-    rows = f"{rows} in {result.blocks} blocks" if result.blocks > 1 else rows
-    return (
-        (f"{rows}, {format_count(result.rejected)} rejected", "warn") if result.rejected else (rows, "good")
-    )
+    if result.rejected:  # first, because lists truncate the text
+        return f"{format_count(result.rejected)} rejected, {rows}", "warn"
+    return (f"{rows} in {result.blocks} blocks" if result.blocks > 1 else rows), "good"
 
 
 def pull_line(result: PullResult, remote: str, *, is_new: bool = False) -> str:

@@ -302,7 +302,7 @@ async def test_only_what_differs_in_a_definition_is_appended(workspace: Workspac
     typist.next('sed -i "s/name STRING/name STRIN/" "$file"', "true", 'sed -i "s/boats/ships/" "$file"')
     assert await writing.edit("discard") == "discarded the changes to boats"
     assert "boats.yaml is invalid" in writing.texts[0]
-    assert "- name STRIN" in writing.texts[0]
+    assert "name STRIN" in writing.texts[0]
     assert await writing.edit() == "the definition of boats is unchanged"
     await writing.edit("discard")
     assert "the manifest must define boats, and no other dataset" in writing.texts[1]

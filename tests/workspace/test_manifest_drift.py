@@ -13,6 +13,7 @@ from odf_engine.workspace.definition_update import (
     ManifestDrift,
     find_manifest,
     find_manifest_drift,
+    read_own_manifest,
     record_manifest,
     replace_definition,
 )
@@ -49,6 +50,14 @@ def test_manifest_files(workspace: Workspace) -> None:
     record_manifest(folder, b, path)
     assert (a.dataset.folder / "info" / "manifest").read_text() == "all.yaml"
     assert (find_manifest(folder, a), drift_of(workspace, a)) == (path, None)
+
+    # The manifest as it was written, unless the chain has other events too.
+    assert read_own_manifest(folder, a, workspace.datasets()) == texts[0]
+    more = texts[0] + "    - {kind: SetLicense, shortName: X, name: Y, websiteUrl: 'x:y'}"
+    workspace.update(read_manifests(more, "more"))
+    assert drift_of(workspace, a) is None
+    assert read_own_manifest(folder, a, workspace.datasets()) is None
+    assert read_own_manifest(folder, b, workspace.datasets()) == texts[1]
 
     # The file changes: the change is that of an update.
     path.write_text(both.replace("description: y", "description: z"))
