@@ -301,7 +301,8 @@ JSON_THAT_IS_WRONG: dict[str, list[tuple[str | bytes, list[str]]]] = {
          ['a.json: feature 1, column "id": \'x\' is not a BIGINT']),
     ],
     "NdGeoJson": [
-        (FEATURE + "\n" + FEATURE.replace("Point", "Po\nint"), ["a.json: 2 invalid rows, the first in line 2: invalid JSON"]),
+        (FEATURE + "\n" + FEATURE.replace("Point", "Po\nint"),
+         ["a.json: 2 invalid rows, the first in line 2: invalid JSON"]),
     ],
     "Parquet": [('{"id":1}', ["a.json: the Parquet file cannot be read"])],
     "EsriShapefile": [('{"id":1}', ["a.json: not a zip archive"])],
