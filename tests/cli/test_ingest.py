@@ -148,7 +148,8 @@ def test_invalid_rows_are_listed_or_rejected(folder: Path, odf: Odf) -> None:
     assert "odf config set onBadRows.events reject" in failed.err
     assert odf("config", "set", "onBadRows.events", "reject").code == 0
     try:
-        assert odf("ingest", "events", "bad.ndjson").out == "events: 2 rows in 1 block, 2 rows rejected\n"
+        ran = odf("ingest", "events", "bad.ndjson")
+        assert ran.out.startswith("events: 2 rows in ") and ran.out.endswith(", 2 rows rejected\n")
         (entry,) = odf("ingest", "events", "bad.csv", "--json").json
         assert (entry["status"], entry["records"], entry["rejected"]) == ("updated", 1, 2)
     finally:
