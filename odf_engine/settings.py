@@ -229,6 +229,7 @@ class TransformConfig(SettingsGroup, frozen=True):
 
 
 OnConflict = Literal["warn", "fail", "correct"]
+OnBadRows = Literal["fail", "reject"]
 
 
 class SandboxConfig(SettingsGroup, frozen=True):
@@ -323,6 +324,13 @@ class Config(SettingsGroup, frozen=True):
             "keep the old rows), fail, or correct"
         ),
     ] = {}
+    on_bad_rows: Annotated[
+        dict[str, OnBadRows],
+        Meta(
+            description="what sources of a dataset, by name, id or a pattern such as %, do with invalid rows "
+            "of a file: fail, or reject (and ingest the other rows)"
+        ),
+    ] = {}
     engines: Annotated[
         dict[str, EngineAddress],
         Meta(
@@ -350,6 +358,14 @@ class Config(SettingsGroup, frozen=True):
             each for key, listed in self.allowed_env.items() if key.casefold() in keys for each in listed
         ]
         return list(dict.fromkeys(variables))
+
+    def bad_rows_action(self, *names: str) -> OnBadRows:
+        """Return what the sources of a dataset do with invalid rows of a file.
+
+        Args:
+            names: the alias and the id of the dataset.
+        """
+        return "reject" if _value_for(self.on_bad_rows, names) == "reject" else "fail"
 
     def conflict_action(self, *names: str) -> OnConflict:
         """Return what the Ledger sources of a dataset do with a changed row of a known key.

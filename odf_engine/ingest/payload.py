@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -30,6 +31,7 @@ from odf_engine.ingest.merge.base import MergeInputs
 from odf_engine.ingest.merge.merge_plan import MergedSlice, run_merge
 from odf_engine.ingest.merge.merge_strategy import merge, repeats_stored_rows
 from odf_engine.ingest.prep_step import Limits, PreparedFile, prepare
+from odf_engine.ingest.read.bad_rows import BadRowSearch, Rejection, list_bad_rows, reject_bad_rows
 from odf_engine.ingest.read.read_step import ReadPlan, read
 from odf_engine.metadata.model import (
     AddData,
@@ -50,11 +52,13 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter, count_of
 from odf_engine.settings import Config, OnConflict
+from odf_engine.spark.errors import RejectedRow
 from odf_engine.spark.row_order import has_nondeterministic_order
 from odf_engine.spark.sql_types import arrow_schema, spark_schema
-from odf_engine.spark.text_files import detect_encoding
+from odf_engine.spark.text_files import RecordLines, detect_encoding
 from odf_engine.spark.user_query import run_query
 from odf_engine.sql.query_text import attach_query_excerpt
+from odf_engine.workspace.dataset_folders import Rejects, store_rejects
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.query_check import check_preprocess_engine
 
@@ -318,6 +322,7 @@ class PayloadJob:
         self._started = monotonic()
         self._size = 0
         self.repeated = 0
+        self._rejection: Rejection | None = None
 
     def run(self) -> Multihash:
         """Ingest the payload; return the new head, or the old one if nothing has changed.
@@ -330,10 +335,7 @@ class PayloadJob:
         try:
             prepared = self._prepare()
             with _excerpts(prepared, getattr(self._source.read, "encoding", None)):
-                reading = self._read(prepared)
-                if reading is not None and reading.columns is None:
-                    self._report_truncation(prepared)
-                staged_slice = None if reading is None else self._write(reading, staged)
+                staged_slice = self._stage_valid_rows(prepared, staged)
             self._payload.check_unchanged()
             head = self._commit(staged_slice, staged)
         except (Cancelled, NotSynced):
@@ -353,6 +355,67 @@ class PayloadJob:
         """
         self._payload.check_unchanged()
         return self._commit(None, self._dataset.staging_path("data"))
+
+    def _stage_valid_rows(self, prepared: PreparedFile, staged: Path) -> _StagedSlice | None:
+        """Write the rows of a file; without its invalid rows if the dataset rejects them.
+
+        Only after an error the file is searched for all invalid rows.
+        """
+        try:
+            return self._stage(prepared, staged)
+        except BadData as error:
+            if isinstance(error.__cause__, BadData) and not isinstance(error.__cause__, RejectedRow):
+                raise  # Not an error of a row as read, but of the merge.
+            rejects = self._config.bad_rows_action(str(self._entry.alias), str(self._entry.id)) == "reject"
+            selected = self._reject_rows(prepared, error, rejects=rejects)
+        remove_temporary(staged)
+        return self._stage(selected, staged)
+
+    def _stage(self, prepared: PreparedFile, staged: Path) -> _StagedSlice | None:
+        reading = self._read(prepared)
+        if reading is None:
+            return None
+        if reading.columns is None:
+            self._report_truncation(prepared)
+        return self._write(reading, staged)
+
+    def _reject_rows(self, prepared: PreparedFile, error: BadData, *, rejects: bool) -> PreparedFile:
+        """Return the file without its invalid rows.
+
+        Args:
+            prepared: the file.
+            error: the error of reading it.
+            rejects: whether invalid rows are left out.
+
+        Raises:
+            BadData: the first invalid rows, if they are not left out; or ``error`` if the file has none.
+        """
+        name, reporter = self._payload.name, self._reporter
+        search = self._search_bad_rows(prepared)
+        if search is not None and not rejects:
+            hint = f"to ingest the other rows, run odf config set onBadRows.{self._entry.alias} reject"
+            if (listed := list_bad_rows(search, reporter, error, hint)) is not None:
+                raise listed from error.__cause__
+        rejection = None if search is None else reject_bad_rows(search, self._folder, reporter)
+        if rejection is None:
+            raise error
+        self._rejection = rejection
+        rows = count_of(rejection.rows, "invalid row")
+        reporter.log(f"{name}: {rows} rejected, the first in {rejection.first}", "warning")
+        return replace(prepared, selected=rejection.selected)
+
+    def _search_bad_rows(self, prepared: PreparedFile) -> BadRowSearch | None:
+        """Return the search for invalid rows of a file; None if not single rows are invalid."""
+        lines = RecordLines()
+        self._reporter.phase("read")
+        try:
+            reading = self._read(replace(prepared, lines=lines))
+            if reading is None or lines.text is None:
+                return None
+            result = preprocess(self._session, reading.frame, self._source.preprocess)
+        except (BadData, InvalidQuery, InvalidSchema):
+            return None  # The file cannot be read at all.
+        return BadRowSearch(self._session, prepared.name, lines, reading, result)
 
     def _prepare(self) -> PreparedFile:
         payload = self._payload
@@ -538,14 +601,29 @@ class PayloadJob:
         )
         rows = written.rows if written is not None else 0
         took = monotonic() - self._started
+        rejected = self._store_rejects(head)
         reporter.log(
-            f"{self._payload.name}: committed block {head}, {count_of(rows, 'row')}, in {took:.1f} s"
+            f"{self._payload.name}: committed block {head}, {count_of(rows, 'row')}{rejected},"
+            f" in {took:.1f} s"
         )
         reporter.committed(str(self._entry.id), str(head), "AddData", rows)
         keys = None if staged_slice is None else staged_slice.merged.keys
         if written is not None and keys is not None:
             keys.commit(written.offset_interval.end, str(written.physical_hash), reporter)
         return head
+
+    def _store_rejects(self, block: Multihash) -> str:
+        """Store the rejected rows of a committed block; return their number for the log."""
+        if self._rejection is None:
+            return ""
+        name, rows = self._payload.name, self._rejection.rows
+        try:
+            rejects = Rejects(rows, self._rejection.file)
+            path = store_rejects(self._dataset.folder, block, rejects)
+            self._reporter.log(f"{name}: rejected rows: {path}", "warning")
+        except OdfError as error:  # The block is committed.
+            self._reporter.log(f"{name}: rejected rows are not listed: {error}", "warning")
+        return f", {count_of(rows, 'row')} rejected"
 
     def _next_watermark(self, written: WrittenSlice | None) -> Timestamp | None:
         """Return the watermark after the rows, which never decreases; report rows that do not count."""
@@ -576,7 +654,7 @@ def _excerpts(prepared: PreparedFile, encoding: str | None) -> Iterator[None]:
         yield
     except OdfError as error:
         found = _LINE.match((error.where or "").removeprefix(prepared.name))
-        if found is not None and (error.where or "").startswith(prepared.name):
+        if not error.excerpt and found is not None and (error.where or "").startswith(prepared.name):
             codec = detect_encoding(prepared.path, encoding) or "utf-8"
             error.excerpt = _excerpt(prepared.path, int(found[1]), codec)
         raise

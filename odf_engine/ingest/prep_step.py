@@ -15,17 +15,20 @@ import tempfile
 import zipfile
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from time import monotonic
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from odf_engine.errors import BadData, InvalidManifest, Unsupported
 from odf_engine.metadata.model import CompressionFormat, Pipe, PrepStep
 from odf_engine.progress import Reporter
 from odf_engine.settings import PrepareConfig
+
+if TYPE_CHECKING:
+    from odf_engine.spark.text_files import PreparedTextFile, RecordLines
 
 
 def run_pipe(step: Pipe, path: Path, name: str, target: Path, reporter: Reporter, most_bytes: int) -> None:
@@ -79,10 +82,25 @@ class Limits:
 
 @dataclass(frozen=True)
 class PreparedFile:
-    """A prepared file, and its name in messages."""
+    """A prepared file, and its name in messages.
+
+    Attributes:
+        path, name: the file, and its name.
+        lines: numbers the records when the file is read to find its invalid rows.
+        selected: the records to read when invalid rows are left out.
+    """
 
     path: Path
     name: str
+    lines: RecordLines | None = None
+    selected: PreparedTextFile | None = None
+
+    @property
+    def on_invalid(self) -> Callable[[int, BadData], None] | None:
+        """What a conversion to lines does with an invalid element; None if it fails."""
+        if self.lines is not None:
+            return self.lines.add_invalid
+        return None if self.selected is None else lambda line, error: None
 
 
 def prepare(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -242,7 +243,8 @@ class PushedFileReader:
             )
             parts.append(f"{value} AS {sql_types.column(field.name)}")
             fields.append(field)
-        return ReadPlan(reading.frame.selectExpr(*parts), pa.schema(fields), reading.explain)
+        frame = reading.frame.selectExpr(*parts)
+        return dataclasses.replace(reading, frame=frame, columns=pa.schema(fields))
 
 
 def _parquet_names(path: Path) -> list[str] | None:

@@ -293,7 +293,7 @@ def _parse_bad_value(message: str) -> RejectedRow:
 
 def _value_error(column: str, expected: str, value: str) -> RejectedRow:
     return RejectedRow(
-        f"column `{column}` has the value '{truncate(value)}', which is not {_with_article(expected)}",
+        f"column `{column}` has the value '{truncate(value)}', which is not {with_article(expected)}",
         column=column,
         value=value,
         expected=expected,
@@ -301,7 +301,8 @@ def _value_error(column: str, expected: str, value: str) -> RejectedRow:
     )
 
 
-def _with_article(type_name: str) -> str:
+def with_article(type_name: str) -> str:
+    """Return the name of a type with its indefinite article."""
     return f"an {type_name}" if type_name[0] in "AEIO" else f"a {type_name}"
 
 
@@ -391,7 +392,7 @@ def _bad_value(cause: JavaThrowable) -> OdfError | None:
     fragment = cause.fragment
     if cause.condition == "CAST_INVALID_INPUT":
         value, expected = cause.parameters["expression"], unquote_name(cause.parameters["targetType"])
-        message = f"the value {truncate(value)} is not {_with_article(expected)}"
+        message = f"the value {truncate(value)} is not {with_article(expected)}"
         error = RejectedRow(message, value=value.strip("'"), expected=expected)
         error.hint = "use `try_cast` in the query to convert such values to NULL"
     else:

@@ -13,7 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from odf_engine.errors import InvalidQuery
 from odf_engine.metadata.model import DatasetVocabulary
-from odf_engine.spark.errors import translate_errors
+from odf_engine.spark.errors import SEPARATOR, translate_errors
+from odf_engine.spark.sql_types import CONVERTED_PREFIX, RAW_PREFIX
+from odf_engine.spark.text_files import LINE_COLUMN, RECORD_COLUMN
 
 
 class _Package:
@@ -128,6 +130,12 @@ class PlanBuilder:
     def with_children(self, node: Any, children: Sequence[Any]) -> Any:
         """Return a plan or expression with other children."""
         return node.withNewChildren(self.seq(children))
+
+    def inline_ctes(self, plan: Any) -> Any:
+        """Return the plan with common table expressions inlined."""
+        if node_name(plan) == "WithCTE":
+            return self.catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
+        return plan
 
 
 def run_sql(query: str, **frames: DataFrame) -> DataFrame:
@@ -357,12 +365,6 @@ class OriginTracker(PlanBuilder):
             raise StatefulQueryError(f"a subquery ({subquery[1]})")
         return self.inline_ctes(plan)
 
-    def inline_ctes(self, plan: Any) -> Any:
-        """Return the plan with common table expressions inlined."""
-        if node_name(plan) == "WithCTE":
-            return self.catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
-        return plan
-
     def track_top(self, plan: Any) -> tuple[TrackedPlan, list[Any]]:
         """Return the tracked plan, and the sort terms of an ORDER BY at its top."""
         if node_name(plan) == "Sort" and getattr(plan, "global")():
@@ -480,3 +482,139 @@ NODE_DESCRIPTIONS: Final = {
     "LateralJoin": "a lateral join",
     "Pivot": "a PIVOT",
 }
+
+
+PROBLEM_COLUMN: Final = "odf problem"
+_ROW_NODES: Final = ("Project", "Filter", "SubqueryAlias", "View", "ResolvedHint", "Sort")
+_UNCHECKED: Final = ("AttributeReference", "Literal")
+
+
+def invalid_rows(session: SparkSession, frame: DataFrame) -> DataFrame | None:
+    """Return the rows of a file for which the row-by-row part of a query fails, in the order of the file.
+
+    Casts and other expressions of these rows are evaluated without an error. The query may end with
+    operations over several rows, such as an aggregation; they are not evaluated.
+
+    Args:
+        session: the session of the query.
+        frame: the result of the query. It reads one frame with the columns :data:`LINE_COLUMN` and
+            :data:`RECORD_COLUMN`.
+
+    Returns:
+        Their columns :data:`LINE_COLUMN`, :data:`RECORD_COLUMN` and :data:`PROBLEM_COLUMN`. A problem has
+        the name of the column that the failed expression reads, its type (empty if it is not a conversion),
+        the name of its column in the query (empty for the columns as read), and the value that it reads,
+        separated by :data:`odf_engine.spark.errors.SEPARATOR`. The value is absent if it is null. If the
+        expression reads several columns, the problem has its own name and no value. None if the query reads
+        several frames, or has a subquery in an expression.
+    """
+    with translate_errors():
+        return _RowGuard(session).invalid_rows(frame)
+
+
+class _GuardedPlan(NamedTuple):
+    """A plan that does not fail for invalid rows, and its columns for the line, record and problem."""
+
+    plan: Any
+    hidden: list[Any]
+
+
+class _RowGuard(PlanBuilder):
+    """Rewrites the row-by-row part of an analyzed plan so that it marks invalid rows instead of failing."""
+
+    def invalid_rows(self, frame: DataFrame) -> DataFrame | None:
+        plan = analyzed_plan(frame)
+        if _SUBQUERIES.search(plan.toJSON()):
+            return None
+        path = self._path_to_file(self.inline_ctes(plan))
+        if path is None:
+            return None
+        guarded = self._guard_file(path[-1])
+        for node in reversed(path[:-1]):
+            name = node_name(node)
+            if name not in _ROW_NODES:
+                break  # An operation over several rows: the nodes above see its result.
+            if name == "Project":
+                guarded = self._guard_project(node, guarded)
+            elif name == "Filter":
+                guarded = self._guard_filter(node, guarded)
+        invalid = self.expressions.Or(*map(self.expressions.IsNotNull, guarded.hidden[1:]))
+        return self.to_frame(self.project(guarded.hidden, self.filter(invalid, guarded.plan)))
+
+    def _path_to_file(self, plan: Any) -> list[Any] | None:
+        """Return the nodes from the top to the frame of the file; None if a node has several children."""
+        path = [plan]
+        while LINE_COLUMN not in [each.name() for each in to_list(path[-1].output())]:
+            children = to_list(path[-1].children())
+            if len(children) != 1:
+                return None
+            path.append(children[0])
+        return path
+
+    def _guard_file(self, plan: Any) -> _GuardedPlan:
+        by_name = {each.name(): each for each in to_list(plan.output())}
+        none = self.alias(self._no_text(), PROBLEM_COLUMN)
+        hidden = [by_name[LINE_COLUMN], by_name[RECORD_COLUMN]]
+        projected = self.project([*to_list(plan.output()), none], plan)
+        return _GuardedPlan(projected, [*hidden, none.toAttribute()])
+
+    def _guard_project(self, node: Any, below: _GuardedPlan) -> _GuardedPlan:
+        columns = to_list(node.projectList())
+        checked = {
+            index: self._attempt(column.child())
+            for index, column in enumerate(columns)
+            if node_name(column) == "Alias" and node_name(column.child()) not in _UNCHECKED
+        }
+        attempts = self.project([*to_list(below.plan.output()), *checked.values()], below.plan)
+        problems = [
+            self._problem(columns[index].name(), columns[index].child(), attempt)
+            for index, attempt in checked.items()
+        ]
+        problem = self._first_problem(below, problems)
+        shown = [
+            self.replace_column(self._result(checked[index]), column) if index in checked else column
+            for index, column in enumerate(columns)
+        ]
+        projected = self.project([*shown, *below.hidden[:2], problem], attempts)
+        return _GuardedPlan(projected, [*below.hidden[:2], problem.toAttribute()])
+
+    def _guard_filter(self, node: Any, below: _GuardedPlan) -> _GuardedPlan:
+        attempt = self._attempt(node.condition())
+        attempts = self.project([*to_list(below.plan.output()), attempt], below.plan)
+        problem = self._first_problem(below, [self._problem("WHERE", node.condition(), attempt)])
+        shown = [each for each in to_list(below.plan.output()) if not each.semanticEquals(below.hidden[2])]
+        projected = self.project([*shown, self.alias(self._result(attempt), "passes"), problem], attempts)
+        passes = to_list(projected.output())[len(shown)]
+        hidden = [*below.hidden[:2], problem.toAttribute()]
+        invalid = self.expressions.Or(*map(self.expressions.IsNotNull, hidden[1:]))
+        return _GuardedPlan(self.filter(self.expressions.Or(invalid, passes), projected), hidden)
+
+    def _attempt(self, expression: Any) -> Any:
+        """Return a column with the value of an expression in a struct; null if the expression fails."""
+        struct = self.expressions.CreateNamedStruct(self.seq([self.literal("value"), expression]))
+        return self.alias(self.expressions.TryEval(struct), "attempt")
+
+    def _result(self, attempt: Any) -> Any:
+        return self.expressions.GetStructField(attempt.toAttribute(), 0, self.none())
+
+    def _no_text(self) -> Any:
+        return self.expressions.Literal(None, self.types.StringType)
+
+    def _problem(self, name: str, expression: Any, attempt: Any) -> Any:
+        """Return the text of :data:`PROBLEM_COLUMN` if an attempt failed; else null."""
+        read = to_list(expression.references().toSeq())
+        raw = [each for each in read if each.name().startswith(RAW_PREFIX)]
+        of_query = not raw and not name.startswith(CONVERTED_PREFIX)
+        (value,) = raw[:1] or (read if len(read) == 1 else [None])
+        column = name if raw or value is None else value.name()
+        is_conversion = not of_query or node_name(expression) == "Cast"
+        data_type = expression.dataType().sql() if is_conversion else ""
+        parts = map(self.literal, (SEPARATOR, column, data_type, name if of_query else ""))
+        values = [] if value is None else [self.cast(value, self.types.StringType)]
+        text = self.expressions.ConcatWs(self.seq([*parts, *values]))
+        failed = self.expressions.IsNull(attempt.toAttribute())
+        return self.expressions.If(failed, text, self._no_text())
+
+    def _first_problem(self, below: _GuardedPlan, problems: Sequence[Any]) -> Any:
+        first = self.expressions.Coalesce(self.seq([below.hidden[2], *problems]))
+        return self.alias(first, PROBLEM_COLUMN)

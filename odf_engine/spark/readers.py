@@ -31,7 +31,17 @@ from odf_engine.spark.sql_types import (
     spark_type,
     string_literal,
 )
-from odf_engine.spark.text_files import Dialect, JsonScan, prepare_text_file, safe_link, spark_path
+from odf_engine.spark.text_files import (
+    LINE_COLUMN,
+    RECORD_COLUMN,
+    Dialect,
+    JsonScan,
+    PreparedTextFile,
+    RecordLines,
+    prepare_text_file,
+    safe_link,
+    spark_path,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -274,6 +284,7 @@ _JSON_OPTIONS: Final = {
     "allowSingleQuotes": False,
     "maxStringLen": 1 << 28,  # Spark's default is 20 million characters; geometries may have more
 }
+_MARK_INVALID: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": RECORD_COLUMN}
 _INFERRED_TYPES: Final = tuple(spark_type(kind, "") for kind in _INFERRED_ARROW_TYPES)
 
 
@@ -286,6 +297,9 @@ def read_csv(
     scratch: Path,
     name: str | None = None,
     reporter: Reporter | None = None,
+    selected: PreparedTextFile | None = None,
+    lines: RecordLines | None = None,
+    names: Sequence[str] = (),
 ) -> DataFrame:
     """Read a CSV file.
 
@@ -303,6 +317,9 @@ def read_csv(
         scratch: folder for temporary files.
         name: name of the file in errors; its base name by default.
         reporter: checked for cancellation.
+        selected: the records to read, instead of all of them.
+        lines: numbers the records. The frame is then for :func:`odf_engine.spark.plan_rewrite.invalid_rows`.
+        names: names of the columns without a schema, to number the records.
 
     Raises:
         BadData: the file is not text, or a quote is not closed.
@@ -313,12 +330,25 @@ def read_csv(
     formats = _formats(session, step)
     if schema is not None:
         _require_scalars(schema)
-    text = prepare_text_file(
+    text = selected or prepare_text_file(
         path, scratch, name=name or path.name, encoding=step.encoding, dialect=dialect, reporter=reporter
     )
     options = _csv_options(step, dialect, text.line_separator)
     reporter = reporter or Reporter()
     reader = session.read.options(**options)
+    if lines is not None:
+        numbered = lines.number_csv(text, dialect.separator, reporter, header=bool(step.header))
+        reader = reader.options(**_MARK_INVALID, header=False)
+        columns = schema or pa.schema([pa.field(each, pa.string()) for each in names])
+        with translate_errors(reporter):
+            read_schema = _numbered_schema(_text_schema(columns), st.StringType())
+            frame = reader.schema(read_schema).csv(spark_path(numbered.path))
+            if schema is None and step.infer_schema:
+                valid = frame.where(f"{identifier(RECORD_COLUMN)} IS NULL").select(
+                    *map(identifier, columns.names)
+                )
+                columns = sql_types.arrow_schema(_cast_inferred(valid, formats, reporter).schema)
+            return sql_types.cast_to_schema(frame, columns, formats)
     if schema is None:
         with cancellable(session, reporter):
             frame = reader.csv(spark_path(text.path))
@@ -339,6 +369,8 @@ def read_json(
     name: str | None = None,
     reporter: Reporter | None = None,
     on_keys: Callable[[Mapping[str, int]], None] | None = None,
+    selected: PreparedTextFile | None = None,
+    lines: RecordLines | None = None,
 ) -> DataFrame:
     """Read a file with one JSON object per line.
 
@@ -366,22 +398,47 @@ def read_json(
     formats, reporter = _formats(session, step), reporter or Reporter()
     name = name or path.name
     scan = JsonScan(name, schema)
-    text = prepare_text_file(
-        path, scratch, name=name, encoding=step.encoding, objects=scan, reporter=reporter
-    )
+    encoding = step.encoding
+    if lines is not None:
+        whole = prepare_text_file(path, scratch, name=name, encoding=encoding, reporter=reporter)
+        selected = lines.number_json(whole, name, reporter)
+    if selected is not None:
+        path, encoding = selected.path, None
+    text = prepare_text_file(path, scratch, name=name, encoding=encoding, objects=scan, reporter=reporter)
     if scan.spelled:
         respelled = [f"'{written}' as `{'.'.join(path)}`" for path, written in scan.spelled.items()]
         reporter.log(f"{name}: names differ in case: {', '.join(respelled)}")
-    if on_keys is not None:
+    if on_keys is not None and lines is None:
         on_keys(scan.keys)
     reader = session.read.options(**_JSON_OPTIONS, **_format_options(formats))
+    if lines is not None:
+        reader = reader.options(**_MARK_INVALID)
     if schema is None:
         with cancellable(session, reporter):
-            return reader.json(spark_path(text.path))
+            frame = reader.json(spark_path(text.path))
+        return frame if lines is None else _hide_lines(frame)
     with translate_errors(reporter):
         read_schema = st.StructType([_json_field(field, (field.name,), scan.spelled) for field in schema])
-        frame = reader.schema(read_schema).json(spark_path(text.path)).toDF(*schema.names)
+        names = schema.names
+        if lines is not None:
+            read_schema = _numbered_schema(read_schema, st.LongType())
+            names = [LINE_COLUMN, *names, RECORD_COLUMN]
+        frame = reader.schema(read_schema).json(spark_path(text.path)).toDF(*names)
         return sql_types.cast_to_schema(frame, schema, formats)
+
+
+def _numbered_schema(schema: st.StructType, line: st.DataType) -> st.StructType:
+    """Return the schema to read numbered records with."""
+    invalid = st.StructField(RECORD_COLUMN, st.StringType())
+    return st.StructType([st.StructField(LINE_COLUMN, line), *schema, invalid])
+
+
+def _hide_lines(frame: DataFrame) -> DataFrame:
+    """Return the inferred columns of numbered records, over a frame with their lines."""
+    names = [identifier(each) for each in frame.columns if each not in (LINE_COLUMN, RECORD_COLUMN)]
+    if RECORD_COLUMN not in frame.columns:
+        frame = frame.selectExpr("*", f"CAST(NULL AS STRING) AS {identifier(RECORD_COLUMN)}")
+    return frame.selectExpr(*names)
 
 
 def read_parquet(

@@ -155,6 +155,10 @@ def _arrow_type(data_type: st.DataType, path: str) -> pa.DataType:
 
 
 _MAX_VALUE_LENGTH: Final = 200
+RAW_PREFIX: Final = "odf_raw_"
+"""Prefix of the aliases of values as read, before their conversion."""
+CONVERTED_PREFIX: Final = "odf_value_"
+"""Prefix of the aliases of converted values."""
 _MIDNIGHT: Final = r"^\\d{4}-\\d{1,2}-\\d{1,2}([T ]00:00(:00([.]0+)?)?(Z|[+-]00:?00)?)?$"
 _DATE_OR_TIME: Final = r"^\\d{4}-\\d{1,2}-\\d{1,2}([T ].*)?$"
 _STRFTIME: Final = {
@@ -219,7 +223,9 @@ def cast_to_schema(frame: DataFrame, schema: pa.Schema, formats: Formats) -> Dat
     """
     source_types = {field.name.lower(): field.dataType for field in frame.schema}
     columns = [
-        _Column.of(field, source_types[field.name.lower()], formats, f"raw_{i}", f"value_{i}")
+        _Column.of(
+            field, source_types[field.name.lower()], formats, f"{RAW_PREFIX}{i}", f"{CONVERTED_PREFIX}{i}"
+        )
         for i, field in enumerate(schema)
     ]
     # All values are computed first, then checked, so that none is computed twice.
@@ -273,7 +279,7 @@ class _Column:
             value = _nested_conversion(column, field.type, source, formats, field.name, 0)
             return cls(field, raw, converted, "" if value == column else _escape_braces(value), "", "")
         value, guard = _conversion(field.type, target, source, formats, field.name, raw, converted)
-        return cls(field, raw, converted, value, guard, _type_name(field.type, target))
+        return cls(field, raw, converted, value, guard, declared_type_name(field.type, target))
 
     def select_value(self) -> list[str]:
         """Return the select items: the column and, if it is converted, the value."""
@@ -297,7 +303,8 @@ def _raise_error(path: str, type_name: str, value: str) -> str:
     return f"raise_error(concat({message}, left(CAST({value} AS STRING), {_MAX_VALUE_LENGTH})))"
 
 
-def _type_name(declared: pa.DataType, target: st.DataType) -> str:
+def declared_type_name(declared: pa.DataType, target: st.DataType) -> str:
+    """Return the name of a declared type in errors, given its type in Spark."""
     return "UUID" if declared == UUID else _UNSIGNED.get(declared, target.simpleString().upper())
 
 
@@ -323,14 +330,14 @@ def _nested_conversion(
     if _is_nested(source) and isinstance(target, st.StringType):
         return f"to_json({value})"
     if source != target and (_is_nested(source) or _is_nested(target)):
-        raise _incompatible_types(path, source, _type_name(declared, target))
+        raise _incompatible_types(path, source, declared_type_name(declared, target))
     template, _ = _conversion(declared, target, source, formats, path, value, "")
     if not template:
         return value
     converted = template.format(value)
     _, guard = _conversion(declared, target, source, formats, path, value, converted)
     valid = f"{converted} IS NOT NULL" + (f" AND {guard}" if guard else "")
-    error = _raise_error(path, _type_name(declared, target), value)
+    error = _raise_error(path, declared_type_name(declared, target), value)
     return f"if({value} IS NULL, NULL, if({valid}, {converted}, {error}))"
 
 
@@ -374,7 +381,7 @@ def _conversion(
         value, guard = _from_text(target, raw, converted, formats)
         guards.append(guard)
     elif not any(isinstance(source, left) and isinstance(target, right) for left, right in _CASTABLE):
-        raise _incompatible_types(path, source, _type_name(declared, target))
+        raise _incompatible_types(path, source, declared_type_name(declared, target))
     elif isinstance(target, st.DateType):
         guards.append(f"CAST({converted} AS TIMESTAMP) = {raw}")
     elif isinstance(source, st.FractionalType) and isinstance(target, st.IntegralType | st.DecimalType):

@@ -8,6 +8,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -105,6 +106,10 @@ def undecodable_error(path: Path, name: str, encoding: str) -> BadData:
     return BadData(f"{problem} is not {encoding_text} text", where=f"{name}: line {line}", hint=hint)
 
 
+LINE_COLUMN: Final = "odf line"
+"""Column of a frame with the line of each row in its file, such as ``L17`` or ``17``."""
+RECORD_COLUMN: Final = "odf invalid record"
+"""Column of a frame with the text of each record that Spark cannot parse; null in other rows."""
 _MAX_LINE: Final = 256 << 20
 _MAX_KEYS: Final = 10_000
 
@@ -278,30 +283,44 @@ class JsonScan:
         for number, line in enumerate(block.split(b"\n"), self._lines + 1):
             if not line or line.isspace():
                 continue
-            try:
-                found = _raw_object(line)
-            except (msgspec.MsgspecError, RecursionError):
-                found = self._parse_unusual_line(line, number)
+            found = parse_object(line, self._name, number)
             if level.needs_all_objects or not known_keys.keys() >= found.keys():
                 level.add_object(found, number)
         self._lines = number
 
-    def _parse_unusual_line(self, line: bytes, number: int) -> dict[str, Any]:
-        """Parse an unusual line: with a byte order mark, with numbers like NaN, or without an object."""
-        text = line.decode().removeprefix("\ufeff").strip(" \t\r")
-        problem = "it is another type of value"
-        try:
-            value = json.loads(text)
-            if isinstance(value, dict):
-                return {key: msgspec.Raw(msgspec.json.encode(each)) for key, each in value.items()}
-        except (ValueError, RecursionError) as error:
-            problem = str(error).partition(": line ")[0]
-        raise RejectedRow(
-            f"a line is not one JSON object: {problem}",
-            where=f"{self._name}: line {number}",
-            hint=f"write one JSON object per line; this line begins {truncate(text, 60)}",
-            record=text,
-        )
+
+def parse_object(line: bytes, name: str, number: int) -> dict[str, Any]:
+    """Return the values of a JSON object as JSON text.
+
+    Args:
+        line: the line of the object.
+        name, number: name of the file and number of the line in errors.
+
+    Raises:
+        RejectedRow: the line is not one object.
+    """
+    try:
+        return _raw_object(line)
+    except (msgspec.MsgspecError, RecursionError):
+        return _parse_unusual_object(line, f"{name}: line {number}")
+
+
+def _parse_unusual_object(line: bytes, where: str) -> dict[str, Any]:
+    """Parse an unusual line: with a byte order mark, with numbers like NaN, or without an object."""
+    text = line.decode().removeprefix("\ufeff").strip(" \t\r")
+    problem = "it is another type of value"
+    try:
+        value = json.loads(text)
+        if isinstance(value, dict):
+            return {key: msgspec.Raw(msgspec.json.encode(each)) for key, each in value.items()}
+    except (ValueError, RecursionError) as error:
+        problem = str(error).partition(": line ")[0]
+    raise RejectedRow(
+        f"a line is not one JSON object: {problem}",
+        where=where,
+        hint=f"write one JSON object per line; this line begins {truncate(text, 60)}",
+        record=text,
+    )
 
 
 class _FieldNames:
@@ -564,3 +583,117 @@ def _unused_separator(path: Path, name: str, reporter: Reporter) -> bytes:
         if separator in unused:
             return bytes([separator])
     raise BadData("the file is not text: it has too many control characters", where=name)
+
+
+_SPACE: Final = bytes(range(0x21))
+"""The characters of lines that Spark skips as blank."""
+
+
+def read_records(text: PreparedTextFile, reporter: Reporter) -> Iterator[tuple[int, bytes]]:
+    """Yield the records of a prepared file that are not blank, each with its first line, without its end."""
+    separator = None if text.line_separator is None else text.line_separator.encode()
+    ends = re.compile(rb"\r\n|\n|\r" if separator is None else re.escape(separator))
+    line, rest = 1, b""
+    for chunk in chain(_chunks(text.path, reporter), [b""]):
+        data = rest + (chunk.removeprefix(codecs.BOM_UTF8) if line == 1 and not rest else chunk)
+        # The second half of a line end may follow.
+        open_end = b"\r" if chunk and separator is None and data.endswith(b"\r") else b""
+        *complete, rest = ends.split(data.removesuffix(open_end) if open_end else data)
+        rest += open_end
+        if not chunk:
+            complete.append(rest)
+        for record in complete:
+            if record.strip(_SPACE):
+                yield line, record
+            line += 1 if separator is None else 1 + len(_LINE_END.findall(record))
+
+
+_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
+
+
+def write_records(
+    text: PreparedTextFile, edit: Callable[[int, bytes], bytes | None], reporter: Reporter
+) -> PreparedTextFile:
+    """Write a copy of a prepared file with edited records.
+
+    Args:
+        text: the prepared file.
+        edit: receives the line and the text of each record that is not blank; returns its new text, or None
+            to leave it out.
+        reporter: checked for cancellation.
+    """
+    copy = Path(tempfile.mkdtemp(prefix="records-", dir=text.path.parent)) / "records.txt"
+    end = (text.line_separator or "\n").encode()
+    with copy.open("wb") as out:
+        for line, record in read_records(text, reporter):
+            if (edited := edit(line, record)) is not None:
+                out.write(edited)
+                out.write(end)
+    return PreparedTextFile(copy, text.line_separator)
+
+
+class RecordLines:
+    """Numbers the records of a text file, to find the lines of invalid rows.
+
+    Attributes:
+        text: the prepared file; None before it is numbered.
+        separator: of the values of CSV; empty for JSON.
+        count: number of records, without a header.
+        invalid: records that Spark does not read, each with its line.
+    """
+
+    def __init__(self) -> None:
+        self.text: PreparedTextFile | None = None
+        self.separator = ""
+        self.count = 0
+        self.invalid: list[tuple[int, BadData]] = []
+
+    def add_invalid(self, line: int, error: BadData) -> None:
+        """Add a record that Spark does not read, because the file is converted without it."""
+        self.count += 1
+        self.invalid.append((line, error))
+
+    def number_csv(
+        self, text: PreparedTextFile, separator: str, reporter: Reporter, *, header: bool
+    ) -> PreparedTextFile:
+        """Return a copy of a CSV file without its header, with the line of each record as the first value.
+
+        It has the prefix ``L``: it must not be equal to a null value of the file.
+        """
+        self.text, self.separator, before = text, separator, separator.encode()
+        skipped = not header
+
+        def number(line: int, record: bytes) -> bytes | None:
+            nonlocal skipped
+            if not skipped:
+                skipped = True
+                return None
+            self.count += 1
+            return b"L%d%s%s" % (line, before, record)
+
+        return write_records(text, number, reporter)
+
+    def number_json(self, text: PreparedTextFile, name: str, reporter: Reporter) -> PreparedTextFile:
+        """Return a copy of a file with one JSON object per line, with the line as :data:`LINE_COLUMN`.
+
+        Lines that are not one object are left out.
+
+        Args:
+            text: the prepared file.
+            name: name of the file in errors.
+            reporter: checked for cancellation.
+        """
+        self.text = text
+        key = json.dumps(LINE_COLUMN).encode()
+
+        def number(line: int, record: bytes) -> bytes | None:
+            self.count += 1
+            try:
+                values = parse_object(record, name, line)
+            except RejectedRow as error:
+                self.invalid.append((line, error))
+                return None
+            body = record.strip(_SPACE).removeprefix(b"{")
+            return b"{%s:%d%s%s" % (key, line, b"," if values else b"", body)
+
+        return write_records(text, number, reporter)

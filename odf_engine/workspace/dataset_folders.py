@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import sys
 import time
@@ -374,3 +375,52 @@ def list_late_rows(dataset: Dataset) -> list[LateRowsFile]:
         files.setdefault(found.block, []).append(found)
     blocks = dataset.list_blocks(sys.maxsize, kinds=("ExecuteTransform",)) if files else []
     return [file for block in blocks for file in files.get(str(block.hash), [])]
+
+
+_REJECTS: Final = "info/rejects"
+_REJECTS_NAME: Final = re.compile(r"(f[0-9a-f]+)-(\d+)\.csv")
+
+
+class Rejects(NamedTuple):
+    """The invalid rows that were left out of a block: their number, and the CSV file that lists them."""
+
+    rows: int
+    file: Path
+
+
+def store_rejects(folder: Path, block: Multihash, rejects: Rejects) -> Path:
+    """Move the rejected rows of a block to the folder of its dataset; return the file.
+
+    They are not part of the chain: other copies of the dataset do not have them.
+
+    Args:
+        folder: folder of the dataset.
+        block: the block with the other rows.
+        rejects: the rows, in a temporary file.
+
+    Raises:
+        OdfError: the file cannot be written.
+    """
+    path = folder / _REJECTS / f"{block}-{rejects.rows}.csv"
+    part = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(rejects.file, part)
+        part.replace(path)
+    except OSError as error:
+        raise write_error(path, error) from error
+    return path
+
+
+def read_rejects(folder: Path) -> dict[str, Rejects]:
+    """Return the rejected rows of a dataset by the hash of their block.
+
+    Args:
+        folder: folder of the dataset.
+    """
+    try:
+        files = list((folder / _REJECTS).iterdir())
+    except OSError:
+        return {}
+    found = ((_REJECTS_NAME.fullmatch(file.name), file) for file in files)
+    return {match[1]: Rejects(int(match[2]), file) for match, file in found if match is not None}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -28,10 +30,13 @@ from odf_engine.metadata.model import (
     MetadataEvent,
     SetDataSchema,
     SetPollingSource,
+    kind_of,
 )
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.storage.atomic_files import read_small_file, replace_text_file
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definition import (
+    Change,
     CheckedDefinition,
     DatasetNames,
     NewDataset,
@@ -47,6 +52,7 @@ from odf_engine.workspace.definition import (
     describe_change,
     error_context,
     plan_drafts,
+    read_definition,
     resolve_inputs,
     topological_order,
 )
@@ -389,3 +395,150 @@ def _with_canonical_id(item: model.TransformInput) -> model.TransformInput:
         return replace(item, dataset_ref=str(DatasetId.parse(item.dataset_ref)))
     except InvalidIdentity:
         return item
+
+
+# --- Manifest files ----------------------------------------------------------------------------
+
+_MANIFEST: Final = "info/manifest"
+"""In a dataset's folder: the path of the manifest file that defines the dataset."""
+_SEPARATOR: Final = re.compile(r"^---(?:[ \t].*)?$\n?", re.MULTILINE)
+
+
+class ManifestDrift(NamedTuple):
+    """The difference between a dataset and the manifest file that defines it.
+
+    Attributes:
+        path: the file.
+        changes: the events that `odf add --update` would append; empty if the file cannot be compared.
+        problem: why it cannot be compared; empty if it can.
+    """
+
+    path: Path
+    changes: list[Change]
+    problem: str = ""
+
+
+def record_manifest(folder: Path, entry: DatasetEntry, path: Path) -> None:
+    """Store the path of the manifest file that defines a dataset. It is not part of the chain.
+
+    Args:
+        folder: the workspace's folder; a path in it is stored relative to it.
+        entry: the dataset.
+        path: the file.
+
+    Raises:
+        OdfError: the path cannot be stored.
+    """
+    path, folder = path.absolute(), folder.absolute()
+    text = path.relative_to(folder) if path.is_relative_to(folder) else path
+    replace_text_file(entry.dataset.folder / _MANIFEST, str(text))
+
+
+def find_manifest(folder: Path, entry: DatasetEntry) -> Path | None:
+    """Return the manifest file that defines a dataset; None if it is unknown or was removed.
+
+    It is the recorded file, or one with the name of the dataset in ``manifests`` or the workspace's folder.
+    """
+    with suppress(OSError, UnicodeDecodeError):
+        recorded = folder / read_small_file(entry.dataset.folder / _MANIFEST).decode()
+        if recorded.is_file():
+            return recorded
+    name = f"{str(entry.alias).replace('/', '-')}.yaml"
+    return next((path for path in (folder / "manifests" / name, folder / name) if path.is_file()), None)
+
+
+def find_manifest_drift(
+    folder: Path, entry: DatasetEntry, datasets: Sequence[DatasetEntry]
+) -> ManifestDrift | None:
+    """Compare a dataset with the manifest file that defines it.
+
+    Settings that the file does not contain are not compared: an update with it would not change them.
+
+    Args:
+        folder: the workspace's folder.
+        entry: the dataset.
+        datasets: all datasets of the workspace.
+
+    Returns:
+        The difference; None if there is none, or no file is known.
+    """
+    path = find_manifest(folder, entry)
+    if path is None:
+        return None
+    try:
+        documents = _split_manifest(_read_manifest(path))
+        defined = [found for _, found in documents if found is not None and _defines(found, entry)]
+        if not defined:
+            return ManifestDrift(path, [], f"it does not define {entry.alias}")
+        (update,) = plan_updates(datasets, defined[:1], None).updates
+    except OdfError as error:
+        return ManifestDrift(path, [], str(error))
+    return ManifestDrift(path, update.changes) if update.changes else None
+
+
+def read_own_manifest(folder: Path, entry: DatasetEntry, datasets: Sequence[DatasetEntry]) -> str | None:
+    """Return the manifest of a dataset as its author wrote it, with comments.
+
+    None if the file is unknown, differs from the dataset, or does not contain its complete definition.
+
+    Args:
+        folder: the workspace's folder.
+        entry: the dataset.
+        datasets: all datasets of the workspace.
+    """
+    path = find_manifest(folder, entry)
+    if path is None or find_manifest_drift(folder, entry, datasets) is not None:
+        return None
+    needed = {kind_of(event) for event in read_definition(entry, datasets).metadata}
+    for text, found in _split_manifest(_read_manifest(path)):
+        if found is not None and _defines(found, entry) and needed <= set(map(kind_of, found.metadata)):
+            return text
+    return None
+
+
+def replace_definition(path: Path, entry: DatasetEntry, definition: str) -> str:
+    """Return the text of a manifest file with another definition of a dataset.
+
+    Other documents of the file are unchanged.
+
+    Args:
+        path: the file.
+        entry: the dataset.
+        definition: the new definition, as YAML.
+
+    Raises:
+        InvalidManifest: the file does not define the dataset.
+        OdfError: the file cannot be read.
+    """
+    documents = _split_manifest(_read_manifest(path))
+    if not any(found is not None and _defines(found, entry) for _, found in documents):
+        raise InvalidManifest(f"the file does not define {entry.alias}", where=str(path))
+    text = definition.removeprefix("---\n").rstrip("\n") + "\n"
+    parts = [text if found is not None and _defines(found, entry) else part for part, found in documents]
+    return "---\n".join(part if part.endswith("\n") or not part else part + "\n" for part in parts)
+
+
+def _read_manifest(path: Path) -> str:
+    try:
+        return read_small_file(path).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidManifest(f"the file cannot be read: {error}", where=str(path)) from None
+
+
+def _split_manifest(text: str) -> list[tuple[str, DatasetSnapshot | None]]:
+    """Return the documents of a manifest, each with the dataset that it defines.
+
+    Raises:
+        InvalidManifest: a document is invalid.
+    """
+    from odf_engine.metadata.yaml import read_manifests  # Deferred: PyYAML is slow to import.
+
+    documents: list[tuple[str, DatasetSnapshot | None]] = []
+    for part in _SEPARATOR.split(text):
+        is_blank = all(line.lstrip().startswith("#") or not line.strip() for line in part.splitlines())
+        documents.append((part, None if is_blank else read_manifests(part, "manifest")[0]))
+    return documents
+
+
+def _defines(snapshot: DatasetSnapshot, entry: DatasetEntry) -> bool:
+    return DatasetAlias.parse(snapshot.name) == entry.alias

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any, Final, Literal, cast
@@ -29,6 +30,7 @@ from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, SetTransform
 from odf_engine.metadata.yaml import snapshot_to_yaml, to_builtins
 from odf_engine.net.urls import redact_url
 from odf_engine.workspace.definition import Change, Update
+from odf_engine.workspace.definition_update import record_manifest
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.follow import exit_code, follow, print_failure
 from odf_tui.cli.output import (
@@ -247,6 +249,13 @@ def _update_json(
     return entry
 
 
+def _record_manifests(workspace: Workspace, files: Mapping[str, Path]) -> None:
+    """Store which files define which datasets. Errors are ignored: the datasets are added."""
+    with suppress(OdfError):
+        for name, path in files.items():
+            record_manifest(workspace.folder, workspace.resolve(name), path)
+
+
 _DOWNLOAD_SECONDS: Final = 60.0
 
 
@@ -296,12 +305,15 @@ def add_verb(
     workspace = open_workspace()
     snapshots: list[DatasetSnapshot] = []
     origins: dict[str, str] = {}
+    files: dict[str, Path] = {}
     for name in manifests:
         for source, text in _read_sources(name, recursive):
             found = _parse_manifests(text, source)
             snapshots.extend(found)
             if _is_url(name):
                 origins.update((snapshot.name, redact_url(name)) for snapshot in found)
+            elif name != "-":
+                files.update((snapshot.name, Path(source)) for snapshot in found)
     if not snapshots:
         raise UsageError("no manifest found", hint="specify YAML files, or a folder with -r")
     if dry_run and not update:
@@ -323,6 +335,8 @@ def add_verb(
             print_json([{"name": name, "status": "added"} for name in changed])
         for name in changed:
             print_note(f"added {name}")
+    if not dry_run:
+        _record_manifests(workspace, files)
     notify_datasets_changed(workspace.folder)
     for snapshot in snapshots:
         foreign = snapshot.name in origins and snapshot.kind is DatasetKind.Root

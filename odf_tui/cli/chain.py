@@ -10,6 +10,7 @@ import click
 
 from odf_engine.errors import BadData, InvalidManifest, NotFound, UsageError
 from odf_engine.identity.multiformats import Multihash
+from odf_engine.workspace.dataset_folders import Rejects, read_rejects
 from odf_tui.cli.output import (
     json_value,
     open_workspace,
@@ -59,6 +60,7 @@ def log_verb(name: str, limit: int | None, kinds: tuple[str, ...], as_at: str | 
         entry, before = at_version(entry, version), version.sequence_number + 1
     dataset = entry.dataset
     blocks = dataset.list_blocks(limit or sys.maxsize, before=before, kinds=event_names)
+    rejects = read_rejects(dataset.folder)
     if options_of().json:
         from odf_engine.metadata.yaml import to_builtins
 
@@ -66,6 +68,7 @@ def log_verb(name: str, limit: int | None, kinds: tuple[str, ...], as_at: str | 
         for row in blocks:
             stored = dataset.block(row.hash)
             plain = to_builtins(stored.block)
+            rejected = rejects.get(str(row.hash))
             document.append(
                 {
                     "hash": stored.hash,
@@ -74,6 +77,7 @@ def log_verb(name: str, limit: int | None, kinds: tuple[str, ...], as_at: str | 
                     "system_time": stored.block.system_time,
                     "block_version": stored.version,
                     "event": plain["event"],
+                    **({"rejected": rejected.rows, "rejects_file": str(rejected.file)} if rejected else {}),
                 }
             )
         print_json(document)
@@ -86,12 +90,16 @@ def log_verb(name: str, limit: int | None, kinds: tuple[str, ...], as_at: str | 
                 row.hash.abbreviated,
                 format_time_seconds(row.system_time),
                 row.kind,
-                row.summary,
+                row.summary + _rejected_text(rejects.get(str(row.hash))),
             ]
             for row in blocks
         ],
         right=["block"],
     )
+
+
+def _rejected_text(rejects: Rejects | None) -> str:
+    return f", {count_of(rejects.rows, 'row')} rejected" if rejects else ""
 
 
 def _parse_event_names(kinds: tuple[str, ...]) -> set[str] | None:

@@ -11,14 +11,14 @@ from typing import Any
 import click
 
 from odf_engine.coordinator.client import Client, read_journal
-from odf_engine.coordinator.protocol import Job, JobChanged, LogLine
+from odf_engine.coordinator.protocol import Job, JobChanged, LogLine, Pull
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.output import open_workspace, options_of, print_json, print_note, print_table, verb
-from odf_tui.text.format import format_count, format_time_seconds
+from odf_tui.text.format import count_of, format_count, format_time_seconds
 from odf_tui.text.job_log_text import log_failure_lines, log_line_text
-from odf_tui.text.job_text import job_seconds
+from odf_tui.text.job_text import job_seconds, known_result
 
 _ENGINE_SERVER_MODULE = "odf_engine.transform.engines.grpc_server"
 
@@ -77,7 +77,7 @@ def jobs_verb(limit: int) -> None:
                 format_count(job.progress.rows),
                 format_time_seconds(job.started),
                 _duration_text(job),
-                job.error.message if job.error else "",
+                job.error.message if job.error else _rejected_text(job),
             ]
             for job in jobs
         ],
@@ -85,7 +85,18 @@ def jobs_verb(limit: int) -> None:
     )
 
 
+def _rejected_rows(job: Job) -> int:
+    result = known_result(job.result, Pull) if job.kind in ("pull", "ingest") and job.result else None
+    return (result.rejected or 0) if result is not None else 0
+
+
+def _rejected_text(job: Job) -> str:
+    rows = _rejected_rows(job)
+    return f"{count_of(rows, 'row', separators=False)} rejected" if rows else ""
+
+
 def _job_json(job: Job) -> dict[str, Any]:
+    rejected = {"rejected": rows} if (rows := _rejected_rows(job)) else {}
     return {
         "id": job.id,
         "kind": job.kind,
@@ -95,6 +106,7 @@ def _job_json(job: Job) -> dict[str, Any]:
         "started": job.started,
         "ended": job.ended,
         "error": job.error,
+        **rejected,
     }
 
 

@@ -17,6 +17,7 @@ from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.ownership_proof import PROOFS_FOLDER
 from odf_engine.metadata import model
 from odf_engine.metadata.model import ExecuteTransform, ExecuteTransformInput, SetTransform
+from odf_engine.workspace.dataset_folders import read_rejects
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.gateway.dataset_reader import WorkspaceEntries
@@ -37,7 +38,7 @@ from odf_tui.state.model import (
     TransactionInput,
 )
 from odf_tui.state.model import BlockSummary as BlockLine
-from odf_tui.text.format import format_count
+from odf_tui.text.format import count_of, format_count
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -335,6 +336,8 @@ class BlockReader(RevisionReader):
         head = f"# {stored.hash}\n# {format_count(stored.size)} bytes\n"
         if stored.unknown:
             head += "# from a newer specification: " + ", ".join(stored.unknown) + "\n"
+        if rejects := read_rejects(entry.dataset.folder).get(str(stored.hash)):
+            head += f"# {count_of(rejects.rows, 'invalid row')} rejected: {rejects.file}\n"
         try:
             transaction, links = (
                 read_transaction(self.workspace, entry, stored),

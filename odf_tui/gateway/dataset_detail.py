@@ -251,7 +251,35 @@ def read_dataset_detail(workspace: Workspace, entry: DatasetEntry) -> DatasetDet
     if columns := _column_facts(state):
         found.append(Section(count_of(len(columns), "column"), tuple(columns)))
     found.append(Section("Identity", tuple(_identity_facts(workspace, entry, state))))
-    return DatasetDetail(tuple(_card_facts(entry, state, names)), tuple(found), _format_yaml(entry, state))
+    card = tuple(_card_facts(entry, state, names))
+    if drift := _drift_facts(workspace, entry):
+        found.insert(0, Section("Manifest", drift))
+        card = (*card[:_DRIFT_POSITION], drift[0], *card[_DRIFT_POSITION:])
+    return DatasetDetail(card, tuple(found), _format_yaml(entry, state))
+
+
+_DRIFT_POSITION: Final = 3
+"""Position in the card: after rows, size and blocks."""
+
+
+def _drift_facts(workspace: Workspace, entry: DatasetEntry) -> tuple[Fact, ...]:
+    """Return how the manifest file of a dataset differs from it; empty if it does not."""
+    from odf_engine.workspace.definition_update import find_manifest_drift
+
+    drift = find_manifest_drift(workspace.folder, entry, workspace.datasets())
+    if drift is None:
+        return ()
+    folder = workspace.folder
+    path = drift.path.relative_to(folder) if drift.path.is_relative_to(folder) else drift.path
+    if drift.problem:
+        return (("manifest", f"{path}: {drift.problem}"),)
+    titles = ", ".join(change.title for change in drift.changes)
+    lines = "\n".join(line for change in drift.changes for line in change.lines)
+    return (
+        ("manifest", f"{path} differs: {titles}"),
+        ("apply it", f"odf add --update {path}; e edits the definition and writes the file"),
+        ("changes", lines),
+    )
 
 
 def _find_disabled_sources(entry: DatasetEntry, state: ChainState) -> list[str]:

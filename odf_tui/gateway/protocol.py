@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -45,6 +45,14 @@ class TableDescription(msgspec.Struct, frozen=True):
     types: Mapping[str, str] = {}
     required: Sequence[str] = ()
     comments: Mapping[str, str] = {}
+
+
+class ManifestChange(NamedTuple):
+    """A manifest file, its text, and its new text."""
+
+    path: Path
+    old: str
+    new: str
 
 
 class FileTimeRange(msgspec.Struct, frozen=True):
@@ -223,6 +231,31 @@ class Gateway(Protocol):
 
     def definition(self, dataset: str) -> str:
         """Return the current definition of a dataset as a manifest (YAML)."""
+        ...
+
+    def record_manifest(self, datasets: Iterable[str], path: Path) -> None:
+        """Store that a manifest file defines these datasets."""
+        ...
+
+    def manifest_change(self, dataset: str, text: str, *, drifted: bool = False) -> ManifestChange | None:
+        """Return the change of the manifest file that defines a dataset to a definition; None for no change.
+
+        Args:
+            dataset: id of the dataset.
+            text: the definition as a manifest.
+            drifted: only if the file differs from the dataset by more than its text.
+
+        Raises:
+            OdfError: the file cannot be read, or no longer defines the dataset.
+        """
+        ...
+
+    def write_manifest(self, change: ManifestChange) -> None:
+        """Write a changed manifest file.
+
+        Raises:
+            OdfError: the file has changed since, or cannot be written.
+        """
         ...
 
     def update(self, dataset: str, path: Path, *, dry_run: bool) -> list[PendingEvent]:

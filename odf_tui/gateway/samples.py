@@ -480,14 +480,18 @@ def write_files(folder: Path) -> None:
 def add_datasets(workspace: Workspace) -> list[DatasetEntry]:
     """Add the datasets of the demo that are missing. Returns all of them, inputs first."""
     from odf_engine.metadata.yaml import read_manifests
+    from odf_engine.workspace.definition_update import record_manifest
 
-    snapshots = []
+    snapshots = {}
     for name in MANIFESTS:
         path = workspace.folder / "manifests" / name
-        snapshots += read_manifests(path.read_text(encoding="utf-8"), str(path))
+        (snapshots[path],) = read_manifests(path.read_text(encoding="utf-8"), str(path))
     names = {str(entry.alias).lower() for entry in workspace.datasets()}
-    workspace.add([snapshot for snapshot in snapshots if snapshot.name.lower() not in names])
-    return [workspace.resolve(snapshot.name) for snapshot in snapshots]
+    workspace.add([snapshot for snapshot in snapshots.values() if snapshot.name.lower() not in names])
+    entries = {path: workspace.resolve(snapshot.name) for path, snapshot in snapshots.items()}
+    for path, entry in entries.items():
+        record_manifest(workspace.folder, entry, path)
+    return list(entries.values())
 
 
 def make_requests(workspace: Workspace, entries: Sequence[DatasetEntry]) -> list[tuple[Request, str]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Final, cast
@@ -15,10 +16,11 @@ from odf_engine.coordinator.protocol import Ingest, Job, JobState, JournalEvent,
 from odf_engine.errors import Conflict, InvalidManifest, NotFound, OdfError
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata import model
+from odf_engine.storage.atomic_files import atomic_file, write_error
 from odf_engine.workspace import trust
 from odf_tui.gateway.block_reader import BlockReader
 from odf_tui.gateway.dataset_reader import DatasetReads, WorkspaceEntries
-from odf_tui.gateway.protocol import WorkerLink
+from odf_tui.gateway.protocol import ManifestChange, WorkerLink
 from odf_tui.gateway.row_reader import RowReader, SqlReader, StatisticsReader, TimelineReader
 from odf_tui.state import saved_session
 from odf_tui.state.job_book import (
@@ -44,8 +46,62 @@ class DatasetEditor(WorkspaceEntries):
             OdfError: a dataset cannot be added.
         """
         entries = self.workspace.add(self._manifests(path))
+        self.record_manifest([str(entry.id) for entry in entries], path)
         notify_datasets_changed(self.folder)
         return {str(entry.id): str(entry.alias) for entry in entries}
+
+    def record_manifest(self, datasets: Iterable[str], path: Path) -> None:
+        """Store that a manifest file defines these datasets. Errors are ignored."""
+        from odf_engine.workspace.definition_update import record_manifest
+
+        with suppress(OdfError):
+            for dataset in datasets:
+                record_manifest(self.folder, self.entry(dataset), path)
+
+    def manifest_change(self, dataset: str, text: str, *, drifted: bool = False) -> ManifestChange | None:
+        """Return the change of the manifest file that defines a dataset to a definition.
+
+        None if no such file is known, or it already has this text.
+
+        Args:
+            dataset: id of the dataset.
+            text: the definition.
+            drifted: only if the file differs from the dataset by more than its text.
+
+        Raises:
+            OdfError: the file cannot be read, or no longer defines the dataset.
+        """
+        from odf_engine.workspace.definition_update import (
+            find_manifest,
+            find_manifest_drift,
+            replace_definition,
+        )
+
+        entry = self.entry(dataset)
+        path = find_manifest(self.folder, entry)
+        if path is None:
+            return None
+        if drifted and find_manifest_drift(self.folder, entry, self.workspace.datasets()) is None:
+            return None
+        new = replace_definition(path, entry, text)
+        old = path.read_text(encoding="utf-8")
+        return None if new == old else ManifestChange(path, old, new)
+
+    def write_manifest(self, change: ManifestChange) -> None:
+        """Write a changed manifest file.
+
+        Raises:
+            Conflict: the file has changed since.
+            OdfError: the file cannot be written.
+        """
+        path = change.path.resolve()  # a symbolic link remains one
+        try:
+            if path.read_text(encoding="utf-8") != change.old:
+                raise Conflict("the file has changed since", where=str(change.path), hint="press e again")
+            with atomic_file(path, path.stat().st_mode & 0o777) as part:
+                part.write_text(change.new, encoding="utf-8")
+        except OSError as error:
+            raise write_error(change.path, error) from error
 
     def _manifests(self, path: Path) -> list[model.DatasetSnapshot]:
         from odf_engine.metadata.yaml import read_manifests
@@ -77,11 +133,14 @@ class DatasetEditor(WorkspaceEntries):
         return snapshots[0].name if derivative else ""
 
     def definition(self, dataset: str) -> str:
-        """Return the current definition of a dataset as a manifest."""
+        """Return the current definition of a dataset as a manifest; as its author wrote it, if possible."""
         from odf_engine.metadata.yaml import snapshot_to_yaml
         from odf_engine.workspace.definition import read_definition
+        from odf_engine.workspace.definition_update import read_own_manifest
 
-        return snapshot_to_yaml(read_definition(self.entry(dataset), self.workspace.datasets()))
+        entry, datasets = self.entry(dataset), self.workspace.datasets()
+        own = read_own_manifest(self.folder, entry, datasets)
+        return own or snapshot_to_yaml(read_definition(entry, datasets))
 
     def update(self, dataset: str, path: Path, *, dry_run: bool) -> list[PendingEvent]:
         """Change the definition of a dataset to that of a manifest.

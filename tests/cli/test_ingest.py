@@ -136,3 +136,31 @@ def test_leaving_while_it_waits_for_more(folder: Path, odf: Odf) -> None:
         assert b"Traceback" not in process.stderr.read()
     assert spools(folder) == []
     assert odf("show", "events", "--json").json["head"] == head
+
+
+def test_invalid_rows_are_listed_or_rejected(folder: Path, odf: Odf) -> None:
+    (folder / "bad.ndjson").write_text(event(20) + "{\n" + event(21, id="many") + event(22))
+    (folder / "bad.csv").write_text("note,id,event_time\nx,23,\ny,many,\nz,24\n")
+    failed = odf("ingest", "events", "bad.csv")
+    assert failed.code == 1
+    assert "bad.csv: 2 invalid rows, the first in line 3, column \"id\": 'many' is not a BIGINT" in failed.err
+    assert "  line 4: 2 values for 3 columns: z,24\n" in failed.err
+    assert "odf config set onBadRows.events reject" in failed.err
+    assert odf("config", "set", "onBadRows.events", "reject").code == 0
+    try:
+        ran = odf("ingest", "events", "bad.ndjson")
+        assert ran.out.startswith("events: 2 rows in ") and ran.out.endswith(", 2 rows rejected\n")
+        (entry,) = odf("ingest", "events", "bad.csv", "--json").json
+        assert (entry["status"], entry["records"], entry["rejected"]) == ("updated", 1, 2)
+    finally:
+        odf("config", "set", "onBadRows.events")
+    newest, before, *_ = odf("jobs", "--json").json
+    assert (newest["rejected"], before["rejected"]) == (2, 2)
+    assert "2 rows rejected" in odf("jobs", "-n", "1").out
+    assert "1 row, 2 rows rejected" in odf("logs", newest["id"]).out
+    block, other = odf("log", "events", "-n", "2", "--json").json
+    assert (block["rejected"], other["rejected"]) == (2, 2)
+    lines = Path(block["rejects_file"]).read_text().splitlines()
+    assert lines[1:] == ["bad.csv,3,id,'many' is not a BIGINT,\"y,many,\"",
+                         'bad.csv,4,,"2 values for 3 columns: z,24","z,24"']  # fmt: skip
+    assert "2 rows rejected" in odf("log", "events", "-n", "1").out

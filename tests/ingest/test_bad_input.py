@@ -183,7 +183,7 @@ merge: {merge}
         ("SELECT * FROM inptu", InvalidQuery, ["`inptu`", "`input`"]),
         ("DROP TABLE input", InvalidQuery, ["SELECT"]),
         ("SELECT CAST(name AS INT) AS n FROM input", BadData,
-         ['cases.csv: line 2, column "name": \'a\' is not an INT', "query"]),
+         ['cases.csv: 2 invalid rows, the first in line 2, column "name": \'a\' is not an INT', "query"]),
         ("SELECT 1 / (id - 2) AS n FROM (SELECT CAST(id AS INT) AS id FROM input)", BadData,
          ["zero"]),
         ("SELECT id AS op FROM input", InvalidSchema, ["column 'op'", "SetVocab", "rename"]),
@@ -301,7 +301,8 @@ JSON_THAT_IS_WRONG: dict[str, list[tuple[str | bytes, list[str]]]] = {
          ['a.json: feature 1, column "id": \'x\' is not a BIGINT']),
     ],
     "NdGeoJson": [
-        (FEATURE + "\n" + FEATURE.replace("Point", "Po\nint"), ["a.json: line 2: invalid JSON"]),
+        (FEATURE + "\n" + FEATURE.replace("Point", "Po\nint"),
+         ["a.json: 2 invalid rows, the first in line 2: invalid JSON"]),
     ],
     "Parquet": [('{"id":1}', ["a.json: the Parquet file cannot be read"])],
     "EsriShapefile": [('{"id":1}', ["a.json: not a zip archive"])],

@@ -47,6 +47,7 @@ from odf_engine.progress import Reporter
 from odf_engine.settings import save, set_value
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.verify.integrity import verify
+from odf_engine.workspace.dataset_folders import read_rejects
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.pulling import Pulled
 from tests.ingest.recorder import Recorder
@@ -545,3 +546,22 @@ def test_an_earlier_snapshot_is_a_change(pushed: Pushed) -> None:
     assert [pushed.push(name).records for name in ("a.ndjson", "a.ndjson")] == [1, 0]
     assert pushed.already_ingested == 1
     assert [pushed.push(name).records for name in ("b.ndjson", "a.ndjson", "b.ndjson")] == [2, 2, 2]
+
+
+def test_invalid_rows_are_listed_or_rejected(pushed: Pushed) -> None:
+    pushed.define(source())
+    pushed.write("a.csv", "at,note,id\n,x,1\n,y,many\n,z,3,4\n,v,\n,w,5\n")
+    error = pushed.refuses(BadData, "a.csv", "3 invalid rows, the first in line 3", "onBadRows.data reject")
+    assert error.excerpt == (
+        "line 3, column \"id\": 'many' is not a BIGINT",
+        "line 4: 4 values for 3 columns: ,z,3,4",
+        'line 5, column "id": no value in a column declared NOT NULL',
+    )
+    (pushed.workspace.odf / "config.yaml").write_text("onBadRows: {'da%': reject}\n")
+    pushed.workspace = Workspace(pushed.workspace.folder)
+    assert pushed.push("a.csv").records == 2
+    assert pushed.rows("id", "note") == [(1, "x"), (5, "w")]
+    (rejects,) = read_rejects(pushed.dataset.folder).values()
+    assert rejects.rows == 3
+    pushed.write("b.ndjson", '{"id": 6, "note": "a", "at": null}\n{"id": "x"}\n{"id": 7, "note": "b"}\n')
+    assert pushed.push("b.ndjson").records == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from zlib import crc32
 
@@ -27,6 +27,7 @@ from odf_engine.coordinator.protocol import (
 )
 from odf_engine.errors import InvalidManifest, OdfError
 from odf_engine.settings import UiConfig
+from odf_tui.gateway.protocol import ManifestChange
 from odf_tui.state.model import DatasetDetail, DatasetRow, PendingEvent, TrustedStep, TrustRequest
 from odf_tui.text.format import Section
 from tests.tui.fake_blocks import FakeBlocks
@@ -178,6 +179,7 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQueries, FakeStatistics, FakeSharing)
         super().__init__()
         self.folder = folder
         self.rows_ = list(rows)
+        self.manifests: dict[str, Path] = {}
         self.known: list[Job] = []
         self.journal: list[JournalEvent] = []
         self.status = WorkerStatus(4711, 1, "0.1.0", "ready", "", 0, 0, 0)
@@ -247,6 +249,19 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQueries, FakeStatistics, FakeSharing)
     def definition(self, dataset: str) -> str:
         """Return YAML with the name of the dataset."""
         return f"name: {self._row(dataset).name}\n"
+
+    def record_manifest(self, datasets: Iterable[str], path: Path) -> None:
+        """Remember the file."""
+        self.manifests |= dict.fromkeys(datasets, path)
+
+    def manifest_change(self, dataset: str, text: str, *, drifted: bool = False) -> ManifestChange | None:
+        """Return the change of the recorded file; with ``drifted``, none."""
+        path = self.manifests.get(dataset)
+        return None if path is None or drifted else ManifestChange(path, path.read_text(), text)
+
+    def write_manifest(self, change: ManifestChange) -> None:
+        """Write the file."""
+        change.path.write_text(change.new)
 
     def update(self, dataset: str, path: Path, *, dry_run: bool) -> list[PendingEvent]:
         """Return one event with the content of the file."""

@@ -23,6 +23,8 @@ from typing import Any
 import pytest
 
 from odf_engine.errors import NotFound, OdfError, UsageError
+from odf_engine.metadata.model import SetTransform, Sql
+from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.app import Workstation
 from odf_tui.features.definitions import manifest_draft
@@ -161,8 +163,13 @@ async def test_a_new_dataset_from_its_template_to_a_changed_definition(
         assert "description: Vessels" in drive.text()
         assert "⏎ appends · e edits again · esc discards" in drive.text()
         await drive.pilot.press("enter")
-        await drive.until(hinted(drive, "appended 1 block to boats"))
+        await drive.until(lambda: "Write the definition to boats.yaml?" in drive.text())
         await drive.settle()
+        assert "⏎ writes it · esc leaves the file unchanged" in drive.text()
+        await drive.pilot.press("enter")
+        await drive.until(hinted(drive, "wrote boats.yaml"))
+        await drive.settle()
+        assert "description: Vessels" in (workspace.folder / "boats.yaml").read_text()
         info = workspace.resolve("boats").dataset.state().info
         assert info is not None and info.description == "Vessels"
 
@@ -295,14 +302,16 @@ async def test_only_what_differs_in_a_definition_is_appended(workspace: Workspac
     typist.next('sed -i "s/name STRING/name STRIN/" "$file"', "true", 'sed -i "s/boats/ships/" "$file"')
     assert await writing.edit("discard") == "discarded the changes to boats"
     assert "boats.yaml is invalid" in writing.texts[0]
-    assert "- name STRIN" in writing.texts[0]
+    assert "name STRIN" in writing.texts[0]
     assert await writing.edit() == "the definition of boats is unchanged"
     await writing.edit("discard")
     assert "the manifest must define boats, and no other dataset" in writing.texts[1]
     assert entry.dataset.head() == head
     # A plan shows what is added and removed; it can be edited again before it is appended.
     typist.next('sed -i "s/Boats in/Ships in/" "$file"', 'sed -i "s/Ships in/Vessels in/" "$file"')
-    assert await writing.edit("edit", "append") == "appended 1 block to boats"
+    assert await writing.edit("edit", "append", "leave") == "appended 1 block to boats"
+    assert "Write the definition to boats.yaml?" in writing.texts[4]
+    assert "+  description: Vessels" in re.sub(r"\+ +d", "+  d", writing.texts[4])
     assert "boats: 1 block to append" in writing.texts[2]
     assert "SetInfo" in writing.texts[3]
     assert "-description: Boats in the harbour" in writing.texts[3].replace("- d", "-d")
@@ -310,6 +319,14 @@ async def test_only_what_differs_in_a_definition_is_appended(workspace: Workspac
     info = entry.dataset.state().info
     assert info is not None
     assert info.description == "Vessels in the harbour"
+    # The file differs now: the card shows it, and the next edit offers to write it again.
+    gateway = WorkspaceGateway(workspace)
+    assert ("manifest", "boats.yaml differs: SetInfo") in gateway.detail(str(entry.id)).facts
+    assert "- description: Vessels" in str(gateway.detail(str(entry.id)).sections[0])
+    typist.next("true")
+    assert await writing.edit("write") == "wrote boats.yaml"
+    assert "description: Vessels in the harbour" in (workspace.folder / "boats.yaml").read_text()
+    assert "manifest" not in dict(gateway.detail(str(entry.id)).facts)
     assert list((workspace.odf / "cache" / "edit").iterdir()) == []
     assert all(call.endswith("/edit/boats.yaml") for call in typist.calls)
 
@@ -413,6 +430,24 @@ def test_the_editor_is_found_and_opened_at_a_line(tmp_path: Path) -> None:
     ]:
         assert " ".join(ExternalEditor(tuple(command.split())).build_command(path, 7)) == opening
     assert ExternalEditor(("vi",)).build_command(path) == ["vi", "/w/m.yaml"]
+
+
+def test_a_derivative_reads_the_selected_dataset(tmp_path: Path) -> None:
+    columns = ["event_time", "id", "no. of boats", *(f"a_long_name_of_a_column_{n}" for n in range(5))]
+    source = manifest_draft.SourceTable("port-haven.air-readings", columns)
+    draft = manifest_draft.create(tmp_path, "derivative", "mine", source)
+    (snapshot,) = read_manifests(draft.text, "draft")
+    (event,) = [each for each in snapshot.metadata if isinstance(each, SetTransform)]
+    assert [(each.dataset_ref, each.alias) for each in event.inputs] == [(source.name, "air_readings")]
+    assert isinstance(event.transform, Sql)
+    first, *lines, last = (event.transform.query or "").splitlines()
+    assert first == "SELECT event_time, id, `no. of boats`, a_long_name_of_a_column_0,"
+    assert (last, len(lines)) == ("FROM air_readings", 2)
+    assert "FROM input" not in draft.text
+    # Without columns, the query of the template reads the dataset.
+    text = manifest_draft.create(tmp_path, "derivative", "x", manifest_draft.SourceTable("a/2024")).text
+    assert "datasetRef: a/2024\n" in text
+    assert "FROM input\n" in text
 
 
 def test_drafts_never_overwrite_files(tmp_path: Path) -> None:

@@ -66,9 +66,10 @@ COLUMNS = {
 }
 
 
-def words(sql: str) -> list[str]:
+def words(sql: str, selected: str = "") -> list[str]:
     """Return the completions at ``|``."""
-    return [word.text for word in complete(sql.replace("|", ""), sql.index("|"), NAMES, COLUMNS).words]
+    found = complete(sql.replace("|", ""), sql.index("|"), NAMES, COLUMNS, selected)
+    return [word.text for word in found.words]
 
 
 def test_datasets_complete_tables_and_columns_complete_expressions() -> None:
@@ -91,6 +92,13 @@ def test_datasets_complete_tables_and_columns_complete_expressions() -> None:
     assert words("SELECT * FROM as_of(as_at(port-haven.s|, 3)") == ["port-haven.stations"]
     assert words("SELECT le| FROM current(tides) WHERE 1")[0] == "level"
     assert words("SELECT t.l| FROM as_at(tides, '2024-03-05') t") == ["level"]
+
+
+def test_columns_of_the_selected_dataset_come_first_before_a_table_is_named() -> None:
+    assert words("SELECT |", "tides")[:3] == ["level", "station", "`opened on`"]
+    assert words("SELECT s|", "port-haven.stations")[0] == "station"
+    assert words("SELECT `o|") == ["`opened on`"]
+    assert "level" not in words("SELECT l| FROM port-haven.stations", "tides")
 
 
 def test_aliases_of_tables() -> None:

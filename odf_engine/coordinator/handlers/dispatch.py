@@ -33,6 +33,7 @@ from odf_engine.coordinator.results import PullResult, VerifyResult
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.storage.scratch import remove_dead_spool
+from odf_engine.workspace.dataset_folders import read_rejects
 
 if TYPE_CHECKING:
     from odf_engine.chain.state import ChainUpdate
@@ -183,7 +184,17 @@ def _pull_result(entry: DatasetEntry, update: ChainUpdate, already_ingested: int
         records=update.records,
         already_ingested=already_ingested or msgspec.UNSET,
         repeated=update.repeated or msgspec.UNSET,
+        rejected=_count_rejected(entry, update.blocks) or msgspec.UNSET,
     )
+
+
+def _count_rejected(entry: DatasetEntry, blocks: int) -> int:
+    """Return the number of rows that were left out of the newest blocks of a dataset."""
+    rejects = read_rejects(entry.dataset.folder)
+    if not rejects or not blocks:
+        return 0
+    newest = map(str, (row.hash for row in entry.dataset.list_blocks(blocks)))
+    return sum(rejects[block].rows for block in newest if block in rejects)
 
 
 def _verify(request: Verify, context: JobContext, reporter: Reporter) -> VerifyResult:

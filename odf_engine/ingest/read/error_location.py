@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from json import JSONDecodeError
@@ -15,11 +16,12 @@ from typing import Any, Final, TextIO
 import pyarrow as pa
 
 from odf_engine.data.arrow_compute import pc
+from odf_engine.data.ddl import type_ddl
 from odf_engine.data.parquet_reader import UNREADABLE, read_bounded, read_parquet_schema
 from odf_engine.errors import BadData, InvalidSchema
 from odf_engine.ingest.read.json_lines import dump, load
-from odf_engine.progress import Reporter
-from odf_engine.spark.errors import RejectedRow
+from odf_engine.progress import Reporter, count_of
+from odf_engine.spark.errors import RejectedRow, with_article
 
 _MAX_SECONDS: Final = 60.0
 _MAX_FIELD: Final = 1 << 26
@@ -62,22 +64,26 @@ def csv_rows(file: TextFile) -> Iterator[tuple[int, list[str]]]:
         csv.Error: the file is not CSV.
         UnicodeDecodeError: the file is not of the encoding.
     """
+    with file.path.open(encoding=file.encoding, newline="") as lines:
+        yield from _parse_csv(_lines(lines), file)
+
+
+def _parse_csv(lines: Iterable[str], file: TextFile) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(_MAX_FIELD)
     long = len(file.separator) > 1
-    with file.path.open(encoding=file.encoding, newline="") as lines:
-        reader = csv.reader(
-            (line.replace(file.separator, _MARK) for line in _lines(lines)) if long else _lines(lines),
-            delimiter=_MARK if long else file.separator,
-            quotechar=file.quote or None,
-            quoting=csv.QUOTE_MINIMAL if file.quote else csv.QUOTE_NONE,
-            escapechar=file.escape if file.quote and file.escape not in ("", file.quote) else None,
-            doublequote=file.escape in ("", file.quote),
-        )
-        line = 1
-        for row in reader:
-            if row:
-                yield line, [value.replace(_MARK, file.separator) for value in row] if long else row
-            line = reader.line_num + 1
+    reader = csv.reader(
+        (line.replace(file.separator, _MARK) for line in lines) if long else lines,
+        delimiter=_MARK if long else file.separator,
+        quotechar=file.quote or None,
+        quoting=csv.QUOTE_MINIMAL if file.quote else csv.QUOTE_NONE,
+        escapechar=file.escape if file.quote and file.escape not in ("", file.quote) else None,
+        doublequote=file.escape in ("", file.quote),
+    )
+    line = 1
+    for row in reader:
+        if row:
+            yield line, [value.replace(_MARK, file.separator) for value in row] if long else row
+        line = reader.line_num + 1
 
 
 def _lines(file: TextIO) -> Iterator[str]:
@@ -133,12 +139,7 @@ def _is_same(text: str, value: str) -> bool:
 def _at_row(error: BadData, file: TextFile, line: int, row: list[str]) -> BadData:
     where = f"{file.name}: line {line}"
     if not isinstance(error, RejectedRow) or (error.value is None and error.column is None):
-        values = "1 value" if len(row) == 1 else f"{len(row)} values"
-        return BadData(
-            f"{values} for {len(file.columns)} columns: {shorten(file.separator.join(row))}",
-            where=where,
-            hint="check the row, and read.separator and read.quote in the manifest",
-        )
+        return BadData(_wrong_length(row, file), where=where, hint=RAGGED_HINT)
     column = error.column
     if column is None and error.value is not None:
         at = next(at for at, text in enumerate(row) if _is_same(text, error.value))
@@ -146,8 +147,52 @@ def _at_row(error: BadData, file: TextFile, line: int, row: list[str]) -> BadDat
     where += f', column "{column}"' if column else ""
     named = [text.casefold() for text in row] == [name.casefold() for name in file.columns]
     if named and not file.header:
-        return _bad_value(error, where, "set read.header to true: the line contains the column names")
-    return _bad_value(error, where, None)
+        return bad_value(error, where, "set read.header to true: the line contains the column names")
+    return bad_value(error, where, None)
+
+
+RAGGED_HINT: Final = "check the row, and read.separator and read.quote in the manifest"
+
+
+def _wrong_length(row: list[str], file: TextFile) -> str:
+    values = count_of(len(row), "value")
+    return f"{values} for {len(file.columns)} columns: {shorten(file.separator.join(row))}"
+
+
+def describe_csv_record(record: str, file: TextFile) -> tuple[str | None, str]:
+    """Return the reason why Spark cannot parse a record of a CSV file; the column is never known.
+
+    Args:
+        record: the record as :meth:`odf_engine.spark.text_files.RecordLines.number_csv` writes it.
+        file: the file.
+    """
+    text = record.partition(file.separator)[2]
+    try:
+        _, row = next(_parse_csv(text.splitlines(keepends=True), file), (0, []))
+    except csv.Error as error:
+        return None, f"invalid CSV: {error}"
+    return None, _wrong_length(row, file)
+
+
+def describe_json_record(record: str, schema: pa.Schema | None) -> tuple[str | None, str]:
+    """Return the column with a value of another type, if it is found, and the reason.
+
+    Args:
+        record: a JSON object that does not match the schema.
+        schema: the columns that were read.
+    """
+    with suppress(ValueError, RecursionError):
+        values = {name.casefold(): value for name, value in load(record).items()}
+        for field in schema or ():
+            value = values.get(field.name.casefold())
+            nested = pa.types.is_nested(field.type)
+            wanted = dict if pa.types.is_struct(field.type) or pa.types.is_map(field.type) else list
+            if nested and value is not None and not isinstance(value, wanted):
+                return (
+                    field.name,
+                    f"'{shorten(_json_text(value))}' is not {with_article(type_ddl(field.type))}",
+                )
+    return None, "a value does not match the declared type"
 
 
 def explain_json(error: BadData, file: TextFile, reporter: Reporter, place: Callable[[int], str]) -> BadData:
@@ -176,7 +221,7 @@ def explain_parquet(error: BadData, path: Path, name: str, reporter: Reporter) -
         except (*UNREADABLE, InvalidSchema):
             row = None
         if row is not None:
-            return _bad_value(error, f'{name}: row {row:,}, column "{error.column}"', None)
+            return bad_value(error, f'{name}: row {row:,}, column "{error.column}"', None)
     return BadData(error.message, where=where, hint=error.hint)
 
 
@@ -213,7 +258,7 @@ def _line_problem(line: str, where: str, error: BadData) -> BadData | None:
     if not isinstance(error, RejectedRow):
         return None
     column = _json_column(row, error)
-    return _bad_value(error, f'{where}, column "{column}"', None) if column is not None else None
+    return bad_value(error, f'{where}, column "{column}"', None) if column is not None else None
 
 
 def _json_column(row: dict[str, Any], error: RejectedRow) -> str | None:
@@ -258,14 +303,13 @@ def _json_text(value: Any) -> str:
     return value if isinstance(value, str) else dump(value)
 
 
-def _bad_value(error: BadData, where: str, hint: str | None) -> BadData:
+def bad_value(error: BadData, where: str, hint: str | None = None) -> BadData:
     """Return the error for an invalid value at a location."""
     if not isinstance(error, RejectedRow) or error.value is None:
         return BadData(error.message, where=where, hint=hint or error.hint)
     wanted = error.expected or "value of its type"
-    article = "an" if wanted[0] in "AEIOU" else "a"
     hint = hint or _advice(error.value, wanted) or error.hint
-    message = f"'{shorten(error.value)}' is not {article} {wanted}"
+    message = f"'{shorten(error.value)}' is not {with_article(wanted)}"
     if error.where is not None:  # The location in the query that converts the value.
         message += f" ({error.where})"
     return BadData(message, where=where, hint=hint)

@@ -48,7 +48,17 @@ class JsonSource(NamedTuple):
             raise undecodable_error(self.path, self.name, self.encoding) from None
 
 
-def array_to_lines(source: JsonSource, sub_path: str | None, target: Path, reporter: Reporter) -> None:
+OnInvalid = Callable[[int, BadData], None]
+"""Receives the number of an element that cannot be converted, from 1, and the error."""
+
+
+def array_to_lines(
+    source: JsonSource,
+    sub_path: str | None,
+    target: Path,
+    reporter: Reporter,
+    on_invalid: OnInvalid | None = None,
+) -> None:
     """Write the objects of an array as lines.
 
     Args:
@@ -56,52 +66,71 @@ def array_to_lines(source: JsonSource, sub_path: str | None, target: Path, repor
         sub_path: path of the array, such as ``a.b.c``; None if it is the document.
         target: the file to write.
         reporter: receives the number of bytes, and cancels the conversion.
+        on_invalid: makes the line of an invalid element blank, instead of an error.
 
     Raises:
         BadData: the document is not JSON (``where`` has the line), has no such array, or an element is not
             an object.
     """
-    _convert(source, sub_path.split(".") if sub_path else [], target, reporter, _object_line)
+    _convert(source, sub_path.split(".") if sub_path else [], target, reporter, _object_line, on_invalid)
 
 
-def features_to_lines(source: JsonSource, target: Path, reporter: Reporter, *, with_id: bool = False) -> None:
+def features_to_lines(
+    source: JsonSource,
+    target: Path,
+    reporter: Reporter,
+    on_invalid: OnInvalid | None = None,
+    *,
+    with_id: bool = False,
+) -> None:
     """Write the features of a GeoJSON FeatureCollection as lines: properties, and ``geometry`` as text.
 
     Args:
         source: the document.
         target: the file to write.
         reporter: receives the number of bytes, and cancels the conversion.
+        on_invalid: makes the line of an invalid feature blank, instead of an error.
         with_id: write the id of a feature as ``id``, unless it has a property of this name.
 
     Raises:
         BadData: the document is not a FeatureCollection, or a feature has no properties or geometry.
     """
     features = _FeatureLines(with_id)
-    _convert(source, ["features"], target, reporter, features.line)
+    _convert(source, ["features"], target, reporter, features.line, on_invalid)
     features.report(source.name, reporter)
 
 
 def feature_lines_to_lines(
-    source: JsonSource, target: Path, reporter: Reporter, *, with_id: bool = False
+    source: JsonSource,
+    target: Path,
+    reporter: Reporter,
+    on_invalid: OnInvalid | None = None,
+    *,
+    with_id: bool = False,
 ) -> None:
     """Write newline-delimited GeoJSON features as lines like those of :func:`features_to_lines`.
 
     Raises:
         BadData: a line is not a feature.
     """
-    size = 0
+    size = count = 0
     features = _FeatureLines(with_id)
+
+    def convert(line: str, where: str) -> bytes:
+        try:
+            _decoder.decode(line)
+        except (ValueError, RecursionError) as error:
+            raise BadData(f"invalid JSON: {error}", where=where) from None
+        return features.line(line, where)
+
     with source.opened() as lines, target.open("wb") as file:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             reporter.raise_if_cancelled()
+            count += 1
             where = f"{source.name}: line {number}"
-            try:
-                _decoder.decode(line)
-            except (ValueError, RecursionError) as error:
-                raise BadData(f"invalid JSON: {error}", where=where) from None
-            size += file.write(features.line(line.strip(), where))
+            size += file.write(_convert_element(convert, line.strip(), where, count, on_invalid))
             reporter.set_amounts(bytes=size)
     features.report(source.name, reporter)
 
@@ -257,15 +286,30 @@ def _convert(
     target: Path,
     reporter: Reporter,
     form: Callable[[str, str], bytes],
+    on_invalid: OnInvalid | None,
 ) -> None:
     size = 0
     with source.opened() as text, target.open("wb") as file:
         document = _Document(text, source.name)
-        for part, line in _elements(document, keys, keys):
+        for number, (part, line) in enumerate(_elements(document, keys, keys), 1):
             reporter.raise_if_cancelled()
-            size += file.write(form(part, f"{source.name}: line {line}"))
+            where = f"{source.name}: line {line}"
+            size += file.write(_convert_element(form, part, where, number, on_invalid))
             reporter.set_amounts(bytes=size)
         document.end()
+
+
+def _convert_element(
+    form: Callable[[str, str], bytes], part: str, where: str, number: int, on_invalid: OnInvalid | None
+) -> bytes:
+    """Return the line of an element; a blank line if it is invalid and ``on_invalid`` receives it."""
+    try:
+        return form(part, where)
+    except BadData as error:
+        if on_invalid is None:
+            raise
+        on_invalid(number, error)
+        return b"\n"
 
 
 def _elements(document: _Document, keys: list[str], all_keys: list[str]) -> Iterator[tuple[str, int]]:

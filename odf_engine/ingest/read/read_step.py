@@ -19,6 +19,8 @@ from odf_engine.errors import BadData, InvalidSchema, Unsupported
 from odf_engine.ingest.prep_step import Limits, PreparedFile
 from odf_engine.ingest.read.error_location import (
     TextFile,
+    describe_csv_record,
+    describe_json_record,
     explain_json,
     explain_parquet,
     header_of,
@@ -96,11 +98,15 @@ class ReadPlan:
         frame: its rows, in order; nothing has run yet.
         columns: as declared in the manifest; None if they are inferred.
         explain: adds the location in the file to an error of reading the rows.
+        place: names the record of a line in messages.
+        describe: returns the column, if known, and the reason why a record cannot be parsed.
     """
 
     frame: DataFrame
     columns: pa.Schema | None
     explain: Callable[[BadData], BadData]
+    place: Callable[[int], str] = "line {}".format
+    describe: Callable[[str], tuple[str | None, str]] = lambda record: (None, "invalid record")
 
 
 def read(
@@ -153,7 +159,7 @@ def read(
         lines = _json_lines(step, prepared, job, reporter, feature_ids)
     # Without a declaration, a column that the file lacks is null in all rows.
     compare = compare_keys or (None if declared is None else _compare_keys)
-    return _read_lines(session, lines, columns, job, reporter, compare)
+    return _read_lines(session, lines, columns, prepared, job, reporter, compare)
 
 
 def declared_columns(step: ReadStep) -> pa.Schema | None:
@@ -204,8 +210,16 @@ def _read_csv(
         scratch=job,
         name=prepared.name,
         reporter=reporter,
+        selected=prepared.selected,
+        lines=prepared.lines,
+        names=file.columns,
     )
-    return ReadPlan(frame, columns, lambda error: locate_csv_error(error, file, reporter))
+    return ReadPlan(
+        frame,
+        columns,
+        lambda error: locate_csv_error(error, file, reporter),
+        describe=partial(describe_csv_record, file=file),
+    )
 
 
 def csv_file(step: Csv, prepared: PreparedFile) -> TextFile:
@@ -326,11 +340,11 @@ def _json_lines(
     source, path = JsonSource(prepared.path, prepared.name, encoding), job / "lines"
     file = TextFile(path, prepared.name, encoding="utf-8")
     if isinstance(step, Json):
-        array_to_lines(source, step.sub_path, path, reporter)
+        array_to_lines(source, step.sub_path, path, reporter, prepared.on_invalid)
         plain = NdJson(date_format=step.date_format, timestamp_format=step.timestamp_format)
         return _Lines(file, plain, lambda line: f"object {line}")
     convert = features_to_lines if isinstance(step, GeoJson) else feature_lines_to_lines
-    convert(source, path, reporter, with_id=feature_ids)
+    convert(source, path, reporter, prepared.on_invalid, with_id=feature_ids)
     return _Lines(file, NdJson(), lambda line: f"feature {line}")
 
 
@@ -347,6 +361,7 @@ def _read_lines(
     session: SparkSession,
     lines: _Lines,
     columns: pa.Schema | None,
+    prepared: PreparedFile,
     job: Path,
     reporter: Reporter,
     compare_keys: CompareKeys | None,
@@ -366,13 +381,21 @@ def _read_lines(
             name=file.name,
             reporter=reporter,
             on_keys=compare,
+            selected=prepared.selected,
+            lines=prepared.lines,
         )
     except RejectedRow as error:
         raise explain_json(error, file, reporter, lines.place) from None
     if schema is None and not frame.columns:
         reporter.log(f"{file.name}: no objects and no declared columns", "warning")
         return None
-    return ReadPlan(frame, columns, lambda error: explain_json(error, file, reporter, lines.place))
+    return ReadPlan(
+        frame,
+        columns,
+        lambda error: explain_json(error, file, reporter, lines.place),
+        lines.place,
+        partial(describe_json_record, schema=schema),
+    )
 
 
 def _compare_keys(file: TextFile, reporter: Reporter, keys: Mapping[str, int]) -> None:

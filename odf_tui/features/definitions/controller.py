@@ -33,6 +33,7 @@ _KINDS: Final = (
     ("derivative", "d", "a derivative dataset: a query over other datasets"),
     ("manifest", "m", "from an existing manifest file"),
 )
+_SYSTEM_COLUMNS: Final = ("offset", "op", "system_time")
 _NEXT: Final = {"root": ": p pulls it", "push": ": p shows how to push into it"}
 
 _APPLIED: Final = ("append", "flush", "rebuild")
@@ -54,6 +55,8 @@ _FLUSH: Final[Answer] = ("flush", ("f",), "flushes")
 _REBUILD: Final[Answer] = ("rebuild", ("r",), "rebuilds")
 _ADD_COLUMNS: Final[Answer] = ("append", ("enter",), "adds them")
 _LEAVE: Final[Answer] = ("leave", ("escape", "q"), "cancels")
+_WRITE: Final[Answer] = ("write", ("enter",), "writes it")
+_KEEP_FILE: Final[Answer] = ("leave", ("escape", "q"), "leaves the file unchanged")
 _DISCARD_CHANGES: Final[Answer] = ("discard", ("escape", "q"), "discards")
 
 
@@ -101,8 +104,19 @@ class DefinitionsController(Controller):
     async def _add_from_template(self, template: str) -> None:
         name = await self._ask_name(manifest_draft.find_unused_name(self._dataset_names()))
         if name:
-            draft = await asyncio.to_thread(manifest_draft.create, self.gateway.folder, template, name)
+            source = await asyncio.to_thread(self._selected_table) if template == "derivative" else None
+            draft = await asyncio.to_thread(
+                manifest_draft.create, self.gateway.folder, template, name, source
+            )
             await self._add_draft(draft, template)
+
+    def _selected_table(self) -> manifest_draft.SourceTable | None:
+        """Return the selected dataset as the input of a new one."""
+        row = self.state.row
+        if row is None or row.missing:
+            return None
+        names = [name for name, _ in self.gateway.columns(row.id)]
+        return manifest_draft.SourceTable(row.name, [each for each in names if each not in _SYSTEM_COLUMNS])
 
     async def _add_from_data_file(self) -> None:
         """Add a dataset with a manifest inferred from the first rows of a data file."""
@@ -190,6 +204,7 @@ class DefinitionsController(Controller):
                 path = await asyncio.to_thread(
                     manifest_draft.rename_after_dataset, draft.path, next(iter(names.values()))
                 )
+                await asyncio.to_thread(self.gateway.record_manifest, names, path)
                 self._added(names, f" ({path.name}){_NEXT.get(template, '')}{_describe_plan(plan)}")
                 return
         await self._keep_or_discard(draft.path, discard=answer == "discard")
@@ -241,6 +256,31 @@ class DefinitionsController(Controller):
                 line = None if position is None else position.line
         await asyncio.to_thread(manifest_draft.discard, draft.path)
         self._report_changes(row, changes, answer)
+        if answer in (*_APPLIED, "nothing"):
+            await self._offer_manifest(row, text, drifted=answer == "nothing")
+
+    async def _offer_manifest(self, row: DatasetRow, text: str, *, drifted: bool) -> None:
+        """Offer to write a definition into the manifest file of its dataset.
+
+        Args:
+            row: the dataset.
+            text: its definition.
+            drifted: only if the file differs from the dataset by more than its text.
+        """
+        from odf_tui.features.definitions.manifest_dialogs import manifest_change_lines
+
+        try:
+            change = await asyncio.to_thread(self.gateway.manifest_change, row.id, text, drifted=drifted)
+            if change is None:
+                return
+            path = self._relative_path(change.path)
+            lines = manifest_change_lines(change.old, change.new)
+            if await self._decide(f"Write the definition to {path}?", lines, (_WRITE, _KEEP_FILE)) == "write":
+                await asyncio.to_thread(self.gateway.write_manifest, change)
+                self.host.notice(f"wrote {path}")
+                self.state.datasets_outdated.send(None)
+        except OdfError as error:
+            self.host.notice(f"the manifest was not written: {error}", "warn")
 
     async def _decide_on_changes(
         self, row: DatasetRow, changes: Sequence[PendingEvent], plan: ValidateResult | None

@@ -165,6 +165,14 @@ def change_lines(changes: Sequence[PendingEvent]) -> list[list[Span]]:
     return lines
 
 
+def manifest_change_lines(old: str, new: str) -> list[list[Span]]:
+    """Return the changed lines of a manifest file with their context."""
+    from difflib import unified_diff
+
+    lines = list(unified_diff(old.splitlines(), new.splitlines(), lineterm=""))[2:]
+    return change_lines([PendingEvent("Changes of the file", tuple(lines))])
+
+
 def read_manifest_text(path: Path) -> str:
     """Return the text of a file. Invalid bytes are replaced; an unreadable file is empty."""
     try:

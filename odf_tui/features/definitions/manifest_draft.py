@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Collection, Iterator
 from itertools import count
 from pathlib import Path
@@ -17,6 +18,19 @@ TEMPLATES: Final = {"root": ROOT, "push": PUSH, "derivative": DERIVATIVE}
 
 _NAME: Final = "my.dataset"
 _UNSAFE: Final = re.compile(r"[^\w.-]+")
+
+
+_PLAIN: Final = re.compile(r"[A-Za-z_]\w*")
+_SAMPLE_QUERY: Final = re.compile(r"SELECT event_time, id, amount\n +FROM \w+\n +WHERE amount > 0\n")
+_INDENT: Final = "\n" + " " * 10
+_QUERY_WIDTH: Final = 70
+
+
+class SourceTable(msgspec.Struct, frozen=True):
+    """A dataset that a query reads: its name, and its columns without those that every dataset has."""
+
+    name: str
+    columns: list[str] = []
 
 
 class ManifestDraft(msgspec.Struct, frozen=True):
@@ -49,13 +63,36 @@ def find_unused_name(used: Collection[str]) -> str:
     return next(name for name in _numbered(_NAME) if name not in names)
 
 
-def create(folder: Path, template: str, name: str) -> ManifestDraft:
+def create(folder: Path, template: str, name: str, source: SourceTable | None = None) -> ManifestDraft:
     """Write a manifest from a template, a key of :data:`TEMPLATES`, into a folder; see :func:`write`.
+
+    Args:
+        folder: the workspace.
+        template: the template.
+        name: name of the dataset.
+        source: the input of a derivative dataset.
 
     Raises:
         OdfError: the folder is not writable.
     """
-    return write(folder, f"new-{template}", TEMPLATES[template].replace("NAME", name))
+    text = TEMPLATES[template]
+    if template == "derivative" and source is not None:
+        text = _with_input(text, source)
+    return write(folder, f"new-{template}", text.replace("NAME", name))
+
+
+def _with_input(text: str, source: SourceTable) -> str:
+    """Return the template of a derivative dataset with an input, and a query of all its columns."""
+    alias = re.sub(r"\W+", "_", source.name.rpartition("/")[2].rpartition(".")[2]).strip("_")
+    if not _PLAIN.fullmatch(alias):
+        alias = "input"
+    text = re.sub(r"(?<![\w.])input\b", alias, text.replace("com.example.input", source.name))
+    if not source.columns:
+        return text
+    names = [each if _PLAIN.fullmatch(each) else f"`{each.replace('`', '``')}`" for each in source.columns]
+    lines = textwrap.wrap(", ".join(names), _QUERY_WIDTH, break_long_words=False, break_on_hyphens=False)
+    query = (_INDENT + " " * len("SELECT ")).join(lines)
+    return _SAMPLE_QUERY.sub(lambda match: f"SELECT {query}{_INDENT}FROM {alias}\n", text, count=1)
 
 
 def write(folder: Path, stem: str, text: str) -> ManifestDraft:

@@ -125,6 +125,8 @@ class SqlController(Controller):
                 panel = await self._open_panel(self._text or self._first_query())
             finally:
                 self._opening = False
+        row = self.state.row
+        panel.selected = row.name if row is not None and not row.missing else ""
         self.host.set_focus(panel.editor)
         self._pane.view.set_active(False)
         self._show_state()

@@ -113,7 +113,7 @@ class Proposals(msgspec.Struct, frozen=True):
         return ""
 
 
-def complete(sql: str, at: int, datasets: Sequence[str], columns: Columns) -> Proposals:
+def complete(sql: str, at: int, datasets: Sequence[str], columns: Columns, selected: str = "") -> Proposals:
     """Return the completions at the cursor.
 
     Args:
@@ -121,6 +121,7 @@ def complete(sql: str, at: int, datasets: Sequence[str], columns: Columns) -> Pr
         at: number of characters before the cursor.
         datasets: the names of all datasets.
         columns: the columns of those datasets whose columns were read.
+        selected: the dataset whose columns are proposed first as long as the query reads no table.
     """
     before = sql[:at]
     opened = _open_quote(before)
@@ -134,14 +135,14 @@ def complete(sql: str, at: int, datasets: Sequence[str], columns: Columns) -> Pr
         return Proposals(start, at, tuple(words[:MAX_PROPOSALS]))
     if opened is not None:
         rest = before[:opened] + sql[at:]
-        words = _ranked(before[opened + 1 :], _columns(rest, columns), quoted=True)
+        words = _ranked(before[opened + 1 :], _columns(rest, columns, selected), quoted=True)
         return Proposals(opened, at, tuple(words[:MAX_PROPOSALS]))
     word = _WORD.search(before)
     begin = word.start() if word else at
     typed = before[begin:]
     if before[begin - 1 : begin] == ".":
         return Proposals(begin, at, tuple(_ranked(typed, _columns_of(sql, begin, columns))[:MAX_PROPOSALS]))
-    words = _ranked(typed, _columns(sql, columns))
+    words = _ranked(typed, _columns(sql, columns, selected))
     words += _ranked(typed, ((name, "table") for name in aliases(sql)))
     words += _ranked(typed, ((f"{name}(", "function") for name in FUNCTIONS)) if typed else []
     words += _ranked(typed, ((name, "") for name in KEYWORDS))
@@ -211,11 +212,15 @@ def _cte_names(sql: str) -> Iterator[tuple[str, str]]:
         yield match[1], "CTE"
 
 
-def _columns(sql: str, columns: Columns) -> Iterator[tuple[str, str]]:
-    """Yield the columns of all tables of a query, each name once."""
+def _columns(sql: str, columns: Columns, selected: str) -> Iterator[tuple[str, str]]:
+    """Yield the columns of all tables of a query, each name once.
+
+    For a query without tables, those of the selected dataset, then those of the other datasets.
+    """
     seen: set[str] = set()
-    for table in table_names(sql):
-        for name, kind in columns.get(table.name.casefold(), ()):
+    tables = [table.name for table in table_names(sql)] or [selected, *columns]
+    for table in tables:
+        for name, kind in columns.get(table.casefold(), ()):
             if name.casefold() not in seen:
                 seen.add(name.casefold())
                 yield name, kind
@@ -535,6 +540,7 @@ class SqlPanel(Vertical):
         super().__init__(id="sql-panel")
         self._text = text
         self.datasets: list[str] = []
+        self.selected = ""  # the dataset whose columns are proposed before a table is named
         self.columns: dict[str, list[tuple[str, str]]] = {}
         self._completes_later = False  # whether to complete once all columns are read
 
@@ -646,12 +652,15 @@ class SqlPanel(Vertical):
             self._show_completions()
 
     def _unread_datasets(self) -> list[str]:
-        """Return the datasets of the query whose columns are not read yet."""
+        """Return the datasets of the query, or else the selected one, whose columns are not read yet."""
         read = datasets_in(self.editor.text, self.datasets)
+        if not read and self.selected and not table_names(self.editor.text):
+            read = [self.selected]
         return [name for name in read if name.casefold() not in self.columns]
 
     def _proposals(self) -> Proposals:
-        return complete(self.editor.text, self.editor.cursor_index, self.datasets, self.columns)
+        editor = self.editor
+        return complete(editor.text, editor.cursor_index, self.datasets, self.columns, self.selected)
 
     def _show_completions(self) -> None:
         found = self._proposals()

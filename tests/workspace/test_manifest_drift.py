@@ -1,0 +1,95 @@
+"""Manifest files of datasets: where they are, how they differ, how they are rewritten."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from odf_engine.errors import InvalidManifest
+from odf_engine.metadata.yaml import read_manifests
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.definition_update import (
+    ManifestDrift,
+    find_manifest,
+    find_manifest_drift,
+    read_own_manifest,
+    record_manifest,
+    replace_definition,
+)
+from odf_engine.workspace.workspace import Workspace
+
+MANIFEST = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Root
+  metadata:
+    - kind: SetInfo
+      description: {text}
+"""
+
+
+def drift_of(workspace: Workspace, entry: DatasetEntry) -> ManifestDrift | None:
+    return find_manifest_drift(workspace.folder, entry, workspace.datasets())
+
+
+def test_manifest_files(workspace: Workspace) -> None:
+    folder = workspace.folder
+    texts = MANIFEST.format(name="a", text="x"), MANIFEST.format(name="b", text="y")
+    both = "---\n".join(("# Two datasets\n", *texts))
+    a, b = workspace.add(read_manifests(both, "both"))
+    assert (find_manifest(folder, a), drift_of(workspace, a)) == (None, None)
+    # A file with the name of the dataset, then the recorded one.
+    named, path = folder / "a.yaml", folder / "all.yaml"
+    named.write_text(MANIFEST.format(name="a", text="x"))
+    assert find_manifest(folder, a) == named
+    path.write_text(both)
+    record_manifest(folder, a, path)
+    record_manifest(folder, b, path)
+    assert (a.dataset.folder / "info" / "manifest").read_text() == "all.yaml"
+    assert (find_manifest(folder, a), drift_of(workspace, a)) == (path, None)
+
+    # The manifest as it was written, unless the chain has other events too.
+    assert read_own_manifest(folder, a, workspace.datasets()) == texts[0]
+    more = texts[0] + "    - {kind: SetLicense, shortName: X, name: Y, websiteUrl: 'x:y'}"
+    workspace.update(read_manifests(more, "more"))
+    assert drift_of(workspace, a) is None
+    assert read_own_manifest(folder, a, workspace.datasets()) is None
+    assert read_own_manifest(folder, b, workspace.datasets()) == texts[1]
+
+    # The file changes: the change is that of an update.
+    path.write_text(both.replace("description: y", "description: z"))
+    assert drift_of(workspace, a) is None
+    drift = drift_of(workspace, b)
+    assert drift is not None
+    assert (drift.path, [each.title for each in drift.changes], drift.problem) == (path, ["SetInfo"], "")
+    changed = [line for line in drift.changes[0].lines if line[0] in "+-"]
+    assert changed == ["- description: y", "+ description: z"]
+    # The definition is written into its document only.
+    text = replace_definition(path, b, MANIFEST.format(name="b", text="y") + "# Mine")
+    assert text == both + "# Mine\n"
+
+    # Files that do not define the dataset, or cannot be read.
+    path.write_text(MANIFEST.format(name="c", text="x"))
+    assert drift_of(workspace, a) == ManifestDrift(path, [], "it does not define a")
+    with pytest.raises(InvalidManifest, match="does not define a"):
+        replace_definition(path, a, "")
+    path.write_text("kind: {")
+    drift = drift_of(workspace, a)
+    assert drift is not None
+    assert "manifest:" in drift.problem
+    path.unlink()
+    assert find_manifest(folder, a) == named
+    assert find_manifest(folder, b) is None
+
+
+def test_files_in_other_folders(workspace: Workspace, tmp_path: Path) -> None:
+    (a,) = workspace.add(read_manifests(MANIFEST.format(name="a", text="x"), "a"))
+    path = tmp_path / "elsewhere" / "a.yaml"
+    path.parent.mkdir()
+    path.write_text(MANIFEST.format(name="a", text="z"))
+    record_manifest(workspace.folder, a, path)
+    assert find_manifest(workspace.folder, a) == path
+    assert drift_of(workspace, a) is not None
