@@ -1,0 +1,46 @@
+"""MenuController: the menus of a dataset and of the workspace, each with its actions on one key."""
+
+from __future__ import annotations
+
+from odf_tui.actions.model import key_name
+from odf_tui.services.controller import Controller
+from odf_tui.text.format import printable
+from odf_tui.widgets.choice_list import Choice
+from odf_tui.widgets.dialogs import PickerDialog
+
+
+class MenuController(Controller):
+    """Opens the menus. Unavailable actions are listed with the reason."""
+
+    def open_dataset_menu(self) -> None:
+        """List more actions for the selected dataset."""
+        row = self.state.row
+        if row is not None:
+            self._open("dataset_menu", row.name)
+
+    def open_workspace_menu(self) -> None:
+        """List the actions for the workspace."""
+        self._open("workspace_menu", f"Workspace {self.gateway.folder.name}")
+
+    def _open(self, menu: str, title: str) -> None:
+        situation = self.host.situation()
+        choices: list[Choice] = []
+        for action in self.host.keys.actions:
+            if action.menu == menu:
+                refusal = action.guard(situation)
+                key = action.menu_key
+                choices.append(
+                    Choice(
+                        action.id,
+                        action.title,
+                        (key,),
+                        key_name(key),
+                        refusal or "",
+                        disabled=refusal is not None,
+                    )
+                )
+        self.host.open(PickerDialog(printable(title), choices, typing=False), self._perform)
+
+    def _perform(self, action: str | None) -> None:
+        if action is not None:
+            self.host.perform(action)
