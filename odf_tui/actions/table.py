@@ -188,7 +188,7 @@ def _pull_guard(situation: Situation) -> str | None:
     if row.diverged:
         return f"input {row.diverged[0]} was reset or replaced: press D to rebuild {row.name}"
     if not (row.polls or row.derivative) and row.push_sources:
-        return f"{row.name} has no polling source: , i pushes rows into it"
+        return f"{row.name} has no polling source: press , i to push rows"
     if not (row.polls or row.derivative):
         return f"{row.name} has no source: press e to edit its definition"
     return _running_pull_guard(situation)
@@ -478,7 +478,7 @@ def _unused_guard(situation: Situation) -> str | None:
     if refusal := require_dataset(situation):
         return refusal
     job = situation.dataset_job
-    return f"a {job.kind} of {job.target} is active: x cancels it" if job is not None else None
+    return f"a {job.kind} of {job.target} is active: press x to cancel it" if job is not None else None
 
 
 def _pull_options_guard(situation: Situation) -> str | None:
@@ -486,7 +486,7 @@ def _pull_options_guard(situation: Situation) -> str | None:
     if row is not None and row.diverged and not row.has_pull_remote and not row.missing:
         return _running_pull_guard(situation)  # the form can rebuild it
     if row is not None and row.untrusted and not row.has_pull_remote and not row.derivative:
-        return f"{row.name} is untrusted: t shows what it runs"
+        return f"{row.name} is untrusted: press t to review it"
     return _pull_guard(situation)
 
 
@@ -497,9 +497,9 @@ def _ingest_guard(situation: Situation) -> str | None:
     if row.has_pull_remote:
         return f"{row.name} is pulled from a remote: rows are pushed there"
     if not row.push_sources:
-        return f"{row.name} has no push source: e adds one to its definition"
+        return f"{row.name} has no push source: press e to add one"
     if row.untrusted:
-        return f"{row.name} is untrusted: t shows what it runs"
+        return f"{row.name} is untrusted: press t to review it"
     return None
 
 

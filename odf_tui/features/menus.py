@@ -6,7 +6,7 @@ from odf_tui.actions.model import key_name
 from odf_tui.services.controller import Controller
 from odf_tui.text.format import printable
 from odf_tui.widgets.choice_list import Choice
-from odf_tui.widgets.dialogs import PickerDialog
+from odf_tui.widgets.form import DescribedPicker
 
 
 class MenuController(Controller):
@@ -24,22 +24,21 @@ class MenuController(Controller):
 
     def _open(self, menu: str, title: str) -> None:
         situation = self.host.situation()
-        choices: list[Choice] = []
-        for action in self.host.keys.actions:
-            if action.menu == menu:
-                refusal = action.guard(situation)
-                key = action.menu_key
-                choices.append(
-                    Choice(
-                        action.id,
-                        action.title,
-                        (key,),
-                        key_name(key),
-                        refusal or "",
-                        disabled=refusal is not None,
-                    )
-                )
-        self.host.open(PickerDialog(printable(title), choices, typing=False), self._perform)
+        actions = [action for action in self.host.keys.actions if action.menu == menu]
+        refusals = {action.id: action.guard(situation) for action in actions}
+        choices = [
+            Choice(
+                action.id,
+                action.title,
+                (action.menu_key,),
+                key_name(action.menu_key),
+                "unavailable" if refusals[action.id] else "",
+                disabled=bool(refusals[action.id]),
+            )
+            for action in actions
+        ]
+        about = {name: [[(f" {printable(text)}", "warn")]] for name, text in refusals.items() if text}
+        self.host.open(DescribedPicker(title, choices, about), self._perform)
 
     def _perform(self, action: str | None) -> None:
         if action is not None:

@@ -36,7 +36,7 @@ class ProofsController(Controller):
     async def _write_proof(self) -> None:
         sql = await self._current_query()
         if not sql:
-            self.host.notice("no query: s opens the editor, or select a query in pane 4", "warn")
+            self.host.notice("no query: press s to write one, or select a query in pane 4", "warn")
             return
         keys = await asyncio.to_thread(self._datasets_with_keys)
         signers = ((_UNSIGNED, "unsigned"), *((row.id, row.name) for row in keys))
@@ -59,7 +59,7 @@ class ProofsController(Controller):
         result = await self.jobs.outcome(query, one_line_summary(sql), "Running the query")
         text = json.dumps(result.proof, indent=2, ensure_ascii=False) + "\n"
         await asyncio.to_thread(replace_text_file, path, text)
-        self.host.notice(f"proof of {count_of(result.rows, 'row')} in {path.name}; ; v verifies it")
+        self.host.notice(f"proof of {count_of(result.rows, 'row')} in {path.name}: press ; v to verify it")
 
     def _datasets_with_keys(self) -> list[DatasetRow]:
         rows = [row for row in self.state.datasets if not row.missing and not row.problem]

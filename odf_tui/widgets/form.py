@@ -134,20 +134,22 @@ class _FieldRow(Horizontal):
         self._label, self._shown = StaticLines(), StaticLines()
         self._label.styles.width = label_width + _MARGIN
         self.input: Input | None = None
-        if field.has_input:
-            self.input = Input(
-                str(field.value),
-                placeholder=field.example,
-                password=field.secret,
-                suggester=PathSuggester() if field.is_path else None,
-                compact=True,
-            )
-            self.input.cursor_blink = False
 
     def compose(self) -> ComposeResult:
         """Yield the label, and the input line or the value."""
         yield self._label
-        yield self.input or self._shown
+        if not self.field.has_input:
+            yield self._shown
+            return
+        self.input = Input(  # not before: a line with completion requires the app
+            str(self.field.value),
+            placeholder=self.field.example,
+            password=self.field.secret,
+            suggester=PathSuggester() if self.field.is_path else None,
+            compact=True,
+        )
+        self.input.cursor_blink = False
+        yield self.input
 
     def show(self, *, current: bool) -> None:
         """Show the value; ``current`` marks the line under the cursor."""
@@ -155,13 +157,13 @@ class _FieldRow(Horizontal):
         self._label.set([[(marker, "key"), (f"{self.field.label:<{self._label_width}} ", style)]])
         if isinstance(self.value, bool):
             mark = "x" if self.value else " "
-            self._shown.set([[("[", "key"), (mark, "strong"), ("]", "key")]])
+            self._shown.set([[(" [", "key"), (mark, "strong"), ("]", "key")]])
         elif self.field.choices:
             labels = dict(self.field.choices)
             at = list(labels).index(self.value) if self.value in labels else 0
             count = f"  {at + 1} of {len(labels)}" if current else ""
             self._shown.set(
-                [[("< ", "key"), (printable(labels[self.value]), "strong"), (" >", "key"), (count, "muted")]]
+                [[(" < ", "key"), (printable(labels[self.value]), "strong"), (" >", "key"), (count, "muted")]]
             )
 
     def change(self, by: int) -> None:
@@ -206,10 +208,10 @@ class FormDialog(Dialog[FormValues]):
         effect: str,
         *,
         lines: Lines = (),
-        check: Callable[[FormValues], str] | None = None,
+        check: Callable[[FormValues], str] = lambda form: "",
     ) -> None:
         super().__init__()
-        self._title, self.fields, self._effect, self._lines, self._check = title, fields, effect, lines, check
+        self._title, self.fields, self._effect, self._lines, self.check = title, fields, effect, lines, check
         width = max(len(field.label) for field in fields)
         self._rows = [_FieldRow(field, width) for field in fields]
         self._at = 0
@@ -289,7 +291,7 @@ class FormDialog(Dialog[FormValues]):
                 self._show(at, problem)
                 return
         form = FormValues(values)
-        if self._check is not None and (problem := self._check(form)):
+        if problem := self.check(form):
             self._show(self._at, problem)
         else:
             self.dismiss(form)

@@ -61,7 +61,7 @@ class DatasetChangesController(Controller):
             return
         untrusted = await asyncio.to_thread(self._administration.duplicate, row.id, name)
         self.state.datasets_outdated.send(None)
-        remark = "it requires trust: t shows what it runs" if untrusted else _next_step(row)
+        remark = "it requires trust: press t" if untrusted else _next_step(row)
         self.host.notice(f"created {name}; {remark}")
 
     # --- Delete ---
@@ -86,7 +86,7 @@ class DatasetChangesController(Controller):
             return
         has_key = await asyncio.to_thread(self._administration.delete, row.id)
         self.state.datasets_outdated.send(None)
-        self.host.notice(f"deleted {row.name}" + ("; its private key remains: ; p" if has_key else ""))
+        self.host.notice(f"deleted {row.name}" + ("; its private key remains: press ; p" if has_key else ""))
 
 
 def _unused_name(name: str, used: Sequence[str]) -> str:
@@ -98,8 +98,8 @@ def _unused_name(name: str, used: Sequence[str]) -> str:
 
 def _next_step(row: DatasetRow) -> str:
     if row.polls or row.derivative:
-        return "p pulls its rows"
-    return ", i pushes rows from files" if row.push_sources else "e edits its definition"
+        return "press p to pull its rows"
+    return "press , i to push rows" if row.push_sources else "press e to edit its definition"
 
 
 def deletion_lines(row: DatasetRow) -> list[list[Span]]:

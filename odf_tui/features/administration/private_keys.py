@@ -83,7 +83,7 @@ class PrivateKeysController(Controller):
             path, secret = _path(form), form.text("passphrase") or None
             await asyncio.to_thread(export_to_file, self._workspace, key.id, _label(key), path, secret)
             remark = "" if secret else ", not encrypted: protect it like a password"
-            self.host.notice(f"exported the private key of {_label(key)} to {path.name}{remark}")
+            self.host.notice(f"exported to {path.name}{remark}")
 
     async def _import(self) -> None:
         fields = [

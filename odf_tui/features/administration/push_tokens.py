@@ -35,7 +35,9 @@ class PushTokensController(Controller):
             choices = [Choice(each.name, each.name, remark=_validity(each)) for each in tokens]
             choices.append(Choice(_NEW, "new token", ("plus",), "+"))
             about = {each.name: token_lines(each) for each in tokens}
-            about[_NEW] = [[(" A client with a token can push to a server of this workspace: ; w", "muted")]]
+            about[_NEW] = [
+                [(" A client with a token can push to the server of this workspace: press ; w", "muted")]
+            ]
             picked = await self.host.ask(DescribedPicker("Tokens for pushes", choices, about))
             if picked is None:
                 return

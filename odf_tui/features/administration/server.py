@@ -57,7 +57,7 @@ class ServerController(Controller):
             return
         self.host.notice("starting the server")
         self._server = await asyncio.to_thread(ServerProcess.start, self.gateway.folder, server_options(form))
-        self.host.notice(f"serving at {self._server.url} until the workstation closes; ; w stops it")
+        self.host.notice(f"serving at {self._server.url} until the workstation closes: press ; w to stop it")
 
     async def _confirm(self, form: FormValues) -> bool:
         """Require a confirmation if other machines can connect."""
@@ -78,7 +78,7 @@ def server_fields() -> list[Field]:
         Field("port", "port", "Port to listen on. 0: a free port.", "8080", check=_check_port),
         Field("datasets", "datasets", "Names or patterns with %. Empty: all datasets.",
               check=check_patterns, example="weather.%, com.example.cases"),
-        Field("push", "allow push", "Accept pushes by clients with a token: ; t creates tokens.",
+        Field("push", "allow push", "Accept pushes by clients with a token: press ; t to create one.",
               value=False),
         Field("certificate", "TLS certificate", "Certificate chain in PEM, for https.", is_path=True),
         Field("key", "TLS key", "Private key of the certificate in PEM.", is_path=True),

@@ -79,7 +79,7 @@ class TrustDetailsController(Controller):
             self.host.notice(f"the trust in {row.name} is unchanged", "warn")
             return
         await asyncio.to_thread(self._grant, row, request)
-        self.host.notice(f"{row.name} is trusted, with access to the private network; U revokes trust")
+        self.host.notice(f"{row.name} is trusted, with access to the private network: press U to revoke it")
         self.state.datasets_outdated.send(None)
 
     def _grant(self, row: DatasetRow, request: TrustRequest) -> None:
