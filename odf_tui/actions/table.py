@@ -483,9 +483,11 @@ def _unused_guard(situation: Situation) -> str | None:
 
 def _pull_options_guard(situation: Situation) -> str | None:
     row = situation.dataset
-    if row is not None and row.diverged and not row.has_pull_remote and not row.missing:
-        return _running_pull_guard(situation)  # the form can rebuild it
-    if row is not None and row.untrusted and not row.has_pull_remote and not row.derivative:
+    if (refusal := require_readable_dataset(situation)) or row is None or row.has_pull_remote:
+        return refusal or _pull_guard(situation)
+    if row.diverged or (row.push_sources and not row.polls):
+        return _running_pull_guard(situation)  # the form can rebuild it, or set its watermark
+    if row.untrusted and not row.derivative:
         return f"{row.name} is untrusted: press t to review it"
     return _pull_guard(situation)
 

@@ -113,7 +113,7 @@ async def test_details_trust_and_pushed_datasets_on_the_screen(source: FakeSourc
         await resize(drive, (120, 36))
         await drive.press("r", "g", "p")
         assert "events has no polling source: press , i to push rows" in drive.hint()
-        assert "Push them with odf ingest events FILE" in drive.text()
+        assert "Press , i to push them from files" in drive.text()
         await drive.press("P")
         assert "there is nothing to pull" in drive.hint()
         job = source.job(JobState.running, "events", "ingest")

@@ -105,12 +105,18 @@ def test_keys_of_menus_are_shown_and_follow_changed_keys() -> None:
     assert changed.find("Z", "data") is changed.by_id["delete"]
 
 
+def test_a_watermark_is_set_without_a_polling_source() -> None:
+    pushed = dataset("a", polls=False, push_sources=("default",))
+    assert BY_ID["pull_options"].guard(Situation(dataset=pushed)) is None
+
+
 @pytest.mark.parametrize(
     ("action", "row", "reason"),
     [
         ("ingest", dataset("a"), "a has no push source: press e to add one"),
         ("ingest", dataset("a", push_sources=("x",), standing="not trusted"), "a is untrusted: press t"),
         ("pull_options", dataset("a", standing="not trusted"), "a is untrusted: press t to review it"),
+        ("pull_options", dataset("a", polls=False), "a has no source: press e to edit its definition"),
         ("variables", dataset("a", "b"), "a has no polling source, which could read variables"),
         ("trust_details", dataset("a", polls=False), "a has no source and no query: it runs nothing"),
         ("delete", dataset("a", missing=True), "a is not in this workspace"),
