@@ -204,7 +204,7 @@ def pull_fields(row: DatasetRow) -> list[Field]:
         "set watermark",
         "Only set the watermark to this time. Empty: pull rows. Rows of closed windows are late afterwards.",
         check=check_time,
-        example="2026-03-01 or 2026-03-01T14:00:00Z",
+        example="2026-03-01 14:00",
     )
     if not row.polls:
         return [watermark]

@@ -42,7 +42,7 @@ class Field(msgspec.Struct, frozen=True):
         check: returns why a text is invalid; empty if it is valid.
         secret: whether the text is not displayed.
         is_path: whether the text is a path, which is completed.
-        example: the content of the empty input line.
+        example: a valid text, shown in the empty input line.
     """
 
     id: str
@@ -143,7 +143,7 @@ class _FieldRow(Horizontal):
             return
         self.input = Input(  # not before: a line with completion requires the app
             str(self.field.value),
-            placeholder=self.field.example,
+            placeholder=f"such as {self.field.example}" if self.field.example else "",
             password=self.field.secret,
             suggester=PathSuggester() if self.field.is_path else None,
             compact=True,
