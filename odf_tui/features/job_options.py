@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from odf_engine.coordinator.protocol import INGEST_FORMATS, Ingest, Pull, Request, Verify
 from odf_engine.errors import OdfError
-from odf_engine.metadata.timestamp import parse_user_time
+from odf_engine.metadata.timestamp import Timestamp, parse_user_time
 from odf_tui.features.dataset_actions import reset_lines
 from odf_tui.gateway.administration import Administration
 from odf_tui.services.controller import Controller
@@ -199,11 +200,12 @@ def pull_fields(row: DatasetRow) -> list[Field]:
             Field("strict", "strict", _STRICT, value=False),
             Field("reset", "rebuild", reset, value=bool(row.diverged)),
         ]
+    empty = " Empty: pull rows." if row.polls else ""
     watermark = Field(
         "watermark",
         "set watermark",
-        "Only set the watermark to this time. Empty: pull rows. Rows of closed windows are late afterwards.",
-        check=check_time,
+        f"Only set the watermark to this time.{empty} Rows of closed windows are late afterwards.",
+        check=partial(_check_watermark, row),
         example="2026-03-01 14:00",
     )
     if not row.polls:
@@ -214,6 +216,17 @@ def pull_fields(row: DatasetRow) -> list[Field]:
         Field("strict", "strict", _STRICT, value=False),
         watermark,
     ]
+
+
+def _check_watermark(row: DatasetRow, text: str) -> str:
+    """Return why a time cannot be the watermark of a dataset; empty if it can."""
+    if not text:
+        return "" if row.polls else "enter a time"
+    if problem := check_time(text):
+        return problem
+    if row.watermark and parse_user_time(text) <= Timestamp.parse(row.watermark):
+        return f"the watermark is already {format_time(row.watermark)}: enter a later time"
+    return ""
 
 
 _UNCACHEABLE: Final = "Fetch sources that do not report whether they have changed."

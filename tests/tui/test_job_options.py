@@ -65,6 +65,9 @@ async def test_a_watermark_requires_the_name(source: FakeSource) -> None:
     (request,) = fakes.jobs.requests
     assert isinstance(request, Pull) and request.set_watermark == "2026-03-01T00:00:00Z"
     await run(source, TIDES, "pull", fill("is not a time", watermark="soon"))
+    await run(source, TIDES, "pull", fill("is already 2024-03-10", watermark="2024-03-10"))
+    change(source, TIDES, polls=False, push_sources=("default",))
+    await run(source, TIDES, "pull", fill("enter a time"))
 
 
 async def test_options_that_replace_rows_require_the_name(source: FakeSource) -> None:

@@ -143,10 +143,10 @@ def trust_lines(
     lines: list[list[Span]] = [
         [(" trust            ", "muted"), (text, style)],
         [(" private network  ", "muted"), (network, "")],
-        [(" setting          ", "muted"), (printable(access.setting), "")],
-        *variable_lines(access),
-        [],
     ]
+    if row.polls:
+        lines += [[(" setting          ", "muted"), (printable(access.setting), "")], *variable_lines(access)]
+    lines.append([])
     if not request.runs:
         return [*lines, [(" It runs nothing.", "muted")]]
     if row.standing == "own":
