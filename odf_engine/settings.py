@@ -399,12 +399,16 @@ _USER_WORKSPACE_HEAD: Final = (
 
 
 class Setting(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One setting in a list; ``key`` is dotted, such as ``spark.driverMemory``."""
+    """One setting in a list; ``key`` is dotted, such as ``spark.driverMemory``.
+
+    ``choices`` are the possible values; empty if there are too many to list.
+    """
 
     key: str
     value: Any
     default: Any
     description: str
+    choices: tuple[str, ...] = ()
 
 
 def user_folder() -> Path:
@@ -553,7 +557,10 @@ def list_settings(config: Config) -> list[Setting]:
     plain, defaults = msgspec.to_builtins(config), msgspec.to_builtins(Config())
     for path, field in _leaves():
         value = _get_nested(plain, path)
-        result.append(Setting(".".join(path), value, _get_nested(defaults, path), field.description))
+        choices = ("false", "true") if field.type is bool else ()
+        choices = get_args(field.type) if get_origin(field.type) is Literal else choices
+        default = _get_nested(defaults, path)
+        result.append(Setting(".".join(path), value, default, field.description, choices))
         if isinstance(value, dict):
             result += [
                 Setting(".".join((*path, name)), text, None, "") for name, text in sorted(value.items())

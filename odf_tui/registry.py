@@ -14,6 +14,15 @@ from odf_tui.services.controller import Context, Controller
 
 # The first action of a feature imports it, to keep the first paint fast.
 if TYPE_CHECKING:
+    from odf_tui.features.administration.credentials import CredentialsController
+    from odf_tui.features.administration.dataset_changes import DatasetChangesController
+    from odf_tui.features.administration.dataset_remotes import DatasetRemotesController
+    from odf_tui.features.administration.file_check import FileCheckController
+    from odf_tui.features.administration.private_keys import PrivateKeysController
+    from odf_tui.features.administration.push_tokens import PushTokensController
+    from odf_tui.features.administration.server import ServerController
+    from odf_tui.features.administration.settings import SettingsController
+    from odf_tui.features.administration.trust_details import TrustDetailsController
     from odf_tui.features.column_lineage import ColumnLineageController
     from odf_tui.features.copy_command import CopyCommandController
     from odf_tui.features.dataset_actions import DatasetActionsController
@@ -21,7 +30,10 @@ if TYPE_CHECKING:
     from odf_tui.features.definitions.controller import DefinitionsController
     from odf_tui.features.export import ExportController
     from odf_tui.features.help_topics import HelpTopicsController
+    from odf_tui.features.job_options import JobOptionsController
+    from odf_tui.features.menus import MenuController
     from odf_tui.features.palette import PaletteController
+    from odf_tui.features.proofs import ProofsController
     from odf_tui.features.provenance.controller import ProvenanceController
     from odf_tui.features.sharing.controller import SharingController
     from odf_tui.features.sql.controller import SqlController
@@ -126,6 +138,78 @@ def _time_travel(context: Context) -> TimeTravelController:
     from odf_tui.features.time_travel.controller import TimeTravelController
 
     return TimeTravelController(context)
+
+
+def _credentials(context: Context) -> CredentialsController:
+    from odf_tui.features.administration.credentials import CredentialsController
+
+    return CredentialsController(context)
+
+
+def _dataset_changes(context: Context) -> DatasetChangesController:
+    from odf_tui.features.administration.dataset_changes import DatasetChangesController
+
+    return DatasetChangesController(context)
+
+
+def _dataset_remotes(context: Context) -> DatasetRemotesController:
+    from odf_tui.features.administration.dataset_remotes import DatasetRemotesController
+
+    return DatasetRemotesController(context)
+
+
+def _file_check(context: Context) -> FileCheckController:
+    from odf_tui.features.administration.file_check import FileCheckController
+
+    return FileCheckController(context)
+
+
+def _private_keys(context: Context) -> PrivateKeysController:
+    from odf_tui.features.administration.private_keys import PrivateKeysController
+
+    return PrivateKeysController(context)
+
+
+def _push_tokens(context: Context) -> PushTokensController:
+    from odf_tui.features.administration.push_tokens import PushTokensController
+
+    return PushTokensController(context)
+
+
+def _server(context: Context) -> ServerController:
+    from odf_tui.features.administration.server import ServerController
+
+    return ServerController(context)
+
+
+def _settings(context: Context) -> SettingsController:
+    from odf_tui.features.administration.settings import SettingsController
+
+    return SettingsController(context)
+
+
+def _trust_details(context: Context) -> TrustDetailsController:
+    from odf_tui.features.administration.trust_details import TrustDetailsController
+
+    return TrustDetailsController(context)
+
+
+def _job_options(context: Context) -> JobOptionsController:
+    from odf_tui.features.job_options import JobOptionsController
+
+    return JobOptionsController(context)
+
+
+def _menus(context: Context) -> MenuController:
+    from odf_tui.features.menus import MenuController
+
+    return MenuController(context)
+
+
+def _proofs(context: Context) -> ProofsController:
+    from odf_tui.features.proofs import ProofsController
+
+    return ProofsController(context)
 
 
 FEATURES: Final = (  # without an annotation, so that pyright checks the methods of each controller
@@ -279,5 +363,40 @@ FEATURES: Final = (  # without an annotation, so that pyright checks the methods
             "current_state_by": lambda c: c.choose_state_key(),
         },
     ),
+    Feature(
+        _menus,
+        {
+            "dataset_menu": lambda c: c.open_dataset_menu(),
+            "workspace_menu": lambda c: c.open_workspace_menu(),
+        },
+    ),
+    Feature(
+        _job_options,
+        {
+            "pull_options": lambda c: c.pull(),
+            "ingest": lambda c: c.ingest(),
+            "verify_options": lambda c: c.verify(),
+        },
+    ),
+    Feature(
+        _dataset_changes,
+        {
+            "rename": lambda c: c.rename(),
+            "duplicate": lambda c: c.duplicate(),
+            "delete": lambda c: c.delete(),
+        },
+    ),
+    Feature(_dataset_remotes, {"remotes": lambda c: c.show_remotes()}),
+    Feature(
+        _trust_details,
+        {"trust_details": lambda c: c.show_details(), "variables": lambda c: c.change_variables()},
+    ),
+    Feature(_settings, {"settings": lambda c: c.show_settings()}),
+    Feature(_credentials, {"credentials": lambda c: c.show_credentials()}),
+    Feature(_private_keys, {"private_keys": lambda c: c.show_keys()}),
+    Feature(_server, {"server": lambda c: c.show_server()}),
+    Feature(_push_tokens, {"tokens": lambda c: c.show_tokens()}),
+    Feature(_proofs, {"prove_answer": lambda c: c.write_proof(), "check_proof": lambda c: c.check_proof()}),
+    Feature(_file_check, {"check_workspace": lambda c: c.check()}),
     Feature(_sql, {"sql": lambda c: c.open_query()}),
 )

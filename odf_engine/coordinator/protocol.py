@@ -126,6 +126,10 @@ class Ingest(JobRequest[PullResult], frozen=True, tag="ingest"):
     idempotency_key: str | None = None
 
 
+INGEST_FORMATS: Final = ("csv", "json", "ndjson", "geojson", "ndgeojson", "parquet", "esrishapefile")
+"""The values of ``format`` of :class:`Ingest`."""
+
+
 class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
     """Verify chain, slices and checkpoints of a dataset, and replay its transactions.
 

@@ -62,6 +62,7 @@ class Action(msgspec.Struct, frozen=True):
         hint: one word for the line of hints; empty: it has no hint.
         guard: returns why the action is not available now, or None if it is.
         listed: whether help and palette list it. Cursor movements are not listed.
+        menu, menu_key: id of the action that opens its menu, and its key there; empty if it has no menu.
     """
 
     id: str
@@ -71,6 +72,8 @@ class Action(msgspec.Struct, frozen=True):
     hint: str = ""
     guard: Guard = lambda situation: None
     listed: bool = True
+    menu: str = ""
+    menu_key: str = ""
 
 
 def require_dataset(situation: Situation) -> str | None:
@@ -153,14 +156,19 @@ class KeyMap:
         return min(found, key=lambda action: action.scope == ANYWHERE, default=None)
 
     def display_key(self, action: str) -> str:
-        """Return the display name of the first key of an action; empty if it has none."""
-        keys = self.by_id[action].keys
-        return key_name(keys[0]) if keys else ""
+        """Return the display name of the first key of an action, or those of its menu; empty if none."""
+        found = self.by_id[action]
+        return key_name(found.keys[0]) if found.keys else self._menu_keys(found)
+
+    def _menu_keys(self, action: Action) -> str:
+        """Return the key of the menu of an action, and its key there, such as ``, r``."""
+        menu = self.display_key(action.menu) if action.menu else ""
+        return f"{menu} {key_name(action.menu_key)}" if menu else ""
 
     def key_in(self, action: Action, pane: str) -> str:
-        """Return the display name of the key that runs an action in a pane; empty if none does."""
+        """Return the display name of the key, or of the keys of the menu, that runs an action in a pane."""
         found = (key for key in action.keys if (other := self.find(key, pane)) and other.id == action.id)
-        return key_name(key) if (key := next(found, "")) else ""
+        return key_name(key) if (key := next(found, "")) else self._menu_keys(action)
 
     def actions_in(self, pane: str) -> list[Action]:
         """Return the listed actions of a pane, the pane's own first, in the order of the table."""

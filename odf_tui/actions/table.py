@@ -7,6 +7,7 @@ from typing import Final
 from odf_engine.coordinator.protocol import JobState
 from odf_tui.actions.model import (
     Action,
+    Guard,
     KeyMap,
     Situation,
     require_dataset,
@@ -187,7 +188,7 @@ def _pull_guard(situation: Situation) -> str | None:
     if row.diverged:
         return f"input {row.diverged[0]} was reset or replaced: press D to rebuild {row.name}"
     if not (row.polls or row.derivative) and row.push_sources:
-        return f"{row.name} has no polling source: use odf ingest {row.name} FILE"
+        return f"{row.name} has no polling source: press , i to push rows"
     if not (row.polls or row.derivative):
         return f"{row.name} has no source: press e to edit its definition"
     return _running_pull_guard(situation)
@@ -465,9 +466,103 @@ SQL_ACTIONS: Final = (
 )
 
 
+# --- Actions of the two menus ------------------------------------------------------------------------
+
+
+_DATASET_MENU: Final = "dataset_menu"
+_WORKSPACE_MENU: Final = "workspace_menu"
+
+
+def _unused_guard(situation: Situation) -> str | None:
+    """Guard: a dataset is selected, and no job uses it."""
+    if refusal := require_dataset(situation):
+        return refusal
+    job = situation.dataset_job
+    return f"a {job.kind} of {job.target} is active: press x to cancel it" if job is not None else None
+
+
+def _pull_options_guard(situation: Situation) -> str | None:
+    row = situation.dataset
+    if (refusal := require_readable_dataset(situation)) or row is None or row.has_pull_remote:
+        return refusal or _pull_guard(situation)
+    if row.diverged or (row.push_sources and not row.polls):
+        return _running_pull_guard(situation)  # the form can rebuild it, or set its watermark
+    if row.untrusted and not row.derivative:
+        return f"{row.name} is untrusted: press t to review it"
+    return _pull_guard(situation)
+
+
+def _ingest_guard(situation: Situation) -> str | None:
+    row = situation.dataset
+    if (refusal := require_readable_dataset(situation)) or row is None:
+        return refusal
+    if row.has_pull_remote:
+        return f"{row.name} is pulled from a remote: rows are pushed there"
+    if not row.push_sources:
+        return f"{row.name} has no push source: press e to add one"
+    if row.untrusted:
+        return f"{row.name} is untrusted: press t to review it"
+    return None
+
+
+def _trust_details_guard(situation: Situation) -> str | None:
+    row = situation.dataset
+    if (refusal := require_readable_dataset(situation)) or row is None:
+        return refusal
+    if row.polls or row.push_sources or row.derivative:
+        return None
+    return f"{row.name} has no source and no query: it runs nothing"
+
+
+def _variables_guard(situation: Situation) -> str | None:
+    row = situation.dataset
+    if (refusal := require_readable_dataset(situation)) or row is None:
+        return refusal
+    return None if row.polls else f"{row.name} has no polling source, which could read variables"
+
+
+def _menu_action(menu: str, key: str, name: str, title: str, guard: Guard | None = None) -> Action:
+    if guard is None:
+        return Action(name, (), title, menu=menu, menu_key=key)
+    return Action(name, (), title, guard=guard, menu=menu, menu_key=key)
+
+
+DATASET_MENU_ACTIONS: Final = (
+    Action(_DATASET_MENU, ("comma",), "more actions for the dataset", guard=require_dataset),
+    _menu_action(_DATASET_MENU, "p", "pull_options", "pull with options", _pull_options_guard),
+    _menu_action(_DATASET_MENU, "i", "ingest", "push rows from files into the dataset", _ingest_guard),
+    _menu_action(_DATASET_MENU, "v", "verify_options", "verify with options", _verify_guard),
+    _menu_action(_DATASET_MENU, "r", "rename", "rename the dataset", require_dataset),
+    _menu_action(
+        _DATASET_MENU, "c", "duplicate", "create a dataset with the same definition", require_readable_dataset
+    ),
+    _menu_action(_DATASET_MENU, "d", "delete", "delete the dataset and its data", _unused_guard),
+    _menu_action(
+        _DATASET_MENU, "m", "remotes", "show, add and detach remotes of the dataset", require_readable_dataset
+    ),
+    _menu_action(
+        _DATASET_MENU, "t", "trust_details", "show trust and what the dataset runs", _trust_details_guard
+    ),
+    _menu_action(
+        _DATASET_MENU, "e", "variables", "allow environment variables to its source", _variables_guard
+    ),
+)
+WORKSPACE_MENU_ACTIONS: Final = (
+    Action(_WORKSPACE_MENU, ("semicolon",), "settings, keys, tokens, server, proofs, file check"),
+    _menu_action(_WORKSPACE_MENU, "s", "settings", "show and change settings"),
+    _menu_action(_WORKSPACE_MENU, "c", "credentials", "store or remove credentials of repositories"),
+    _menu_action(_WORKSPACE_MENU, "p", "private_keys", "export, import and delete private keys"),
+    _menu_action(_WORKSPACE_MENU, "w", "server", "start or stop a server for the datasets"),
+    _menu_action(_WORKSPACE_MENU, "t", "tokens", "create and revoke tokens for pushes"),
+    _menu_action(_WORKSPACE_MENU, "a", "prove_answer", "write a proof of a query result"),
+    _menu_action(_WORKSPACE_MENU, "v", "check_proof", "verify a proof of a query result"),
+    _menu_action(_WORKSPACE_MENU, "f", "check_workspace", "check and repair the files of the workspace"),
+)
+
+
 ACTIONS: Final[tuple[Action, ...]] = (
-    *DATASET_ACTIONS, *SHARING_ACTIONS, *JOB_ACTIONS, *BLOCK_ACTIONS, *DATA_ACTIONS, *SQL_ACTIONS,
-    *GENERAL_ACTIONS,
+    *DATASET_ACTIONS, *SHARING_ACTIONS, *DATASET_MENU_ACTIONS, *JOB_ACTIONS, *BLOCK_ACTIONS, *DATA_ACTIONS,
+    *SQL_ACTIONS, *WORKSPACE_MENU_ACTIONS, *GENERAL_ACTIONS,
 )  # fmt: skip
 DEFAULT_KEYMAP: Final = KeyMap(ACTIONS)
 BY_ID: Final = DEFAULT_KEYMAP.by_id

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import DatasetSnapshot, DisablePushSource
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import to_builtins
-from odf_engine.settings import CONFIG_FILE
 from odf_engine.workspace.column_lineage import (
     ROWS,
     ColumnEdge,
@@ -52,7 +50,7 @@ from odf_tui.cli.output import (
 from odf_tui.gateway.dataset_reader import RemoteReader, add_remotes, make_dataset_rows
 from odf_tui.state.job_book import JobBook, dataset_healths
 from odf_tui.state.model import Health
-from odf_tui.text.format import format_bytes, format_count, format_time, printable
+from odf_tui.text.format import format_bytes, format_count, format_setting, format_time, printable
 from odf_tui.text.job_text import known_result
 
 
@@ -108,10 +106,6 @@ def _link_json(graph: ColumnGraph, link: ColumnEdge) -> dict[str, Any]:
     return {"dataset": known.name, "id": known.id, "column": link.source.column, "how": link.how}
 
 
-_KEYS: Final = "ui.keys."
-_SAFE: Final = "safeDirectories"
-
-
 @verb("config", example="odf config set spark.master spark://cluster:7077", json=True)
 @click.argument("what", type=click.Choice(["get", "set", "list", "keys"]))
 @click.argument("key", required=False)
@@ -146,7 +140,7 @@ def config_verb(what: str, key: str | None, value: str | None, user: bool) -> No
         else:
             print_table(
                 ["key", "value", "description"],
-                [[each.key, _format_setting(each.value), each.description] for each in listed],
+                [[each.key, format_setting(each.value), each.description] for each in listed],
             )
         return
     if what == "keys":
@@ -158,7 +152,7 @@ def config_verb(what: str, key: str | None, value: str | None, user: bool) -> No
     if options_of().json:
         print_json(found)
     else:
-        sys.stdout.write(_format_setting(found) + "\n")
+        sys.stdout.write(format_setting(found) + "\n")
 
 
 def _missing_key_error() -> UsageError:
@@ -168,42 +162,14 @@ def _missing_key_error() -> UsageError:
 def _change_setting(key: str, value: str | None, odf: Path | None) -> None:
     """Change a setting of the workspace with the folder ``odf``; None: of the user, for all workspaces."""
     from odf_engine import settings
+    from odf_tui.gateway.administration import change_setting  # deferred: few verbs need it
 
-    is_own = settings.is_user_setting(key)
-    if key == _SAFE and odf is not None and value is not None:
-        raise UsageError(
-            f"{_SAFE} can only be set for all workspaces",
-            hint=f"run odf config set --user {_SAFE} {shlex.quote(value)}",
-        )
-    path = (
-        settings.user_file()
-        if odf is None
-        else settings.workspace_user_file(odf)
-        if is_own
-        else odf / CONFIG_FILE
-    )
-    is_written = value is not None or path.exists()
-    if is_written:
-        plain = settings.apply_change(path, key, value)
-        if key.startswith(_KEYS) and value is not None:
-            _check_key_setting(key.removeprefix(_KEYS), plain["ui"]["keys"])
-        settings.write(plain, path, odf)
-    if odf is not None and is_own and (odf / CONFIG_FILE).exists():
-        # The setting is invalid in the configuration of the workspace.
-        settings.write(settings.apply_change(odf / CONFIG_FILE, key, None), odf / CONFIG_FILE, odf)
+    path = change_setting(key, value, odf)
     print_note(f"removed {key}" if value is None else f"set {key} to {value}")
-    if is_written and (odf is None or is_own):
+    if path is not None and (odf is None or settings.is_user_setting(key)):
         print_note(f"written to the configuration of the user: {path}")
     if key.startswith(("spark.", "worker.")):
         print_note("a running worker uses the old settings until it is restarted: run odf worker stop")
-
-
-def _format_setting(value: object) -> str:
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    if isinstance(value, dict):
-        return ", ".join(f"{name}={_format_setting(text)}" for name, text in value.items())
-    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _list_keys(keys: Mapping[str, str | Sequence[str]]) -> None:
@@ -217,30 +183,17 @@ def _list_keys(keys: Mapping[str, str | Sequence[str]]) -> None:
     print_table(
         ["action", "keys", "scope", "description"],
         [
-            [action.id, " ".join(map(key_name, action.keys)) or "none", action.scope, action.title]
+            [
+                action.id,
+                " ".join(map(key_name, action.keys)) or found.display_key(action.id) or "none",
+                action.scope,
+                action.title,
+            ]
             for action in found.actions
         ],
     )
     for problem in problems:
         print_note(f"! {problem}")
-
-
-def _check_key_setting(action: str, keys: Mapping[str, str | Sequence[str]]) -> None:
-    """Check a setting of keys as the workstation does at its start.
-
-    Raises:
-        UsageError: unknown action, or a key that terminals do not send or that another action has.
-    """
-    from odf_tui.actions import user_keys
-
-    _, problems = user_keys.load(keys)
-    own_problems = [
-        problem for problem in problems if problem.startswith(f"{action}:") or f"action '{action}'" in problem
-    ]
-    if own_problems:
-        raise UsageError(
-            "; ".join(own_problems), hint="run odf config keys to see the actions and their keys"
-        )
 
 
 # The JSON contract has fewer states than the screen.

@@ -20,7 +20,7 @@ from odf_tui.text.format import count_of, format_count, format_time_seconds
 from odf_tui.text.job_log_text import log_failure_lines, log_line_text
 from odf_tui.text.job_text import job_seconds, known_result
 
-_ENGINE_SERVER_MODULE = "odf_engine.transform.engines.grpc_server"
+_ENGINESERVER_MODULE = "odf_engine.transform.engines.grpc_server"
 
 
 @verb("engine", example="odf engine serve --port 5544")
@@ -44,7 +44,7 @@ def engine_verb(what: str, host: str, port: int) -> None:
     `odf config set engines.NAME grpc://HOST:PORT`. If the engine can access only the folder DIR, under the
     path PATH, append ?folder=DIR&as=PATH to the address.
     """
-    command = [sys.executable, "-m", _ENGINE_SERVER_MODULE, "--host", host, "--port", str(port)]
+    command = [sys.executable, "-m", _ENGINESERVER_MODULE, "--host", host, "--port", str(port)]
     try:
         command += ["--settings-of", str(open_workspace().odf)]
     except NotFound:
@@ -210,9 +210,6 @@ async def _contact_worker(workspace: Workspace, what: str) -> Any:
         await client.close()
 
 
-_SERVER_MODULE = "odf_engine.sync.server.__main__"
-
-
 @verb("serve", example="odf serve --host 0.0.0.0 --port 8080 --dataset 'weather.%'", json=True)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
@@ -262,8 +259,10 @@ def serve_verb(
     The server listens on this machine only, unless --host specifies another address. Its limits are the
     settings serve.* of `odf config list`. With --json, prints one line with the URL when it is ready.
     """
+    from odf_tui.gateway.server_process import SERVER_MODULE  # deferred: few verbs need it
+
     options = options_of()
-    command = [sys.executable, "-m", _SERVER_MODULE, "--workspace", str(open_workspace().folder)]
+    command = [sys.executable, "-m", SERVER_MODULE, "--workspace", str(open_workspace().folder)]
     command += ["--host", host, "--port", str(port)]
     for pattern in patterns:
         command.append(f"--dataset={pattern}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -11,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from odf_engine.errors import AlreadyExists, BadData, InvalidIdentity, NotFound, UsageError
+from odf_engine.errors import BadData, InvalidIdentity, NotFound, UsageError
 from odf_engine.identity import ownership_proof as proofs
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash, multibase_decode, multibase_encode
@@ -30,14 +29,18 @@ from odf_tui.cli.output import (
     read_bytes,
     verb,
 )
+from odf_tui.gateway.key_files import (
+    MAX_PEM,
+    export_private_key,
+    parse_private_key,
+    store_private_key,
+    write_secret_file,
+)
 from odf_tui.text.format import format_time
 from odf_tui.text.verification_text import signed_range_text
 
-_MAX_PEM: Final = 1 << 16
 _MAX_FILE: Final = 1 << 28
 _TYPED_CHARACTERS: Final = 8
-_LOCK: Final = "scryptAndAES256-CBC"
-_ROUNDS: Final = 1 << 14  # 16 MB of memory: half of the limit of openssl
 
 
 class _KeysGroup(click.Group):
@@ -109,19 +112,12 @@ def export_key(name: str, output: str | None, passphrase_file: Path | None) -> N
         )
     workspace = open_workspace()
     dataset = _resolve_id(name, workspace)
-    pem = workspace.keys.private_key_pem(dataset)
-    key = proofs.load_private_key(pem)
-    if proofs.dataset_id_of_key(key) != dataset:
-        raise BadData(f"the key file of {name} contains another key", hint="run odf fsck")
-    if passphrase_file is not None:
-        secret = _read_passphrase(passphrase_file)
-        rounds: Any = {"iteration_count": _ROUNDS, "block_size": 8, "parallelization": 1}
-        pem = key.export_key(format="PEM", passphrase=secret, protection=_LOCK, prot_params=rounds)
-    text = pem.rstrip("\n") + "\n"
+    secret = None if passphrase_file is None else _read_passphrase(passphrase_file)
+    text = export_private_key(workspace, dataset, name, secret)
     if output in (None, "-"):
         sys.stdout.write(text)
         return
-    _write_new(Path(output), text)
+    write_secret_file(Path(output), text)
     print_note(
         f"exported the private key of {name} to {output}: its holder can prove ownership of the dataset"
     )
@@ -130,26 +126,6 @@ def export_key(name: str, output: str | None, passphrase_file: Path | None) -> N
 def is_terminal() -> bool:
     """Return whether stdout is a terminal."""
     return sys.stdout.isatty()
-
-
-def _write_new(path: Path, text: str) -> None:
-    """Write a new file that only its owner can read.
-
-    Raises:
-        AlreadyExists: the file exists.
-    """
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        raise AlreadyExists(f"{path} already exists", hint="use another name") from None
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(descriptor)
-    except OSError:
-        path.unlink(missing_ok=True)
-        raise
 
 
 @verb("import", example="odf keys import stations.pem", json=True)
@@ -169,13 +145,13 @@ def import_keys(files: tuple[str, ...], passphrase_file: Path | None) -> None:
     found: dict[DatasetId, str] = {}
     for file in files:
         try:
-            key = proofs.load_private_key(_read_limited(file, _MAX_PEM), secret)
+            dataset, pem = parse_private_key(_read_limited(file, MAX_PEM), secret)
         except BadData as error:
             raise BadData(error.message, hint=error.hint, where=file) from None
-        found[proofs.dataset_id_of_key(key)] = key.export_key(format="PEM")
+        found[dataset] = pem
     names = {entry.id: str(entry.alias) for entry in workspace.datasets()}
     document = [
-        {"id": each, "name": names.get(each), "status": _store_key(workspace, each, pem)}
+        {"id": each, "name": names.get(each), "status": store_private_key(workspace, each, pem)}
         for each, pem in found.items()
     ]
     if options_of().json:
@@ -185,27 +161,6 @@ def import_keys(files: tuple[str, ...], passphrase_file: Path | None) -> None:
         owner = each["name"] or f"{each['id']} (not in this workspace)"
         done = "already in this workspace" if each["status"] == "known" else "imported"
         print_note(f"private key of {owner}: {done}")
-
-
-def _store_key(workspace: Workspace, dataset: DatasetId, pem: str) -> str:
-    try:
-        workspace.keys.store(dataset, pem)
-    except FileExistsError:
-        if _is_key_of(workspace, dataset):
-            return "known"
-        workspace.keys.delete(dataset)  # a damaged file
-        workspace.keys.store(dataset, pem)
-    return "imported"
-
-
-def _is_key_of(workspace: Workspace, dataset: DatasetId) -> bool:
-    try:
-        return (
-            proofs.dataset_id_of_key(proofs.load_private_key(workspace.keys.private_key_pem(dataset)))
-            == dataset
-        )
-    except BadData:  # damaged; an unreadable file may be intact, and is not replaced
-        return False
 
 
 # --- Deletion ----------------------------------------------------------------------------------

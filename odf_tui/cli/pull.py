@@ -14,7 +14,7 @@ import click
 from msgspec import to_builtins
 
 from odf_engine.coordinator.endpoint import notify_datasets_changed
-from odf_engine.coordinator.protocol import Ingest, Job, JobState, Pull, Request, Search
+from odf_engine.coordinator.protocol import INGEST_FORMATS, Ingest, Job, JobState, Pull, Request, Search
 from odf_engine.coordinator.results import PullResult
 from odf_engine.errors import (
     AlreadyExists,
@@ -438,7 +438,6 @@ def print_pull(job: Job, workspace: Workspace | None = None, target: PullTarget 
     sys.stdout.write(pull_line(result, label, is_new=is_new) + "\n")
 
 
-FORMATS: Final = ("csv", "json", "ndjson", "geojson", "ndgeojson", "parquet", "esrishapefile")
 _SPECIAL: Final = ("/dev/", "/proc/")
 
 
@@ -449,7 +448,7 @@ _SPECIAL: Final = ("/dev/", "/proc/")
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(FORMATS, case_sensitive=False),
+    type=click.Choice(INGEST_FORMATS, case_sensitive=False),
     help="Format of the files. Default: by the file name, else that of the source.",
 )
 @click.option(

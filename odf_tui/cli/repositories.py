@@ -195,6 +195,8 @@ def login(repository: str, user: str | None, stdin: bool) -> None:
     The secret is prompted for without echo. With --stdin, it is the first line of stdin. For S3, the
     second line may be a session token.
     """
+    from odf_tui.gateway.administration import is_sent_unencrypted  # deferred: few verbs need it
+
     workspace = open_workspace()
     url = _resolve_url(workspace, repository)
     if not supports_login(url):
@@ -202,7 +204,7 @@ def login(repository: str, user: str | None, stdin: bool) -> None:
     new_login = _read_login(url, user, stdin)
     origin = Credentials(workspace.odf).set(url, new_login)
     print_note(f"stored credentials for {origin}")
-    if url.startswith(("http:", "odf+http:", "s3+http:")) and not _is_loopback(origin):
+    if is_sent_unencrypted(url):
         print_note("! they are sent unencrypted over http: use https if possible")
 
 
@@ -255,11 +257,6 @@ def _read_secret_lines() -> list[str]:
 
 def _prompt_secret(what: str, optional: bool = False) -> str:
     return click.prompt(what, hide_input=True, err=True, default="" if optional else None, show_default=False)
-
-
-def _is_loopback(origin: str) -> bool:
-    host = origin.partition("://")[2]
-    return host.startswith(("localhost", "127.", "[::1]"))
 
 
 # --- Remotes of datasets ---------------------------------------------------------------------------

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import NoReturn
 
 import click
 import msgspec
 
-from odf_engine.coordinator.endpoint import WorkerEndpoint, notify_datasets_changed
-from odf_engine.coordinator.job_log import JobLogReader
-from odf_engine.coordinator.protocol import READ_ONLY_JOBS, CheckProof, Job, JobState, Request, Verify
+from odf_engine.coordinator.protocol import CheckProof, JobState, Request, Verify
 from odf_engine.coordinator.results import CheckProofResult
-from odf_engine.errors import Conflict, NotFound, OdfError, UsageError
+from odf_engine.errors import NotFound, UsageError
 from odf_engine.progress import Reporter
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.fsck import FsckReport, check_workspace
+from odf_engine.workspace.fsck import FsckReport
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.follow import exit_code, follow, print_failure
 from odf_tui.cli.output import open_workspace, options_of, print_json, print_note, verb
 from odf_tui.cli.pull import select_datasets
+from odf_tui.gateway.administration import check_files, read_proof
 from odf_tui.text.format import printable
 from odf_tui.text.verification_text import origin_lines, proof_verdict, report_lines, workspace_check_lines
-
-_MAX_PROOF_BYTES: Final = 4 << 20
 
 
 def check_proof(workspace: Workspace, file: Path) -> NoReturn:
     """Check a proof and exit: 0 if it is valid, 3 if it is invalid, 1 if it cannot be checked."""
-    (job,) = follow(workspace, [(CheckProof(proof=_read_proof(file)), f"proof {file.name}")])
+    (job,) = follow(workspace, [(CheckProof(proof=read_proof(file)), f"proof {file.name}")])
     report = job.result_of(CheckProof)
     if job.state is not JobState.done or report is None:
         print_failure(job)
@@ -40,17 +36,6 @@ def check_proof(workspace: Workspace, file: Path) -> NoReturn:
     else:
         _print_proof_report(report, workspace)
     sys.exit(0 if report.valid else 3 if report.checked else 1)
-
-
-def _read_proof(file: Path) -> str:
-    try:
-        with file.open("rb") as source:
-            data = source.read(_MAX_PROOF_BYTES + 1)
-    except OSError as error:
-        raise NotFound(f"{file} cannot be read: {error.strerror}") from None
-    if len(data) > _MAX_PROOF_BYTES:
-        raise UsageError(f"{file} is too large for a proof")
-    return data.decode("utf-8", "replace")
 
 
 def _print_proof_report(report: CheckProofResult, workspace: Workspace) -> None:
@@ -87,34 +72,12 @@ def fsck_verb(repair: bool, now: bool) -> None:
     if now and not repair:
         raise UsageError("--now requires --repair")
     workspace = open_workspace()
-    endpoint = WorkerEndpoint(workspace.folder)
-    has_worker = endpoint.worker_alive()
-    jobs = _open_jobs(endpoint) if has_worker else []
-    report = check_workspace(
-        workspace,
-        _PhasePrinter(),
-        repair=repair,
-        now=now,
-        busy={job.dataset for job in jobs if job.kind not in READ_ONLY_JOBS},
-        has_jobs=bool(jobs),
-        has_worker=has_worker,
-    )
-    if repair and report.findings:
-        notify_datasets_changed(workspace.folder)
+    report = check_files(workspace, _PhasePrinter(), repair=repair, now=now)
     if options_of().json:
         print_json(_report_json(report))
     else:
         _print_workspace_report(report)
     sys.exit(3 if report.left else 0)
-
-
-def _open_jobs(endpoint: WorkerEndpoint) -> Sequence[Job]:
-    try:
-        return JobLogReader(endpoint.journal, endpoint.worker_alive).open_jobs()
-    except OdfError as error:
-        raise Conflict(
-            f"the jobs of the running worker cannot be read: {error.message}", hint="run odf worker stop"
-        ) from None
 
 
 def _report_json(report: FsckReport) -> dict[str, object]:

@@ -286,7 +286,7 @@ def describe_next_step(row: DatasetRow) -> str:
     if row.polls:
         return "p shows its source, which requires trust" if row.untrusted else "p pulls them from the source"
     if row.push_sources:
-        return f"run odf ingest {row.name} FILE"
+        return "press , i to push rows from files"
     return "p computes them from its inputs" if row.derivative else "no source: e edits its definition"
 
 

@@ -27,7 +27,7 @@ from odf_tui.widgets.dialogs import LIST_MOVES, Dialog, PickerDialog
 from odf_tui.widgets.line_view import LineView
 
 _DATASET_ACTION_IDS: Final = frozenset(
-    action.id for action in (*table.DATASET_ACTIONS, *table.SHARING_ACTIONS)
+    action.id for action in (*table.DATASET_ACTIONS, *table.SHARING_ACTIONS, *table.DATASET_MENU_ACTIONS)
 )
 
 

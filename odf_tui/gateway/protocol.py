@@ -278,12 +278,13 @@ class Gateway(Protocol):
         """Return the commands and queries that an untrusted dataset would run."""
         ...
 
-    def trust(self, dataset: str, shown: TrustRequest) -> None:
+    def trust(self, dataset: str, shown: TrustRequest, *, private_network: bool = False) -> None:
         """Trust a dataset.
 
         Args:
             dataset: id of the dataset.
             shown: the commands and queries that the user has seen.
+            private_network: whether its sources may access private addresses.
 
         Raises:
             Conflict: the dataset would now run others.

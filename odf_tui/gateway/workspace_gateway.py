@@ -175,8 +175,8 @@ class DatasetEditor(WorkspaceEntries):
             self.trusts.find_grant(entry) is not None,
         )
 
-    def trust(self, dataset: str, shown: TrustRequest) -> None:
-        """Trust a dataset to execute what was shown.
+    def trust(self, dataset: str, shown: TrustRequest, *, private_network: bool = False) -> None:
+        """Trust a dataset to execute what was shown. ``private_network`` allows private addresses.
 
         Raises:
             Conflict: the dataset changed since.
@@ -185,7 +185,7 @@ class DatasetEditor(WorkspaceEntries):
         runs = self.trusts.list_executions(entry)
         if _trusted_steps(runs) != shown.runs:
             raise Conflict("its sources have changed since they were shown", hint="review them again")
-        self.trusts.grant(entry, shown=runs)
+        self.trusts.grant(entry, private_network=private_network, shown=runs)
 
     def untrust(self, dataset: str) -> bool:
         """Revoke the trust in a dataset. Returns whether it was trusted."""

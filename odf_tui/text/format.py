@@ -98,6 +98,15 @@ def format_time_seconds(moment: Timestamp | str | None) -> str:
     return "" if moment is None else str(moment)[:19].replace("T", " ")
 
 
+def format_setting(value: object) -> str:
+    """Return the value of a setting as text: lists with commas, mappings as ``key=value``."""
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={format_setting(text)}" for name, text in value.items())
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def fit_width(text: str, width: int) -> str:
     """Return a text in exactly ``width`` cells: truncated with an ellipsis, or padded with spaces."""
     if width <= 0:

@@ -31,7 +31,7 @@ import yaml
 
 from odf_engine.metadata.yaml import read_manifests
 from odf_tui.actions.model import key_name
-from odf_tui.actions.table import ACTIONS
+from odf_tui.actions.table import ACTIONS, DEFAULT_KEYMAP
 from odf_tui.cli.verbs import odf as root_command
 from odf_tui.help.pages import TOPICS, read_page
 from tests.cli.conftest import call_odf
@@ -300,5 +300,8 @@ def test_the_page_of_keys_lists_the_keys_of_all_actions() -> None:
     shown = {key for row in rows for code in re.findall(r"`([^`]+)`", row) for key in code.split()}
     names = {"⏎": "enter"}  # the page spells it
     keys = {each.id: {names.get(key_name(key), key_name(key)) for key in each.keys} for each in ACTIONS}
-    assert not [each.id for each in ACTIONS if each.listed and not keys[each.id] & shown]
+    codes = {code for row in rows for code in re.findall(r"`([^`]+)`", row)}
+    keys |= {each.id: {DEFAULT_KEYMAP.display_key(each.id)} for each in ACTIONS if each.menu}
+    assert not [each.id for each in ACTIONS if each.listed and not keys[each.id] & (shown | codes)]
+    keys |= {each.id: {key_name(each.menu_key)} for each in ACTIONS if each.menu}
     assert not shown - set().union(*keys.values())

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from odf_engine.coordinator.protocol import INGEST_FORMATS
 from odf_engine.ingest.push_source import FORMATS
-from odf_tui.cli import pull
 from tests.cli.conftest import Odf, Ran, call_odf, run_odf
 
 MANIFEST = """\
@@ -114,7 +114,7 @@ def test_mistakes(folder: Path, odf: Odf) -> None:
 
 
 def test_the_formats_are_those_of_the_engine() -> None:
-    assert tuple(FORMATS) == pull.FORMATS
+    assert tuple(FORMATS) == INGEST_FORMATS
 
 
 def test_leaving_while_it_waits_for_more(folder: Path, odf: Odf) -> None:

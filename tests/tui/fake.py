@@ -277,7 +277,7 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQueries, FakeStatistics, FakeSharing)
         )
         return TrustRequest("https://elsewhere.example/tides.yaml", runs)
 
-    def trust(self, dataset: str, shown: TrustRequest) -> None:
+    def trust(self, dataset: str, shown: TrustRequest, *, private_network: bool = False) -> None:
         """Trust the dataset."""
         self._stand(dataset, "trusted")
 

@@ -112,8 +112,8 @@ async def test_details_trust_and_pushed_datasets_on_the_screen(source: FakeSourc
         ]
         await resize(drive, (120, 36))
         await drive.press("r", "g", "p")
-        assert "events has no polling source: use odf ingest events FILE" in drive.hint()
-        assert "Push them with odf ingest events FILE" in drive.text()
+        assert "events has no polling source: press , i to push rows" in drive.hint()
+        assert "Press , i to push them from files" in drive.text()
         await drive.press("P")
         assert "there is nothing to pull" in drive.hint()
         job = source.job(JobState.running, "events", "ingest")
@@ -170,7 +170,7 @@ def test_a_diverged_dataset_names_its_input_and_the_remedy() -> None:
 def test_what_adds_rows_to_a_dataset() -> None:
     pushed = dataset("events", polls=False, push_sources=("default",))
     bare = dataset("bare", polls=False)
-    assert describe_next_step(pushed) == "run odf ingest events FILE"
+    assert describe_next_step(pushed) == "press , i to push rows from files"
     assert describe_next_step(bare) == "no source: e edits its definition"
     assert describe_next_step(dataset("tides")) == "p pulls them from the source"
     assert describe_next_step(dataset("tides", standing="not trusted")).startswith("p shows its source")

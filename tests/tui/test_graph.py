@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from odf_engine.coordinator.protocol import Job, JobProgress, JobState, Progress
@@ -217,6 +218,22 @@ async def _shown_pane(
         fakes.state.load_jobs(*source.jobs())
         await pilot.pause()
         yield controller, fakes, pilot
+
+
+async def test_a_renamed_dataset_is_shown_with_its_new_name(source: FakeSource) -> None:
+    async with _shown_pane(source) as (controller, fakes, _):
+        fakes.host.timers[-1].callback()
+        names: list[str] = []
+        fakes.state.shown_changed.connect(lambda row: names.append("" if row is None else row.name))
+        row = controller.graph.row
+        assert row is not None
+        source.rows_ = [replace(each, name="tides") if each.id == row.id else each for each in source.rows_]
+        fakes.state.datasets_outdated.send(None)
+        assert controller.waiting
+        fakes.host.timers[-1].callback()
+        assert names[-1] == "tides"
+        fakes.state.datasets_outdated.send(None)
+        assert not controller.waiting  # nothing has changed
 
 
 async def test_the_list_has_the_selection_of_the_graph_and_sorts(source: FakeSource) -> None:

@@ -111,7 +111,9 @@ class DataController(Controller):
                 [(" No rows yet. Press ", "muted"), ("p", "key"), (" to pull them from the source", "muted")]
             ]
         if row.push_sources:
-            return [[(" No rows yet. Push them with ", "muted"), (f"odf ingest {row.name} FILE", "strong")]]
+            return [
+                [(" No rows yet. Press ", "muted"), (", i", "key"), (" to push them from files", "muted")]
+            ]
         return [
             [(" No rows: no source. Press ", "muted"), ("e", "key"), (" to edit the definition", "muted")]
         ]

@@ -37,6 +37,7 @@ class DatasetsController(Controller):
         self._card_remotes: object = None
         self._card_health: object = None
         self._shown_at = self._read_at = float("-inf")
+        self._shown_name = ""
         self._show_timer: Timer | None = None
         self._read_timer: Timer | None = None
         state = self.state
@@ -125,7 +126,7 @@ class DatasetsController(Controller):
         self.state.select("" if row is None else row.id)
         self._show_status()
         selected, shown = ("", "") if row is None else (row.id, row.head), self.state.shown
-        if selected == shown:
+        if selected == shown and (row is None or row.name == self._shown_name):
             return
         wait = SHOW_SECONDS
         if selected[0] != shown[0]:
@@ -141,6 +142,7 @@ class DatasetsController(Controller):
         row, target = self.graph.row, self.navigator.target
         if target is not None and (row is None or target.dataset != row.id):
             self.navigator.clear_target()  # the user selected another dataset
+        self._shown_name = "" if row is None else row.name
         self.state.show(row)
 
     def _select(self, dataset: str) -> None:

@@ -1,0 +1,67 @@
+"""FileCheckController: checks the files of the workspace, and repairs them."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from odf_engine.progress import Reporter
+from odf_engine.workspace.fsck import FsckReport
+from odf_engine.workspace.workspace import Workspace
+from odf_tui.gateway.administration import check_files
+from odf_tui.services.controller import Controller
+from odf_tui.text.format import Span, count_of
+from odf_tui.text.verification_text import workspace_check_lines
+from odf_tui.widgets.dialogs import ConfirmDialog, DecisionDialog
+
+
+class FileCheckController(Controller):
+    """Shows orphaned, incomplete and damaged files, and removes or rebuilds them after a confirmation."""
+
+    def check(self) -> None:
+        """Check the files of the workspace."""
+        self.host.start(self._check())
+
+    async def _check(self) -> None:
+        repair = now = False
+        while True:
+            self.host.notice("repairing files" if repair else "checking files")
+            # A new workspace has no cached state.
+            run = partial(check_files, Workspace(self.gateway.folder), Reporter(), repair=repair, now=now)
+            report = await asyncio.to_thread(run)
+            self.host.notice(check_summary(report), "warn" if report.left else "good")
+            if repair:
+                self.state.datasets_outdated.send(None)
+            repairs = [
+                ("repair", ("r",), "repairs"),
+                ("now", ("n",), "repairs, recent files too"),
+            ]
+            answers = [*(repairs if report.left else ()), ("leave", ("escape", "enter"), "closes")]
+            answer = await self.host.ask(DecisionDialog("File check", check_lines(report), answers))
+            if answer not in ("repair", "now"):
+                return
+            now = answer == "now"
+            if not await self._confirm(now):
+                return
+            repair = True
+
+    async def _confirm(self, now: bool) -> bool:
+        remark = "Blocks and data of datasets, and private keys of datasets, are never removed."
+        recent = ("Files of a running program that were written within the last hour may be removed.",)
+        question = "Remove orphaned files, and rebuild damaged caches?"
+        return bool(await self.host.ask(ConfirmDialog(question, remark, *(recent if now else ()))))
+
+
+def check_summary(report: FsckReport) -> str:
+    """Return the result of a check in one line."""
+    if not report.findings:
+        return f"files of {count_of(report.datasets, 'dataset')} are clean"
+    repaired = len(report.findings) - len(report.left)
+    if report.repair:
+        return f"{repaired} repaired, {len(report.left)} not repaired"
+    return count_of(len(report.findings), "finding")
+
+
+def check_lines(report: FsckReport) -> list[list[Span]]:
+    """Return the findings and remarks of a check."""
+    return [[], *([(f" {line}", "")] for line in workspace_check_lines(report))]

@@ -1,0 +1,137 @@
+"""ServerController: starts a server for the datasets of the workspace, shows its log, and stops it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from odf_engine.errors import OdfError
+from odf_engine.identity.names import DatasetPattern
+from odf_tui.gateway.server_process import ServerProcess
+from odf_tui.services.controller import Context, Controller
+from odf_tui.text.format import Span, error_with_hint, printable
+from odf_tui.widgets.dialogs import ConfirmDialog, DecisionDialog
+from odf_tui.widgets.form import Field, FormDialog, FormValues, existing_file
+
+_LOCAL: tuple[str, ...] = ("127.0.0.1", "::1", "localhost")
+_SHOWN_LINES = 40
+
+
+class ServerController(Controller):
+    """Runs one server, which stops with the workstation."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._server: ServerProcess | None = None
+
+    def show_server(self) -> None:
+        """Start a server, or show the running one."""
+        self.host.start(self._show())
+
+    async def _show(self) -> None:
+        if self._server is None:
+            await self._start()
+            return
+        answer = "refresh"
+        while answer == "refresh":
+            answers = [
+                ("copy", ("y",), "copies the URL"),
+                ("refresh", ("r",), "refreshes"),
+                ("stop", ("x",), "stops it"),
+                ("leave", ("escape", "enter"), "closes"),
+            ]
+            lines = server_lines(self._server)
+            answer = await self.host.ask(DecisionDialog("Server", lines, answers)) or "leave"
+        if answer == "copy":
+            self.host.copy_text("URL", self._server.url)
+        elif answer == "stop" or not self._server.is_running:
+            server, self._server = self._server, None
+            self.host.notice(f"stopping the server at {server.url}")
+            await asyncio.to_thread(server.stop)
+            self.host.notice("the server is stopped")
+
+    async def _start(self) -> None:
+        form = await self.host.ask(
+            FormDialog("Serve the datasets", server_fields(), "starts", check=_check_files)
+        )
+        if form is None or not await self._confirm(form):
+            return
+        self.host.notice("starting the server")
+        self._server = await asyncio.to_thread(ServerProcess.start, self.gateway.folder, server_options(form))
+        self.host.notice(f"serving at {self._server.url} until the workstation closes: press ; w to stop it")
+
+    async def _confirm(self, form: FormValues) -> bool:
+        """Require a confirmation if other machines can connect."""
+        host = form.text("host")
+        if host in _LOCAL:
+            return True
+        remarks = ["Every client that can connect can read the served datasets."]
+        if form.flag("push") and not form.text("certificate") and not form.flag("proxy"):
+            remarks.append("Tokens are sent unencrypted: use a certificate if possible.")
+        return bool(await self.host.ask(ConfirmDialog(f"Serve to other machines at {host}?", *remarks)))
+
+
+def server_fields() -> list[Field]:
+    """Return the options of a server."""
+    return [
+        Field("host", "host", "Address to listen on. 0.0.0.0: all addresses of this machine.", "127.0.0.1",
+              check=lambda text: "" if text else "enter an address"),
+        Field("port", "port", "Port to listen on. 0: a free port.", "8080", check=_check_port),
+        Field("datasets", "datasets", "Names or patterns with %. Empty: all datasets.",
+              check=check_patterns, example="weather.%, com.example.cases"),
+        Field("push", "allow push", "Accept pushes by clients with a token: press ; t to create one.",
+              value=False),
+        Field("certificate", "TLS certificate", "Certificate chain in PEM, for https.", is_path=True),
+        Field("key", "TLS key", "Private key of the certificate in PEM.", is_path=True),
+        Field("proxy", "behind a proxy", "Trust the X-Forwarded headers that a reverse proxy sets.",
+              value=False),
+    ]  # fmt: skip
+
+
+def server_options(form: FormValues) -> list[str]:
+    """Return the command line options of the server."""
+    options = ["--host", form.text("host"), "--port", form.text("port")]
+    options += [f"--dataset={each}" for each in split_patterns(form.text("datasets"))]
+    for name, field in (("--tls-cert", "certificate"), ("--tls-key", "key")):
+        if text := form.text(field):
+            options.append(f"{name}={text}")
+    flags = (("--allow-push", "push"), ("--behind-proxy", "proxy"))
+    return options + [name for name, field in flags if form.flag(field)]
+
+
+def split_patterns(text: str) -> list[str]:
+    """Return the patterns in a text, which are separated by commas or spaces."""
+    return text.replace(",", " ").split()
+
+
+def check_patterns(text: str) -> str:
+    """Return why patterns of datasets are invalid; empty if they are valid."""
+    try:
+        for each in split_patterns(text):
+            DatasetPattern.parse(each)
+    except OdfError as error:
+        return error_with_hint(error)
+    return ""
+
+
+def _check_port(text: str) -> str:
+    return "" if text.isdecimal() and int(text) <= 65535 else "enter a port: 0 to 65535"
+
+
+def _check_files(form: FormValues) -> str:
+    files = [form.text("certificate"), form.text("key")]
+    if any(files) and not all(files):
+        return "TLS requires both a certificate and a key"
+    return next((problem for each in files if each and (problem := existing_file(each))), "")
+
+
+def server_lines(server: ServerProcess) -> list[list[Span]]:
+    """Return the URL of a server, its state, and the end of its log."""
+    state: Span = ("running", "good") if server.is_running else ("stopped", "bad")
+    lines: list[list[Span]] = [
+        [(" url    ", "muted"), (server.url, "strong")],
+        [(" state  ", "muted"), state],
+        [],
+        [(" Log", "title")],
+    ]
+    log = list(server.lines)[-_SHOWN_LINES:]
+    return lines + ([[(f"   {printable(line)}", "")] for line in log] or [[("   no requests yet", "muted")]])

@@ -1,0 +1,291 @@
+"""Changes of a workspace that need no job: datasets, settings, credentials, remotes, file check."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from odf_engine import settings
+from odf_engine.coordinator.endpoint import WorkerEndpoint, notify_datasets_changed
+from odf_engine.coordinator.job_log import JobLogReader
+from odf_engine.coordinator.protocol import READ_ONLY_JOBS, Job
+from odf_engine.errors import Conflict, NotFound, OdfError, UsageError
+from odf_engine.identity.names import DatasetAlias
+from odf_engine.net.credentials import Credentials, Login
+from odf_engine.net.urls import origin_of
+from odf_engine.progress import Reporter
+from odf_engine.workspace.fsck import FsckReport, check_workspace
+from odf_engine.workspace.remotes import KINDS, Kind, Remotes
+from odf_engine.workspace.workspace import Workspace
+from odf_tui.gateway.dataset_reader import WorkspaceEntries
+
+_MAX_PROOF_BYTES: Final = 4 << 20
+_KEYS: Final = "ui.keys."
+_SAFE: Final = "safeDirectories"
+
+
+class VariableAccess(NamedTuple):
+    """The environment variables of a dataset.
+
+    Attributes:
+        setting: key of the setting that allows them.
+        allowed: the allowed variables.
+        used: the variables that the definition uses.
+    """
+
+    setting: str
+    allowed: list[str]
+    used: list[str]
+
+
+class Administration(WorkspaceEntries):
+    """Changes datasets, settings, credentials and remotes of a workspace."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(Workspace(folder))
+
+    # --- Datasets ---
+
+    def rename(self, dataset: str, name: str) -> list[str]:
+        """Rename a dataset. Returns the keys of the settings that refer to its old name.
+
+        Raises:
+            AlreadyExists: another dataset has the name.
+            OdfError: the name is invalid, or the dataset does not exist.
+        """
+        entry = self.entry(dataset)
+        old = str(entry.alias).casefold()
+        self.workspace.rename(entry, DatasetAlias.parse(name))
+        notify_datasets_changed(self.folder)
+        config = settings.load_workspace(self.workspace.odf)
+        mappings: dict[str, Mapping[str, object]] = {
+            "allowedEnv": config.allowed_env,
+            "onConflict": config.on_conflict,
+            "watermark.maxAhead": config.watermark.max_ahead,
+            "watermark.delay": config.watermark.delay,
+        }
+        return [
+            f"{group}.{key}" for group, values in mappings.items() for key in values if key.casefold() == old
+        ]
+
+    def duplicate(self, dataset: str, name: str) -> bool:
+        """Create a dataset with the definition of another one, and without its rows.
+
+        The copy of a definition by another author has the same author. Returns whether it requires trust.
+
+        Raises:
+            AlreadyExists: a dataset has the name.
+            OdfError: the name is invalid, or the definition cannot be read.
+        """
+        from odf_engine.workspace.definition import read_definition  # deferred, as in DatasetEditor
+
+        entry = self.entry(dataset)
+        snapshot = replace(read_definition(entry, self.workspace.datasets()), name=name)
+        is_own = self.trusts.is_own(entry)
+        origin = self.trusts.read_origin(entry) or f"dataset {entry.id}"
+        self.workspace.add([snapshot], None if is_own else {name: origin})
+        notify_datasets_changed(self.folder)
+        return not is_own
+
+    def delete(self, dataset: str) -> bool:
+        """Delete a dataset and its data. Returns whether its private key remains in the workspace.
+
+        Raises:
+            OdfError: other datasets are derived from it, or it cannot be deleted.
+        """
+        entry = self.entry(dataset)
+        self.workspace.delete(entry)
+        notify_datasets_changed(self.folder)
+        return self.workspace.keys.has_key(entry.id)
+
+    def find_blocks(self, dataset: str, span: str) -> tuple[int | None, int | None]:
+        """Return the numbers of the blocks of a range ``FROM..TO``; None for an omitted end.
+
+        Raises:
+            OdfError: it is not a range, or a block does not exist.
+        """
+        from odf_engine.chain.block_search import resolve_block_number
+
+        first, dots, last = span.partition("..")
+        if not dots:
+            raise UsageError(f"{span}: not of the form FROM..TO", hint="FROM or TO can be omitted: 10..")
+        chain = self.entry(dataset).dataset
+        numbers = [
+            resolve_block_number(chain, each.strip()) if each.strip() else None for each in (first, last)
+        ]
+        return numbers[0], numbers[1]
+
+    # --- Environment variables ---
+
+    def variables(self, dataset: str) -> VariableAccess:
+        """Return the environment variables that a dataset uses, and those that it may read."""
+        entry = self.entry(dataset)
+        names = (str(entry.alias), str(entry.id))
+        config = settings.load_workspace(self.workspace.odf)
+        keys = {key.casefold(): key for key in config.allowed_env}
+        key = next((keys[name.casefold()] for name in names if name.casefold() in keys), names[0])
+        used = [each.text for each in self.trusts.list_executions(entry) if each.kind == "variable"]
+        return VariableAccess(f"allowedEnv.{key}", config.allowed_for(*names), list(dict.fromkeys(used)))
+
+    def allows_private_network(self, dataset: str) -> bool:
+        """Return whether the sources of a dataset may access private addresses."""
+        return self.trusts.allows_private_network(self.entry(dataset))
+
+    # --- Remotes ---
+
+    def attach(self, dataset: str, url: str, kind: Kind) -> None:
+        """Add a remote of a dataset."""
+        Remotes(self.workspace.odf).attach(self.entry(dataset).id, url, kind)
+        notify_datasets_changed(self.folder)
+
+    def detach(self, dataset: str, url: str, kinds: tuple[Kind, ...] = KINDS) -> None:
+        """Remove a remote of a dataset, for pulls, pushes or both."""
+        Remotes(self.workspace.odf).detach(self.entry(dataset).id, url, kinds)
+        notify_datasets_changed(self.folder)
+
+    # --- Credentials ---
+
+    def origins(self) -> list[str]:
+        """Return the origins for which credentials are stored."""
+        return Credentials(self.workspace.odf).origins()
+
+    def store_login(self, url: str, login: Login) -> str:
+        """Store the credentials of a URL. Returns their origin: scheme, host and port."""
+        return Credentials(self.workspace.odf).set(url, login)
+
+    def remove_login(self, url: str) -> bool:
+        """Remove the credentials of a URL. Returns whether there were any."""
+        return Credentials(self.workspace.odf).forget(url)
+
+    # --- Settings ---
+
+    def settings(self, *, user: bool = False) -> list[settings.Setting]:
+        """Return the settings of the workspace, or those of the user for all workspaces."""
+        odf = self.workspace.odf
+        config = settings.load(settings.user_file()) if user else settings.load_workspace(odf)
+        return settings.list_settings(config)
+
+
+def change_setting(key: str, value: str | None, odf: Path | None) -> Path | None:
+    """Change a setting. Returns the file that was written; None if there was nothing to remove.
+
+    A setting of a workspace that only the user's configuration may contain is written there.
+
+    Args:
+        key: the setting.
+        value: its value; None removes it.
+        odf: the ``.odf`` folder of the workspace; None: a setting of the user, for all workspaces.
+
+    Raises:
+        UsageError: the key is unknown, or the value is invalid.
+        OdfError: a file cannot be read or written.
+    """
+    is_own = settings.is_user_setting(key)
+    if key == _SAFE and odf is not None and value is not None:
+        raise UsageError(
+            f"{_SAFE} can only be set for all workspaces",
+            hint=f"run odf config set --user {_SAFE} {shlex.quote(value)}",
+        )
+    path = (
+        settings.user_file()
+        if odf is None
+        else settings.workspace_user_file(odf)
+        if is_own
+        else odf / settings.CONFIG_FILE
+    )
+    is_written = value is not None or path.exists()
+    if is_written:
+        plain = settings.apply_change(path, key, value)
+        if key.startswith(_KEYS) and value is not None:
+            _check_key_setting(key.removeprefix(_KEYS), plain["ui"]["keys"])
+        settings.write(plain, path, odf)
+    if odf is not None and is_own and (odf / settings.CONFIG_FILE).exists():
+        # The setting is invalid in the configuration of the workspace.
+        own_path = odf / settings.CONFIG_FILE
+        settings.write(settings.apply_change(own_path, key, None), own_path, odf)
+    return path if is_written else None
+
+
+def _check_key_setting(action: str, keys: Mapping[str, str | Sequence[str]]) -> None:
+    """Check a setting of keys as the workstation does at its start.
+
+    Raises:
+        UsageError: unknown action, or a key that terminals do not send or that another action has.
+    """
+    from odf_tui.actions import user_keys
+
+    _, problems = user_keys.load(keys)
+    own_problems = [
+        problem for problem in problems if problem.startswith(f"{action}:") or f"action '{action}'" in problem
+    ]
+    if own_problems:
+        raise UsageError(
+            "; ".join(own_problems), hint="run odf config keys to see the actions and their keys"
+        )
+
+
+def check_files(
+    workspace: Workspace, reporter: Reporter, *, repair: bool = False, now: bool = False
+) -> FsckReport:
+    """Check the files of a workspace, and repair them if requested. Files of active jobs are not repaired.
+
+    Args:
+        workspace: the workspace.
+        reporter: for progress.
+        repair, now: see :class:`odf_engine.workspace.fsck.FsckReport`.
+
+    Raises:
+        Conflict: the jobs of the running worker cannot be read.
+    """
+    endpoint = WorkerEndpoint(workspace.folder)
+    has_worker = endpoint.worker_alive()
+    jobs = _open_jobs(endpoint) if has_worker else []
+    report = check_workspace(
+        workspace,
+        reporter,
+        repair=repair,
+        now=now,
+        busy={job.dataset for job in jobs if job.kind not in READ_ONLY_JOBS},
+        has_jobs=bool(jobs),
+        has_worker=has_worker,
+    )
+    if repair and report.findings:
+        notify_datasets_changed(workspace.folder)
+    return report
+
+
+def _open_jobs(endpoint: WorkerEndpoint) -> Sequence[Job]:
+    try:
+        return JobLogReader(endpoint.journal, endpoint.worker_alive).open_jobs()
+    except OdfError as error:
+        raise Conflict(
+            f"the jobs of the running worker cannot be read: {error.message}", hint="run odf worker stop"
+        ) from None
+
+
+def read_proof(file: Path) -> str:
+    """Return the text of a proof.
+
+    Raises:
+        NotFound: the file cannot be read.
+        UsageError: it is too large.
+    """
+    try:
+        with file.open("rb") as source:
+            data = source.read(_MAX_PROOF_BYTES + 1)
+    except OSError as error:
+        raise NotFound(f"{file} cannot be read: {error.strerror}") from None
+    if len(data) > _MAX_PROOF_BYTES:
+        raise UsageError(f"{file} is too large for a proof")
+    return data.decode("utf-8", "replace")
+
+
+def is_sent_unencrypted(url: str) -> bool:
+    """Return whether credentials for a URL are sent over HTTP to another machine."""
+    host = origin_of(url).partition("://")[2]
+    is_loopback = host.startswith(("localhost", "127.", "[::1]"))
+    return url.startswith(("http:", "odf+http:", "s3+http:")) and not is_loopback

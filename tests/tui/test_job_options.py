@@ -1,0 +1,164 @@
+"""Pull, push of rows, verification and proofs with options: forms, requests and confirmations."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from odf_engine.coordinator.protocol import CheckProof, Ingest, JobState, Pull, Query, Verify
+from odf_engine.coordinator.results import CheckProofResult, ProofFinding, QueryResult
+from odf_tui.features.job_options import JobOptionsController
+from odf_tui.features.proofs import ProofsController
+from odf_tui.text.remotes import Remote
+from odf_tui.widgets.dialogs import TextDialog, TypedConfirmation
+from tests.tui.context import Fakes
+from tests.tui.fake import FakeSource
+from tests.tui.form_steps import fill
+
+TIDES, AIR, READINGS = "harbour.tides", "air-by-day", "port-haven.air-readings"
+
+
+def change(source: FakeSource, name: str, **more: Any) -> None:
+    """Change a dataset."""
+    source.rows_ = [replace(row, **more) if row.name == name else row for row in source.rows_]
+
+
+async def run(source: FakeSource, name: str, action: str, *answers: Any) -> Fakes:
+    """Run an action on a dataset with answers of dialogs."""
+    fakes = Fakes(source, name, answers=answers)
+    getattr(JobOptionsController(fakes.context), action)()
+    await fakes.host.stories()
+    assert not fakes.host.answers
+    return fakes
+
+
+# --- Pull ---
+
+
+async def test_a_pull_has_the_options_of_the_form(source: FakeSource) -> None:
+    fakes = await run(source, TIDES, "pull", fill(uncacheable=True, force=True, strict=True))
+    request = Pull(dataset="did:odf:harbour.tides", fetch_uncacheable=True, force=True, strict=True)
+    assert fakes.jobs.submitted == [(request, TIDES)]
+    assert (await run(source, TIDES, "pull", None)).jobs.submitted == []
+
+
+async def test_a_recursive_pull_includes_upstream_datasets(source: FakeSource) -> None:
+    change(source, "port-haven.stations", standing="not trusted")
+    fakes = await run(source, AIR, "pull", fill(strict=True))
+    assert [name for _, name in fakes.jobs.submitted] == [READINGS, AIR]  # the untrusted one is skipped
+    requests = [each for each in fakes.jobs.requests if isinstance(each, Pull)]
+    assert all(each.strict for each in requests)
+    assert "did:odf:port-haven.air-readings" in requests[1].after
+    fakes = await run(source, AIR, "pull", fill(recursive=False))
+    assert [name for _, name in fakes.jobs.submitted] == [AIR]
+
+
+async def test_a_watermark_requires_the_name(source: FakeSource) -> None:
+    form = fill(watermark="2026-03-01")
+    fakes = await run(source, TIDES, "pull", form, False)
+    assert not fakes.jobs.submitted and "is unchanged" in fakes.host.last_notice
+    fakes = await run(source, TIDES, "pull", form, lambda dialog: TIDES in dialog._accepted)
+    (request,) = fakes.jobs.requests
+    assert isinstance(request, Pull) and request.set_watermark == "2026-03-01T00:00:00Z"
+    await run(source, TIDES, "pull", fill("is not a time", watermark="soon"))
+    await run(source, TIDES, "pull", fill("is already 2024-03-10", watermark="2024-03-10"))
+    change(source, TIDES, polls=False, push_sources=("default",))
+    await run(source, TIDES, "pull", fill("enter a time"))
+
+
+async def test_options_that_replace_rows_require_the_name(source: FakeSource) -> None:
+    change(source, AIR, diverged=("port-haven.stations",))
+    fakes = await run(source, AIR, "pull", fill(recursive=False), True)  # the rebuild is the default
+    assert isinstance(fakes.host.dialogs[-1], TypedConfirmation)
+    (request,) = fakes.jobs.requests
+    assert isinstance(request, Pull) and request.reset_on_divergence
+    remotes = tuple(
+        Remote(url=f"file:///{name}/", label=name, pull=True) for name in ("hub/tides", "lake/tides")
+    )
+    change(source, TIDES, remotes=remotes)
+    fakes = await run(source, TIDES, "pull", fill(remote="file:///lake/tides/", force=True), True)
+    request = Pull(dataset="did:odf:harbour.tides", force=True, url="file:///lake/tides/")
+    assert fakes.jobs.requests == [request]
+
+
+# --- Push of rows ---
+
+
+async def test_rows_are_pushed_from_files(
+    source: FakeSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.csv", "b c.csv"):
+        (tmp_path / name).touch()
+    change(source, TIDES, polls=False, push_sources=("station", "boat"))
+    form = fill(files="a.csv 'b c.csv'", source="boat", format="ndjson", time="2026-03-01", strict=True)
+    fakes = await run(source, TIDES, "ingest", form)
+    request = Ingest(
+        dataset="did:odf:harbour.tides",
+        files=[str(tmp_path / "a.csv"), str(tmp_path / "b c.csv")],
+        source="boat",
+        format="ndjson",
+        event_time="2026-03-01T00:00:00Z",
+        strict=True,
+    )
+    assert fakes.jobs.submitted == [(request, TIDES)]
+    for problem, files in (
+        ("enter the path", ""),
+        ("missing.csv: file not found", "missing.csv"),
+        ("is a folder", str(tmp_path)),
+        ("not closed", "'a.csv"),
+    ):
+        await run(source, TIDES, "ingest", fill(problem, files=files))
+
+
+# --- Verification ---
+
+
+async def test_a_verification_has_the_options_of_the_form(source: FakeSource) -> None:
+    fakes = await run(source, AIR, "verify", fill(integrity=True, rows=True))
+    assert fakes.jobs.requests == [Verify(dataset="did:odf:air-by-day", integrity=True, rows=True)]
+    fakes = await run(source, AIR, "verify", fill(scope="inputs"))
+    assert {name for _, name in fakes.jobs.submitted} == {READINGS, "port-haven.stations", AIR}
+    source.changed(source.job(JobState.running, TIDES, "verify"))
+    fakes = await run(source, TIDES, "verify", fill(scope="all"))
+    assert len(fakes.jobs.submitted) == len(source.rows_) - 1  # without the one that is being verified
+
+
+# --- Proofs of answers ---
+
+
+async def test_a_proof_of_a_query_is_written_and_verified(source: FakeSource, tmp_path: Path) -> None:
+    job = source.job(JobState.done, "SELECT 1", "sql")
+    source.questions = {job.id: "SELECT 1"}
+    path = tmp_path / "proof.json"
+    finding = ProofFinding(kind="rows", message="the rows differ", hint="query again")
+    results: dict[type, Any] = {
+        Query: QueryResult(rows=1, proof={"rows": 1}),
+        CheckProof: CheckProofResult(valid=False, query="SELECT 1", findings=[finding]),
+    }
+    fakes = Fakes(source, answers=[fill(file=str(path))], results=results)
+    controller = ProofsController(fakes.context)
+    controller.write_proof()
+    await fakes.host.stories()
+    assert "no query: press s" in fakes.host.last_notice
+
+    fakes.state.focus_pane("jobs")
+    fakes.host.now = replace(fakes.host.now, job=job)
+    controller.write_proof()
+    await fakes.host.stories()
+    (request,) = fakes.jobs.requests
+    assert request == Query(sql="SELECT 1", limit=None, proof=True)
+    assert json.loads(path.read_text()) == {"rows": 1}
+
+    fakes.host.answers += [fill(file=str(path)), None]
+    controller.check_proof()
+    await fakes.host.stories()
+    assert fakes.jobs.requests[-1] == CheckProof(proof=path.read_text())
+    dialog = fakes.host.dialogs[-1]
+    assert isinstance(dialog, TextDialog)
+    shown = "\n".join("".join(text for text, _ in line) for line in dialog._lines)
+    assert "proof INVALID: SELECT 1" in shown and "the rows differ" in shown and "query again" in shown
