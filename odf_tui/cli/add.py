@@ -454,6 +454,8 @@ def demo_verb(folder: Path, no_tui: bool) -> OpenWorkstation | None:
     The data is about Port Haven, a small harbour town: its air quality, the visits to its clinics and
     its measuring stations. In the first week of March, smoke drifts in.
     """
+    if not no_tui:
+        _check_terminal()
     workspace = _workspace(folder)
     requests = make_requests(workspace, add_datasets(workspace))
     if no_tui:
@@ -462,6 +464,20 @@ def demo_verb(folder: Path, no_tui: bool) -> OpenWorkstation | None:
     # The workstation opens immediately and shows the running jobs.
     asyncio.run(_submit_jobs(workspace, requests))
     return OpenWorkstation(workspace.folder)
+
+
+def _check_terminal() -> None:
+    """Check that the workstation can open, before jobs are started.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    from odf_tui.theming.terminal import require_capable_terminal  # deferred: --no-tui does not need it
+
+    try:
+        require_capable_terminal()
+    except UsageError as error:
+        raise UsageError(error.message, hint="to print the results instead, use odf demo --no-tui") from None
 
 
 def _workspace(folder: Path) -> Workspace:

@@ -320,6 +320,7 @@ def delete_verb(names: tuple[str, ...], yes: bool) -> None:
     """
     workspace = open_workspace()
     entries = workspace.match(names)
+    workspace.check_deletable(entries)
     if not yes:
         listed = ", ".join(str(entry.alias) for entry in entries)
         keys = sum(workspace.keys.has_key(entry.id) for entry in entries)

@@ -455,7 +455,8 @@ def search_verb(text: str, repositories: tuple[str, ...]) -> None:
     """Search repositories for datasets.
 
     Searches for the words of TEXT in names and ids, and in descriptions and keywords if the repository
-    provides them. Without TEXT, lists all datasets.
+    provides them. Without TEXT, lists all datasets. Repositories that do not answer are reported. The
+    search fails only if none answers.
     """
     workspace = open_workspace()
     remotes = Remotes(workspace.odf)
@@ -473,7 +474,16 @@ def search_verb(text: str, repositories: tuple[str, ...]) -> None:
         _print_search_results(result.datasets)
     if job.state is not JobState.done:
         print_failure(job)
-    sys.exit(max(exit_code([job]), 1 if result.problems else 0))
+    searched = len(set(named)) or len(remotes.repositories())
+    none_answered = len(result.problems) >= searched
+    if result.problems:
+        failed = ", ".join(each.repository for each in result.problems)
+        sys.stderr.write(
+            f"error: no repository answered: {failed}\n"
+            if none_answered
+            else f"! no answer from {failed}: its datasets are missing above\n"
+        )
+    sys.exit(max(exit_code([job]), int(none_answered)))
 
 
 def _pull_command(dataset: FoundDataset) -> str:

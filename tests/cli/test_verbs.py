@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.verbs import VERBS
 from tests.cli.conftest import Odf, call_odf, run_odf
+from tests.sync.builders import make_derivative, make_root
 from tests.sync.hostile_server import Exchange, hostile
 
 
@@ -169,3 +171,31 @@ def test_endless_files_and_pipes_are_refused(fresh: Odf) -> None:
         assert (ran.code, ran.out) == (2, "")
         assert "stdin has more than 16,777,216 bytes" in ran.err
     assert "/dev/zero has more than" in fresh("sql", "@/dev/zero").err
+
+
+@pytest.mark.parametrize(
+    ("name", "proposal"),
+    [("air_quality", "air-quality"), ("a_/b_c..d", "a/b-c.d"), ("__", None), ("a/b/c_d", None)],
+)
+def test_an_invalid_name_has_a_proposal(fresh: Odf, name: str, proposal: str | None) -> None:
+    ran = fresh("new", name, "--root")
+    assert "letters and digits" in ran.err
+    assert ("for example" in ran.err) == (proposal is not None)
+    if proposal is not None:
+        assert ran.err.rstrip().endswith(f"for example {proposal}")
+        assert fresh("new", proposal, "--root").code == 0
+
+
+def test_delete_checks_dependants_before_it_requires_confirmation(tmp_path: Path) -> None:
+    workspace = Workspace.init(tmp_path)
+    make_derivative(workspace, make_root(workspace, slices=1))
+    ran = call_odf("delete", "numbers", cwd=tmp_path)
+    assert "downstream datasets: derived" in ran.err, ran.err
+    assert "--yes" not in ran.err
+    assert "--yes" in call_odf("delete", "%", cwd=tmp_path).err
+
+
+def test_the_demo_requires_a_terminal_before_it_creates_anything(tmp_path: Path) -> None:
+    ran = call_odf("demo", "here", cwd=tmp_path)
+    assert (ran.code, "--no-tui" in ran.err) == (2, True)
+    assert not (tmp_path / "here").exists()
