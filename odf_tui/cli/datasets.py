@@ -71,7 +71,7 @@ def show_columns(workspace: Workspace, names: Sequence[str], *, dot: bool) -> No
     if options_of().json:
         print_json({"datasets": [_columns_json(graph, graph.datasets[each]) for each in ids]})
     elif dot:
-        sys.stdout.write(column_graph_to_dot(graph, ids))
+        data_stream().write(column_graph_to_dot(graph, ids))
     elif not entries:
         print_note("no datasets yet: odf new NAME --root prints a manifest, odf add adds it")
     else:
@@ -495,7 +495,7 @@ def _print_manifest(snapshot: DatasetSnapshot) -> None:
     if options_of().json:
         print_json({"kind": "DatasetSnapshot", "version": 1, "content": to_builtins(snapshot)})
     else:
-        sys.stdout.write(snapshot_to_yaml(snapshot))
+        data_stream().write(snapshot_to_yaml(snapshot))
 
 
 @verb("graph", example="odf graph --dot | dot -Tsvg > graph.svg", json=True)
@@ -535,7 +535,7 @@ def graph_verb(names: tuple[str, ...], columns: bool, dot: bool) -> None:
             }
         )
     elif dot:
-        sys.stdout.write(dataset_graph_to_dot(datasets, edges))
+        data_stream().write(dataset_graph_to_dot(datasets, edges))
     else:
         for line in dataset_graph_lines(datasets, edges):
             sys.stdout.write(line + "\n")

@@ -22,7 +22,15 @@ from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
 from odf_engine.workspace.remotes import KINDS, Kind, Remotes
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.follow import error_entry, exit_code, follow, print_failure
-from odf_tui.cli.output import open_workspace, options_of, print_json, print_note, print_table, verb
+from odf_tui.cli.output import (
+    open_workspace,
+    options_of,
+    print_json,
+    print_note,
+    print_result,
+    print_table,
+    verb,
+)
 from odf_tui.cli.pull import resolve_address
 from odf_tui.text.format import fit_width, format_bytes, format_count, printable
 from odf_tui.text.job_text import push_line
@@ -439,7 +447,7 @@ def _print_push(job: Job, label: str) -> None:
     if job.state is not JobState.done:
         print_failure(job)
     else:
-        sys.stdout.write(push_line(job.target, result, label) + "\n")
+        print_result(push_line(job.target, result, label))
 
 
 @verb("search", example="odf search weather --repo lab", json=True)

@@ -20,7 +20,7 @@ from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.fsck import FsckReport, check_workspace
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.follow import exit_code, follow, print_failure
-from odf_tui.cli.output import open_workspace, options_of, print_json, print_note, verb
+from odf_tui.cli.output import open_workspace, options_of, print_json, print_note, print_result, verb
 from odf_tui.cli.pull import select_datasets
 from odf_tui.text.format import printable
 from odf_tui.text.verification_text import origin_lines, proof_verdict, report_lines, workspace_check_lines
@@ -127,7 +127,7 @@ def _report_json(report: FsckReport) -> dict[str, object]:
 
 
 def _print_workspace_report(report: FsckReport) -> None:
-    for line in workspace_check_lines(report):
+    for line in workspace_check_lines(report) if report.left or not options_of().quiet else ():
         sys.stdout.write(line + "\n")
     if not report.findings:
         return
@@ -201,6 +201,8 @@ def verify_verb(
         print_json({"valid": valid, "datasets": reports})
     else:
         for report in reports:
+            if report.valid and options_of().quiet:
+                continue
             for line in report_lines(report):
                 sys.stdout.write(line + "\n")
             if report.findings and report.intact:
@@ -210,7 +212,7 @@ def verify_verb(
                 print_note("  invalid files were changed or damaged after they were committed")
                 print_note("  pull the dataset again from its author, or rebuild it")
         for line in origin_lines(reports):
-            sys.stdout.write(printable(line) + "\n")
+            print_result(printable(line))
     sys.exit(exit_code(jobs) if failed else 0 if valid else 3)
 
 

@@ -199,3 +199,17 @@ def test_the_demo_requires_a_terminal_before_it_creates_anything(tmp_path: Path)
     ran = call_odf("demo", "here", cwd=tmp_path)
     assert (ran.code, "--no-tui" in ran.err) == (2, True)
     assert not (tmp_path / "here").exists()
+
+
+def test_verbs_print_ascii_in_a_locale_without_utf_8(tmp_path: Path) -> None:
+    workspace = Workspace.init(tmp_path)
+    make_derivative(workspace, make_root(workspace, slices=1))
+    assert "◇ numbers" in call_odf("graph", cwd=tmp_path, LC_ALL="C.UTF-8").out
+    for arguments in (["graph"], ["show", "numbers"], ["list"], ["help", "glossary"], ["show", "né…"]):
+        ran = call_odf(*arguments, cwd=tmp_path, LC_ALL="C")
+        assert (ran.out + ran.err).isascii(), arguments
+    assert call_odf("graph", cwd=tmp_path, LC_ALL="C").out.startswith("o numbers")
+    assert "'n\\xe9.'" in call_odf("show", "né…", cwd=tmp_path, LC_ALL="C").err
+    call_odf("config", "set", "ui.theme", "né", cwd=tmp_path)
+    ran = call_odf("config", "get", "ui.theme", "--json", cwd=tmp_path, LC_ALL="C")
+    assert (ran.out, ran.json) == ('"n\\u00e9"\n', "né")
