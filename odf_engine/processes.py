@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import site
 from pathlib import Path
+from typing import Final
+
+_CGROUP: Final = Path("/sys/fs/cgroup")
+_CGROUP_FILES: Final = ("memory.max", "memory.current")
 
 
 def is_process_running(pid: int) -> bool:
@@ -16,6 +20,23 @@ def is_process_running(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def read_memory() -> tuple[int, int]:
+    """Return the total and the available memory in bytes, within the limit of the container; 0 if unknown."""
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+    except OSError:
+        return 0, 0
+    known = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in text.splitlines())}
+    total, available = known.get("MemTotal", 0), known.get("MemAvailable", 0)
+    try:
+        limit, used = ((_CGROUP / name).read_text(encoding="ascii").strip() for name in _CGROUP_FILES)
+    except OSError:
+        return total, available
+    if limit.isdigit() and int(limit) < total:
+        total, available = int(limit), min(available, max(int(limit) - int(used), 0))
+    return total, available
 
 
 def count_open_descriptors() -> int:

@@ -51,7 +51,7 @@ from odf_tui.cli.output import (
 )
 from odf_tui.gateway.dataset_reader import RemoteReader, add_remotes, make_dataset_rows
 from odf_tui.state.job_book import JobBook, dataset_healths
-from odf_tui.state.model import Health
+from odf_tui.state.model import DatasetRow, Health
 from odf_tui.text.format import format_bytes, format_count, format_time, printable
 from odf_tui.text.job_text import known_result
 
@@ -265,10 +265,15 @@ class Status:
     last_verification: dict[str, Any] | None = None
 
 
-def read_statuses(
+def status_word(health: Health) -> str:
+    """Return the status of a dataset in the JSON contract."""
+    return _WORDS.get(health, health.word)
+
+
+def read_rows(
     workspace: Workspace, summaries: Sequence[Summary], warn: Callable[[str], None]
-) -> dict[DatasetId, Status]:
-    """Return the status of each dataset by id; ``warn`` is called if the journal of jobs cannot be read."""
+) -> tuple[list[DatasetRow], JobBook]:
+    """Return datasets and jobs; ``warn`` is called if the journal of jobs cannot be read."""
     journal = read_journal(workspace.folder)
     book = JobBook()
     try:
@@ -276,14 +281,21 @@ def read_statuses(
     except OdfError as error:
         warn(f"warning: {error.format_line}")
     remotes = RemoteReader(workspace).read_remotes(list(summaries))
-    rows = [add_remotes(row, remotes.get(row.id, ())) for row in make_dataset_rows(summaries)]
+    return [add_remotes(row, remotes.get(row.id, ())) for row in make_dataset_rows(summaries)], book
+
+
+def read_statuses(
+    workspace: Workspace, summaries: Sequence[Summary], warn: Callable[[str], None]
+) -> dict[DatasetId, Status]:
+    """Return the status of each dataset by id; ``warn`` is called if the journal of jobs cannot be read."""
+    rows, book = read_rows(workspace, summaries, warn)
     found = dataset_healths(rows, book)
     verified = {
         job.dataset: job for job in book.jobs.values() if job.kind == "verify" and job.state is JobState.done
     }
     return {
         summary.id: Status(
-            _WORDS.get(health := found[str(summary.id)], health.word),
+            status_word(found[str(summary.id)]),
             _verification_json(verified.get(str(summary.id))),
         )
         for summary in summaries
