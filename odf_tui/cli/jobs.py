@@ -102,8 +102,9 @@ def find_attention(row: DatasetRow, health: Health, book: JobBook) -> Finding | 
         case Health.stale:
             return Finding(state, "its inputs have new data", f"odf pull {row.name}")
         case Health.new:
-            pushed = row.push_sources and not (row.polls or row.derivative)
-            return Finding(state, "no data yet", f"odf {'ingest' if pushed else 'pull'} {row.name}")
+            pulled = row.polls or row.derivative or row.has_pull_remote
+            verb = "pull" if pulled else "ingest" if row.push_sources else "show"
+            return Finding(state, "no data yet", f"odf {verb} {row.name}{' FILE' * (verb == 'ingest')}")
     if blocks_to_push(row.remotes):
         unsent = next(
             each for each in push_remotes(row.remotes) if each.relation in ("ahead", "diverged", "new")

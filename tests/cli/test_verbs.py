@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.verbs import VERBS
+from odf_tui.cli.verbs import _MEANINGS, ALIASES, VERBS
 from tests.cli.conftest import Odf, call_odf, run_odf
 from tests.sync.builders import make_derivative, make_root
 from tests.sync.hostile_server import Exchange, hostile
@@ -213,3 +213,24 @@ def test_verbs_print_ascii_in_a_locale_without_utf_8(tmp_path: Path) -> None:
     call_odf("config", "set", "ui.theme", "né", cwd=tmp_path)
     ran = call_odf("config", "get", "ui.theme", "--json", cwd=tmp_path, LC_ALL="C")
     assert (ran.out, ran.json) == ('"n\\u00e9"\n', "né")
+
+
+@pytest.mark.parametrize(
+    ("word", "verb"),
+    [("rm", "delete"), ("cat", "tail"), ("ps", "jobs"), ("upload", "push"), ("exprt", "export")],
+)
+def test_unknown_commands_suggest_one_by_meaning(fresh: Odf, word: str, verb: str) -> None:
+    ran = fresh(word)
+    assert (ran.code, f"did you mean '{verb}'?" in ran.err) == (2, True)
+
+
+def test_meanings_are_not_commands_and_name_one_each() -> None:
+    words = [word for text in _MEANINGS.values() for word in text.split()]
+    assert len(words) == len(set(words))
+    assert not set(words) & {*VERBS, *ALIASES}
+    assert set(_MEANINGS) <= set(VERBS)
+
+
+def test_ls_is_list(fresh: Odf) -> None:
+    assert fresh("ls", "--json").json == fresh("list", "--json").json == []
+    assert "List the datasets" in fresh("help", "ls").out
