@@ -25,15 +25,15 @@ def is_process_running(pid: int) -> bool:
 def read_memory() -> tuple[int, int]:
     """Return the total and the available memory in bytes, within the limit of the container; 0 if unknown."""
     try:
-        text = Path("/proc/meminfo").read_text(encoding="ascii")
+        fields = (line.split() for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
+        known = {name: int(amount) << 10 for name, amount, *_ in fields}  # kB
     except OSError:
         return 0, 0
-    known = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in text.splitlines())}
-    total, available = known.get("MemTotal", 0), known.get("MemAvailable", 0)
+    total, available = known["MemTotal:"], known["MemAvailable:"]
     try:
         limit, used = ((_CGROUP / name).read_text(encoding="ascii").strip() for name in _CGROUP_FILES)
     except OSError:
-        return total, available
+        return total, available  # no limit
     if limit.isdigit() and int(limit) < total:
         total, available = int(limit), min(available, max(int(limit) - int(used), 0))
     return total, available
