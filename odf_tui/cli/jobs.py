@@ -230,6 +230,8 @@ def watch_verb(interval: float, until_idle: bool) -> None:
     try:
         with board:
             while True:
+                if not workspace.odf.is_dir():
+                    raise NotFound("the workspace was deleted", where=str(workspace.folder))
                 state = WorkspaceState.read(workspace)
                 board.show(state)
                 if until_idle and not state.book.active_jobs():

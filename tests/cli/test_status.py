@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,7 @@ def test_watch_reports_each_change(workspace: Workspace, monkeypatch: pytest.Mon
 
     def sleep(seconds: float) -> None:
         if not steps:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt  # as by ^C
         steps.pop(0)()
 
     monkeypatch.setattr("odf_tui.cli.jobs.time.sleep", sleep)
@@ -99,6 +100,8 @@ def test_watch_reports_each_change(workspace: Workspace, monkeypatch: pytest.Mon
         "numbers: failed",
         "numbers: deleted",
     ]
+    steps[:] = [lambda: shutil.rmtree(workspace.odf)]
+    assert "the workspace was deleted" in run(workspace, "watch").err
 
 
 def test_doctor_names_each_problem_with_a_remedy(
