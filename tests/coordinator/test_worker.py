@@ -245,19 +245,28 @@ async def test_a_worker_without_its_workspace_ends(home):
     assert not home.folder.exists()
 
 
-async def test_a_worker_of_a_replaced_workspace_leaves_the_files_of_its_successor(home):
-    first = await home.connect()
-    shutil.rmtree(home.odf)
-    home.odf.mkdir()
-    second = await home.connect()
-    assert second.status.pid != first.status.pid
-    async with asyncio.timeout(20):
-        with contextlib.suppress(WorkerLost):
-            while True:
-                await first.ping()
-                await asyncio.sleep(0.05)
-    assert (await second.ping()).pid == home.files.worker_pid() == second.status.pid
-    assert (home.odf / "worker.sock").exists()
+def test_a_worker_of_a_replaced_workspace_leaves_the_files_of_its_successor(home):
+    old, new = home.files, home.files
+    with new_worker(old):
+        assert old.workspace_exists()
+        shutil.rmtree(home.odf)
+        assert not old.workspace_exists()
+        home.odf.mkdir()
+        successor = new_worker(new)
+        successor.__enter__()
+        assert not old.workspace_exists()
+        assert new.workspace_exists()
+    assert Path(new.address()).exists()
+    successor.__exit__(None, None, None)
+    assert not Path(new.address()).exists()
+
+
+@contextlib.contextmanager
+def new_worker(files):
+    """Hold the lock and the socket, as a worker does."""
+    with files.locked() as acquired, files.listen():
+        assert acquired
+        yield
 
 
 async def test_an_idle_spark_stops_and_starts_again(home):
