@@ -302,21 +302,19 @@ def doctor_verb(start: bool) -> None:
         workspace = open_workspace()
         config = workspace.config
     except OdfError as error:
-        if (
-            isinstance(error, NotFound)
-            and options_of().workspace is None
-            and not os.environ.get(WORKSPACE_VARIABLE)
-        ):
-            checks.append(Check("workspace", "ok", "none here: only the installation is checked"))
-        else:
+        if not isinstance(error, NotFound):
             checks.append(_failed_check("workspace", error))
+        elif options_of().workspace is not None or os.environ.get(WORKSPACE_VARIABLE):
+            raise
+        else:
+            checks.append(Check("workspace", "ok", "none here: only the installation is checked"))
         checks.append(_check_memory(Config()))
     else:
         checks.append(Check("workspace", "ok", str(workspace.folder)))
         checks += [_check_disk(workspace), _check_permissions(workspace), _check_clock(workspace)]
         worker, status = asyncio.run(_check_worker(workspace, start=start))
         checks += [*worker, _check_memory(config, status)]
-    failed = any(each.state == "failed" for each in checks)
+    failed = [each.name for each in checks if each.state == "failed"]
     if options_of().json:
         print_json({"ok": not failed, "checks": checks})
     else:
@@ -325,7 +323,9 @@ def doctor_verb(start: bool) -> None:
             sys.stdout.write(printable(f"{_SIGNS[each.state]} {each.name:<12} {each.message}") + "\n")
             if each.hint:
                 sys.stdout.write(printable(f"{'':<15}hint: {each.hint}") + "\n")
-    sys.exit(int(failed))
+    if failed:
+        sys.stderr.write(f"error: failed checks: {', '.join(failed)}\n")
+    sys.exit(1 if failed else 0)
 
 
 def _failed_check(name: str, error: OdfError) -> Check:

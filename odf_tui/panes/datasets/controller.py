@@ -100,13 +100,16 @@ class DatasetsController(Controller):
             self._watch_timer = None
         if self.state.worker == "gone":
             self._fingerprint = ""
+            self._check_files()
             self._watch_timer = self.host.set_interval(WATCH_SECONDS, self._check_files)
 
     def _check_files(self) -> None:
         def then(fingerprint: str | None, error: str) -> None:
-            if fingerprint is not None and fingerprint != self._fingerprint:
-                self._fingerprint = fingerprint
+            if fingerprint is None or fingerprint == self._fingerprint:
+                return
+            if self._fingerprint:  # else this is the first one
                 self._read()
+            self._fingerprint = fingerprint
 
         self.reader.read("files", self.gateway.data_fingerprint, then)
 
