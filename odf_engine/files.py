@@ -97,6 +97,18 @@ def write_all(descriptor: int, data: bytes | memoryview, at: int | None = None) 
         at = None if at is None else at + written
 
 
+def ensure_folder(folder: Path) -> None:
+    """Create a folder and its missing parents, except the ``.odf`` folder of a deleted workspace.
+
+    Raises:
+        FileNotFoundError: the folder is in a workspace that was deleted.
+    """
+    odf = next((each for each in (folder, *folder.parents) if each.name == ".odf"), None)
+    if odf is not None and not odf.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "the workspace was deleted", str(odf))
+    folder.mkdir(parents=True, exist_ok=True)
+
+
 def remove_temporary(path: Path) -> None:
     """Remove a temporary file if it exists. Errors do not raise: they must not hide the outcome."""
     with suppress(OSError):

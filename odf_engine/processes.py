@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import site
 from pathlib import Path
+from typing import Final
+
+_CGROUP: Final = Path("/sys/fs/cgroup")
+_CGROUP_FILES: Final = ("memory.max", "memory.current")
 
 
 def is_process_running(pid: int) -> bool:
@@ -16,6 +20,23 @@ def is_process_running(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def read_memory() -> tuple[int, int]:
+    """Return the total and the available memory in bytes, within the limit of the container; 0 if unknown."""
+    try:
+        fields = (line.split() for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
+        known = {name: int(amount) << 10 for name, amount, *_ in fields}  # kB
+    except OSError:
+        return 0, 0
+    total, available = known["MemTotal:"], known["MemAvailable:"]
+    try:
+        limit, used = ((_CGROUP / name).read_text(encoding="ascii").strip() for name in _CGROUP_FILES)
+    except OSError:
+        return total, available  # no limit
+    if limit.isdigit() and int(limit) < total:
+        total, available = int(limit), min(available, max(int(limit) - int(used), 0))
+    return total, available
 
 
 def count_open_descriptors() -> int:

@@ -56,6 +56,9 @@ class WorkerConfig(SettingsGroup, frozen=True):
     idle_minutes: Annotated[float, Meta(gt=0, description="minutes without a job until the worker stops")] = (
         30
     )
+    spark_idle_minutes: Annotated[
+        float, Meta(gt=0, description="minutes without a job until Spark stops, to free its memory")
+    ] = 10
     max_jobs: Annotated[
         int,
         Meta(

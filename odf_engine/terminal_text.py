@@ -6,15 +6,33 @@ Bidirectional controls change the order in which text is displayed.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, TextIO
 
 _BEYOND_ASCII: Final = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
 # A lone surrogate is a byte of an argument or a file name that is not UTF-8. No stream can encode it.
 _UNSAFE: Final = re.compile(f"[\x00-\x08\x0b\x0c\x0e-\x1f{_BEYOND_ASCII}\ud800-\udfff]|\r(?!\n)")
 _UNSAFE_IN_JSON: Final = re.compile(f"[{_BEYOND_ASCII}]")
+_NOT_ASCII: Final = re.compile("[^\x00-\x7f]")
+_replacements: Mapping[str, str] | None = None
+
+
+def use_ascii(replacements: Mapping[str, str] | None) -> None:
+    """Make the functions of this module return ASCII only, or any characters for None.
+
+    Args:
+        replacements: ASCII for the characters that the program draws. Others are escaped.
+    """
+    global _replacements
+    _replacements = replacements
+
+
+def is_ascii_only() -> bool:
+    """Return whether :func:`use_ascii` restricts texts to ASCII."""
+    return _replacements is not None
 
 
 def escape_controls(text: str) -> str:
@@ -22,17 +40,25 @@ def escape_controls(text: str) -> str:
 
     Tabs and line ends are not escaped.
     """
-    return text if text.isprintable() else _UNSAFE.sub(_escape, text)
+    clean = text if text.isprintable() else _UNSAFE.sub(_escape, text)
+    if _replacements is None or clean.isascii():
+        return clean
+    known = _replacements
+    return _NOT_ASCII.sub(lambda match: known.get(match[0]) or _escape(match), clean)
 
 
 def escape_json(document: str) -> str:
     """Return a JSON document with control characters as JSON escapes; its values are unchanged."""
-    return _UNSAFE_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", document)
+    return (_UNSAFE_IN_JSON if _replacements is None else _NOT_ASCII).sub(_escape_in_json, document)
 
 
 def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _escape_in_json(match: re.Match[str]) -> str:
+    return json.dumps(match[0])[1:-1]
 
 
 class EscapingStream:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from odf_engine.errors import ChainRuleViolated, OdfError, disk_hint
-from odf_engine.terminal_text import escape_standard_streams
+from odf_engine.terminal_text import escape_standard_streams, use_ascii
 
 if TYPE_CHECKING:
     from odf_engine.settings import UiConfig
@@ -204,6 +204,10 @@ def _run_verb() -> None:
 
     from odf_tui.cli.output import OpenWorkstation
     from odf_tui.cli.verbs import COMPLETION, odf
+    from odf_tui.text.format import ASCII
+    from odf_tui.theming.terminal import supported_characters
+
+    use_ascii(ASCII if supported_characters("auto") == "ascii" else None)
 
     try:
         result = odf.main(standalone_mode=False, complete_var=COMPLETION)

@@ -13,6 +13,7 @@ from odf_engine.chain.block_index import BlockIndex, BlockPosition, BlockWithSta
 from odf_engine.chain.block_summary import BlockSummary, SliceSummary, StoredBlock
 from odf_engine.chain.state import ChainState, apply_block, next_block
 from odf_engine.errors import BadData, Conflict, InvalidIdentity, MalformedBlock, NotFound, UsageError
+from odf_engine.files import ensure_folder
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import Checkpoint, DataSlice, MetadataEvent, SourceState
 from odf_engine.metadata.timestamp import Timestamp
@@ -314,7 +315,7 @@ class Dataset:
             raise UsageError("a commit requires at least one event")
         with translate_commit_errors(self.folder):
             if expected_head is None:
-                self.folder.mkdir(parents=True, exist_ok=True)
+                ensure_folder(self.folder)
             with self._refs.locked():
                 state = self._check_head(expected_head)
                 new = self._prepare(state, events, system_time, block_version)

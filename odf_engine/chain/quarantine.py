@@ -17,7 +17,7 @@ from odf_engine.chain.block_summary import StoredBlock
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import ChainState, apply_block, record_count
 from odf_engine.errors import Conflict, NotFound, NotSynced, OdfError
-from odf_engine.files import fsync_folder, open_no_follow, write_all
+from odf_engine.files import ensure_folder, fsync_folder, open_no_follow, write_all
 from odf_engine.identity.multiformats import SHA3_256, Multihash
 from odf_engine.storage.atomic_files import fsync_files, make_folder, translate_commit_errors
 
@@ -80,7 +80,7 @@ class Quarantine:
             self._lock = lock
             self._sweep()
             for kind in _OBJECT_KINDS:
-                (self.folder / kind).mkdir(parents=True, exist_ok=True)
+                ensure_folder(self.folder / kind)
         return self
 
     def __exit__(

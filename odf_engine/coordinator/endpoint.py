@@ -53,6 +53,7 @@ class WorkerEndpoint:
         self._pid = self.odf / "worker.pid"
         self._socket = self.odf / "worker.sock"
         self._pointer = self.odf / "worker.address"
+        self._locked: os.stat_result | None = None
 
     @property
     def workspace(self) -> Path:
@@ -138,13 +139,20 @@ class WorkerEndpoint:
             if acquired:
                 os.ftruncate(file, 0)
                 write_all(file, f"{os.getpid()}\n".encode())
+                self._locked = os.fstat(file)
             yield acquired
         finally:
             os.close(file)  # releases the lock; the file stays, so that no process locks a removed one
 
     def workspace_exists(self) -> bool:
-        """Return whether the workspace still exists; its folder may be removed while the worker runs."""
-        return self._pid.exists()
+        """Return whether the locked file still exists.
+
+        While the worker runs, the workspace can be deleted, and another one created in its place.
+        """
+        try:
+            return self._locked is None or os.path.samestat(self._locked, self._pid.lstat())
+        except OSError:
+            return False
 
     @contextmanager
     def listen(self) -> Iterator[socket.socket]:
@@ -153,9 +161,10 @@ class WorkerEndpoint:
         try:
             yield server
         finally:
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()
-            self._pointer.unlink(missing_ok=True)
+            if self.workspace_exists():  # the files of another worker stay
+                with contextlib.suppress(FileNotFoundError):
+                    path.unlink()
+                self._pointer.unlink(missing_ok=True)
             server.close()
 
     def _bind(self) -> tuple[socket.socket, Path]:

@@ -23,6 +23,7 @@ from odf_engine.coordinator.protocol import (
     LogLine,
     Progress,
     Request,
+    kind_of,
 )
 from odf_engine.errors import NotFound, OdfError, escape_surrogates
 from odf_engine.metadata.timestamp import Timestamp
@@ -277,7 +278,7 @@ class JobLog(JobLogReader):
             database.execute("INSERT INTO requests(job, body) VALUES (?, ?)", (number, _encode(request)))
             job = Job(
                 id=str(number),
-                kind=str(request.__struct_config__.tag),
+                kind=kind_of(request),
                 target=target,
                 dataset=request.dataset,
                 state=JobState.queued,

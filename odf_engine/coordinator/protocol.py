@@ -327,6 +327,11 @@ _DEFERRED: Final = {
 """Modules of the result types that the start of a client must not load."""
 
 
+def kind_of(request: Request) -> str:
+    """Return the kind of a request's job, such as ``pull``."""
+    return str(request.__struct_config__.tag)
+
+
 def needs_spark(request: Request) -> bool:
     """Return whether a job is expected to use Spark, as far as its request shows."""
     match request:

@@ -130,6 +130,21 @@ class SparkService:
             with self._condition:  # repeated in case the start had not begun
                 self._condition.wait_for(lambda: self._starting is None, _STEP_SECONDS)
 
+    def stop_idle(self, reason: str) -> None:
+        """Stop Spark to free its memory, unless a job runs; the next job that needs it starts it again.
+
+        Args:
+            reason: shown as :attr:`detail`.
+        """
+        with self._condition:  # held until its process has ended: a start has to wait for that
+            if self.state != "ready" or self._runtime is None or self._busy():
+                return
+            runtime, self._runtime = self._runtime, None
+            self.state, self.detail = "off", reason
+            _stop_quietly(runtime)
+        _log.info("Spark is off: %s", reason)
+        self._changed()
+
     def stop_runaway_tasks(self) -> None:
         """Restart Spark if tasks of cancelled jobs still run when no job does.
 

@@ -51,7 +51,8 @@ BEAT_SECONDS: Final = 0.25
 _NICE: Final = 10
 STOP_PATIENCE: Final = 5.0
 """Seconds for jobs, and then for Spark, to end when the worker stops."""
-_CHECK_SECONDS: Final = 60.0
+_CHECK_SECONDS: Final = 2.0
+"""Seconds between two checks whether the worker is idle and its workspace exists."""
 
 _log = logging.getLogger("odf_engine.coordinator.worker")
 
@@ -65,6 +66,7 @@ class Worker:
         executor: runs a request.
         max_jobs: see :class:`odf_engine.coordinator.job_queue.JobQueue`.
         idle_seconds: the worker stops after so many seconds without a job or a command.
+        spark_idle_seconds: Spark stops after so many seconds without a job or a command.
         send_patience: seconds after which a client that reads nothing is disconnected.
         stop_patience: seconds for jobs, and then for Spark, to end when the worker stops.
         spark_later: start Spark with the first job that needs it, instead of at once.
@@ -78,6 +80,7 @@ class Worker:
         executor: Executor = run_request,
         max_jobs: int = 2,
         idle_seconds: float = 1800,
+        spark_idle_seconds: float = 600,
         send_patience: float = SEND_PATIENCE,
         stop_patience: float = STOP_PATIENCE,
         spark_later: bool = False,
@@ -86,6 +89,7 @@ class Worker:
         self._executor = executor
         self._max_jobs = max_jobs
         self._idle_seconds = idle_seconds
+        self._spark_idle_seconds = spark_idle_seconds
         self._stop_patience = stop_patience
         self._spark_later = spark_later
         self._stopping = False
@@ -241,14 +245,17 @@ class Worker:
     async def _end_when_idle(self) -> None:
         while True:
             since = time.monotonic() if self._busy() else max(self._last_command, self._queue.last_end)
-            left = since + self._idle_seconds - time.monotonic()
-            if left <= 0:
+            idle = time.monotonic() - since
+            if idle >= self._idle_seconds:
                 _log.info("stopping: idle for %.0f s", self._idle_seconds)
                 return self.stop()
             if not self._files.workspace_exists():
                 _log.warning("stopping: the workspace no longer exists")
                 return self.stop()
-            await asyncio.sleep(min(left, _CHECK_SECONDS))
+            if idle >= self._spark_idle_seconds and self._spark.state == "ready":
+                reason = f"stopped after {self._spark_idle_seconds / 60:g} idle minutes"
+                await asyncio.to_thread(self._spark.stop_idle, reason)
+            await asyncio.sleep(min(self._idle_seconds - idle, _CHECK_SECONDS))
 
     # --- Events ---
 
@@ -383,6 +390,7 @@ def main(arguments: list[str] | None = None) -> int:
             start_spark=partial(start_spark, files.workspace),
             max_jobs=config.max_jobs,
             idle_seconds=config.idle_minutes * 60,
+            spark_idle_seconds=config.spark_idle_minutes * 60,
             spark_later=options.spark_later,
         )
         return worker.run()

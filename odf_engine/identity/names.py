@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self
+from unicodedata import normalize
 
 from odf_engine.errors import InvalidIdentity
 from odf_engine.identity.did import DID_PREFIX, DatasetId
@@ -16,7 +17,7 @@ _PATTERN_PART: Final = r"[A-Za-z0-9%]+(?:-[A-Za-z0-9%]+)*"
 _NAME_PATTERN: Final = re.compile(rf"{_PATTERN_PART}(?:\.{_PATTERN_PART})*", re.ASCII)
 _URL: Final = re.compile(r"[A-Za-z0-9]+(?:\+[A-Za-z0-9]+)*://[^\n]+", re.ASCII)
 
-_NAME_HINT: Final = "use letters and digits, separated by single dots or dashes"
+_NAME_HINT: Final = "names consist of letters and digits, separated by a single `-` or `.`"
 
 
 def is_valid_name(text: str) -> bool:
@@ -254,5 +255,17 @@ def _parse_id_or_url(text: str) -> DatasetId | DatasetIdRemote | DatasetUrl | No
 def _split_names(text: str, expected: str, *, at_least: int, at_most: int) -> list[str]:
     parts = text.split("/")
     if not at_least <= len(parts) <= at_most or not all(map(is_valid_name, parts)):
-        raise InvalidIdentity(f"invalid {expected} '{text}'", hint=_NAME_HINT)
+        close = "/".join(map(_closest_name, parts))
+        raise InvalidIdentity(
+            f"invalid {expected} '{text}'",
+            hint=_NAME_HINT
+            + (f", for example {close}" if len(parts) <= at_most and all(close.split("/")) else ""),
+        )
     return parts
+
+
+def _closest_name(text: str) -> str:
+    """Return a valid name that is similar to ``text``; empty if there is none."""
+    letters = normalize("NFKD", text).encode("ascii", "ignore").decode()
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", letters)
+    return re.sub(r"-*\.[-.]*", ".", name).strip("-.")

@@ -20,7 +20,7 @@ from time import time as unix_time
 from typing import Any, BinaryIO, Final, TypeVar
 
 from odf_engine.errors import Cancelled, OdfError, SourceUnavailable
-from odf_engine.files import open_file, open_no_follow
+from odf_engine.files import ensure_folder, open_file, open_no_follow
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.settings import FetchConfig
@@ -129,7 +129,7 @@ class PartialDownload:
 
     def __init__(self, folder: Path, key: str) -> None:
         """Open the partial download for a key, which identifies the file."""
-        folder.mkdir(parents=True, exist_ok=True)
+        ensure_folder(folder)
         _drop_old(folder)
         name = hashlib.sha256(key.encode()).hexdigest()[:32]
         self._path = folder / f"{name}.part"

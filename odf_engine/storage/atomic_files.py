@@ -18,7 +18,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from odf_engine.errors import NotFound, OdfError, disk_hint
-from odf_engine.files import fsync_folder, open_file, remove_temporary, sync_change
+from odf_engine.files import ensure_folder, fsync_folder, open_file, remove_temporary, sync_change
 
 
 @contextmanager
@@ -118,7 +118,7 @@ def atomic_file(path: Path, mode: int = 0o600) -> Iterator[Path]:
     """
     temporary: Path | None = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        ensure_folder(path.parent)
         # The name marks the file as temporary, in case the process is killed.
         temporary = path.with_name(f".{path.name[:100]}-{uuid4().hex[:8]}.part")
         temporary.touch(mode, exist_ok=False)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, Literal, get_args
 
 from odf_engine import processes
+from odf_engine.files import ensure_folder
 
 Kind = Literal["pull", "transform", "replay", "sandbox"]
 
@@ -22,7 +23,7 @@ def job_scratch_folder(cache: Path, kind: Kind = "pull") -> Iterator[Path]:
 
     The scratch folders of dead processes are removed, too.
     """
-    cache.mkdir(parents=True, exist_ok=True)
+    ensure_folder(cache)
     for old in cache.glob("*-*-*"):
         old_kind, owner = old.name.split("-")[:2]
         if old_kind in get_args(Kind) and owner.isdigit() and not processes.is_process_running(int(owner)):
@@ -63,7 +64,7 @@ def spool_stream(
         OSError: reading or writing failed.
     """
     cache = odf / "cache"
-    cache.mkdir(parents=True, exist_ok=True)
+    ensure_folder(cache)
     folder = Path(tempfile.mkdtemp(prefix=f"ingest-{os.getpid()}-", dir=cache))
     try:
         path = folder / (re.sub(r"[^\w.-]+", "-", name).strip("-") or "stdin")

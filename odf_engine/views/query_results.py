@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odf_engine.errors import BadData, NotFound
+from odf_engine.files import ensure_folder
 
 MAX_RESULTS: Final = 20
 KEPT_BYTES: Final = 1 << 30
@@ -43,7 +44,7 @@ def new_result(odf: Path) -> Iterator[tuple[Path, Path]]:
         odf: the workspace's ``.odf`` folder.
     """
     folder = odf / _FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
+    ensure_folder(folder)
     path = folder / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:8]}.parquet"
     part = path.with_suffix(_PART)
     try:
@@ -58,7 +59,7 @@ def new_result(odf: Path) -> Iterator[tuple[Path, Path]]:
 def temporary_result(odf: Path) -> Iterator[Path]:
     """Yield the path of a result file that is removed at the end of the block."""
     folder = odf / _FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
+    ensure_folder(folder)
     path = folder.absolute() / f"{uuid.uuid4().hex}{_PART}"
     try:
         yield path

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from odf_engine.data.arrow_compute import hash_values, pc
 from odf_engine.data.parquet_reader import UNREADABLE
 from odf_engine.data.slice_file import RowRange
+from odf_engine.files import ensure_folder
 from odf_engine.progress import Reporter
 from odf_engine.storage.atomic_files import atomic_file, evict_oldest
 from odf_engine.views.as_at import PinnedVersion
@@ -411,7 +412,7 @@ def compare_rows(
         with suppress(OSError):
             os.utime(path)  # for eviction of the least recently used
         return known
-    path.parent.mkdir(parents=True, exist_ok=True)
+    ensure_folder(path.parent)
     with (
         atomic_file(path) as temporary,
         tempfile.TemporaryDirectory(dir=path.parent, prefix=".rows-") as folder,

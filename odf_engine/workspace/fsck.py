@@ -607,14 +607,19 @@ def _database_problem(path: Path) -> str:
     """Return why a database cannot be used; empty if it can, or does not exist."""
     if not path.exists() or not path.stat().st_size:
         return ""
-    try:
-        with closing(connect_database(path, "mode=rw", timeout=5)) as database:
-            (result,) = database.execute("PRAGMA quick_check(1)").fetchone()
-            return "" if result == "ok" else str(result).splitlines()[0]
-    except sqlite3.OperationalError as error:
-        return "" if "locked" in str(error) else str(error)  # in use by another process, thus readable
-    except sqlite3.DatabaseError as error:
-        return str(error)
+    problem = ""
+    for mode in ("mode=rw", "mode=ro", "immutable=1"):  # the later modes are for read-only file systems
+        try:
+            with closing(connect_database(path, mode, timeout=5)) as database:
+                (result,) = database.execute("PRAGMA quick_check(1)").fetchone()
+                return "" if result == "ok" else str(result).splitlines()[0]
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                return ""  # in use by another process, thus readable
+            problem = str(error)
+        except sqlite3.DatabaseError as error:
+            return str(error)
+    return problem
 
 
 def _rename_damaged(journal: Path) -> None:

@@ -373,6 +373,22 @@ class Workspace:
             self._folders.set_alias(entry.id, alias)
             return self._entry(entry.id, alias)
 
+    def check_deletable(self, entries: Sequence[DatasetEntry]) -> None:
+        """Check that no other dataset reads these.
+
+        Raises:
+            OdfError: other datasets do; the message lists them.
+        """
+        ids = {entry.id for entry in entries}
+        others = [other for other in self.summaries() if other.id not in ids]
+        for entry in entries:
+            readers = [other.name for other in others if entry.id in other.inputs]
+            if readers:
+                raise OdfError(
+                    f"{entry.alias} has downstream datasets: " + ", ".join(readers),
+                    hint="delete them first, or in the same command",
+                )
+
     def delete(self, entry: DatasetEntry) -> None:
         """Delete a dataset: its data, remotes and permissions. Its private key remains, see
         :meth:`delete_key`.
@@ -382,12 +398,7 @@ class Workspace:
             NotSynced: the dataset was deleted, but a power failure may undo it.
         """
         with self._lock():
-            readers = [other.name for other in self.summaries() if entry.id in other.inputs]
-            if readers:
-                raise OdfError(
-                    f"{entry.alias} has downstream datasets: " + ", ".join(readers),
-                    hint="delete them first, or in the same command",
-                )
+            self.check_deletable([entry])
             with suppress(OdfError):
                 if head := entry.dataset.head():
                     self.index.remove_chain(head)

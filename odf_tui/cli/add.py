@@ -37,10 +37,12 @@ from odf_tui.cli.output import (
     MAX_TEXT_BYTES,
     OpenWorkstation,
     console,
+    data_stream,
     open_workspace,
     options_of,
     print_json,
     print_note,
+    print_result,
     read_text,
     verb,
 )
@@ -77,7 +79,7 @@ class DefinitionUpdate:
         """
         as_json = options_of().json
         updates = self._workspace.update(snapshots, dry_run=True)
-        if not as_json:
+        if not as_json and (dry_run or not options_of().quiet):
             print_changes(updates)
         jobs: dict[int, Job] = {}
         if not dry_run:
@@ -454,7 +456,7 @@ def new_verb(name: str, root: bool, push: bool, derivative: bool) -> None:
         raise UsageError("missing kind of dataset", hint="use --root, --push or --derivative")
     alias = DatasetAlias.parse(name)
     template = DERIVATIVE if derivative else PUSH if push else ROOT
-    sys.stdout.write(template.replace("NAME", str(alias)))
+    data_stream().write(template.replace("NAME", str(alias)))
 
 
 @verb("demo", example="odf demo")
@@ -468,6 +470,8 @@ def demo_verb(folder: Path, no_tui: bool) -> OpenWorkstation | None:
     The data is about Port Haven, a small harbour town: its air quality, the visits to its clinics and
     its measuring stations. In the first week of March, smoke drifts in.
     """
+    if not no_tui:
+        _check_terminal()
     workspace = _workspace(folder)
     requests = make_requests(workspace, add_datasets(workspace))
     if no_tui:
@@ -476,6 +480,20 @@ def demo_verb(folder: Path, no_tui: bool) -> OpenWorkstation | None:
     # The workstation opens immediately and shows the running jobs.
     asyncio.run(_submit_jobs(workspace, requests))
     return OpenWorkstation(workspace.folder)
+
+
+def _check_terminal() -> None:
+    """Check that the workstation can open, before jobs are started.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    from odf_tui.theming.terminal import require_capable_terminal  # deferred: --no-tui does not need it
+
+    try:
+        require_capable_terminal()
+    except UsageError as error:
+        raise UsageError(error.message, hint="to print the results instead, use odf demo --no-tui") from None
 
 
 def _workspace(folder: Path) -> Workspace:
@@ -510,13 +528,13 @@ def _run_and_print(workspace: Workspace, folder: Path, requests: list[tuple[Requ
         elif job.kind == "pull":
             pulled = job.result_of(Pull) or PullResult()
             rows, blocks = count_of(pulled.records, "new row"), count_of(pulled.blocks, "block")
-            sys.stdout.write(f"pulled    {job.target}: {rows} in {blocks}\n")
+            print_result(f"pulled    {job.target}: {rows} in {blocks}")
         else:
             report = job.result_of(Verify) or VerifyResult()
             verdict = "valid" if report.valid else f"INVALID, {count_of(len(report.findings), 'finding')}"
-            sys.stdout.write(f"verified  {job.target}: {verdict}\n")
+            print_result(f"verified  {job.target}: {verdict}")
     # The command as it was called: odf may not be on the path.
     command = sys.argv[0] if sys.argv[0].endswith("odf") else "odf"
-    sys.stdout.write(f"\nOpen the workstation:  {command} -w {folder}\n")
+    print_result(f"\nOpen the workstation:  {command} -w {folder}")
     if any(job.state is not JobState.done for job in jobs):
         sys.exit(1)

@@ -49,7 +49,7 @@ from odf_tui.cli.output import (
 )
 from odf_tui.gateway.dataset_reader import RemoteReader, add_remotes, make_dataset_rows
 from odf_tui.state.job_book import JobBook, dataset_healths
-from odf_tui.state.model import Health
+from odf_tui.state.model import DatasetRow, Health
 from odf_tui.text.format import format_bytes, format_count, format_setting, format_time, printable
 from odf_tui.text.job_text import known_result
 
@@ -69,7 +69,7 @@ def show_columns(workspace: Workspace, names: Sequence[str], *, dot: bool) -> No
     if options_of().json:
         print_json({"datasets": [_columns_json(graph, graph.datasets[each]) for each in ids]})
     elif dot:
-        sys.stdout.write(column_graph_to_dot(graph, ids))
+        data_stream().write(column_graph_to_dot(graph, ids))
     elif not entries:
         print_note("no datasets yet: odf new NAME --root prints a manifest, odf add adds it")
     else:
@@ -218,10 +218,15 @@ class Status:
     last_verification: dict[str, Any] | None = None
 
 
-def read_statuses(
+def status_word(health: Health) -> str:
+    """Return the status of a dataset in the JSON contract."""
+    return _WORDS.get(health, health.word)
+
+
+def read_rows(
     workspace: Workspace, summaries: Sequence[Summary], warn: Callable[[str], None]
-) -> dict[DatasetId, Status]:
-    """Return the status of each dataset by id; ``warn`` is called if the journal of jobs cannot be read."""
+) -> tuple[list[DatasetRow], JobBook]:
+    """Return datasets and jobs; ``warn`` is called if the journal of jobs cannot be read."""
     journal = read_journal(workspace.folder)
     book = JobBook()
     try:
@@ -229,14 +234,21 @@ def read_statuses(
     except OdfError as error:
         warn(f"warning: {error.format_line}")
     remotes = RemoteReader(workspace).read_remotes(list(summaries))
-    rows = [add_remotes(row, remotes.get(row.id, ())) for row in make_dataset_rows(summaries)]
+    return [add_remotes(row, remotes.get(row.id, ())) for row in make_dataset_rows(summaries)], book
+
+
+def read_statuses(
+    workspace: Workspace, summaries: Sequence[Summary], warn: Callable[[str], None]
+) -> dict[DatasetId, Status]:
+    """Return the status of each dataset by id; ``warn`` is called if the journal of jobs cannot be read."""
+    rows, book = read_rows(workspace, summaries, warn)
     found = dataset_healths(rows, book)
     verified = {
         job.dataset: job for job in book.jobs.values() if job.kind == "verify" and job.state is JobState.done
     }
     return {
         summary.id: Status(
-            _WORDS.get(health := found[str(summary.id)], health.word),
+            status_word(found[str(summary.id)]),
             _verification_json(verified.get(str(summary.id))),
         )
         for summary in summaries
@@ -273,6 +285,7 @@ def delete_verb(names: tuple[str, ...], yes: bool) -> None:
     """
     workspace = open_workspace()
     entries = workspace.match(names)
+    workspace.check_deletable(entries)
     if not yes:
         listed = ", ".join(str(entry.alias) for entry in entries)
         keys = sum(workspace.keys.has_key(entry.id) for entry in entries)
@@ -447,7 +460,7 @@ def _print_manifest(snapshot: DatasetSnapshot) -> None:
     if options_of().json:
         print_json({"kind": "DatasetSnapshot", "version": 1, "content": to_builtins(snapshot)})
     else:
-        sys.stdout.write(snapshot_to_yaml(snapshot))
+        data_stream().write(snapshot_to_yaml(snapshot))
 
 
 @verb("graph", example="odf graph --dot | dot -Tsvg > graph.svg", json=True)
@@ -487,7 +500,7 @@ def graph_verb(names: tuple[str, ...], columns: bool, dot: bool) -> None:
             }
         )
     elif dot:
-        sys.stdout.write(dataset_graph_to_dot(datasets, edges))
+        data_stream().write(dataset_graph_to_dot(datasets, edges))
     else:
         for line in dataset_graph_lines(datasets, edges):
             sys.stdout.write(line + "\n")

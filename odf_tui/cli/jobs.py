@@ -1,4 +1,4 @@
-"""jobs, cancel, logs, worker, serve, engine: jobs and background processes."""
+"""status, watch, jobs, cancel, logs, worker, serve, engine: jobs and background processes."""
 
 from __future__ import annotations
 
@@ -6,21 +6,29 @@ import asyncio
 import os
 import sys
 import time
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any, Final, NamedTuple
 
 import click
 
 from odf_engine.coordinator.client import Client, read_journal
+from odf_engine.coordinator.endpoint import WorkerEndpoint
 from odf_engine.coordinator.protocol import Job, JobChanged, LogLine, Pull
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.output import open_workspace, options_of, print_json, print_note, print_table, verb
-from odf_tui.text.format import count_of, format_count, format_time_seconds
+from odf_tui.cli.datasets import read_rows, status_word
+from odf_tui.cli.output import console, open_workspace, options_of, print_json, print_note, print_table, verb
+from odf_tui.state.job_book import JobBook, dataset_healths
+from odf_tui.state.model import DatasetRow, Health
+from odf_tui.text.format import count_of, format_count, format_time, format_time_seconds, printable
 from odf_tui.text.job_log_text import log_failure_lines, log_line_text
-from odf_tui.text.job_text import job_seconds, known_result
+from odf_tui.text.job_text import job_outcome, job_seconds, known_result
+from odf_tui.text.remotes import blocks_to_push, plain_block_count, push_remotes, relation_text_for_people
 
-_ENGINESERVER_MODULE = "odf_engine.transform.engines.grpc_server"
+_ENGINE_SERVER_MODULE = "odf_engine.transform.engines.grpc_server"
 
 
 @verb("engine", example="odf engine serve --port 5544")
@@ -44,13 +52,274 @@ def engine_verb(what: str, host: str, port: int) -> None:
     `odf config set engines.NAME grpc://HOST:PORT`. If the engine can access only the folder DIR, under the
     path PATH, append ?folder=DIR&as=PATH to the address.
     """
-    command = [sys.executable, "-m", _ENGINESERVER_MODULE, "--host", host, "--port", str(port)]
+    command = [sys.executable, "-m", _ENGINE_SERVER_MODULE, "--host", host, "--port", str(port)]
     try:
         command += ["--settings-of", str(open_workspace().odf)]
     except NotFound:
         pass  # the engine needs no workspace
     # The server replaces this process: Spark is never imported here, and the server receives signals.
     os.execv(sys.executable, command)
+
+
+class Finding(NamedTuple):
+    """A reason why a dataset needs attention.
+
+    Attributes:
+        state: its status, or ``ahead`` if it has blocks to push.
+        reason: why.
+        hint: the command that resolves it.
+    """
+
+    state: str
+    reason: str
+    hint: str
+
+
+def find_attention(row: DatasetRow, health: Health, book: JobBook) -> Finding | None:
+    """Return why a dataset needs attention, or what runs; None if it is up to date."""
+    state = status_word(health)
+    job, latest = book.active_job_of(row.id), book.latest_ingest(row.id)
+    remote = next((each for each in row.remotes if each.relation in ("diverged", "behind")), None)
+    match health:
+        case Health.running | Health.queued if job is not None:
+            return Finding(state, f"{job.kind}, {job_outcome(job)[0]}", f"odf logs {job.id} -f")
+        case Health.damaged:
+            return Finding(state, row.problem or "damaged", f"odf verify {row.name}")
+        case Health.invalid:
+            return Finding(state, "the last verification found problems", f"odf verify {row.name}")
+        case Health.failed if latest is not None:
+            reason = latest.error.message.splitlines()[0] if latest.error else latest.state.value
+            return Finding(state, f"last {latest.kind} failed: {reason}", f"odf logs {latest.id}")
+        case Health.diverged if row.diverged:
+            names = ", ".join(row.diverged)
+            return Finding(
+                state, f"inputs were reset or replaced: {names}", f"odf pull --reset-on-divergence {row.name}"
+            )
+        case Health.diverged | Health.stale if remote is not None and remote.pull:
+            force = "--force " if health is Health.diverged else ""
+            reason = f"{relation_text_for_people(remote)} {remote.label}"
+            return Finding(state, reason, f"odf pull {force}{row.name}")
+        case Health.stale:
+            return Finding(state, "its inputs have new data", f"odf pull {row.name}")
+        case Health.new:
+            pulled = row.polls or row.derivative or row.has_pull_remote
+            verb = "pull" if pulled else "ingest" if row.push_sources else "show"
+            return Finding(state, "no data yet", f"odf {verb} {row.name}{' FILE' * (verb == 'ingest')}")
+    if blocks_to_push(row.remotes):
+        unsent = next(
+            each for each in push_remotes(row.remotes) if each.relation in ("ahead", "diverged", "new")
+        )
+        return Finding(
+            "ahead", f"{plain_block_count(unsent.ours)} to push to {unsent.label}", f"odf push {row.name}"
+        )
+    return None
+
+
+class WorkspaceState(NamedTuple):
+    """The datasets and jobs of a workspace.
+
+    Attributes:
+        rows: all datasets.
+        healths: their health, by id.
+        book: the jobs.
+    """
+
+    rows: list[DatasetRow]
+    healths: dict[str, Health]
+    book: JobBook
+
+    @classmethod
+    def read(cls, workspace: Workspace) -> WorkspaceState:
+        """Read the state from the chains, the journal of jobs, and the last comparison with remotes."""
+        rows, book = read_rows(workspace, workspace.summaries(), print_note)
+        return cls(rows, dataset_healths(rows, book), book)
+
+    def findings(self) -> list[tuple[DatasetRow, Finding]]:
+        """Return the datasets that need attention, by name."""
+        found = ((row, find_attention(row, self.healths[row.id], self.book)) for row in self.rows)
+        return [(row, finding) for row, finding in found if finding is not None]
+
+    def counts(self) -> Counter[str]:
+        """Return the number of datasets by status."""
+        return Counter(status_word(self.healths[row.id]) for row in self.rows)
+
+    def summary(self) -> str:
+        """Describe the number of datasets by status, such as ``3 datasets: 2 current, 1 stale``."""
+        counts = ", ".join(f"{number} {state}" for state, number in self.counts().most_common())
+        return count_of(len(self.rows), "dataset") + (f": {counts}" if counts else "")
+
+    def jobs_summary(self) -> str:
+        """Describe the number of running and queued jobs; empty without jobs."""
+        states = Counter(job.state.value for job in self.book.active_jobs())
+        return ", ".join(f"{states[state]} {state}" for state in ("running", "queued") if states[state])
+
+
+@verb("status", example="odf status", json=True)
+def status_verb() -> None:
+    """Show the datasets that need attention, running jobs and the worker.
+
+    Lists datasets that are stale, failed, diverged, new or running, and those that are behind a remote
+    or have blocks to push, each with the command that resolves it. Remotes are shown as last compared:
+    `odf repo status` compares them now. Exits with 0 in all of these cases.
+    """
+    workspace = open_workspace()
+    state = WorkspaceState.read(workspace)
+    findings = state.findings()
+    pid = WorkerEndpoint(workspace.folder).worker_pid()
+    if options_of().json:
+        print_json(_status_json(workspace, state, {row.id: each for row, each in findings}, pid))
+        return
+    sys.stdout.write(f"{workspace.folder}\n{state.summary()}\n")
+    if findings:
+        print_table(
+            ["status", "dataset", "reason", "next step"],
+            [[each.state, row.name, printable(each.reason), each.hint] for row, each in findings],
+        )
+    elif state.rows:
+        sys.stdout.write("everything is up to date\n")
+    else:
+        print_note("no datasets yet: odf new NAME --root prints a manifest, odf add adds it")
+    jobs = state.jobs_summary() or "no jobs"
+    sys.stdout.write(f"worker: {f'process {pid}, {jobs}' if pid else 'not running'}\n")
+
+
+def _status_json(
+    workspace: Workspace, state: WorkspaceState, findings: Mapping[str, Finding], pid: int | None
+) -> dict[str, Any]:
+    from odf_tui.cli.repositories import remote_json  # deferred: loads the network modules
+
+    return {
+        "workspace": str(workspace.folder),
+        "counts": dict(state.counts()),
+        "datasets": [
+            {
+                "id": row.id,
+                "name": row.name,
+                "status": status_word(state.healths[row.id]),
+                "reason": finding.reason if (finding := findings.get(row.id)) else None,
+                "hint": finding.hint if finding else None,
+                "remotes": [remote_json(remote) for remote in row.remotes],
+            }
+            for row in state.rows
+        ],
+        "jobs": [_job_json(job) for job in state.book.active_jobs()],
+        "worker": {"running": pid is not None, "pid": pid},
+    }
+
+
+_MIN_INTERVAL: Final = 0.2
+
+
+@verb("watch", example="odf watch --until-idle > watch.log")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=_MIN_INTERVAL),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two reads.",
+)
+@click.option("--until-idle", is_flag=True, help="End when no job is queued or running.")
+def watch_verb(interval: float, until_idle: bool) -> None:
+    """Show datasets and jobs continuously.
+
+    On a terminal, shows a table that is updated in place. Otherwise, prints a line for each change. Runs
+    until ^C, or until all jobs have ended with --until-idle.
+    """
+    workspace = open_workspace()
+    board = _WatchTable() if sys.stdout.isatty() else _WatchLines()
+    try:
+        with board:
+            while True:
+                if not workspace.odf.is_dir():
+                    raise NotFound("the workspace was deleted", where=str(workspace.folder))
+                state = WorkspaceState.read(workspace)
+                board.show(state)
+                if until_idle and not state.book.active_jobs():
+                    return
+                time.sleep(interval)
+    except KeyboardInterrupt:
+        return  # the normal end
+
+
+class _WatchLines(nullcontext[None]):
+    """Prints a line for each change of a dataset or a job."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._before: dict[str, str] | None = None
+
+    def show(self, state: WorkspaceState) -> None:
+        """Print the changes since the last call; the first call prints a summary and the open jobs."""
+        now = {f"job {job.id}": _watch_job_text(job) for job in state.book.jobs.values()}
+        now |= {row.name: status_word(state.healths[row.id]) for row in state.rows}
+        time_text = format_time_seconds(Timestamp.now())
+        if self._before is None:
+            lines = [state.summary(), *map(_watch_job_line, state.book.active_jobs())]
+        else:
+            old = self._before
+            lines = [f"{name}: {text}" for name, text in now.items() if old.get(name) != text]
+            lines += [f"{name}: deleted" for name in old if name not in now and not name.startswith("job ")]
+        for line in lines:
+            sys.stdout.write(f"{time_text}  {printable(line)}\n")
+        sys.stdout.flush()
+        self._before = now
+
+
+def _watch_job_text(job: Job) -> str:
+    """Return kind, target and state of a job, and the outcome of an ended one."""
+    outcome = f": {job_outcome(job)[0]}" if job.state.final and job_outcome(job)[0] != job.state.value else ""
+    return f"{job.kind} {job.target}, {job.state.value}{outcome}"
+
+
+def _watch_job_line(job: Job) -> str:
+    return f"job {job.id}: {_watch_job_text(job)}"
+
+
+_RECENT_JOBS: Final = 5
+
+
+class _WatchTable:
+    """Shows a table of jobs and datasets on a terminal; what needs attention is first."""
+
+    def __init__(self) -> None:
+        from rich.live import Live  # deferred: only this needs it
+
+        self._live = Live(console=console(), auto_refresh=False, vertical_overflow="crop")
+
+    def __enter__(self) -> None:
+        self._live.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._live.__exit__(*error)
+
+    def show(self, state: WorkspaceState) -> None:
+        """Show a new state."""
+        from rich.console import Group
+        from rich.table import Table
+
+        datasets = Table(box=None, pad_edge=False, header_style="bold")
+        for header in ("status", "dataset", "rows", "last pulled"):
+            datasets.add_column(header, no_wrap=True, justify="right" if header == "rows" else "left")
+        attention = {row.id for row, _ in state.findings()}
+        for row in sorted(state.rows, key=lambda each: each.id not in attention):
+            health = state.healths[row.id]
+            datasets.add_row(
+                f"{health.glyph} {status_word(health)}",
+                row.name,
+                format_count(row.records),
+                format_time(row.last_pulled),
+            )
+        jobs = Table(box=None, pad_edge=False, header_style="bold")
+        for header, width in (("job", 3), ("kind", 8), ("target", 20), ("state", 9), ("outcome", 10)):
+            jobs.add_column(header, no_wrap=True, overflow="ellipsis", min_width=width)
+        active = state.book.active_jobs()
+        ended = [job for job in state.book.newest_first() if job.state.final]
+        for job in [*active, *ended[: max(_RECENT_JOBS - len(active), 1)]]:
+            jobs.add_row(job.id, job.kind, job.target, job.state.value, job_outcome(job)[0])
+        title = (
+            f"{state.summary()} · {state.jobs_summary() or 'idle'} · {format_time_seconds(Timestamp.now())}"
+        )
+        self._live.update(Group(title, "", jobs, "", datasets), refresh=True)
 
 
 @verb("jobs", example="odf jobs --json", json=True)

@@ -17,7 +17,7 @@ import click
 
 from odf_engine.errors import NotFound, UsageError, has_surrogates
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.terminal_text import escape_controls, escape_json, unwrap_stream
+from odf_engine.terminal_text import escape_controls, escape_json, is_ascii_only, unwrap_stream
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -93,7 +93,7 @@ def common_options(command: F) -> F:
             is_flag=True,
             expose_value=False,
             callback=_store_option("quiet"),
-            help="Quiet output: no progress, no notes.",
+            help="Quiet output: only requested data, problems and errors.",
         ),
         click.option(
             "-v",
@@ -190,6 +190,10 @@ def console(stderr: bool = False) -> Console:
     from rich.segment import Segment
 
     class EscapingConsole(Console):
+        @property
+        def encoding(self) -> str:
+            return "ascii" if is_ascii_only() else super().encoding  # selects the lines of tables
+
         def render(
             self, renderable: RenderableType, options: ConsoleOptions | None = None
         ) -> Iterator[Segment]:
@@ -261,7 +265,7 @@ def print_yaml(document: Any) -> None:
     from odf_engine.metadata.model import encode_hook
 
     plain = msgspec.to_builtins(document, enc_hook=encode_hook)
-    sys.stdout.write(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=1000))
+    sys.stdout.write(yaml.safe_dump(plain, sort_keys=False, allow_unicode=not is_ascii_only(), width=1000))
 
 
 def aligned_line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
@@ -353,6 +357,12 @@ def data_stream() -> TextIO:
 def clear_line() -> None:
     """Clear the current line of the terminal on stderr."""
     unwrap_stream(sys.stderr).write("\r\x1b[K")
+
+
+def print_result(text: str) -> None:
+    """Print the result of a successful job to stdout, unless ``-q`` is given."""
+    if not options_of().quiet:
+        sys.stdout.write(text + "\n")
 
 
 def print_note(text: str) -> None:

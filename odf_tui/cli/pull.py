@@ -40,7 +40,15 @@ from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.remotes import Remotes, ResolvedUrl
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.follow import SECONDS_BETWEEN_LINES, error_entry, exit_code, follow, print_failure
-from odf_tui.cli.output import clear_line, open_workspace, options_of, print_json, print_note, verb
+from odf_tui.cli.output import (
+    clear_line,
+    open_workspace,
+    options_of,
+    print_json,
+    print_note,
+    print_result,
+    verb,
+)
 from odf_tui.text.format import format_bytes
 from odf_tui.text.job_text import pull_line
 
@@ -435,7 +443,7 @@ def print_pull(job: Job, workspace: Workspace | None = None, target: PullTarget 
     result = _pull_result(job)
     label = Remotes(workspace.odf).display_name(result.url) if workspace and result.url else ""
     is_new = target is not None and target.entry is None and result.old_head is None
-    sys.stdout.write(pull_line(result, label, is_new=is_new) + "\n")
+    print_result(pull_line(result, label, is_new=is_new))
 
 
 _SPECIAL: Final = ("/dev/", "/proc/")

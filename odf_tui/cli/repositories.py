@@ -22,7 +22,15 @@ from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
 from odf_engine.workspace.remotes import KINDS, Kind, Remotes
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.follow import error_entry, exit_code, follow, print_failure
-from odf_tui.cli.output import open_workspace, options_of, print_json, print_note, print_table, verb
+from odf_tui.cli.output import (
+    open_workspace,
+    options_of,
+    print_json,
+    print_note,
+    print_result,
+    print_table,
+    verb,
+)
 from odf_tui.cli.pull import resolve_address
 from odf_tui.text.format import fit_width, format_bytes, format_count, printable
 from odf_tui.text.job_text import push_line
@@ -436,7 +444,7 @@ def _print_push(job: Job, label: str) -> None:
     if job.state is not JobState.done:
         print_failure(job)
     else:
-        sys.stdout.write(push_line(job.target, result, label) + "\n")
+        print_result(push_line(job.target, result, label))
 
 
 @verb("search", example="odf search weather --repo lab", json=True)
@@ -452,7 +460,8 @@ def search_verb(text: str, repositories: tuple[str, ...]) -> None:
     """Search repositories for datasets.
 
     Searches for the words of TEXT in names and ids, and in descriptions and keywords if the repository
-    provides them. Without TEXT, lists all datasets.
+    provides them. Without TEXT, lists all datasets. Repositories that do not answer are reported. The
+    search fails only if none answers.
     """
     workspace = open_workspace()
     remotes = Remotes(workspace.odf)
@@ -470,7 +479,16 @@ def search_verb(text: str, repositories: tuple[str, ...]) -> None:
         _print_search_results(result.datasets)
     if job.state is not JobState.done:
         print_failure(job)
-    sys.exit(max(exit_code([job]), 1 if result.problems else 0))
+    searched = len(set(named)) or len(remotes.repositories())
+    none_answered = len(result.problems) >= searched
+    if result.problems:
+        failed = ", ".join(each.repository for each in result.problems)
+        sys.stderr.write(
+            f"error: no repository answered: {failed}\n"
+            if none_answered
+            else f"! no answer from {failed}: its datasets are missing above\n"
+        )
+    sys.exit(max(exit_code([job]), int(none_answered)))
 
 
 def _pull_command(dataset: FoundDataset) -> str:

@@ -1,4 +1,4 @@
-"""sql: run Spark SQL queries."""
+"""sql, export: run Spark SQL queries, interactively too; write datasets to files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -16,14 +17,14 @@ import msgspec
 from msgspec.structs import replace
 from rich.cells import cell_len
 
-from odf_engine.coordinator.protocol import JobState, Query
+from odf_engine.coordinator.protocol import Export, JobState, Query
 from odf_engine.coordinator.results import QueryResult
-from odf_engine.errors import NotFound, OdfError, UsageError
+from odf_engine.errors import AlreadyExists, NotFound, OdfError, UsageError
 from odf_engine.files import open_file
-from odf_engine.sql.query_text import one_line_summary
+from odf_engine.sql.query_text import one_line_summary, tokenize
 from odf_engine.terminal_text import escape_controls, escape_json
 from odf_engine.views.query_results import GROUP_ROWS, ResultRows
-from odf_tui.cli.follow import exit_code, follow
+from odf_tui.cli.follow import exit_code, follow, print_failure
 from odf_tui.cli.output import (
     aligned_line,
     check_one_format,
@@ -37,8 +38,9 @@ from odf_tui.cli.output import (
     read_text,
     verb,
 )
-from odf_tui.text.format import count_of, ellipsize_middle, printable
-from odf_tui.text.job_text import query_failure_lines
+from odf_tui.state.query_history import add_to_history, load_history
+from odf_tui.text.format import count_of, ellipsize_middle, format_count, printable
+from odf_tui.text.job_text import job_outcome, query_failure_lines
 from odf_tui.text.pinned_blocks import pin_lines
 
 if TYPE_CHECKING:
@@ -130,7 +132,7 @@ MAX_ROWS: Final = 1_000_000
     example='odf sql "SELECT station, avg(pm25) FROM port-haven.air-readings GROUP BY station"',
     json=True,
 )
-@click.argument("query")
+@click.argument("query", required=False)
 @click.option("--csv", "as_csv", is_flag=True, help="Print the rows as CSV to stdout.")
 @click.option(
     "-o",
@@ -163,7 +165,7 @@ MAX_ROWS: Final = 1_000_000
 )
 @click.option("--sign", metavar="NAME", help="Sign the proof with the private key of a dataset.")
 def sql_verb(
-    query: str,
+    query: str | None,
     as_csv: bool,
     output: Path | None,
     limit: int | None,
@@ -175,9 +177,11 @@ def sql_verb(
 ) -> None:
     """Run a Spark SQL query over datasets.
 
-    QUERY is the text of the query, @FILE for a file that contains it, or - for stdin. Tables are
-    datasets, referred to by name. Names with special characters are quoted in backticks. A table has all
-    rows of the dataset, with the system columns offset, op, system_time and event_time.
+    QUERY is the text of the query, @FILE for a file that contains it, or - for stdin. Without QUERY, an
+    interactive shell opens, with history and completion. Its command \\? shows help.
+
+    Tables are datasets, referred to by name. Names with special characters are quoted in backticks. A
+    table has all rows of the dataset, with the system columns offset, op, system_time and event_time.
 
     \b
     Functions in FROM:
@@ -189,6 +193,14 @@ def sql_verb(
     The blocks that the query has read are printed with the result. With the same blocks in --at, the
     query returns the same result again.
     """
+    if query is None:
+        if as_csv or output is not None or proof is not None or options_of().json:
+            raise UsageError("missing QUERY", hint="--json, --csv, -o and --proof apply to one query")
+        settings = Query(
+            sql="", limit=limit or MAX_ROWS, as_at=as_at, as_of=as_of, pins=dict(map(_parse_pin, pins))
+        )
+        SqlShell(open_workspace(), settings).run()
+        return
     form = _output_form(as_csv, output)
     if sign is not None and proof is None:
         raise UsageError("--sign requires --proof", hint="use --proof FILE")
@@ -216,6 +228,32 @@ def sql_verb(
         print_note(f"proof in {proof}: check it with odf verify --proof {proof}")
 
 
+@verb("export", example="odf export port-haven.stations stations.csv")
+@click.argument("name")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--no-system", is_flag=True, help="Omit the system columns, such as offset and op.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+def export_verb(name: str, file: Path, no_system: bool, force: bool) -> None:
+    """Write all rows of a dataset to a file.
+
+    The extension of FILE selects the format: .csv, .json, .ndjson or .parquet. To write only some rows or
+    columns, or the latest state, use `odf sql QUERY -o FILE`.
+    """
+    form = file_format(file)
+    check_parent_folder(file)
+    workspace = open_workspace()
+    entry = workspace.resolve(name)
+    if file.exists() and not force:
+        raise AlreadyExists(f"{file} already exists", hint="use --force to overwrite it")
+    request = Export(str(entry.id), str(file.absolute()), format=form, system=not no_system, replace=force)
+    (job,) = follow(workspace, [(request, str(entry.alias))])
+    if job.state is not JobState.done:
+        print_failure(job)
+    else:
+        print_note(job_outcome(job)[0])
+    sys.exit(exit_code([job]))
+
+
 def _run_query(
     workspace: Workspace, request: Query, form: str, output: Path | None
 ) -> tuple[QueryResult, int]:
@@ -236,13 +274,21 @@ def _run_query(
 
 
 def _submit_query(workspace: Workspace, query: Query) -> QueryResult:
+    result, code = _try_query(workspace, query)
+    if result is None:
+        sys.exit(code)
+    return result
+
+
+def _try_query(workspace: Workspace, query: Query) -> tuple[QueryResult | None, int]:
+    """Run a query; return its result and the exit code. A failure is printed."""
     (job,) = follow(workspace, [(query, one_line_summary(query.sql))])
     result = job.result_of(Query)
-    if job.state is not JobState.done or result is None:
-        for line in query_failure_lines(job):
-            sys.stderr.write(line + "\n")
-        sys.exit(exit_code([job]))
-    return result
+    if job.state is JobState.done and result is not None:
+        return result, 0
+    for line in query_failure_lines(job):
+        sys.stderr.write(line + "\n")
+    return None, exit_code([job])
 
 
 def _output_form(as_csv: bool, output: Path | None) -> str:
@@ -341,3 +387,176 @@ def _summary_text(result: QueryResult, output: Path | None, shown: int) -> str:
     some = f" · {shown} of {of} columns shown, use --csv for all" if shown < of else ""
     more = " · truncated, use --limit for more" if result.truncated else ""
     return f"{rows} · {result.seconds:.1f} s{some}{more}"
+
+
+# --- The interactive shell ---------------------------------------------------------------------------
+
+_PROMPT: Final = "odf> "
+_CONTINUED: Final = "  -> "
+_DELIMITERS: Final = " \t\n,;()=<>+*|&'\""
+_SHELL_HELP: Final = """\
+A query ends with a semicolon and may have several lines. Tab completes names.
+  \\d           list the datasets
+  \\d NAME      list the columns of a dataset
+  \\timing      show or hide the duration of queries
+  \\?           show this help
+  \\q           quit, as does ^D
+^C discards the input, or cancels the running query.
+"""
+
+
+def split_statements(text: str) -> tuple[list[str], str]:
+    """Return the queries of a text that end with a semicolon, and the rest."""
+    found: list[str] = []
+    start = 0
+    for token in tokenize(text):
+        if token.text == ";":
+            found.append(text[start : token.start].strip())
+            start = token.end
+    return [each for each in found if tokenize(each)], text[start:]
+
+
+class SqlShell:
+    """An interactive shell for queries.
+
+    Args:
+        workspace: the workspace; its history of queries is that of the workstation.
+        settings: a request with the settings of all queries.
+    """
+
+    def __init__(self, workspace: Workspace, settings: Query) -> None:
+        from odf_tui.gateway.row_reader import SqlReader  # deferred: only the shell needs it
+
+        self._workspace = workspace
+        self._settings = settings
+        self._reader = SqlReader(workspace)
+        self._columns: dict[str, Sequence[tuple[str, str]]] = {}
+        self._proposals: list[str] = []
+        self._timing = False
+        self._text = ""
+
+    def run(self) -> None:
+        """Read and run queries until the end of the input.
+
+        Raises:
+            UsageError: the input is not a terminal.
+        """
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise UsageError("the shell requires a terminal", hint="to run one query from stdin: odf sql -")
+        self._enable_editing()
+        print_note(f"{self._workspace.folder}: end queries with a semicolon; \\? shows help")
+        while True:
+            try:
+                line = input(_CONTINUED if self._text else _PROMPT)
+            except EOFError:
+                sys.stdout.write("\n")
+                return
+            except KeyboardInterrupt:
+                self._text = ""
+                sys.stdout.write("\n")
+                continue
+            try:
+                if not self._accept(line):
+                    return
+            except OdfError as error:  # such as a lost worker: the shell continues
+                sys.stderr.write(f"error: {error.format_line}\n")
+
+    def _accept(self, line: str) -> bool:
+        """Process a line; return False to quit."""
+        word = "" if self._text else line.strip()
+        if word.lower().rstrip(";") in ("\\q", "quit", "exit"):
+            return False
+        if word.startswith("\\"):
+            self._remember(word)
+            self._run_command(*word.split(maxsplit=1))
+            return True
+        queries, rest = split_statements(f"{self._text}{line}\n")
+        self._text = rest if rest.strip() else ""
+        for query in queries:
+            self._remember(f"{query};")
+            with suppress(OSError):  # such as a read-only file system
+                add_to_history(self._workspace.odf, query)
+            self._run_query(query)
+        return True
+
+    def _run_query(self, sql: str) -> None:
+        result, _ = _try_query(self._workspace, replace(self._settings, sql=sql))
+        if result is None:
+            return
+        shown = _print_rows(self._workspace.folder / result.path)
+        words, *details = _summary_text(result, None, shown).split(" · ")
+        print_note(" · ".join([words, *(details if self._timing else details[1:])]))
+
+    def _run_command(self, command: str, argument: str = "") -> None:
+        match command:
+            case "\\d" if argument:
+                entry = self._workspace.resolve(argument.rstrip(";").strip("`"))
+                columns = self._reader.columns(str(entry.id))
+                if columns:
+                    print_table(["column", "type"], columns)
+                else:
+                    print_note(f"{entry.alias} has no data yet")
+            case "\\d":
+                rows = [
+                    [each.name, each.kind.value, format_count(each.records)]
+                    for each in self._workspace.summaries()
+                ]
+                print_table(["dataset", "kind", "rows"], rows, right=["rows"])
+            case "\\timing":
+                self._timing = argument == "on" if argument in ("on", "off") else not self._timing
+                print_note(f"timing is {'on' if self._timing else 'off'}")
+            case "\\?" | "\\h":
+                sys.stdout.write(_SHELL_HELP)
+            case _:
+                raise UsageError(f"unknown command {command}", hint="\\? lists the commands")
+
+    # --- Line editing ---
+
+    def _enable_editing(self) -> None:
+        try:
+            import readline  # Python may be built without it
+        except ImportError:
+            return
+        is_libedit = "libedit" in (readline.__doc__ or "")
+        readline.parse_and_bind("bind ^I rl_complete" if is_libedit else "tab: complete")
+        readline.set_completer_delims(_DELIMITERS)
+        readline.set_completer(self._complete)
+        readline.set_auto_history(False)
+        for query in load_history(self._workspace.odf):
+            self._remember(f"{query};")
+
+    def _remember(self, text: str) -> None:
+        with suppress(ImportError):
+            import readline
+
+            # One line, which line editors handle better; a comment would hide the lines after it.
+            readline.add_history(text if "--" in text else " ".join(text.splitlines()))
+
+    def _complete(self, word: str, index: int) -> str | None:
+        """Return a proposal for the word before the cursor, as readline requests them."""
+        import readline
+
+        if index == 0:
+            line = readline.get_line_buffer()
+            self._proposals = self.propose(line, readline.get_begidx(), readline.get_endidx())
+        return self._proposals[index] if index < len(self._proposals) else None
+
+    def propose(self, line: str, begin: int, end: int) -> list[str]:
+        """Return the words that can replace the characters ``begin`` to ``end`` of a line."""
+        from odf_tui.text.sql_completion import complete, datasets_in
+
+        ids = {str(each.alias): str(each.id) for each in self._workspace.datasets()}
+        typed = line[begin:end]
+        if line.startswith("\\"):
+            return [name for name in ids if name.lower().startswith(typed.lower())]
+        sql, start = self._text + line, len(self._text) + begin
+        for name in datasets_in(sql, ids):
+            if name.casefold() not in self._columns:
+                self._columns[name.casefold()] = self._reader.columns(ids[name])
+        found = complete(sql, len(self._text) + end, list(ids), self._columns)
+        if found.start < start:
+            return []
+        words = (sql[start : found.start] + word.text for word in found.words)
+        # The editor replaces the word by the common beginning of all proposals: others would delete it.
+        plain = typed.replace("`", "").lower()
+        return [word for word in words if word.replace("`", "").lower().startswith(plain)]

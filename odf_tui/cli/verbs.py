@@ -117,6 +117,8 @@ VERBS: Final = {
     "reset": "datasets",
     "list": "datasets",
     "show": "datasets",
+    "status": "jobs",
+    "watch": "jobs",
     "graph": "datasets",
     "path": "datasets",
     "log": "chain",
@@ -128,6 +130,7 @@ VERBS: Final = {
     "diff": "diff",
     "pull": "pull",
     "ingest": "pull",
+    "export": "sql",
     "repo": "repositories",
     "push": "repositories",
     "search": "repositories",
@@ -135,6 +138,7 @@ VERBS: Final = {
     "untrust": "keys",
     "verify": "verify",
     "fsck": "verify",
+    "doctor": "verify",
     "keys": "keys",
     "serve": "jobs",
     "demo": "add",
@@ -149,8 +153,57 @@ VERBS: Final = {
     "block": "chain",
     "digest": "chain",
 }
+ALIASES: Final = {"ls": "list"}
+"""Other names of commands, which lists of commands omit."""
+_MEANINGS: Final = {
+    "list": "dir datasets",
+    "show": "describe desc info inspect get",
+    "status": "st state stale",
+    "watch": "monitor top follow live",
+    "new": "create template",
+    "delete": "rm del remove drop unlink",
+    "rename": "mv move",
+    "reset": "undo revert restore rollback checkout",
+    "graph": "tree lineage dag deps dependencies",
+    "log": "history blocks commits chain",
+    "schema": "columns ddl types",
+    "tail": "cat head rows preview peek data",
+    "sql": "query select shell psql spark-sql repl",
+    "provenance": "trace origin why blame",
+    "diff": "compare changes",
+    "pull": "fetch update refresh run sync clone download",
+    "ingest": "import insert load append put",
+    "export": "dump save write copy cp csv parquet",
+    "push": "upload publish share send",
+    "repo": "remote remotes repos repository repositories login logout",
+    "search": "find discover",
+    "verify": "validate audit prove",
+    "fsck": "check repair fix clean gc vacuum",
+    "doctor": "health diagnose selftest env",
+    "keys": "key token tokens sign",
+    "jobs": "ps tasks queue",
+    "cancel": "kill stop abort",
+    "worker": "daemon coordinator start restart",
+    "serve": "server http listen",
+    "config": "settings set options preferences",
+    "completions": "completion",
+    "help": "man docs doc tutorial manual topics",
+    "digest": "hash checksum sha",
+}
+"""Words of other tools that mean a command, for suggestions."""
 COMPLETION: Final = "_ODF_COMPLETE"
 """The environment variable by which a shell requests completions."""
+
+
+def suggest_verb(word: str) -> str:
+    """Return the command that an unknown word means, or resembles; empty if there is none."""
+    from difflib import get_close_matches  # deferred: only errors need it
+
+    word = word.lower()
+    for name, meanings in _MEANINGS.items():
+        if word in meanings.split():
+            return name
+    return next(iter(get_close_matches(word, VERBS, 1)), "")
 
 
 class _VerbGroup(click.Group):
@@ -158,6 +211,7 @@ class _VerbGroup(click.Group):
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in VERBS:
             return None
         module = importlib.import_module(f"odf_tui.cli.{VERBS[cmd_name]}")
@@ -170,10 +224,8 @@ class _VerbGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            from difflib import get_close_matches
-
-            close = get_close_matches(args[0], VERBS, 1)
-            ctx.fail(f"unknown command '{args[0]}'" + (f", did you mean '{close[0]}'?" if close else ""))
+            close = suggest_verb(args[0])
+            ctx.fail(f"unknown command '{args[0]}'" + (f", did you mean '{close}'?" if close else ""))
         return super().resolve_command(ctx, args)
 
 

@@ -1,26 +1,45 @@
-"""verify, fsck: check datasets, proofs and the workspace."""
+"""verify, fsck, doctor: check datasets, proofs, the workspace and the environment."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import platform
+import shlex
+import shutil
 import sys
+import tempfile
+import time
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, Literal, NoReturn
 
 import click
 import msgspec
 
-from odf_engine.coordinator.protocol import CheckProof, JobState, Request, Verify
+from odf_engine import processes
+from odf_engine.coordinator.client import Client
+from odf_engine.coordinator.endpoint import WorkerEndpoint
+from odf_engine.coordinator.protocol import (
+    CheckProof,
+    JobState,
+    Request,
+    Verify,
+    WorkerStatus,
+)
 from odf_engine.coordinator.results import CheckProofResult
-from odf_engine.errors import NotFound, UsageError
+from odf_engine.errors import NotFound, OdfError, UsageError
+from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
+from odf_engine.settings import Config
 from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.discovery import WORKSPACE_VARIABLE
 from odf_engine.workspace.fsck import FsckReport
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.follow import exit_code, follow, print_failure
-from odf_tui.cli.output import open_workspace, options_of, print_json, print_note, verb
+from odf_tui.cli.output import open_workspace, options_of, print_json, print_note, print_result, verb
 from odf_tui.cli.pull import select_datasets
 from odf_tui.gateway.administration import check_files, read_proof
-from odf_tui.text.format import printable
+from odf_tui.text.format import format_bytes, format_time, format_time_seconds, printable
 from odf_tui.text.verification_text import origin_lines, proof_verdict, report_lines, workspace_check_lines
 
 
@@ -90,7 +109,7 @@ def _report_json(report: FsckReport) -> dict[str, object]:
 
 
 def _print_workspace_report(report: FsckReport) -> None:
-    for line in workspace_check_lines(report):
+    for line in workspace_check_lines(report) if report.left or not options_of().quiet else ():
         sys.stdout.write(line + "\n")
     if not report.findings:
         return
@@ -164,6 +183,8 @@ def verify_verb(
         print_json({"valid": valid, "datasets": reports})
     else:
         for report in reports:
+            if report.valid and options_of().quiet:
+                continue
             for line in report_lines(report):
                 sys.stdout.write(line + "\n")
             if report.findings and report.intact:
@@ -173,7 +194,7 @@ def verify_verb(
                 print_note("  invalid files were changed or damaged after they were committed")
                 print_note("  pull the dataset again from its author, or rebuild it")
         for line in origin_lines(reports):
-            sys.stdout.write(printable(line) + "\n")
+            print_result(printable(line))
     sys.exit(exit_code(jobs) if failed else 0 if valid else 3)
 
 
@@ -200,3 +221,198 @@ def _parse_range(entry: DatasetEntry, span: str | None) -> tuple[int | None, int
         return entry.dataset.block(block).block.sequence_number
 
     return number(first), number(last)
+
+
+# --- doctor ------------------------------------------------------------------------------------------
+
+_PACKAGES: Final = ("odf-workstation", "pyspark", "pyarrow", "textual")
+_MIN_DISK: Final = 100 << 20
+_LOW_DISK: Final = 1 << 30
+_CLOCK_TOLERANCE_NS: Final = 60 * 10**9
+_SPARK_SECONDS: Final = 180.0
+_SIGNS: Final = {"ok": "✓", "warning": "!", "failed": "✗"}
+
+
+class Check(msgspec.Struct, frozen=True):
+    """The result of a check of the environment.
+
+    Attributes:
+        name: what was checked.
+        state: whether it is fine, may cause problems, or prevents jobs.
+        message: what was found.
+        hint: the remedy; empty if it is fine.
+    """
+
+    name: str
+    state: Literal["ok", "warning", "failed"]
+    message: str
+    hint: str = ""
+
+
+@verb("doctor", example="odf doctor --spark", json=True)
+@click.option("--spark", "start", is_flag=True, help="Start Spark too, which takes some seconds.")
+def doctor_verb(start: bool) -> None:
+    """Check that jobs can run here.
+
+    Checks the installed packages, Java, memory, and in a workspace its settings, disk, permissions,
+    clock, worker and Spark. Each problem is printed with its remedy. Nothing is changed.
+
+    Exits with 1 if a check failed. To check the files of the workspace, use `odf fsck`.
+    """
+    checks = [_check_packages(), _check_java()]
+    try:
+        workspace = open_workspace()
+        config = workspace.config
+    except OdfError as error:
+        if not isinstance(error, NotFound):
+            checks.append(_failed_check("workspace", error))
+        elif options_of().workspace is not None or os.environ.get(WORKSPACE_VARIABLE):
+            raise
+        else:
+            checks.append(Check("workspace", "ok", "none here: only the installation is checked"))
+        checks.append(_check_memory(Config()))
+    else:
+        checks.append(Check("workspace", "ok", str(workspace.folder)))
+        checks += [_check_disk(workspace), _check_permissions(workspace), _check_clock(workspace)]
+        worker, status = asyncio.run(_check_worker(workspace, start=start))
+        checks += [*worker, _check_memory(config, status)]
+    failed = [each.name for each in checks if each.state == "failed"]
+    if options_of().json:
+        print_json({"ok": not failed, "checks": checks})
+    else:
+        shown = [each for each in checks if each.state != "ok" or not options_of().quiet]
+        for each in shown:
+            sys.stdout.write(printable(f"{_SIGNS[each.state]} {each.name:<12} {each.message}") + "\n")
+            if each.hint:
+                sys.stdout.write(printable(f"{'':<15}hint: {each.hint}") + "\n")
+    if failed:
+        sys.stderr.write(f"error: failed checks: {', '.join(failed)}\n")
+    sys.exit(1 if failed else 0)
+
+
+def _failed_check(name: str, error: OdfError) -> Check:
+    return Check(name, "failed", str(error), error.hint or "")
+
+
+def _check_packages() -> Check:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found: list[str] = [f"Python {platform.python_version()}"]
+    missing: list[str] = []
+    for name in _PACKAGES:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        return Check(
+            "packages", "failed", f"not installed: {', '.join(missing)}", "install odf-workstation again"
+        )
+    return Check("packages", "ok", ", ".join(found))
+
+
+def _check_java() -> Check:
+    from odf_engine.spark.runtime.jvm import find_java  # deferred: only this needs it
+
+    try:
+        java = find_java(os.environ.get("ODF_JAVA"))
+    except OdfError as error:
+        return _failed_check("Java", error)
+    return Check("Java", "ok", f"{java.full_version} in {java.home} ({java.origin})")
+
+
+def _check_memory(config: Config, status: WorkerStatus | None = None) -> Check:
+    """Check that the Java process fits into the memory; what a running Spark uses is not counted twice."""
+    total, available = processes.read_memory()
+    number, unit = config.spark.driver_memory[:-1], config.spark.driver_memory[-1:].lower()
+    needed = int(number) << {"k": 10, "m": 20, "g": 30, "t": 40}[unit]
+    message = f"{format_bytes(available)} of {format_bytes(total)} available"
+    advice = "close other programs, or reduce it: odf config set spark.driverMemory 1g"
+    if not total:
+        return Check("memory", "ok", "unknown on this system")
+    if needed > total:
+        return Check(
+            "memory", "failed", f"{message}; spark.driverMemory is {config.spark.driver_memory}", advice
+        )
+    if needed > available and (status is None or status.spark != "ready"):
+        return Check("memory", "warning", f"{message}; Spark may use {config.spark.driver_memory}", advice)
+    return Check("memory", "ok", message)
+
+
+def _check_disk(workspace: Workspace) -> Check:
+    low: list[str] = []
+    free = 0
+    for folder in (Path(tempfile.gettempdir()), workspace.odf):
+        free = shutil.disk_usage(folder).free
+        if free < _LOW_DISK:
+            low.append(f"{format_bytes(free)} free in {folder}")
+    if not low:
+        return Check("disk", "ok", f"{format_bytes(free)} free")
+    full = shutil.disk_usage(workspace.odf).free < _MIN_DISK
+    return Check(
+        "disk",
+        "failed" if full else "warning",
+        "; ".join(low),
+        "free disk space: odf fsck --repair removes orphaned files",
+    )
+
+
+def _check_permissions(workspace: Workspace) -> Check:
+    odf = workspace.odf
+    if os.statvfs(odf).f_flag & os.ST_RDONLY:
+        hint = "make it writable to run jobs; browsing works without"
+        return Check("permissions", "failed", f"{odf} is on a read-only file system", hint)
+    for path in (odf, *(odf / name for name in ("datasets", "cache", "keys", "index.sqlite", "jobs.sqlite"))):
+        needed = os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0)
+        if path.exists() and not os.access(path, needed):
+            hint = f"change the owner or the permissions: chmod -R u+rwX {shlex.quote(str(odf))}"
+            return Check("permissions", "failed", f"{path} is not writable", hint)
+    keys = workspace.keys.folder
+    exposed = [path for path in (keys, *keys.glob("*.pem")) if path.exists() and path.stat().st_mode & 0o077]
+    if exposed:
+        hint = f"restrict them: chmod -R go= {shlex.quote(str(keys))}"
+        return Check("permissions", "warning", "other users can access private keys", hint)
+    return Check("permissions", "ok", "the workspace is readable and writable")
+
+
+def _check_clock(workspace: Workspace) -> Check:
+    """Compare the clock with the newest block: system times of a chain never decrease."""
+    now = Timestamp.now()
+    newest = max(
+        ((each.last_pulled, each.name) for each in workspace.summaries() if each.last_pulled is not None),
+        default=None,
+    )
+    if newest is not None and newest[0].ns > now.ns + _CLOCK_TOLERANCE_NS:
+        message = (
+            f"the time is {format_time(now)} UTC, but {newest[1]} has a block of {format_time(newest[0])} UTC"
+        )
+        return Check("clock", "failed", message, "correct the clock of this machine, or wait")
+    return Check("clock", "ok", f"{format_time_seconds(now)} UTC")
+
+
+async def _check_worker(workspace: Workspace, *, start: bool) -> tuple[list[Check], WorkerStatus | None]:
+    """Return the checks of the worker and of Spark, and the status of the worker."""
+    if not start and not WorkerEndpoint(workspace.folder).worker_alive():
+        spark = Check("Spark", "ok", "not started; --spark checks that it starts")
+        return [Check("worker", "ok", "not running; the next job starts it"), spark], None
+    try:
+        client = await Client.connect(workspace.folder, start=start)
+    except OdfError as error:
+        return [_failed_check("worker", error)], None
+    try:
+        deadline = time.monotonic() + (_SPARK_SECONDS if start else 0)
+        status = await client.ping(warm=start)
+        while status.spark == "starting" and time.monotonic() < deadline:
+            await asyncio.sleep(0.2)
+            status = await client.ping()
+    finally:
+        await client.close()
+    jobs = f"{status.running} running, {status.queued} queued"
+    worker = Check("worker", "ok", f"version {status.version}, process {status.pid}: {jobs}")
+    if status.spark == "failed":
+        hint = status.spark_hint or "see the log .odf/spark.log"
+        return [worker, Check("Spark", "failed", status.spark_detail, hint)], status
+    if status.spark == "starting" and start:
+        return [worker, Check("Spark", "failed", "it does not start", "see the log .odf/spark.log")], status
+    words = "not started; the next job that needs it starts it" if status.spark == "off" else status.spark
+    return [worker, Check("Spark", "ok", status.spark_detail or words)], status

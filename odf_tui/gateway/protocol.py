@@ -299,6 +299,10 @@ class Gateway(Protocol):
         """Save what the first screen shows for the next start."""
         ...
 
+    def data_fingerprint(self) -> str:
+        """Return a fingerprint of the files of datasets and jobs, which any change to them changes."""
+        ...
+
     def jobs(self) -> tuple[list[Job], int]:
         """Return recent jobs, newest first, and the journal number up to which they are current."""
         ...

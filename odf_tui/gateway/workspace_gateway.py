@@ -350,6 +350,10 @@ class WorkspaceGateway(
 
         saved_session.save_snapshot(self.folder, self)
 
+    def data_fingerprint(self) -> str:
+        """Return a fingerprint of the files of datasets and jobs."""
+        return saved_session.data_fingerprint(self.folder)
+
     @cached_property
     def _settings(self) -> tuple[settings.UiConfig, str]:
         try:

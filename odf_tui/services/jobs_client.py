@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar, cast
 
-from odf_engine.coordinator.protocol import Event, Job, JobRequest, JobState, Request, decode_result
+from odf_engine.coordinator.protocol import Event, Job, JobRequest, JobState, Request, decode_result, kind_of
 from odf_engine.errors import Cancelled, OdfError
 from odf_tui.gateway.protocol import Gateway, WorkerLink
 from odf_tui.services.host import Host
@@ -50,7 +50,7 @@ class JobsClient:
             for request, target in requests:
                 await link.submit(request, target)
 
-        kind = type(requests[0][0]).__name__.lower() if requests else "pull"
+        kind = kind_of(requests[0][0]) if requests else "pull"
         what = requests[0][1] if len(requests) == 1 else f"{format_count(len(requests))} datasets"
         self._host.notice(f"{kind} {what}: queued{remark}")
         self._host.start(submit(), group="commands")

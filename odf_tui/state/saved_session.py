@@ -185,7 +185,7 @@ def _settings_fingerprint(folder: Path) -> str:
     )
 
 
-def _data_fingerprint(folder: Path) -> str:
+def data_fingerprint(folder: Path) -> str:
     """Return a fingerprint of the datasets, jobs, trust and remotes of a workspace."""
     odf = f"{folder}/.odf"
     paths = [f"{odf}/{name}" for name in _DATA]
@@ -222,7 +222,7 @@ def load_snapshot(folder: Path) -> tuple[StartupSnapshot, bool] | None:
     found = _read(folder)
     if found is None or found.settings != _settings_fingerprint(folder):
         return None
-    return found, found.data == _data_fingerprint(folder)
+    return found, found.data == data_fingerprint(folder)
 
 
 def _read(folder: Path) -> StartupSnapshot | None:
@@ -243,7 +243,7 @@ def _digest(content: bytes) -> bytes:
 
 def save_snapshot(folder: Path, source: SnapshotSource) -> None:
     """Write a snapshot of a workspace; write nothing if the workspace cannot be read."""
-    before = _settings_fingerprint(folder), _data_fingerprint(folder)  # before the reads: changes count
+    before = _settings_fingerprint(folder), data_fingerprint(folder)  # before the reads: changes count
     if (known := _read(folder)) is not None and (known.settings, known.data) == before:
         return
     with suppress(OdfError, OSError):

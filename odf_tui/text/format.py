@@ -210,3 +210,26 @@ def right(text: str, width: int) -> str:
 
 NULL: Final = "∅"
 """The text of a null. It is compared by identity, to distinguish it from an equal string value."""
+
+
+ENTER: Final = "⏎"
+ASCII: Final[dict[str, str]] = {
+    # Lines of boxes and graphs.
+    **dict.fromkeys("─╌┄┈–—−", "-"), **dict.fromkeys("━═▬", "="),
+    **dict.fromkeys("│┃╎┆┊║", "|"),
+    **dict.fromkeys("╭╮╰╯┌┐└┘├┤┬┴┼┏┓┗┛┣┫┳┻╋", "+"),
+    # Kinds and states: different meanings have different characters.
+    "◇": "o", "◆": "#", "✓": "v", "✗": "x", "·": "-", "◦": ":", "▸": ">", "▾": "v", "÷": "%", "≠": "*",
+    "∅": "_", "↯": "z", "⊘": "@", "●": "*", "○": "o", "•": "*",
+    "⇣": "<", "⇡": "^",
+    # Bars of charts, and scroll bars.
+    "▁": ".", "▂": "_", "▃": "-", "▄": "=", "▅": "+", "▆": "*", "▇": "%", "█": "#", "▐": "#", "▌": "#",
+    "▀": '"', "░": ".", "▒": ":", "▓": "%", "■": "#",
+    # Arrows and signs in texts.
+    "→": ">", "←": "<", "›": ">", "‹": "<", "↑": "^", "↓": "v", "↵": "<", ENTER: "<", "…": ".", "×": "x",
+    "±": "+", "≤": "<", "≥": ">", "≈": "~", "∞": "8", "µ": "u", "σ": "s", "Σ": "S", "°": "o", "√": "v",
+    "§": "&",
+    **dict.fromkeys("‘’‚", "'"), **dict.fromkeys("“”„«»", '"'),
+    "\N{NO-BREAK SPACE}": " ", "\N{NARROW NO-BREAK SPACE}": " ", "\N{NON-BREAKING HYPHEN}": "-",
+}  # fmt: skip
+"""The characters that the program draws itself, in ASCII."""

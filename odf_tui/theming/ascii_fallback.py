@@ -12,28 +12,8 @@ from rich.segment import Segment
 from textual.color import Color
 from textual.filter import LineFilter
 
-ENTER: Final = "⏎"
-
-ASCII: Final[dict[str, str]] = {
-    # Lines of boxes and graphs.
-    **dict.fromkeys("─╌┄┈–—−", "-"), **dict.fromkeys("━═▬", "="),
-    **dict.fromkeys("│┃╎┆┊║", "|"),
-    **dict.fromkeys("╭╮╰╯┌┐└┘├┤┬┴┼┏┓┗┛┣┫┳┻╋", "+"),
-    # Kinds and states: different meanings have different characters.
-    "◇": "o", "◆": "#", "✓": "v", "✗": "x", "·": "-", "◦": ":", "▸": ">", "▾": "v", "÷": "%", "≠": "*",
-    "∅": "_", "↯": "z", "⊘": "@", "●": "*", "○": "o", "•": "*",
-    "⇣": "<", "⇡": "^",
-    # Bars of charts, and scroll bars.
-    "▁": ".", "▂": "_", "▃": "-", "▄": "=", "▅": "+", "▆": "*", "▇": "%", "█": "#", "▐": "#", "▌": "#",
-    "▀": '"', "░": ".", "▒": ":", "▓": "%", "■": "#",
-    # Arrows and signs in texts.
-    "→": ">", "←": "<", "›": ">", "‹": "<", "↑": "^", "↓": "v", "↵": "<", ENTER: "<", "…": ".", "×": "x",
-    "±": "+", "≤": "<", "≥": ">", "≈": "~", "∞": "8", "µ": "u", "σ": "s", "Σ": "S", "°": "o", "√": "v",
-    "§": "&",
-    **dict.fromkeys("‘’‚", "'"), **dict.fromkeys("“”„«»", '"'),
-    "\N{NO-BREAK SPACE}": " ", "\N{NARROW NO-BREAK SPACE}": " ", "\N{NON-BREAKING HYPHEN}": "-",
-}  # fmt: skip
-"""The characters that the program draws itself, in ASCII."""
+from odf_tui.text.format import ASCII as ASCII
+from odf_tui.text.format import ENTER as ENTER
 
 _CONSOLE_FONT: Final = frozenset("§─│┌┐└┘├┤┬┴┼═║╔╗╚╝╠╣╦╩╬█▄▀▌▐░▒▓■◆·÷±≥≤≈∞µ°√→←↑↓«»×")
 _CONSOLE: Final[dict[str, str]] = {

@@ -24,6 +24,7 @@ from odf_engine.identity.ownership_proof import create_proof, store_proof
 from odf_engine.metadata.model import SetInfo
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
+from odf_engine.storage.databases import connect_database
 from odf_engine.verify.integrity import verify
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.fsck import check_workspace
@@ -89,6 +90,19 @@ def test_a_sound_workspace_is_clean(workspace: Workspace, fsck: Fsck) -> None:
     said = call_odf("fsck", cwd=workspace.folder)
     assert (said.code, said.out) == (0, "clean: 2 datasets, nothing to repair\n")
     assert call_odf("fsck", "--now", cwd=workspace.folder).code == 2
+
+
+def test_a_read_only_journal_is_not_damaged(workspace: Workspace, fsck: Fsck, monkeypatch: Any) -> None:
+    """SQLite opens a database of a read-only file system only with a mode without writing."""
+    JobLog(workspace.odf / "jobs.sqlite").close()
+
+    def connect(path: Path, query: str = "", **options: Any) -> sqlite3.Connection:
+        if query in ("mode=rw", "mode=ro"):
+            raise sqlite3.OperationalError("attempt to write a readonly database")
+        return connect_database(path, query, **options)
+
+    monkeypatch.setattr("odf_engine.workspace.fsck.connect_database", connect)
+    assert kinds(fsck()) == []
 
 
 def test_leftovers_are_found_and_go(workspace: Workspace, fsck: Fsck) -> None:

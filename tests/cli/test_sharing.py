@@ -301,11 +301,13 @@ def test_searching(fresh: Odf, there: Odf, shop: Path, tmp_path: Path) -> None:
         ["shop/joe/cities", "odf", "pull", "shop/joe/cities"]
     ]
     ran = fresh("search", "--json")
-    assert ran.code == 1  # one of them could not be asked
+    assert (ran.code, "no answer from attic" in ran.err) == (0, True)  # one repository answered
     assert [each["pull"] for each in ran.json["datasets"]] == [
         "odf pull shop/joe/cities", "odf pull shop/numbers",
     ]  # fmt: skip
     assert [each["repository"] for each in ran.json["problems"]] == ["attic"]
+    ran = fresh("search", "--repo", "attic", "-q")
+    assert (ran.code, "no repository answered: attic" in ran.err) == (1, True)
 
 
 # --- Logins ----------------------------------------------------------------------------------------

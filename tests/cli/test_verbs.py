@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from odf_tui.cli.verbs import VERBS
+from odf_engine.workspace.workspace import Workspace
+from odf_tui.cli.verbs import _MEANINGS, ALIASES, VERBS
 from tests.cli.conftest import Odf, call_odf, run_odf
+from tests.sync.builders import make_derivative, make_root
 from tests.sync.hostile_server import Exchange, hostile
 
 
@@ -169,3 +171,66 @@ def test_endless_files_and_pipes_are_refused(fresh: Odf) -> None:
         assert (ran.code, ran.out) == (2, "")
         assert "stdin has more than 16,777,216 bytes" in ran.err
     assert "/dev/zero has more than" in fresh("sql", "@/dev/zero").err
+
+
+@pytest.mark.parametrize(
+    ("name", "proposal"),
+    [("air_quality", "air-quality"), ("a_/b_c..d", "a/b-c.d"), ("__", None), ("a/b/c_d", None)],
+)
+def test_an_invalid_name_has_a_proposal(fresh: Odf, name: str, proposal: str | None) -> None:
+    ran = fresh("new", name, "--root")
+    assert "letters and digits" in ran.err
+    assert ("for example" in ran.err) == (proposal is not None)
+    if proposal is not None:
+        assert ran.err.rstrip().endswith(f"for example {proposal}")
+        assert fresh("new", proposal, "--root").code == 0
+
+
+def test_delete_checks_dependants_before_it_requires_confirmation(tmp_path: Path) -> None:
+    workspace = Workspace.init(tmp_path)
+    make_derivative(workspace, make_root(workspace, slices=1))
+    ran = call_odf("delete", "numbers", cwd=tmp_path)
+    assert "downstream datasets: derived" in ran.err, ran.err
+    assert "--yes" not in ran.err
+    assert "--yes" in call_odf("delete", "%", cwd=tmp_path).err
+
+
+def test_the_demo_requires_a_terminal_before_it_creates_anything(tmp_path: Path) -> None:
+    ran = call_odf("demo", "here", cwd=tmp_path)
+    assert (ran.code, "--no-tui" in ran.err) == (2, True)
+    assert not (tmp_path / "here").exists()
+
+
+def test_verbs_print_ascii_in_a_locale_without_utf_8(tmp_path: Path) -> None:
+    workspace = Workspace.init(tmp_path)
+    make_derivative(workspace, make_root(workspace, slices=1))
+    assert "◇ numbers" in call_odf("graph", cwd=tmp_path, LC_ALL="C.UTF-8").out
+    for arguments in (["graph"], ["show", "numbers"], ["list"], ["help", "glossary"], ["show", "né…"]):
+        ran = call_odf(*arguments, cwd=tmp_path, LC_ALL="C")
+        assert (ran.out + ran.err).isascii(), arguments
+    assert call_odf("graph", cwd=tmp_path, LC_ALL="C").out.startswith("o numbers")
+    assert "'n\\xe9.'" in call_odf("show", "né…", cwd=tmp_path, LC_ALL="C").err
+    call_odf("config", "set", "ui.theme", "né", cwd=tmp_path)
+    ran = call_odf("config", "get", "ui.theme", "--json", cwd=tmp_path, LC_ALL="C")
+    assert (ran.out, ran.json) == ('"n\\u00e9"\n', "né")
+
+
+@pytest.mark.parametrize(
+    ("word", "verb"),
+    [("rm", "delete"), ("cat", "tail"), ("ps", "jobs"), ("upload", "push"), ("exprt", "export")],
+)
+def test_unknown_commands_suggest_one_by_meaning(fresh: Odf, word: str, verb: str) -> None:
+    ran = fresh(word)
+    assert (ran.code, f"did you mean '{verb}'?" in ran.err) == (2, True)
+
+
+def test_meanings_are_not_commands_and_name_one_each() -> None:
+    words = [word for text in _MEANINGS.values() for word in text.split()]
+    assert len(words) == len(set(words))
+    assert not set(words) & {*VERBS, *ALIASES}
+    assert set(_MEANINGS) <= set(VERBS)
+
+
+def test_ls_is_list(fresh: Odf) -> None:
+    assert fresh("ls", "--json").json == fresh("list", "--json").json == []
+    assert "List the datasets" in fresh("help", "ls").out

@@ -106,6 +106,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("workspace", type=Path)
     parser.add_argument("--idle", type=float, default=60)
+    parser.add_argument("--spark-idle", type=float, default=60)
     parser.add_argument("--patience", type=float, default=30)
     parser.add_argument("--version")
     parser.add_argument("--spark", choices=["good", "slow", "none", "once"], default="good")
@@ -134,6 +135,7 @@ def main() -> int:
         executor=run,
         spark_later=given.spark_later,
         idle_seconds=given.idle,
+        spark_idle_seconds=given.spark_idle,
         send_patience=given.patience,
         stop_patience=2,
     ).run()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -229,11 +230,10 @@ async def test_an_idle_worker_ends_itself(home):
 
 
 async def test_a_worker_without_its_workspace_ends(home):
-    client = await home.connect("--idle", "1")
+    client = await home.connect("--idle", "600")
     pid = client.status.pid
-    for file in home.odf.iterdir():
-        file.unlink()
-    async with asyncio.timeout(60):
+    shutil.rmtree(home.folder)
+    async with asyncio.timeout(20):
         while True:
             try:
                 os.kill(pid, 0)
@@ -242,6 +242,42 @@ async def test_a_worker_without_its_workspace_ends(home):
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
             await asyncio.sleep(0.05)
+    assert not home.folder.exists()
+
+
+def test_a_worker_of_a_replaced_workspace_leaves_the_files_of_its_successor(home):
+    old, new = home.files, home.files
+    with new_worker(old):
+        assert old.workspace_exists()
+        shutil.rmtree(home.odf)
+        assert not old.workspace_exists()
+        home.odf.mkdir()
+        successor = new_worker(new)
+        successor.__enter__()
+        assert not old.workspace_exists()
+        assert new.workspace_exists()
+    assert Path(new.address()).exists()
+    successor.__exit__(None, None, None)
+    assert not Path(new.address()).exists()
+
+
+@contextlib.contextmanager
+def new_worker(files):
+    """Hold the lock and the socket, as a worker does."""
+    with files.locked() as acquired, files.listen():
+        assert acquired
+        yield
+
+
+async def test_an_idle_spark_stops_and_starts_again(home):
+    client = await home.connect("--spark-idle", "0.5")
+    assert (await home.job(await client.submit(Pull("spark:0"), "a"))).state is DONE
+    async with asyncio.timeout(20):
+        while (await client.ping()).spark != "off":
+            await asyncio.sleep(0.05)
+    assert "idle" in client.status.spark_detail
+    assert (await home.job(await client.submit(Pull("spark:0"), "a"))).state is DONE
+    await client.stop()
 
 
 async def test_stopping_cancels_what_runs(home, follow):

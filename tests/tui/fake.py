@@ -290,6 +290,10 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQueries, FakeStatistics, FakeSharing)
         at = self.rows_.index(self._row(dataset))
         self.rows_[at] = replace(self.rows_[at], standing=standing)  # type: ignore[arg-type]
 
+    def data_fingerprint(self) -> str:
+        """Return a fingerprint of the datasets."""
+        return str([(row.id, row.name, row.head) for row in self.rows_])
+
     def save_snapshot(self) -> None:
         """Do nothing."""
 

@@ -235,6 +235,9 @@ async def test_other_workspaces_and_the_worker(source: FakeSource) -> None:
         source.changed(replace(job, state=JobState.interrupted, error=gone))
         source.link.die()
         await drive.until(lambda: "no worker, R restarts it" in drive.status())
+        # Without a worker, nothing reports a change by another program.
+        source.rows_[-1] = replace(source.rows_[-1], name=f"{source.rows_[-1].name}.renamed")
+        await drive.until(lambda: ".renamed" in drive.text())
         await drive.until(lambda: drive.book.jobs[job.id].state is JobState.interrupted)
         assert "press R to restart it" in drive.hint()
         await drive.press("4", "g")

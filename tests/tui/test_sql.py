@@ -19,8 +19,9 @@ from odf_engine.coordinator.protocol import Failure, Job, JobState, Progress, Qu
 from odf_engine.errors import OdfError
 from odf_tui.actions.model import Situation
 from odf_tui.features.sql.controller import SqlController
-from odf_tui.features.sql.sql_editor import SqlPanel, aliases, complete
+from odf_tui.features.sql.sql_editor import SqlPanel
 from odf_tui.panes.data.view import DataPane
+from odf_tui.text.sql_completion import aliases, complete
 from tests.tui.conftest import Driven, driven
 from tests.tui.context import Fakes
 from tests.tui.fake import FakeSource

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from odf_engine.errors import OdfError, UsageError
-from odf_engine.files import open_file
+from odf_engine.files import ensure_folder, open_file
 
 MIN_JAVA_VERSION: Final = 17
 MAX_JAVA_VERSION: Final = 25
@@ -302,7 +302,7 @@ def launch(
         str(properties),
         "pyspark-shell",
     ]
-    log.parent.mkdir(parents=True, exist_ok=True)
+    ensure_folder(log.parent)
     with open_file(log, "ab") as output:
         _started[:] = [
             subprocess.Popen(

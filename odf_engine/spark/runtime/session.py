@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from odf_engine import processes
 from odf_engine.errors import OdfError
-from odf_engine.files import open_file
+from odf_engine.files import ensure_folder, open_file
 from odf_engine.spark.runtime import class_data_archive
 from odf_engine.spark.runtime.jvm import Gateway, Java, SparkFailed, connect, find_java, launch
 from odf_engine.spark.runtime.spark_conf import (
@@ -458,7 +458,7 @@ class _restore_python_state:
 
 def create_run_folder(scratch: Path) -> Path:
     """Create a folder for this process, and remove those of processes that have exited without cleanup."""
-    scratch.mkdir(parents=True, exist_ok=True)
+    ensure_folder(scratch)
     for old in scratch.glob("run-*"):
         owner = old.name.split("-")[1]
         if owner.isdigit() and not processes.is_process_running(int(owner)):

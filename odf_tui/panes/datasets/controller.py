@@ -24,6 +24,8 @@ from odf_tui.widgets.status_bar import StatusLine
 SHOW_SECONDS: Final = 0.08
 REOPEN_SECONDS: Final = 2.0
 READ_SECONDS: Final = 1.0
+WATCH_SECONDS: Final = 2.0
+"""Seconds between two checks for changes by other programs while no worker reports them."""
 
 
 class DatasetsController(Controller):
@@ -40,10 +42,13 @@ class DatasetsController(Controller):
         self._shown_name = ""
         self._show_timer: Timer | None = None
         self._read_timer: Timer | None = None
+        self._watch_timer: Timer | None = None
+        self._fingerprint = ""
         state = self.state
         state.datasets_changed.connect(lambda _: self._load())
         state.datasets_outdated.connect(lambda _: self._read())
         state.jobs_changed.connect(self._jobs_changed)
+        state.worker_changed.connect(lambda _: self._watch_files())
         state.second.connect(lambda _: self._show_status())
         state.shown_changed.connect(self._read_detail)
         state.pane_changed.connect(lambda _: self.pane.place_card())
@@ -88,6 +93,26 @@ class DatasetsController(Controller):
     def _read_now(self) -> None:
         self._read_timer, self._read_at = None, time.monotonic()
         self._read()
+
+    def _watch_files(self) -> None:
+        """Watch the files of the workspace for changes while there is no worker."""
+        if self._watch_timer is not None:
+            self._watch_timer.stop()
+            self._watch_timer = None
+        if self.state.worker == "gone":
+            self._fingerprint = ""
+            self._check_files()
+            self._watch_timer = self.host.set_interval(WATCH_SECONDS, self._check_files)
+
+    def _check_files(self) -> None:
+        def then(fingerprint: str | None, error: str) -> None:
+            if fingerprint is None or fingerprint == self._fingerprint:
+                return
+            if self._fingerprint:  # else this is the first one
+                self._read()
+            self._fingerprint = fingerprint
+
+        self.reader.read("files", self.gateway.data_fingerprint, then)
 
     def _load(self) -> None:
         self.graph.load(self.state.datasets, self.state.healths, self.pane.filter)
