@@ -18,6 +18,7 @@ from odf_tui.cli.output import (
     print_note,
     print_table,
     read_bytes,
+    use_timezone,
     verb,
 )
 from odf_tui.text.format import count_of, format_time_seconds, printable
@@ -49,7 +50,8 @@ def log_verb(name: str, limit: int | None, kinds: tuple[str, ...], as_at: str | 
     A reset, or a pull or push with --force, replaces the history of a dataset. The earlier history
     remains under a reference such as before-reset-1a2b3c4d, which `odf show` lists and --as-at accepts.
     """
-    entry = open_workspace().resolve(name)
+    workspace = open_workspace()
+    entry = workspace.resolve(name)
     event_names = _parse_event_names(kinds)
     before = None
     if as_at is not None:
@@ -79,7 +81,7 @@ def log_verb(name: str, limit: int | None, kinds: tuple[str, ...], as_at: str | 
         print_json(document)
         return
     print_table(
-        ["block", "hash", "system time", "event", "summary"],
+        ["block", "hash", f"system time ({use_timezone(workspace)})", "event", "summary"],
         [
             [
                 str(row.sequence_number),

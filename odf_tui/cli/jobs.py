@@ -15,7 +15,15 @@ from odf_engine.coordinator.protocol import Job, JobChanged, LogLine
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.output import open_workspace, options_of, print_json, print_note, print_table, verb
+from odf_tui.cli.output import (
+    open_workspace,
+    options_of,
+    print_json,
+    print_note,
+    print_table,
+    use_timezone,
+    verb,
+)
 from odf_tui.text.format import format_count, format_time_seconds
 from odf_tui.text.job_log_text import log_failure_lines, log_line_text
 from odf_tui.text.job_text import job_seconds
@@ -59,7 +67,8 @@ def engine_verb(what: str, host: str, port: int) -> None:
 )
 def jobs_verb(limit: int) -> None:
     """List jobs, newest first."""
-    jobs = read_journal(open_workspace().folder).jobs(limit)
+    workspace = open_workspace()
+    jobs = read_journal(workspace.folder).jobs(limit)
     if options_of().json:
         print_json([_job_json(job) for job in jobs])
         return
@@ -67,7 +76,16 @@ def jobs_verb(limit: int) -> None:
         print_note("no jobs yet")
         return
     print_table(
-        ["job", "kind", "target", "state", "rows", "started", "duration", "error"],
+        [
+            "job",
+            "kind",
+            "target",
+            "state",
+            "rows",
+            f"started ({use_timezone(workspace)})",
+            "duration",
+            "error",
+        ],
         [
             [
                 job.id,
@@ -142,6 +160,7 @@ def logs_verb(job: str, following: bool) -> None:
     workspace = open_workspace()
     journal = read_journal(workspace.folder)
     found = journal.job(job)
+    print_note(f"times: {use_timezone(workspace)}")
     seq = 0
     while True:
         final = journal.job(found.id).state.final

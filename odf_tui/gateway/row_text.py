@@ -274,6 +274,7 @@ class Columns:
         self.names = [printable(name) for name in schema.names]
         self.types = [printable(type_name(field.type)) for field in schema]
         self.right = [is_number(field.type) for field in schema]
+        self.has_times = any(getattr(field.type, "tz", None) for field in schema)
         system = window.system_columns
         self.muted = [name in system[:3] for name in schema.names]
         self.op = schema.names.index(system[1]) if system[1] in schema.names else -1

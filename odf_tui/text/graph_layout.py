@@ -539,7 +539,7 @@ class _GutterPlanner:
             self._forks[source] = _Track(rows)
 
     def _add_row(self, row: int, net: _Net) -> float:
-        """Return a separate row at the target of a net that is nearest to ``row``, on the side of that row."""
+        """Return a separate row at the nearest target of a net, on the side of ``row``."""
         target = min((self._rows[each] for each in net.targets), key=lambda each: abs(each - row))
         above = target if row > target else target - 1
         number = self._separate_rows[above] = self._separate_rows.get(above, 0) + 1

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from odf_engine.coordinator.protocol import Committed, Job, LogLine
+from odf_tui.text.format import format_clock
 
 Entry = LogLine | Committed
 """A line of a job's log; a committed block is one, too."""
@@ -54,8 +55,8 @@ def log_file_footer(job: Job) -> list[str]:
 
 
 def log_line_text(line: LogLine) -> str:
-    """Return a line of a log for ``odf logs``: the time of day in UTC, the level, the text."""
-    return f"{line.time[11:19]} {line.level:7} {line.text}"
+    """Return a line of a log for ``odf logs``: the time of day, the level, the text."""
+    return f"{format_clock(line.time)} {line.level:7} {line.text}"
 
 
 def log_failure_lines(job: Job) -> Iterator[str]:
@@ -64,7 +65,7 @@ def log_failure_lines(job: Job) -> Iterator[str]:
     if error is None:
         return
     where = f"{error.where}: " if error.where else ""
-    yield f"{(job.ended or '')[11:19]} {job.state.value:7} {where}{error.message}"
+    yield f"{format_clock(job.ended)} {job.state.value:7} {where}{error.message}"
     for at, line in enumerate(error.excerpt):
         yield f"{'':8} {'' if at else 'line':7} {line}"
     if error.hint:

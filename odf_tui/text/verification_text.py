@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from odf_engine.coordinator.results import CheckProofResult, Origin, OriginSource, VerifyResult
-from odf_tui.text.format import count_of, format_bytes, format_count, format_time, printable
+from odf_tui.text.format import count_of, format_bytes, format_count, format_time, printable, zone_label
 
 if TYPE_CHECKING:
     from odf_engine.workspace.fsck import FsckFinding, FsckReport
@@ -126,7 +126,7 @@ def _between(times: Origin | OriginSource) -> str:
     first, last = format_time(times.first), format_time(times.last)
     if not first:
         return ""
-    return f" ({first})" if first == last else f" ({first} to {last})"
+    return f" ({first} {zone_label()})" if first == last else f" ({first} to {last} {zone_label()})"
 
 
 # --- Proofs ------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from odf_tui.text.format import (
     format_bytes,
     format_count,
     format_duration,
-    format_time,
+    format_zoned_time,
     printable,
 )
 from odf_tui.text.job_text import job_amounts, job_seconds
@@ -119,7 +119,7 @@ class StatusLine(LineScroll):
             facts.append(count_of(row.records, "row"))
             facts.append(format_bytes(row.size))
             if row.watermark:
-                facts.append(f"watermark {format_time(row.watermark)}")
+                facts.append(f"watermark {format_zoned_time(row.watermark)}")
         facts.append(count_of(self._datasets, "dataset"))
         return [*facts, printable(_short_path(self._folder))]
 

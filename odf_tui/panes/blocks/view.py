@@ -20,9 +20,10 @@ from odf_tui.text.format import (
     fit_width,
     format_count,
     format_time,
-    format_time_seconds,
+    format_zoned_time,
     printable,
     right,
+    zone_label,
 )
 from odf_tui.widgets.line_view import LineView
 from odf_tui.widgets.pane_frame import Pane
@@ -199,7 +200,8 @@ class BlocksView(LineView):
 
     def header(self) -> Sequence[Span]:
         """Return the names of the columns."""
-        return self._columns("", "block", "event", "time (UTC)", ("summary", "head"), "hash", ["head"] * 5)
+        time = f"time ({zone_label()})"
+        return self._columns("", "block", "event", time, ("summary", "head"), "hash", ["head"] * 5)
 
     def _columns(
         self,
@@ -358,7 +360,8 @@ class BlocksPane(Pane):
         elif block is not None and block.hash in view.proven:
             parts.append(f"{PROOF_MARK} signed by the dataset's owner")
         elif block is not None and block.time:
-            parts.append(format_time_seconds(block.time))
+            when = format_zoned_time(block.time, seconds=True)
+            parts.append(f"block {format_count(block.sequence_number)} committed {when}")
         text, room = " · ".join(parts), max(self.size.width - 4, 0)
         self.set_subtitle(text if cell_len(text) <= room else fit_width(text, room))
 

@@ -24,6 +24,7 @@ from odf_tui.text.format import (
     format_time,
     printable,
     right,
+    zone_label,
 )
 from odf_tui.text.graph_layout import (
     Edge,
@@ -452,10 +453,11 @@ _COLUMNS: Final = (
     _Column("rows", 9, lambda row, board: row.records, right_aligned=True),
     _Column("size", 8, lambda row, board: row.size, right_aligned=True),
     _Column("blocks", 7, lambda row, board: row.blocks, right_aligned=True),
-    _Column("watermark", 16, lambda row, board: row.watermark),
-    _Column("last pull", 16, lambda row, board: row.last_pulled),
+    _Column("watermark", 17, lambda row, board: row.watermark),
+    _Column("last change", 19, lambda row, board: row.last_pulled),
     _Column("inputs", 0, lambda row, board: len(row.inputs) or None),
 )
+_TIMES: Final = ("watermark", "last change")
 SORTS: Final = tuple(column.name for column in _COLUMNS)
 """The columns that the list can be sorted by."""
 _REMOTE: Final = SORTS.index("remote")
@@ -559,7 +561,8 @@ class DatasetTable:
         for at in self._columns:
             column, width = _COLUMNS[at], self._widths[at]
             sorts = column.name == self.sort[0]
-            text = f"{column.name} {'↓' if self.sort[1] else '↑'}" if sorts else column.name
+            name = f"{column.name} ({zone_label()})" if column.name in _TIMES else column.name
+            text = f"{name} {'↓' if self.sort[1] else '↑'}" if sorts else name
             cell = right(text, width) if column.right_aligned else fit_width(text, width)
             spans += [(_GAP, "head")] * bool(at) + [(cell, "strong" if sorts else "head")]
         return spans

@@ -26,10 +26,12 @@ from odf_tui.text.format import (
     count_of,
     ellipsize_middle,
     fit_width,
+    format_clock,
     format_duration,
     printable,
     right,
     wrapped,
+    zone_label,
 )
 from odf_tui.text.job_log_text import Entry, format_log_line, log_display_text
 from odf_tui.text.job_text import (
@@ -322,7 +324,7 @@ def line_head(entry: Entry) -> list[Span]:
     """Return the time and the marker of a line."""
     if isinstance(entry, Committed):
         return [(" " * 9, ""), ("◆ ", "good")]
-    time = (f"{entry.time[11:19]} ", "muted")
+    time = (f"{format_clock(entry.time)} ", "muted")
     return [time, ("◆ ", "good") if is_commit(entry) else _SIGNS.get(entry.level, ("  ", ""))]
 
 
@@ -456,7 +458,7 @@ class JobsView(LineView):
             else ""
         )
         if width >= 64:
-            end += (job.started or job.created)[11:16] + " "
+            end += format_clock(job.started or job.created, seconds=False) + " "
         name = max(min(width * (1 if runs else 2) // (4 if runs else 5), 36), 12)
         room = max(width - 11 - name - len(end), 0)
         words, how = self._state_text(job, room)
@@ -506,6 +508,7 @@ class JobsPane(Pane):
 
     def compose(self) -> ComposeResult:
         """Yield the problem of the worker, the list, the gauges and the log."""
+        self.set_context(f"times in {zone_label()}")
         trouble = WrappedLines(id="trouble")
         gauges = Gauges(id="gauges")
         trouble.display = gauges.display = False
