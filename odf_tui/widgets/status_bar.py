@@ -28,7 +28,7 @@ from odf_tui.text.format import (
     format_zoned_time,
     printable,
 )
-from odf_tui.text.job_text import job_amounts, job_seconds
+from odf_tui.text.job_text import job_amounts, job_seconds, percent_done
 from odf_tui.widgets.line_view import LineScroll
 
 
@@ -158,7 +158,8 @@ def format_running_jobs(jobs: Sequence[Job], width: int, selected: str = "") -> 
 
 def _format_job(job: Job, now: Timestamp, queued: str, width: int, *, named: bool) -> str:
     amount = job_amounts(job).split(" · ") if job_amounts(job) else ["running"]
-    done, elapsed = _format_percent(job), _format_elapsed(job, now)
+    percent, elapsed = percent_done(job.progress), _format_elapsed(job, now)
+    done = "" if percent is None else f" {percent}%"
     fixed = cell_len(f"▸ {job.kind} {done}{elapsed}{queued}")
     name = ""
     if named:
@@ -176,19 +177,6 @@ def _format_job(job: Job, now: Timestamp, queued: str, width: int, *, named: boo
 def _format_elapsed(job: Job, now: Timestamp) -> str:
     seconds = job_seconds(job, now)
     return f" · {format_duration(seconds)}" if seconds is not None and seconds >= 1 else ""
-
-
-def _format_percent(job: Job) -> str:
-    """Return the progress of a job in percent; empty if its total is unknown."""
-    progress = job.progress
-    for done, total in (
-        (progress.rows, progress.total_rows),
-        (progress.bytes, progress.total_bytes),
-        (progress.files, progress.total_files),
-    ):
-        if done is not None and total:
-            return f" {min(100 * done // total, 100)} %"
-    return ""
 
 
 def format_worker(state: str, status: WorkerStatus | None) -> tuple[str, str]:

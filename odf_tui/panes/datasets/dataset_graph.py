@@ -9,7 +9,7 @@ import msgspec
 from rich.cells import cell_len
 from textual.geometry import Size
 
-from odf_engine.coordinator.protocol import Job, Progress
+from odf_engine.coordinator.protocol import Job
 from odf_tui.panes.datasets.dataset_filter import list_kinds
 from odf_tui.state.model import UNTRUSTED, DatasetRow, Health
 from odf_tui.text import remotes
@@ -35,15 +35,7 @@ from odf_tui.text.graph_layout import (
     draw_layout,
     plan_layout,
 )
-from odf_tui.text.job_text import fraction_done
-
-_MOST: Final = 99  # a running job is never complete
-
-
-def compute_percent(progress: Progress) -> int | None:
-    """Return the progress of a running job in percent, from 0 to 99; None if the total is unknown."""
-    fraction = fraction_done(progress)
-    return None if fraction is None else min(int(fraction * 100), _MOST)
+from odf_tui.text.job_text import percent_done
 
 
 def list_health_labels(health: Health, job: Job | None, rate: str = "") -> tuple[str, ...]:
@@ -57,7 +49,7 @@ def list_health_labels(health: Health, job: Job | None, rate: str = "") -> tuple
     if health is not Health.running or job is None:
         return (health.glyph,)
     glyph = health.glyph
-    done = compute_percent(job.progress)
+    done = percent_done(job.progress)
     if done is not None:
         short = (f"{glyph} {done}%", f"{done}%", glyph)
         return (f"{glyph} {done}% · {rate}", f"{done}% {rate}", *short) if rate else short
