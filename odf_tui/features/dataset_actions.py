@@ -300,7 +300,7 @@ def trust_request_lines(row: DatasetRow, request: TrustRequest) -> Sequence[Sequ
     for step in request.runs:
         if step.block != block:
             block = step.block
-            lines += [[], [(" Block ", "muted"), (f"…{block[-8:]}", "muted")]]
+            lines += [[], [(" Block ", "muted"), (short_hash(block), "muted")]]
         for at, text in enumerate(step.text.splitlines() or [""]):
             label = step.does if not at else ""
             lines.append([(f"   {label:<{_STEP_WIDTH}} ", "muted"), (printable(text), "strong")])

@@ -233,6 +233,7 @@ def _about_facts(state: ChainState) -> Iterator[Fact]:
 
 
 _MAX_PUSH_BLOCKS = 1000
+_ID_CHARACTERS = len("did:odf:fed01") + 12
 
 
 def read_dataset_detail(workspace: Workspace, entry: DatasetEntry) -> DatasetDetail:
@@ -348,7 +349,7 @@ def _card_facts(entry: DatasetEntry, state: ChainState, names: dict[str, str]) -
         yield "about", state.info.description
     if proof := _describe_proof(entry):
         yield "proven", f"by its owner {proof}"
-    yield "id", "…" + str(entry.id)[-12:]
+    yield "id", f"{str(entry.id)[:_ID_CHARACTERS]}…"
 
 
 def _describe_merge_briefly(merge: Any) -> str:

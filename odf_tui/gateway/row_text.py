@@ -13,6 +13,8 @@ from odf_engine.errors import NotFound
 from odf_tui.gateway.row_window import RowWindow, UnreadableRange, read_part
 from odf_tui.text.format import printable
 from odf_tui.text.values import (
+    OPERATION_SIGNS,
+    OPERATION_WORDS,
     as_json,
     cell_column,
     column_texts,
@@ -71,14 +73,21 @@ def read_record(window: RowWindow, row: int, columns: Sequence[int]) -> Record:
     if gaps or not table.num_rows:
         raise NotFound(gaps[0][2] if gaps else "the row no longer exists")
     schema = window.columns
-    values = [_value(column, schema.field(column), table.column(at)) for at, column in enumerate(columns)]
+    op = window.system_columns[1]
+    values = [
+        _value(column, schema.field(column), table.column(at), op=schema.field(column).name == op)
+        for at, column in enumerate(columns)
+    ]
     del table
     release_memory()
     return Record(row, window.row_count, values)
 
 
-def _value(number: int, field: pa.Field, column: pa.ChunkedArray) -> Value:
+def _value(number: int, field: pa.Field, column: pa.ChunkedArray, *, op: bool) -> Value:
     (text,) = column_texts(column)
+    if op and text in OPERATION_WORDS:
+        lines = [f"{OPERATION_SIGNS[text][0]}  {OPERATION_WORDS[text]}, {text} in JSON and SQL"]
+        return Value(number, field.name, type_name(field.type), text, lines)
     return Value(number, field.name, type_name(field.type), text, value_lines(text, field.type, column))
 
 

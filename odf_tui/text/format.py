@@ -89,6 +89,8 @@ def format_duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} m"
 
 
+_HASH_PREFIX: Final = "f1620"  # base16, SHA3-256, 32 bytes
+
 _zone: tzinfo | None = UTC  # None: that of the system
 _zone_label = "UTC"
 
@@ -147,6 +149,11 @@ def format_clock(moment: str | None, *, seconds: bool = True) -> str:
 def format_zoned_time(moment: Timestamp | str | None, *, seconds: bool = False) -> str:
     """Return a time with its zone, such as ``2024-03-01 14:02 UTC``. For texts; empty for None."""
     return f"{_in_zone(moment)[: 19 if seconds else 16].replace('T', ' ')} {_zone_label}" if moment else ""
+
+
+def short_hash(text: str) -> str:
+    """Return the first 8 digits of a hash after its prefix, as ``Multihash.abbreviated``."""
+    return text.removeprefix(_HASH_PREFIX)[:8]
 
 
 def fit_width(text: str, width: int) -> str:

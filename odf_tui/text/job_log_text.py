@@ -7,21 +7,21 @@ from collections.abc import Iterator
 from typing import Final
 
 from odf_engine.coordinator.protocol import Committed, Job, LogLine
-from odf_tui.text.format import format_clock
+from odf_tui.text.format import format_clock, short_hash
 
 Entry = LogLine | Committed
 """A line of a job's log; a committed block is one, too."""
 
 _MAX_LINE: Final = 4000
-_HASH: Final = re.compile(r"\bf1620[0-9a-f]{56}([0-9a-f]{8})\b")
+_HASH: Final = re.compile(r"\bf1620([0-9a-f]{8})[0-9a-f]{56}\b")
 
 
 def log_display_text(entry: Entry) -> str:
     """Return the text of a line for the screen, with short hashes."""
     if isinstance(entry, Committed):
         rows = f", {_count_rows(entry)}" if entry.rows else ""
-        return f"block …{entry.block[-8:]}, {entry.event}{rows}"
-    return _HASH.sub(r"…\1", entry.text[:_MAX_LINE].rstrip("\r\n"))
+        return f"block {short_hash(entry.block)}, {entry.event}{rows}"
+    return _HASH.sub(r"\1", entry.text[:_MAX_LINE].rstrip("\r\n"))
 
 
 def format_log_line(entry: Entry) -> str:

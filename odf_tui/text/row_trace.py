@@ -138,7 +138,7 @@ def _source_node(source: RowSource, *, repeated: bool) -> OutlineNode:
     place = source.place or (f"push source {source.name}" if source.name else "unknown source")
     lines = [
         f"{rows_text(source.runs, None)} ingested at {format_zoned_time(source.ingested)}, "
-        f"block {source.block[-8:]}"
+        f"block {short_hash(source.block)}"
     ]
     lines += [source.state] if source.state else []
     steps = ["- the same steps as above"] if repeated else [f"- {line}" for line in source.steps]
@@ -148,7 +148,7 @@ def _source_node(source: RowSource, *, repeated: bool) -> OutlineNode:
 def _transaction_lines(made: ProducingTransaction) -> list[str]:
     lines = [
         f"computed by {made.engine} at {format_zoned_time(made.system_time)}, "
-        f"block {made.sequence_number} ({made.block[-8:]})"
+        f"block {made.sequence_number} ({short_hash(made.block)})"
     ]
     for alias, query in made.query:
         name = f"{alias} = " if alias else ""

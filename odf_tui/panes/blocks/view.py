@@ -228,7 +228,7 @@ class BlocksView(LineView):
             room -= times + 2
         if room > 0:
             cells += _summary_spans(*summary, room)
-        return [*cells, (f" {block[-8:]:>8}", styles[4])]
+        return [*cells, (f" {short_hash(block):>8}", styles[4])]
 
     def spans(self, index: int) -> Sequence[Span]:
         """Return the line of a block. A page that is not loaded, or is stale, is requested."""
