@@ -105,7 +105,7 @@ def _condition(at: BlockPosition, kinds: Collection[str], text: str) -> _Conditi
 
 
 def _hash_condition(text: str) -> _Condition:
-    """Return an SQL condition: the base16 hash or its digest starts with ``text``, or ends with 8 characters."""
+    """Return an SQL condition: the base16 hash, or its digest, starts or (8 characters) ends so."""
     where, values = "0", []
     if len(text) < MIN_HASH_CHARACTERS:
         return where, values
@@ -156,8 +156,9 @@ def resolve_block_number(dataset: Dataset, text: str) -> int:
 
     Args:
         dataset: the dataset.
-        text: a sequence number; a hash, the beginning of it or of its digest, or its last 8 characters; a date or
-            time (UTC), for the first block at or after it; ``#1204`` or ``offset 1204`` for the block that added this row.
+        text: a sequence number; a hash, the beginning of it or of its digest, or its last 8 characters; a
+            date or time (UTC), for the first block at or after it; ``#1204`` or ``offset 1204`` for the block
+            that added this row.
 
     Raises:
         NotFound: there is no such block; the message has the valid range.

@@ -190,7 +190,7 @@ class Dataset:
             return matches[0]
 
     def _find_stored(self, text: str) -> list[Multihash]:
-        """Return at most four stored blocks whose base16 hash or digest starts with ``text``, or ends with it."""
+        """Return at most four stored blocks whose base16 hash, or digest, starts or ends with ``text``."""
         if len(text) < _MIN_CHARACTERS:
             return []
         found: list[Multihash] = []

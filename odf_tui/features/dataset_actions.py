@@ -22,7 +22,15 @@ from odf_tui.state.model import (
     TrustRequest,
     sort_by_dependency,
 )
-from odf_tui.text.format import Span, count_of, format_count, format_duration, format_zoned_time, printable
+from odf_tui.text.format import (
+    Span,
+    count_of,
+    format_count,
+    format_duration,
+    format_zoned_time,
+    printable,
+    short_hash,
+)
 from odf_tui.text.highlight import NAME_WIDTH, fact_lines, yaml_spans
 from odf_tui.text.job_text import failure_spans, job_activity, job_outcome, job_seconds
 from odf_tui.text.remotes import Remote, direction, diverged_remotes, pull_remotes, remote_text

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from odf_engine.coordinator.results import PinnedBlock
-from odf_tui.text.format import format_count, printable
+from odf_tui.text.format import format_count, printable, short_hash
 
 if TYPE_CHECKING:
     from odf_engine.views.as_at import PinnedVersion

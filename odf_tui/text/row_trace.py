@@ -14,7 +14,7 @@ from odf_engine.provenance.model import (
     RowSource,
     TraceStep,
 )
-from odf_tui.text.format import count_of, ellipsize_middle, format_count, format_zoned_time
+from odf_tui.text.format import count_of, ellipsize_middle, format_count, format_zoned_time, short_hash
 
 _MAX_RANGES: Final = 6
 _MAX_TRANSACTIONS: Final = 4

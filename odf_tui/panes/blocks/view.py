@@ -23,6 +23,7 @@ from odf_tui.text.format import (
     format_zoned_time,
     printable,
     right,
+    short_hash,
     zone_label,
 )
 from odf_tui.widgets.line_view import LineView
