@@ -236,8 +236,8 @@ class Workbench(Screen[None], inherit_bindings=False):
         return next(iter(self.query(kind)), None)
 
     def notice(self, text: str, style: str = "good") -> None:
-        """Show a notice in the line of hints, and on a screen that covers it."""
-        self.query_one(KeyHints).show_notice(text, style)
+        """Show a notice in the status line, and on a screen that covers it."""
+        self.query_one(StatusLine).show_notice(text, style)
         if isinstance(top := self.app.screen, CoveringScreen):
             top.show_notice(text)
 

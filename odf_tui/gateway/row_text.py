@@ -11,10 +11,8 @@ import pyarrow as pa
 
 from odf_engine.errors import NotFound
 from odf_tui.gateway.row_window import RowWindow, UnreadableRange, read_part
-from odf_tui.text.format import printable
+from odf_tui.text.format import OPERATION_SIGNS, OPERATION_WORDS, printable
 from odf_tui.text.values import (
-    OPERATION_SIGNS,
-    OPERATION_WORDS,
     as_json,
     cell_column,
     column_texts,
@@ -286,6 +284,7 @@ class Columns:
         self.has_times = any(getattr(field.type, "tz", None) for field in schema)
         system = window.system_columns
         self.muted = [name in system[:3] for name in schema.names]
+        self.hidden = [at for at, name in enumerate(schema.names) if name in (system[0], system[2])]
         self.op = schema.names.index(system[1]) if system[1] in schema.names else -1
         # Offset and operation are frozen if they come first, as in the specification.
         self.fixed = 2 if tuple(schema.names[:2]) == system[:2] else 0

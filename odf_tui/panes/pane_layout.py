@@ -188,7 +188,21 @@ class PaneLayout(Controller):
                 pane.set_class(pane.id == self.state.pane, "-front")
                 if self.state.pane != PANES[0]:
                     pane.set_class(pane.id == self.state.pane, "-lower")
+        self._name_hidden_panes()
         self.host.show_hints()
+
+    def _name_hidden_panes(self) -> None:
+        """Name the panes that are not shown in the border of the first one that is."""
+        small = self._shows_one_pane or self.host.has_class("-narrow")
+        shown = [PANES[0]] * (not self._shows_one_pane) + [
+            pane.id
+            for pane in self._grid.panes
+            if pane.has_class("-front" if self._shows_one_pane else "-lower")
+        ]
+        for pane in self._grid.panes:
+            named = small and pane.id == shown[0]
+            others = [f"{each.number} {each.label}" for each in self._grid.panes if each.id not in shown]
+            pane.set_others(others if named else ())
 
     # --- Filter ---
 

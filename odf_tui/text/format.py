@@ -259,3 +259,7 @@ def right(text: str, width: int) -> str:
 
 NULL: Final = "∅"
 """The text of a null. It is compared by identity, to distinguish it from an equal string value."""
+
+OPERATION_SIGNS: Final = {"0": ("+A", "good"), "1": ("-R", "bad"), "2": ("-C", "warn"), "3": ("+C", "warn")}
+"""The sign and its style of each operation of a row, by its number as text."""
+OPERATION_WORDS: Final = {"0": "append", "1": "retract", "2": "correct from", "3": "correct to"}

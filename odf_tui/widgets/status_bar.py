@@ -1,4 +1,4 @@
-"""The status line, and the line of key hints and notices."""
+"""The status line, which also shows notices, and the line of key hints."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from odf_tui.widgets.line_view import LineScroll
 
 @dataclass
 class Notice(Message):
-    """A message for the user, shown in the line of hints for some seconds or until the next one."""
+    """A message for the user, shown in the status line for some seconds or until the next one."""
 
     text: str
     style: str = "good"
@@ -52,9 +52,13 @@ _MASTER: Final = re.compile(r" on (\S+?),")  # the format of odf_engine.spark
 
 
 class StatusLine(LineScroll):
-    """Workspace and selected dataset at the left, jobs and worker at the right.
+    """Workspace and selected dataset at the left, jobs and worker at the right; or a notice for some seconds.
 
-    Parts differ by weight only: coloured text is not readable on the background of the bar.
+    Parts differ by weight only: coloured text is not readable on the background of the bar. A notice has the
+    background of the panes. It does not cover the key hints, which it may refer to.
+
+    Attributes:
+        notice: the text and the style of the notice; None if there is none.
     """
 
     ground = "bar"
@@ -67,6 +71,26 @@ class StatusLine(LineScroll):
         self._datasets = 0
         self._jobs: Sequence[Job] = ()
         self._worker: tuple[str, str, str] = ("◦ starting the worker…", "", "")
+        self.notice: Span | None = None
+        self._timer: Timer | None = None
+
+    def show_notice(self, text: str, style: str) -> None:
+        """Show a notice; ``style`` is good, warn or bad."""
+        self.notice, self.ground = (printable(text), style), "base"
+        if self._timer is not None:
+            self._timer.stop()
+        self._timer = self.set_timer(NOTICE_SECONDS, self.clear_notice)
+        self.refresh()
+
+    def clear_notice(self) -> None:
+        """Remove the notice."""
+        if self.notice is not None:
+            self.notice, self.ground = None, "bar"
+            self.refresh()
+
+    def on_click(self) -> None:
+        """Remove the notice."""
+        self.clear_notice()
 
     def show(self, row: DatasetRow | None, health: Health | None, datasets: int, jobs: Sequence[Job]) -> None:
         """Show the selected dataset, the number of datasets, and the running and queued jobs."""
@@ -84,6 +108,8 @@ class StatusLine(LineScroll):
 
     def spans(self, index: int) -> Sequence[Span]:
         """Return the line."""
+        if self.notice is not None:
+            return [(" ", ""), self.notice]
         width = self.size.width
         worker, style, number = self._worker
         if not style and width < _SPARK_WIDTH:
@@ -216,7 +242,7 @@ class FilterLine(Input):
 
 
 class KeyHints(LineScroll):
-    """Keys for the focused pane, or a notice for some seconds. A click on a hint runs its action."""
+    """Keys for the focused pane. A click on a hint runs its action."""
 
     class Chosen(Message):
         """A hint was clicked."""
@@ -228,27 +254,11 @@ class KeyHints(LineScroll):
     def __init__(self) -> None:
         super().__init__(id="hints")
         self._hints: Sequence[Hint] = ()
-        self._notice: Span | None = None
-        self._timer: Timer | None = None
 
     def show(self, hints: Sequence[Hint]) -> None:
         """Show hints, the most important first. The last two are always shown."""
         if hints != self._hints:
             self._hints = hints
-            self.refresh()
-
-    def show_notice(self, text: str, style: str) -> None:
-        """Show a notice; ``style`` is good, warn or bad."""
-        self._notice = (printable(text), style)
-        if self._timer is not None:
-            self._timer.stop()
-        self._timer = self.set_timer(NOTICE_SECONDS, self.clear)
-        self.refresh()
-
-    def clear(self) -> None:
-        """Remove the notice."""
-        if self._notice is not None:
-            self._notice = None
             self.refresh()
 
     def count(self) -> int:
@@ -257,8 +267,6 @@ class KeyHints(LineScroll):
 
     def spans(self, index: int) -> Sequence[Span]:
         """Return the line."""
-        if self._notice is not None:
-            return [(" ", ""), self._notice]
         spans: list[Span] = [(" ", "")]
         for hint in self._visible_hints():
             spans += [(hint.key, "key"), (f" {hint.word}  ", "muted")]
@@ -276,10 +284,7 @@ class KeyHints(LineScroll):
         return [*found, *last]
 
     def on_click(self, event: events.Click) -> None:
-        """Run the action of the hint under the mouse; remove a notice."""
-        if self._notice is not None:
-            self.clear()
-            return
+        """Run the action of the hint under the mouse."""
         x = event.x - 1
         for hint in self._visible_hints():
             if 0 <= x < _cells(hint) - 2:

@@ -114,7 +114,7 @@ async def test_lists_hints_and_mouse(source: FakeSource, monkeypatch: pytest.Mon
         assert drive.graph.row.name == "port-haven.stations"
         assert drive.datasets_pane.filter == ""
         # A click runs a hint, and chooses a line of a list.
-        drive.bench.query_one(KeyHints).clear()
+        drive.bench.query_one(StatusLine).clear_notice()
         await drive.settle()
         await drive.pilot.click("#hints", offset=(drive.hint().index("? keys") + 1, 0))
         await drive.settle()

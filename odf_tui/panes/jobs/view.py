@@ -379,6 +379,8 @@ _KINDS: Final = {
     "compare": "look",
     "check-proof": "proof",
 }  # the column has six cells
+_OUTCOME_WIDTH: Final = 24  # cells for the result of a job, which names leave
+_MIN_NAME: Final = 16
 _MIN_GAUGES_HEIGHT: Final = 18
 """Minimum height of the pane with gauges."""
 
@@ -400,6 +402,7 @@ class JobsView(LineView):
         self.text = ""
         self.inputs: Callable[[], Mapping[str, Sequence[str]]] = dict
         self._jobs: list[Job] = []
+        self._longest_name = 0
         self._selected: str | None = None
 
     def load(self) -> None:
@@ -411,6 +414,7 @@ class JobsView(LineView):
             for job in self.book.newest_first()
             if text in f"{job.target} {job.kind} {job.state.value}".lower()
         ]
+        self._longest_name = max((cell_len(job.target) for job in self._jobs), default=0)
         ids = [job.id for job in self._jobs]
         self.cursor = ids.index(kept_id) if kept_id in ids else 0
         self._selected = ids[self.cursor] if ids else None
@@ -457,9 +461,10 @@ class JobsView(LineView):
             if width >= 56 or runs
             else ""
         )
-        if width >= 64:
+        if width >= _WIDE:
             end += format_clock(job.started or job.created, seconds=False) + " "
-        name = max(min(width * (1 if runs else 2) // (4 if runs else 5), 36), 12)
+        name = width // 4 if runs else min(self._longest_name, width - 11 - len(end) - _OUTCOME_WIDTH)
+        name = max(min(name, 36), 12 if runs else _MIN_NAME)
         room = max(width - 11 - name - len(end), 0)
         words, how = self._state_text(job, room)
         return [
@@ -555,9 +560,11 @@ class JobsPane(Pane):
     def show_log(self) -> None:
         """Show the end of the selected job's log. The log screen has all of it."""
         job = self.view.job
-        self.log_view.set(
-            self.entries(_MAX_LOG_LINES), end_lines(job, self._hidden_count()) if job is not None else ()
-        )
+        end = end_lines(job, self._hidden_count()) if job is not None else ()
+        is_empty = not end and (job is None or self._book.logs.get(job.id) == [])
+        if self.log_view.display == is_empty:  # the list uses the room of an empty log
+            self.log_view.display = not is_empty
+        self.log_view.set(self.entries(_MAX_LOG_LINES), end)
         self.show_gauges()
 
     def show_gauges(self) -> None:
