@@ -39,9 +39,9 @@ def _list_healths(*healths: Health) -> str:
 
 _MARKS: Final[Mapping[str, Sequence[str]]] = {
     "datasets": (
-        "◇ root · ◆ derivative · ⊘ untrusted · ⇣ blocks to pull · ⇡ blocks to push",
-        _list_healths(*list(Health)[:6]),
-        _list_healths(*list(Health)[6:]),
+        "◇ root · ◆ derivative · ⊘ untrusted · ⇣ to pull · ⇡ to push",
+        _list_healths(*list(Health)[:5]),
+        _list_healths(*list(Health)[5:]),
     ),
     "blocks": (f"{FINDING_MARK} a finding of the verification · {PROOF_MARK} signed by the owner",),
     "data": (
@@ -128,8 +128,9 @@ class KeysDialog(Dialog[str]):
             yield from choices
         if not text:
             yield Choice("", f"navigation: {self._move_keys()}", heading=True)
+            yield Choice("", "marks", heading=True)
             for line in _MARKS.get(self._situation.pane, ()):
-                yield Choice("", f"marks: {line}", heading=True)
+                yield Choice("", f"  {line}", heading=True)
             for problem in self._problems:
                 yield Choice("", f"! {problem}", heading=True)
 

@@ -196,6 +196,22 @@ def test_single_datasets_are_close_together_below_the_others() -> None:
     assert drawn(lay_out(widths, [("a", "b")]), widths) == ["a ──b", "", "alone", "other"]
 
 
+def test_a_fork_does_not_join_the_line_of_another_source() -> None:
+    """The graph of the demo: clinic visits are no input of the air by day."""
+    widths = {"air": 3, "visits": 6, "day": 3, "both": 4}
+    assert drawn(lay_out(widths, [("air", "day"), ("air", "both"), ("visits", "both")]), widths) == [
+        "air ────┬───day",
+        "        ╰─╮",
+        "visits ───┴─both",
+    ]
+
+
+def test_targets_with_the_same_sources_share_a_track() -> None:
+    widths = dict.fromkeys("abxy", 1)
+    edges = [(source, target) for source in "ab" for target in "xy"]
+    assert len(drawn(lay_out(widths, edges), widths)) == 3
+
+
 def test_joins_and_lanes() -> None:
     widths = dict.fromkeys(["on.raw", "bc.raw", "on", "bc", "all", "weather", "both"], 7)
     edges = [

@@ -66,12 +66,16 @@ async def test_lists_hints_and_mouse(source: FakeSource, monkeypatch: pytest.Mon
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLORTERM", "truecolor")
     async with driven(source, SIZES[0]) as drive:
+        await drive.press("colon")
+        box, choices = drive.app.screen.query_one(".dialog"), drive.app.screen.query_one(Choices)
+        assert choices.count() > choices.size.height == box.size.height - 2  # no empty lines below the list
+        await drive.press("escape")
         await compare_sizes(drive, "palette", "colon", "=tid")
         running = source.job(JobState.running, "harbour.tides", started=None, ended=None)
         source.link.tell(
             source.changed(running), JobProgress(running.id, Progress("read", rows=4200, total_rows=9000))
         )
-        await drive.until(lambda: drive.book.active_jobs() and "46 %" in drive.status())
+        await drive.until(lambda: drive.book.active_jobs() and "46%" in drive.status())
         await compare_sizes(drive, "themes", "T", "j")
         await compare_sizes(drive, "keys", "4", "question_mark", "tab")
         await drive.press("1", "T", "j")
