@@ -21,7 +21,7 @@ from odf_tui.cli.output import (
     use_timezone,
     verb,
 )
-from odf_tui.text.format import count_of, format_time_seconds, printable
+from odf_tui.text.format import count_of, format_summary, format_time_seconds, printable
 from odf_tui.text.pinned_blocks import as_at_text
 
 if TYPE_CHECKING:
@@ -80,15 +80,16 @@ def log_verb(name: str, limit: int | None, kinds: tuple[str, ...], as_at: str | 
             )
         print_json(document)
         return
+    zone = use_timezone(workspace)
     print_table(
-        ["block", "hash", f"system time ({use_timezone(workspace)})", "event", "summary"],
+        ["block", "hash", f"system time ({zone})", "event", "summary"],
         [
             [
                 str(row.sequence_number),
                 row.hash.abbreviated,
                 format_time_seconds(row.system_time),
                 row.kind,
-                row.summary,
+                format_summary(row.summary),
             ]
             for row in blocks
         ],

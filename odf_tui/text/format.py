@@ -5,6 +5,7 @@ Times are shown in the time zone of the setting ``ui.timezone``, which :func:`se
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, tzinfo
 from typing import Final
@@ -89,6 +90,7 @@ def format_duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} m"
 
 
+_WATERMARK: Final = re.compile(r"watermark → (\d{4}-\d\d-\d\d)(?: (\d\d:\d\d(?::\d\d)?)(?:\.\d+)?)?")
 _HASH_PREFIX: Final = "f1620"  # base16, SHA3-256, 32 bytes
 
 _zone: tzinfo | None = UTC  # None: that of the system
@@ -133,7 +135,7 @@ def format_time(moment: Timestamp | str | None) -> str:
     if not moment:
         return ""
     day, _, time = _in_zone(moment).partition("T")
-    return day if time.startswith("00:00:00") and time.strip("0:.Z") == "" else f"{day} {time[:5]}"
+    return day if not time.strip("0:.Z") else f"{day} {time[:5]}"
 
 
 def format_time_seconds(moment: Timestamp | str | None) -> str:
@@ -149,6 +151,17 @@ def format_clock(moment: str | None, *, seconds: bool = True) -> str:
 def format_zoned_time(moment: Timestamp | str | None, *, seconds: bool = False) -> str:
     """Return a time with its zone, such as ``2024-03-01 14:02 UTC``. For texts; empty for None."""
     return f"{_in_zone(moment)[: 19 if seconds else 16].replace('T', ' ')} {_zone_label}" if moment else ""
+
+
+def format_summary(summary: str) -> str:
+    """Return the summary of a block, which may have a watermark in UTC, with that time in the zone."""
+    match = _WATERMARK.search(summary)
+    if match is None:
+        return summary
+    time = f"{match[2] or '00:00'}:00"[:8]
+    return summary[: match.start(1)] + format_zoned_time(
+        f"{match[1]}T{time}Z", seconds=len(match[2] or "") > 5
+    )
 
 
 def short_hash(text: str) -> str:

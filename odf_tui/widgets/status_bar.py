@@ -107,9 +107,17 @@ class StatusLine(LineScroll):
         return 1
 
     def spans(self, index: int) -> Sequence[Span]:
-        """Return the line."""
-        if self.notice is not None:
-            return [(" ", ""), self.notice]
+        """Return the line: the notice, and what is at the right if there is room."""
+        state = self.state_spans()
+        if self.notice is None:
+            return state
+        blanks = next(at for at, (text, _) in enumerate(state) if at and not text.strip())
+        right = state[blanks + 1 :]
+        room = self.size.width - 1 - sum(cell_len(text) for text, _ in [self.notice, *right])
+        return [(" ", ""), self.notice, *([(" " * room, ""), *right] if room > 1 else [])]
+
+    def state_spans(self) -> list[Span]:
+        """Return the line without a notice."""
         width = self.size.width
         worker, style, number = self._worker
         if not style and width < _SPARK_WIDTH:

@@ -188,8 +188,7 @@ class Driven:
 
     def status(self) -> str:
         """The line of status."""
-        line = self.bench.query_one("#status")
-        return "".join(text for text, _ in line.spans(0))  # type: ignore[attr-defined]
+        return "".join(text for text, _ in self.bench.query_one(StatusLine).state_spans())
 
 
 @asynccontextmanager

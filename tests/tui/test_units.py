@@ -55,6 +55,10 @@ def test_times_in_a_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert format.format_clock("2024-07-01T10:11:12Z") == "06:11:12"
     assert format.format_zoned_time("2024-07-01T10:11:12Z") == "2024-07-01 06:11 New York"
     assert format.format_time("2024-07-01") == "2024-07-01"  # not a time
+    assert format.format_summary("+3 rows, watermark → 2024-03-02, state unchanged") == (
+        "+3 rows, watermark → 2024-03-01 19:00 New York, state unchanged"
+    )
+    assert format.format_summary("licence CC0-1.0") == "licence CC0-1.0"
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:

@@ -19,6 +19,7 @@ from odf_tui.text.format import (
     count_of,
     fit_width,
     format_count,
+    format_summary,
     format_time,
     format_zoned_time,
     printable,
@@ -248,7 +249,7 @@ class BlocksView(LineView):
             str(block.sequence_number) if block.sequence_number >= 0 else "?",
             block.event,
             format_time(block.time),
-            (printable(block.summary), "bad" if block.broken else ""),
+            (printable(format_summary(block.summary)), "bad" if block.broken else ""),
             block.hash,
             ["bad" if has_problem else "good", "bad" if has_problem else "muted", name, "muted", "muted"],
         )
