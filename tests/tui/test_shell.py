@@ -177,11 +177,11 @@ def test_running_jobs_in_few_words(monkeypatch: pytest.MonkeyPatch) -> None:
     one = job(progress=Progress(phase="read", rows=4200, total_rows=10000))
     assert (
         format_running_jobs([one], 90)
-        == "▸ pull port-haven.air-readings 42 % · read · 4 200 of 10 000 rows · 2 m 05 s"
+        == "▸ pull port-haven.air-readings 42% · read · 4 200 of 10 000 rows · 2 m 05 s"
     )
-    assert format_running_jobs([one], 40) == "▸ pull port-hav…readings 42 % · 2 m 05 s"
+    assert format_running_jobs([one], 40) == "▸ pull port-hav…readings 42% · 2 m 05 s"
     assert (
-        format_running_jobs([one], 60, selected="d") == "▸ pull 42 % · read · 4 200 of 10 000 rows · 2 m 05 s"
+        format_running_jobs([one], 60, selected="d") == "▸ pull 42% · read · 4 200 of 10 000 rows · 2 m 05 s"
     )
     other = job(id="2", target="tides", started="2024-03-11T09:01:00Z")
     waits = job(id="3", state=JobState.queued, started=None)
