@@ -586,7 +586,7 @@ class _WriteProgress:
       It begins when the file is read and no row is written, or when a merge starts again to sort the rows.
     - ``write`` has the written rows.
 
-    Thread-safe: Spark's progress comes from a thread of its own.
+    Thread-safe: Spark's progress comes from another thread.
 
     Args:
         reporter: receives the phases and amounts.

@@ -480,7 +480,7 @@ class _GutterPlanner:
     - A source that feeds several nets has a *fork*, a track that only its own line enters.
     - A net with several sources has a *join*. The line of a source ends there, or passes to the targets.
     - A line from a fork to a join has a separate row. One join per source needs none: the last one of the
-      line, if the line does not go on to another target in its row.
+      line, if the line does not reach another target in its row.
     - The line of a source must end before the row is used for a target that it does not feed. If such
       constraints form a cycle, a net is split: a separate row leads to a second track.
     """
@@ -550,7 +550,7 @@ class _GutterPlanner:
         return {*map(float, sources), *(float(self._rows[target]) for target in net.targets)}
 
     def _split(self, net: _Net) -> None:
-        """Give a net a second track. It leaves the first one by a separate row."""
+        """Add a second track to a net. It leaves the first one by a separate row."""
         first = net.exit
         assert first  # a net without a track has no constraints
         targets = {float(self._rows[target]) for target in net.targets if not self._is_straight(net, target)}

@@ -107,7 +107,7 @@ class StatusLine(LineScroll):
         return 1
 
     def spans(self, index: int) -> Sequence[Span]:
-        """Return the line: the notice, and what is at the right if there is room."""
+        """Return the line: the notice, and the right part if there is room."""
         state = self.state_spans()
         if self.notice is None:
             return state

@@ -48,7 +48,7 @@ def test_list(odf: Odf) -> None:
     assert listed["port-haven.air-readings"]["records"] == 957
     assert "WATERMARK (UTC)   LAST CHANGE (UTC)  LAST PULL (UTC)" in odf("list").out
     odf("config", "set", "ui.timezone", "Asia/Tokyo")
-    assert "WATERMARK (Tokyo)" in odf("list").out and "2024-03-06 09:00 " in odf("list").out
+    assert "WATERMARK (TOKYO)" in odf("list").out and "2024-03-06 09:00 " in odf("list").out
     assert odf("list", "--json").json == list(listed.values())
     odf("config", "set", "ui.timezone")
 

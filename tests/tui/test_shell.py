@@ -179,7 +179,7 @@ def test_running_jobs_in_few_words(monkeypatch: pytest.MonkeyPatch) -> None:
         format_running_jobs([one], 90)
         == "▸ pull port-haven.air-readings 42% · read · 4 200 of 10 000 rows · 2 m 05 s"
     )
-    assert format_running_jobs([one], 40) == "▸ pull port-hav…readings 42% · 2 m 05 s"
+    assert format_running_jobs([one], 40) == "▸ pull port-have…readings 42% · 2 m 05 s"
     assert (
         format_running_jobs([one], 60, selected="d") == "▸ pull 42% · read · 4 200 of 10 000 rows · 2 m 05 s"
     )
