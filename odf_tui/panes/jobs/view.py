@@ -561,8 +561,9 @@ class JobsPane(Pane):
         """Show the end of the selected job's log. The log screen has all of it."""
         job = self.view.job
         end = end_lines(job, self._hidden_count()) if job is not None else ()
-        is_empty = not end and (job is None or self._book.logs.get(job.id) == [])
-        if self.log_view.display == is_empty:  # the list uses the room of an empty log
+        # The list uses the room of a log that stays empty.
+        is_empty = not end and (job is None or (job.state.final and self._book.logs.get(job.id) == []))
+        if self.log_view.display == is_empty:
             self.log_view.display = not is_empty
         self.log_view.set(self.entries(_MAX_LOG_LINES), end)
         self.show_gauges()
