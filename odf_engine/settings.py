@@ -285,6 +285,14 @@ class UiConfig(SettingsGroup, frozen=True):
         dict[str, str | list[str]],
         Meta(description="key bindings, such as pull: ctrl+l, zoom: [z, Z], add: none"),
     ] = {}
+    timezone: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="time zone of times in the workstation and in tables: UTC, local, or a name such as "
+            "Europe/Berlin",
+        ),
+    ] = "UTC"
     notify_after_seconds: Annotated[
         float,
         Meta(ge=0, description="minimum duration of a job that causes a notification; 0: no notifications"),
@@ -293,6 +301,19 @@ class UiConfig(SettingsGroup, frozen=True):
         Literal["both", "bell", "osc9", "none"],
         Meta(description="kind of notification: bell, osc9 (terminal notification), both, or none"),
     ] = "both"
+
+    def __post_init__(self) -> None:
+        """Check the time zone; msgspec reports the error as that of an invalid value."""
+        if self.timezone in ("UTC", "local"):
+            return
+        from zoneinfo import ZoneInfo  # deferred: most users do not need it
+
+        try:
+            ZoneInfo(self.timezone)
+        except (OSError, ValueError, LookupError):
+            raise ValueError(
+                f"unknown time zone '{self.timezone}': use UTC, local, or a name such as Europe/Berlin"
+            ) from None
 
 
 Variable = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]

@@ -30,7 +30,7 @@ from odf_tui.services.navigation import Navigator
 from odf_tui.state import saved_session
 from odf_tui.state.app_state import AppState, EarlyReads
 from odf_tui.state.saved_session import SavedLayout
-from odf_tui.text.format import error_with_hint, format_count
+from odf_tui.text.format import error_with_hint, format_count, set_timezone
 from odf_tui.widgets.line_view import LineView
 from odf_tui.widgets.pane_frame import Pane
 from odf_tui.widgets.status_bar import FilterLine, KeyHints, Notice, StatusLine
@@ -66,6 +66,7 @@ class Workbench(Screen[None], inherit_bindings=False):
     ) -> None:
         super().__init__()
         self.gateway, self._early, self._painted = gateway, early, painted
+        set_timezone(gateway.ui.timezone)
         self.state = AppState(saved_session.load_layout(gateway.folder))
         self.keys, self.key_problems = user_keys.load(gateway.ui.keys, user_keys.user_keys_path())
         for key in set(self.keys.all_keys()) - set(table.all_keys()):
@@ -235,8 +236,8 @@ class Workbench(Screen[None], inherit_bindings=False):
         return next(iter(self.query(kind)), None)
 
     def notice(self, text: str, style: str = "good") -> None:
-        """Show a notice in the line of hints, and on a screen that covers it."""
-        self.query_one(KeyHints).show_notice(text, style)
+        """Show a notice in the status line, and on a screen that covers it."""
+        self.query_one(StatusLine).show_notice(text, style)
         if isinstance(top := self.app.screen, CoveringScreen):
             top.show_notice(text)
 

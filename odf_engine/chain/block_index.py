@@ -200,15 +200,18 @@ class BlockIndex:
         return [Multihash.from_bytes(row[0]) for row in rows]
 
     def find_hashes(self, at: BlockPosition, text: str, limit: int) -> list[Multihash]:
-        """Return hashes up to ``at`` whose base16 text starts or ends with ``text``.
+        """Return hashes up to ``at`` whose base16 text or digest starts with ``text``, or ends with it.
 
         ``text`` matches an end only if it has 8 characters.
         """
         rows = self.query_rows(
             "SELECT hash FROM blocks WHERE chain = ? AND sequence <= ?"
-            " AND (substr('f' || lower(hex(hash)), 1, ?) = ? OR lower(substr(hex(hash), -8)) = ?) LIMIT ?",
+            " AND (substr('f' || lower(hex(hash)), 1, ?) = ? OR lower(substr(hex(hash), 5, ?)) = ?"
+            " OR lower(substr(hex(hash), -8)) = ?) LIMIT ?",
             at.chain,
             at.sequence,
+            len(text),
+            text,
             len(text),
             text,
             text,

@@ -61,8 +61,8 @@ def find_blocks(
         first: the position of the first block of the page; None for the newest blocks.
         limit: the maximum number of blocks.
         kinds: the kinds of event.
-        text: a part of the kind or the summary, the sequence number, the first characters of the hash (at
-            least 4) or its last 8.
+        text: a part of the kind or the summary, the sequence number, the first characters of the hash or
+            of its digest (at least 4), or its last 8.
 
     Raises:
         OdfError: the chain cannot be read.
@@ -105,15 +105,17 @@ def _condition(at: BlockPosition, kinds: Collection[str], text: str) -> _Conditi
 
 
 def _hash_condition(text: str) -> _Condition:
-    """Return an SQL condition: the base16 hash starts with ``text`` or has it as its last 8 characters."""
+    """Return an SQL condition: the base16 hash, or its digest, starts or (8 characters) ends so."""
     where, values = "0", []
     if len(text) < MIN_HASH_CHARACTERS:
         return where, values
-    if _HEX.fullmatch(prefix := text.removeprefix("f")) and text[0] == "f":
-        low = bytes.fromhex(prefix + "0" * (len(prefix) % 2))
-        high = bytes.fromhex(prefix.ljust(2 * _HASH_BYTES, "f"))
-        where += " OR hash BETWEEN ? AND ?"
-        values += [low, high]
+    prefixes = [_HASH_PREFIX[1:] + text, *([text[1:]] if text[0] == "f" else [])]
+    for prefix in prefixes:
+        if _HEX.fullmatch(prefix):
+            low = bytes.fromhex(prefix + "0" * (len(prefix) % 2))
+            high = bytes.fromhex(prefix.ljust(2 * _HASH_BYTES, "f"))
+            where += " OR hash BETWEEN ? AND ?"
+            values += [low, high]
     if len(text) == _HASH_TAIL_CHARACTERS and _HEX.fullmatch(text):
         where += f" OR substr(hash, {-_HASH_TAIL_CHARACTERS // 2}) = ?"
         values += [bytes.fromhex(text)]
@@ -154,8 +156,9 @@ def resolve_block_number(dataset: Dataset, text: str) -> int:
 
     Args:
         dataset: the dataset.
-        text: a sequence number; a hash, its beginning or its last 8 characters; a date or time (UTC), for the
-            first block at or after it; ``#1204`` or ``offset 1204`` for the block that added this row.
+        text: a sequence number; a hash, the beginning of it or of its digest, or its last 8 characters; a
+            date or time (UTC), for the first block at or after it; ``#1204`` or ``offset 1204`` for the block
+            that added this row.
 
     Raises:
         NotFound: there is no such block; the message has the valid range.
@@ -213,9 +216,7 @@ def _find_by_hash(dataset: Dataset, text: str, newest: int) -> int:
         if not numbers_by_hash:
             raise NotFound(f"block {block_hash} not found in this dataset")
         return numbers_by_hash[str(block_hash)]
-    numbers: list[int] = []
-    for spelling in (text.lower(), _HASH_PREFIX + text.lower()):
-        numbers = numbers or dataset.query_index(partial(_find_numbers, spelling))
+    numbers = dataset.query_index(partial(_find_numbers, text.lower()))
     if len(numbers) > 1:
         examples = ", ".join(map(_group_digits, numbers[:3]))
         raise NotFound(f"'{text}' matches more than one block, such as {examples}: use more of the hash")

@@ -15,6 +15,7 @@ from odf_engine.metadata.timestamp import Timestamp
 
 _MAX_CHARACTERS: Final = 100
 _MAX_INPUTS: Final = 3
+_ID_CHARACTERS: Final = len("did:odf:fed01") + 8
 _WORD: Final = re.compile(r"(?<=[a-z])_")
 
 
@@ -112,7 +113,7 @@ def _describe_inputs(event: model.ExecuteTransform, before: ChainState | None) -
     for item in event.query_inputs:
         if item.new_offset is not None:
             rows = item.new_offset - (-1 if item.prev_offset is None else item.prev_offset)
-            name = names.get(str(item.dataset_id)) or f"…{str(item.dataset_id)[-8:]}"
+            name = names.get(str(item.dataset_id)) or f"{str(item.dataset_id)[:_ID_CHARACTERS]}…"
             texts.append(f"{name} +{rows:,}")
     more = len(texts) - _MAX_INPUTS
     return _join(texts[:_MAX_INPUTS]) + (f" and {more} more" if more > 0 else "")

@@ -191,14 +191,15 @@ class Dataset:
             return matches[0]
 
     def _find_stored(self, text: str) -> list[Multihash]:
-        """Return at most four stored blocks whose base16 hash starts with ``text`` or ends with it."""
+        """Return at most four stored blocks whose base16 hash, or digest, starts or ends with ``text``."""
         if len(text) < _MIN_CHARACTERS:
             return []
         found: list[Multihash] = []
         for name in self._blocks.names():
             with suppress(InvalidIdentity):
                 block = Multihash.parse(name)
-                if str(block).startswith(text) or (len(text) == _TAIL and str(block).endswith(text)):
+                starts = str(block).startswith(text) or block.digest.hex().startswith(text)
+                if starts or (len(text) == _TAIL and str(block).endswith(text)):
                     found.append(block)
         return sorted(found, key=str)[:4]
 
@@ -206,7 +207,8 @@ class Dataset:
         """Return the hash of the block that ``text`` identifies.
 
         Args:
-            text: a hash in any encoding, or in base16 its beginning or its last 8 characters.
+            text: a hash in any encoding, or in base16 the beginning of it or of its digest, or its last 8
+                characters.
 
         Raises:
             NotFound: no block matches, or several do.

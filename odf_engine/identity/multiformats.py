@@ -198,8 +198,8 @@ class Multihash:
 
     @property
     def abbreviated(self) -> str:
-        """The last 8 characters of the text, for display."""
-        return str(self)[-8:]
+        """The first 8 hexadecimal digits of the digest, for display."""
+        return self.digest[:4].hex()
 
     def __repr__(self) -> str:
         return f"Multihash({self})"

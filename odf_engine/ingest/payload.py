@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -320,9 +321,9 @@ class PayloadJob:
         self._delay = config.watermark.delay_of(*names)
         self._declared = declared_schema(self._state)
         self._started = monotonic()
-        self._size = 0
         self.repeated = 0
         self._rejection: Rejection | None = None
+        self._progress = _WriteProgress(reporter, 0, total_known=False)
 
     def run(self) -> Multihash:
         """Ingest the payload; return the new head, or the old one if nothing has changed.
@@ -427,7 +428,10 @@ class PayloadJob:
 
     def _read(self, prepared: PreparedFile) -> ReadPlan | None:
         reporter = self._reporter
-        self._size = prepared.path.stat().st_size
+        # Only the first rows of a dataset, and appended ones, are merged without reading its slices.
+        only_file = self._state.last_offset is None or isinstance(self._source.merge, Append)
+        size = prepared.path.stat().st_size
+        self._progress = _WriteProgress(reporter, size, total_known=only_file)
         reporter.phase("read")
         step, session, folder = self._source.read, self._session, self._folder
         limits = Limits.of(self._config.prepare)
@@ -486,7 +490,6 @@ class PayloadJob:
             )
             self._reporter.phase("merge")
             prepared = merge(self._source.merge, self._inputs(result, schema, operations))
-            self._reporter.phase("write")
             merged = run_merge(prepared, lambda rows: self._write_slice(rows, schema, staged), self._reporter)
             return _StagedSlice(schema, merged)
         except BadData as error:
@@ -505,7 +508,7 @@ class PayloadJob:
             first_offset=self._first_offset,
             event_time=self._event_time,
             scratch=self._folder,
-            reporter=_AmountFilter(self._reporter, bytes=self._bytes_read),
+            reporter=self._progress.reads,
             changelog=operations,
             on_conflict=self._conflict_action(),
             unordered=self._source.preprocess is not None and has_nondeterministic_order(new),
@@ -521,6 +524,7 @@ class PayloadJob:
         self, rows: Iterator[pa.RecordBatch], schema: pa.Schema, staged: Path
     ) -> WrittenSlice | None:
         started = monotonic()
+        self._progress.start()
         written = write_slice(
             rows,
             schema=schema,
@@ -529,7 +533,7 @@ class PayloadJob:
             first_offset=self._first_offset,
             system_time=self._system_time,
             fallback_event_time=self._event_time,
-            reporter=_AmountFilter(self._reporter, rows=lambda rows: {"rows": rows}),
+            reporter=self._progress.writes,
             counted_until=None if self._max_ahead is None else self._system_time.shifted(self._max_ahead),
         )
         if written is None:
@@ -562,10 +566,6 @@ class PayloadJob:
     def _first_offset(self) -> int:
         last = self._state.last_offset
         return 0 if last is None else last + 1
-
-    def _bytes_read(self, read: int) -> dict[str, int]:
-        # The count of Spark includes bytes of earlier slices.
-        return {"bytes": min(read, self._size), "total_bytes": self._size}
 
     def _commit(self, staged_slice: _StagedSlice | None, staged: Path) -> Multihash:
         """Commit the rows, if any, and the source state; return the new head."""
@@ -686,21 +686,73 @@ def _data_slice(written: WrittenSlice | None) -> DataSlice | None:
     )
 
 
-class _AmountFilter(Reporter):
-    """Forwards some amounts to another reporter, after a conversion.
+class _WriteProgress:
+    """Reports what Spark reads and what the slice writer writes, in phases with amounts of their own.
 
-    The bytes are those that Spark reads, the rows are those that the slice writer writes.
+    - ``merge`` and ``write`` have the bytes of the file while it is read for the first time.
+    - ``sort`` has bytes without a total: Spark reads the file again, and the number of passes is unknown.
+      It begins when the file is read and no row is written, or when a merge starts again to sort the rows.
+    - ``write`` has the written rows.
+
+    Thread-safe: Spark's progress comes from another thread.
+
+    Args:
+        reporter: receives the phases and amounts.
+        size: the size of the file in bytes.
+        total_known: whether Spark reads only the file. If it reads slices too, its bytes have no total.
     """
 
-    def __init__(self, target: Reporter, **amounts: Callable[[int], dict[str, int]]) -> None:
+    def __init__(self, reporter: Reporter, size: int, *, total_known: bool) -> None:
+        self._reporter = reporter
+        self._size = size
+        self._total = size if total_known else None
+        self._phase = ""
+        self._sorted_from: int | None = None  # bytes that were read before sorting began
+        self._lock = threading.Lock()
+        self.reads = _AmountForwarder(reporter, "bytes", self._bytes_read)
+        self.writes = _AmountForwarder(reporter, "rows", self._rows_written)
+
+    def start(self) -> None:
+        """Report that a merge starts, or starts again to sort the rows."""
+        with self._lock:
+            if not self._phase:
+                self._phase = "merge"  # which is reported already
+            else:
+                self._sort(0)
+
+    def _sort(self, read: int) -> None:
+        self._phase, self._sorted_from = "sort", read
+        self._reporter.phase("sort")
+
+    def _bytes_read(self, read: int) -> None:
+        with self._lock:
+            if self._sorted_from is None and read < self._size:
+                self._reporter.set_amounts(bytes=read, total_bytes=self._total)
+            elif self._phase == "merge":
+                self._sort(self._size)
+            if self._phase == "sort" and self._sorted_from is not None:
+                self._reporter.set_amounts(bytes=max(read - self._sorted_from, 0))
+
+    def _rows_written(self, rows: int) -> None:
+        with self._lock:
+            if self._phase != "write":
+                self._phase = "write"
+                self._reporter.phase("write")
+            self._reporter.set_amounts(rows=rows)
+
+
+class _AmountForwarder(Reporter):
+    """Passes one amount to a function, and everything else but phases to another reporter."""
+
+    def __init__(self, target: Reporter, amount: str, report: Callable[[int], None]) -> None:
         super().__init__()
         self._target = target
-        self._amounts = amounts
+        self._amount = amount
+        self._report = report
 
     def set_amounts(self, **amounts: Any) -> None:
-        for name, convert in self._amounts.items():
-            if amounts.get(name) is not None:
-                self._target.set_amounts(**convert(amounts[name]))
+        if (amount := amounts.get(self._amount)) is not None:
+            self._report(amount)
 
     def log(self, text: str, level: str = "info") -> None:
         self._target.log(text, level)

@@ -300,7 +300,7 @@ def _finding(block: str, problem: Problem) -> Finding:
 def _log_findings(findings: Sequence[Finding], reporter: Reporter) -> Sequence[Finding]:
     """Log findings as errors, and return them."""
     for each in findings:
-        reporter.log(f"{each.kind}: block {each.block[-8:]}: {each.message}", "error")
+        reporter.log(f"{each.kind}: block {each.block.removeprefix('f1620')[:8]}: {each.message}", "error")
     return findings
 
 

@@ -19,9 +19,10 @@ from odf_tui.cli.output import (
     print_note,
     print_table,
     read_bytes,
+    use_timezone,
     verb,
 )
-from odf_tui.text.format import count_of, format_time_seconds, printable
+from odf_tui.text.format import count_of, format_summary, format_time_seconds, printable
 from odf_tui.text.pinned_blocks import as_at_text
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def log_verb(name: str, limit: int | None, kinds: tuple[str, ...], as_at: str | 
     A reset, or a pull or push with --force, replaces the history of a dataset. The earlier history
     remains under a reference such as before-reset-1a2b3c4d, which `odf show` lists and --as-at accepts.
     """
-    entry = open_workspace().resolve(name)
+    workspace = open_workspace()
+    entry = workspace.resolve(name)
     event_names = _parse_event_names(kinds)
     before = None
     if as_at is not None:
@@ -82,15 +84,16 @@ def log_verb(name: str, limit: int | None, kinds: tuple[str, ...], as_at: str | 
             )
         print_json(document)
         return
+    zone = use_timezone(workspace)
     print_table(
-        ["block", "hash", "system time", "event", "summary"],
+        ["block", "hash", f"system time ({zone})", "event", "summary"],
         [
             [
                 str(row.sequence_number),
                 row.hash.abbreviated,
                 format_time_seconds(row.system_time),
                 row.kind,
-                row.summary + _rejected_text(rejects.get(str(row.hash))),
+                format_summary(row.summary) + _rejected_text(rejects.get(str(row.hash))),
             ]
             for row in blocks
         ],

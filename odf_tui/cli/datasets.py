@@ -45,6 +45,7 @@ from odf_tui.cli.output import (
     print_note,
     print_table,
     print_yaml,
+    use_timezone,
     verb,
 )
 from odf_tui.gateway.dataset_reader import RemoteReader, add_remotes, make_dataset_rows
@@ -212,10 +213,12 @@ class Status:
     Attributes:
         state: new, current, stale, diverged, running or failed.
         last_verification: the newest verification that ended.
+        last_polled: end of the newest successful pull or ingest, with or without new rows.
     """
 
     state: str
     last_verification: dict[str, Any] | None = None
+    last_polled: str | None = None
 
 
 def status_word(health: Health) -> str:
@@ -246,10 +249,12 @@ def read_statuses(
     verified = {
         job.dataset: job for job in book.jobs.values() if job.kind == "verify" and job.state is JobState.done
     }
+    polled = book.last_polls()
     return {
         summary.id: Status(
             status_word(found[str(summary.id)]),
             _verification_json(verified.get(str(summary.id))),
+            polled.get(str(summary.id)),
         )
         for summary in summaries
     }
@@ -369,7 +374,9 @@ def list_verb() -> None:
     if not summaries:
         print_note("no datasets yet: odf new NAME --root prints a manifest, odf add adds it")
         return
-    columns = ["name", "kind", "status", "blocks", "rows", "size", "watermark", "last pulled"]
+    zone = use_timezone(workspace)
+    columns = ["name", "kind", "status", "blocks", "rows", "size"]
+    columns += [f"watermark ({zone})", f"last change ({zone})", f"last pull ({zone})"]
     origins = _read_origins(workspace, summaries)
     print_table(
         [*columns, "from"] if origins else columns,
@@ -383,6 +390,7 @@ def list_verb() -> None:
                 format_bytes(summary.size),
                 format_time(summary.watermark),
                 format_time(summary.last_pulled),
+                format_time(statuses[summary.id].last_polled),
                 *([origins.get(str(summary.id), "")] if origins else ()),
             ]
             for summary in summaries
@@ -414,6 +422,7 @@ def _summary_json(summary: Summary, status: Status) -> dict[str, Any]:
         "size": summary.size,
         "watermark": summary.watermark,
         "last_pulled": summary.last_pulled,
+        "last_polled": status.last_polled,
         "status": status.state,
     }
 

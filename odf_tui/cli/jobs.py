@@ -20,7 +20,16 @@ from odf_engine.errors import NotFound, OdfError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.datasets import read_rows, status_word
-from odf_tui.cli.output import console, open_workspace, options_of, print_json, print_note, print_table, verb
+from odf_tui.cli.output import (
+    console,
+    open_workspace,
+    options_of,
+    print_json,
+    print_note,
+    print_table,
+    use_timezone,
+    verb,
+)
 from odf_tui.state.job_book import JobBook, dataset_healths
 from odf_tui.state.model import DatasetRow, Health
 from odf_tui.text.format import count_of, format_count, format_time, format_time_seconds, printable
@@ -328,7 +337,8 @@ class _WatchTable:
 )
 def jobs_verb(limit: int) -> None:
     """List jobs, newest first."""
-    jobs = read_journal(open_workspace().folder).jobs(limit)
+    workspace = open_workspace()
+    jobs = read_journal(workspace.folder).jobs(limit)
     if options_of().json:
         print_json([_job_json(job) for job in jobs])
         return
@@ -336,7 +346,16 @@ def jobs_verb(limit: int) -> None:
         print_note("no jobs yet")
         return
     print_table(
-        ["job", "kind", "target", "state", "rows", "started", "duration", "error"],
+        [
+            "job",
+            "kind",
+            "target",
+            "state",
+            "rows",
+            f"started ({use_timezone(workspace)})",
+            "duration",
+            "error",
+        ],
         [
             [
                 job.id,
@@ -423,6 +442,7 @@ def logs_verb(job: str, following: bool) -> None:
     workspace = open_workspace()
     journal = read_journal(workspace.folder)
     found = journal.job(job)
+    print_note(f"times: {use_timezone(workspace)}")
     seq = 0
     while True:
         final = journal.job(found.id).state.final

@@ -27,6 +27,7 @@ from odf_tui.cli.output import (
     print_note,
     print_table,
     read_bytes,
+    use_timezone,
     verb,
 )
 from odf_tui.gateway.key_files import (
@@ -36,7 +37,7 @@ from odf_tui.gateway.key_files import (
     store_private_key,
     write_secret_file,
 )
-from odf_tui.text.format import format_time
+from odf_tui.text.format import format_time, format_zoned_time
 from odf_tui.text.verification_text import signed_range_text
 
 _MAX_FILE: Final = 1 << 28
@@ -388,27 +389,33 @@ def new_token(name: str, patterns: tuple[str, ...], days: float | None) -> None:
     that match one of the patterns: ids, names, or names with %. Clients store it with
     `odf repo login URL`.
     """
-    token, text = _open_tokens().create(name, patterns or (ALL_DATASETS,), days)
+    workspace = open_workspace()
+    token, text = Tokens(workspace.odf).create(name, patterns or (ALL_DATASETS,), days)
     if options_of().json:
         print_json({**_token_json(token), "token": text})
         return
     sys.stdout.write(text + "\n")
-    until = "until revoked" if token.expires is None else f"until {format_time(_format_utc(token.expires))}"
+    use_timezone(workspace)
+    until = (
+        "until revoked" if token.expires is None else f"until {format_zoned_time(_format_utc(token.expires))}"
+    )
     print_note(f"token '{name}' is valid for {', '.join(token.datasets)} {until}; it is not printed again")
 
 
 @verb("list", example="odf keys token list", json=True)
 def list_tokens() -> None:
     """List the tokens, with their datasets, expiry and last use."""
-    found = _open_tokens().list_tokens()
+    workspace = open_workspace()
+    found = Tokens(workspace.odf).list_tokens()
     if options_of().json:
         print_json([_token_json(token) for token in found])
         return
     if not found:
         print_note("no tokens yet: odf keys token new NAME")
         return
+    zone = use_timezone(workspace)
     print_table(
-        ["token", "datasets", "created", "expires", "last used"],
+        ["token", "datasets", f"created ({zone})", f"expires ({zone})", f"last used ({zone})"],
         [
             [
                 token.name,

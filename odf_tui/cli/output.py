@@ -181,6 +181,14 @@ def open_workspace(options: Options | None = None) -> Workspace:
     return Workspace.find(Path.cwd(), options.workspace)
 
 
+def use_timezone(workspace: Workspace) -> str:
+    """Show times in the time zone of the settings. Returns its label, for the headings of tables."""
+    from odf_tui.text.format import set_timezone, zone_label
+
+    set_timezone(workspace.config.ui.timezone)
+    return zone_label()
+
+
 def console(stderr: bool = False) -> Console:
     """Return a rich console that respects ``--no-color``, ``NO_COLOR`` and pipes.
 

@@ -22,7 +22,15 @@ from odf_tui.state.model import (
     TrustRequest,
     sort_by_dependency,
 )
-from odf_tui.text.format import Span, count_of, format_count, format_duration, format_time, printable
+from odf_tui.text.format import (
+    Span,
+    count_of,
+    format_count,
+    format_duration,
+    format_zoned_time,
+    printable,
+    short_hash,
+)
 from odf_tui.text.highlight import NAME_WIDTH, fact_lines, yaml_spans
 from odf_tui.text.job_text import failure_spans, job_activity, job_outcome, job_seconds
 from odf_tui.text.remotes import Remote, direction, diverged_remotes, pull_remotes, remote_text
@@ -256,7 +264,7 @@ def _remote_lines(row: DatasetRow) -> Text:
 
 def _last_job_lines(row: DatasetRow, job: Job | None) -> Text:
     if job is None:
-        title = f"last rows added {format_time(row.last_pulled)}" if row.last_pulled else "no rows yet"
+        title = f"last rows added {format_zoned_time(row.last_pulled)}" if row.last_pulled else "no rows yet"
         return [[], [(f" {title}", "title")], [_label_span("next"), (describe_next_step(row), "good")]]
     lines: Text = [[], [(f" Last {job.kind}", "title")]]
     outcome, style = (
@@ -266,7 +274,7 @@ def _last_job_lines(row: DatasetRow, job: Job | None) -> Text:
         lines.append([_label_span("result"), (outcome, style)])
     seconds = job_seconds(job, Timestamp.now())
     duration = f", took {format_duration(seconds)}" if seconds is not None and job.state.final else ""
-    lines.append([_label_span("when"), (format_time(job.started or job.created) + duration, "")])
+    lines.append([_label_span("when"), (format_zoned_time(job.started or job.created) + duration, "")])
     # Labels of the log are narrower than those of the details.
     for (name, style), *rest in failure_spans(job):
         lines.append([_label_span(name.strip()) if name.strip() else (" " * (NAME_WIDTH + 5), style), *rest])
@@ -300,7 +308,7 @@ def trust_request_lines(row: DatasetRow, request: TrustRequest) -> Sequence[Sequ
     for step in request.runs:
         if step.block != block:
             block = step.block
-            lines += [[], [(" Block ", "muted"), (f"…{block[-8:]}", "muted")]]
+            lines += [[], [(" Block ", "muted"), (short_hash(block), "muted")]]
         for at, text in enumerate(step.text.splitlines() or [""]):
             label = step.does if not at else ""
             lines.append([(f"   {label:<{_STEP_WIDTH}} ", "muted"), (printable(text), "strong")])

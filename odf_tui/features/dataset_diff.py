@@ -30,7 +30,7 @@ from odf_tui.text.format import (
     error_with_hint,
     fit_width,
     format_count,
-    format_time,
+    format_zoned_time,
     printable,
 )
 from odf_tui.widgets.choice_list import Choice
@@ -382,7 +382,7 @@ class DatasetDiffController(Controller):
         choices = [
             Choice(
                 line.hash,
-                f"{format_count(line.sequence_number)}  {format_time(line.time)}  {line.event}",
+                f"{format_count(line.sequence_number)}  {format_zoned_time(line.time)}  {line.event}",
                 remark=printable(line.summary),
             )
             for line in lines[1:]  # the other side is the newest block

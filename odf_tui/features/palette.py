@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple
 
 from textual import events
@@ -16,11 +16,13 @@ from textual.widgets import Input
 from odf_tui.actions import table
 from odf_tui.actions.model import ANYWHERE, Action, KeyMap, Situation
 from odf_tui.help.pages import TOPICS
+from odf_tui.panes.blocks.view import FINDING_MARK, PROOF_MARK
 from odf_tui.panes.data.view import DataPane
 from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.services.controller import Controller
-from odf_tui.state.model import DatasetRow, Target
+from odf_tui.state.model import DatasetRow, Health, Target
 from odf_tui.state.saved_session import MAX_RECENT
+from odf_tui.text.format import OPERATION_SIGNS, OPERATION_WORDS
 from odf_tui.text.job_text import job_outcome
 from odf_tui.widgets.choice_list import Choice, Choices, fuzzy_rank, fuzzy_score
 from odf_tui.widgets.dialogs import LIST_MOVES, Dialog, PickerDialog
@@ -29,6 +31,29 @@ from odf_tui.widgets.line_view import LineView
 _DATASET_ACTION_IDS: Final = frozenset(
     action.id for action in (*table.DATASET_ACTIONS, *table.SHARING_ACTIONS, *table.DATASET_MENU_ACTIONS)
 )
+
+
+def _list_healths(*healths: Health) -> str:
+    return " · ".join(f"{each.glyph} {each.word}" for each in healths)
+
+
+_MARKS: Final[Mapping[str, Sequence[str]]] = {
+    "datasets": (
+        "◇ root · ◆ derivative · ⊘ untrusted · ⇣ to pull · ⇡ to push",
+        _list_healths(*list(Health)[:5]),
+        _list_healths(*list(Health)[5:]),
+    ),
+    "blocks": (f"{FINDING_MARK} a finding of the verification · {PROOF_MARK} signed by the owner",),
+    "data": (
+        "┌ first row of a slice · ▸ marked row · ∅ null · ‹ › more columns",
+        " · ".join(f"{sign} {OPERATION_WORDS[op]}" for op, (sign, _) in OPERATION_SIGNS.items()),
+    ),
+    "jobs": (
+        "◦ queued · ▸ running · ✓ done · ✗ failed · ∅ cancelled · ↯ interrupted",
+        "in a log: ◆ committed block · ! warning · ✗ error · · debug line",
+    ),
+}
+"""The explanation of the marks of each pane."""
 
 
 class KeysDialog(Dialog[str]):
@@ -103,6 +128,9 @@ class KeysDialog(Dialog[str]):
             yield from choices
         if not text:
             yield Choice("", f"navigation: {self._move_keys()}", heading=True)
+            yield Choice("", "marks", heading=True)
+            for line in _MARKS.get(self._situation.pane, ()):
+                yield Choice("", f"  {line}", heading=True)
             for problem in self._problems:
                 yield Choice("", f"! {problem}", heading=True)
 

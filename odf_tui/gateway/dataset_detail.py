@@ -14,7 +14,7 @@ from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.trust import Trust, find_newest_proven_block
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.state.model import DatasetDetail
-from odf_tui.text.format import Fact, Section, Sql, count_of, format_bytes, format_count, format_time
+from odf_tui.text.format import Fact, Section, Sql, count_of, format_bytes, format_count, format_zoned_time
 from odf_tui.text.verification_text import signed_range_text
 
 _FORMAT_NAMES: Final = {
@@ -158,7 +158,7 @@ def _describe_source_state(source_state: model.SourceState, files: bool) -> str:
     value, *_ = source_state.value.split("\t")
     if files:
         return f"files ingested up to {value}"
-    shown = format_time(value) if source_state.kind == "odf/last-modified" else value
+    shown = format_zoned_time(value) if source_state.kind == "odf/last-modified" else value
     return f"{_STATE_NAMES.get(source_state.kind, source_state.kind)} {shown}"
 
 
@@ -216,7 +216,7 @@ def query_facts(transform: Any) -> Iterator[Fact]:
 
 
 def _time_facts(state: ChainState) -> Iterator[Fact]:
-    yield "watermark", format_time(state.watermark) or "none yet"
+    yield "watermark", format_zoned_time(state.watermark) or "none yet"
     yield "event time", f"column {state.vocabulary.event_time_column}"
 
 
@@ -233,6 +233,7 @@ def _about_facts(state: ChainState) -> Iterator[Fact]:
 
 
 _MAX_PUSH_BLOCKS = 1000
+_ID_CHARACTERS = len("did:odf:fed01") + 12
 
 
 def read_dataset_detail(workspace: Workspace, entry: DatasetEntry) -> DatasetDetail:
@@ -304,7 +305,9 @@ def _trust_sections(workspace: Workspace, entry: DatasetEntry) -> Iterator[Secti
     facts = [("origin", origin) if origin else ("author", "another user")]
     grant = trust.find_grant(entry)
     if status == "trusted" and grant is not None:
-        facts.append(("trusted", f"since {format_time(grant.granted)}, until a block changes its source"))
+        facts.append(
+            ("trusted", f"since {format_zoned_time(grant.granted)}, until a block changes its source")
+        )
     else:
         facts.append(("untrusted", "its source does not run, its query runs in a sandbox; press t to review"))
     yield Section("Trust", tuple(facts))
@@ -326,7 +329,7 @@ def _identity_facts(workspace: Workspace, entry: DatasetEntry, state: ChainState
     yield "private key", "in this workspace" if workspace.keys.has_key(entry.id) else "not in this workspace"
     yield "owner's proof", _describe_proof(entry) or "none"
     yield "head", str(state.head)
-    yield "changed", format_time(state.system_time)
+    yield "last block", format_zoned_time(state.system_time)
     yield "folder", str(entry.dataset.folder)
 
 
@@ -345,7 +348,7 @@ def _size_facts(state: ChainState) -> Iterator[Fact]:
     if state.transform is not None and state.has_data_block:
         yield "state", _describe_checkpoint(state)
     yield "blocks", format_count(state.blocks)
-    yield "pulled", format_time(state.last_data_time) or "never"
+    yield "changed", format_zoned_time(state.last_data_time) or "never"
 
 
 def _describe_checkpoint(state: ChainState) -> str:
@@ -358,7 +361,7 @@ def _describe_checkpoint(state: ChainState) -> str:
 
 def _card_facts(entry: DatasetEntry, state: ChainState, names: dict[str, str]) -> Iterator[Fact]:
     yield from _size_facts(state)
-    yield "watermark", format_time(state.watermark) or "none yet"
+    yield "watermark", format_zoned_time(state.watermark) or "none yet"
     if (source := state.polling_source) is not None:
         yield "source", describe_fetch(source.fetch)
         yield "read", describe_read(source.read)
@@ -374,7 +377,7 @@ def _card_facts(entry: DatasetEntry, state: ChainState, names: dict[str, str]) -
         yield "about", state.info.description
     if proof := _describe_proof(entry):
         yield "proven", f"by its owner {proof}"
-    yield "id", "…" + str(entry.id)[-12:]
+    yield "id", f"{str(entry.id)[:_ID_CHARACTERS]}…"
 
 
 def _describe_merge_briefly(merge: Any) -> str:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from odf_engine.errors import NotFound
 from odf_tui.gateway.row_window import RowWindow, UnreadableRange, read_part
-from odf_tui.text.format import printable
+from odf_tui.text.format import OPERATION_SIGNS, OPERATION_WORDS, printable
 from odf_tui.text.values import (
     as_json,
     cell_column,
@@ -71,14 +71,21 @@ def read_record(window: RowWindow, row: int, columns: Sequence[int]) -> Record:
     if gaps or not table.num_rows:
         raise NotFound(gaps[0][2] if gaps else "the row no longer exists")
     schema = window.columns
-    values = [_value(column, schema.field(column), table.column(at)) for at, column in enumerate(columns)]
+    op = window.system_columns[1]
+    values = [
+        _value(column, schema.field(column), table.column(at), op=schema.field(column).name == op)
+        for at, column in enumerate(columns)
+    ]
     del table
     release_memory()
     return Record(row, window.row_count, values)
 
 
-def _value(number: int, field: pa.Field, column: pa.ChunkedArray) -> Value:
+def _value(number: int, field: pa.Field, column: pa.ChunkedArray, *, op: bool) -> Value:
     (text,) = column_texts(column)
+    if op and text in OPERATION_WORDS:
+        lines = [f"{OPERATION_SIGNS[text][0]}  {OPERATION_WORDS[text]}, {text} in JSON and SQL"]
+        return Value(number, field.name, type_name(field.type), text, lines)
     return Value(number, field.name, type_name(field.type), text, value_lines(text, field.type, column))
 
 
@@ -274,8 +281,10 @@ class Columns:
         self.names = [printable(name) for name in schema.names]
         self.types = [printable(type_name(field.type)) for field in schema]
         self.right = [is_number(field.type) for field in schema]
+        self.has_times = any(getattr(field.type, "tz", None) for field in schema)
         system = window.system_columns
         self.muted = [name in system[:3] for name in schema.names]
+        self.hidden = [at for at, name in enumerate(schema.names) if name in (system[0], system[2])]
         self.op = schema.names.index(system[1]) if system[1] in schema.names else -1
         # Offset and operation are frozen if they come first, as in the specification.
         self.fixed = 2 if tuple(schema.names[:2]) == system[:2] else 0

@@ -78,6 +78,7 @@ class PaneLayout(Controller):
         self._grid = self.host.widget(PaneGrid)
         self.shares = PaneShares()
         self._applied_sizes = ("", "")
+        self._lower = "data"  # the pane below the datasets in a narrow window
         self._save_timer: Timer | None = None
         self._saved: bytes | None = None
         self.state.pane_changed.connect(lambda _: self._show_focus())
@@ -188,7 +189,19 @@ class PaneLayout(Controller):
                 pane.set_class(pane.id == self.state.pane, "-front")
                 if self.state.pane != PANES[0]:
                     pane.set_class(pane.id == self.state.pane, "-lower")
+        self._name_hidden_panes()
         self.host.show_hints()
+
+    def _name_hidden_panes(self) -> None:
+        """Name the panes that are not shown in the border of the first one that is."""
+        small = self._shows_one_pane or self.host.has_class("-narrow")
+        if small and self.state.pane != PANES[0]:
+            self._lower = self.state.pane
+        shown = (self.state.pane,) if self._shows_one_pane else (PANES[0], self._lower)
+        for pane in self._grid.panes:
+            named = small and pane.id == shown[0]
+            others = [f"{each.number} {each.label}" for each in self._grid.panes if each.id not in shown]
+            pane.set_others(others if named else ())
 
     # --- Filter ---
 

@@ -279,6 +279,14 @@ class JobBook(msgspec.Struct):
         )
         return next(found, None)
 
+    def last_polls(self) -> dict[str, str]:
+        """Return when each dataset was last pulled or ingested into successfully, by its id."""
+        return {
+            job.dataset: job.ended
+            for job in self.jobs.values()  # oldest first
+            if job.kind in INGEST_KINDS and job.state is JobState.done and job.ended
+        }
+
     def newest_first(self) -> list[Job]:
         """Return all jobs, newest first."""
         return list(reversed(self.jobs.values()))

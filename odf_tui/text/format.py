@@ -1,8 +1,13 @@
-"""Numbers, sizes, times and untrusted text for terminals; styled spans and wrapping."""
+"""Numbers, sizes, times and untrusted text for terminals; styled spans and wrapping.
+
+Times are shown in the time zone of the setting ``ui.timezone``, which :func:`set_timezone` stores here.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from datetime import UTC, tzinfo
 from typing import Final
 
 import msgspec
@@ -85,17 +90,83 @@ def format_duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} m"
 
 
+_WATERMARK: Final = re.compile(r"watermark → (\d{4}-\d\d-\d\d)(?: (\d\d:\d\d(?::\d\d)?)(?:\.\d+)?)?")
+_HASH_PREFIX: Final = "f1620"  # base16, SHA3-256, 32 bytes
+
+_zone: tzinfo | None = UTC  # None: that of the system
+_zone_label = "UTC"
+
+
+def set_timezone(name: str) -> None:
+    """Set the time zone of times: ``UTC``, ``local``, or a name such as ``Europe/Berlin``."""
+    global _zone, _zone_label
+    if name == "UTC":
+        _zone = UTC
+    elif name == "local":
+        _zone = None
+    else:
+        from zoneinfo import ZoneInfo  # deferred: most users do not need it
+
+        _zone = ZoneInfo(name)
+    _zone_label = name.rpartition("/")[2].replace("_", " ")
+
+
+def zone_label() -> str:
+    """Return the short name of the time zone, for headings: ``UTC``, ``local`` or ``Berlin``."""
+    return _zone_label
+
+
+def _in_zone(moment: Timestamp | str) -> str:
+    """Return a time in the zone as text that begins like RFC 3339. Other texts are unchanged."""
+    text = str(moment)
+    if _zone is UTC:
+        return text
+    try:
+        return Timestamp.parse(text).to_datetime().astimezone(_zone).replace(tzinfo=None).isoformat()
+    except (ValueError, OverflowError):
+        return text
+
+
 def format_time(moment: Timestamp | str | None) -> str:
-    """Return a time in UTC to the minute, such as ``2024-03-01 14:02``; only the day for midnight."""
+    """Return a time to the minute, such as ``2024-03-01 14:02``; only the day for midnight.
+
+    For tables, whose headings name the zone.
+    """
     if not moment:
         return ""
-    day, _, time = str(moment).partition("T")
-    return day if time.startswith("00:00:00") and time.strip("0:.Z") == "" else f"{day} {time[:5]}"
+    day, _, time = _in_zone(moment).partition("T")
+    return day if not time.strip("0:.Z") else f"{day} {time[:5]}"
 
 
 def format_time_seconds(moment: Timestamp | str | None) -> str:
-    """Return a time in UTC to the second, such as ``2024-03-01 14:02:31``."""
-    return "" if moment is None else str(moment)[:19].replace("T", " ")
+    """Return a time to the second, such as ``2024-03-01 14:02:31``. For tables, as :func:`format_time`."""
+    return "" if moment is None else _in_zone(moment)[:19].replace("T", " ")
+
+
+def format_clock(moment: str | None, *, seconds: bool = True) -> str:
+    """Return the time of day, such as ``14:02:31``. For tables, as :func:`format_time`."""
+    return _in_zone(moment or "")[11 : 19 if seconds else 16]
+
+
+def format_zoned_time(moment: Timestamp | str | None, *, seconds: bool = False) -> str:
+    """Return a time with its zone, such as ``2024-03-01 14:02 UTC``. For texts; empty for None."""
+    return f"{_in_zone(moment)[: 19 if seconds else 16].replace('T', ' ')} {_zone_label}" if moment else ""
+
+
+def format_summary(summary: str) -> str:
+    """Return the summary of a block, which may have a watermark in UTC, with that time in the zone."""
+    match = _WATERMARK.search(summary)
+    if match is None:
+        return summary
+    time = f"{match[2] or '00:00'}:00"[:8]
+    return summary[: match.start(1)] + format_zoned_time(
+        f"{match[1]}T{time}Z", seconds=len(match[2] or "") > 5
+    )
+
+
+def short_hash(text: str) -> str:
+    """Return the first 8 digits of a hash after its prefix, as ``Multihash.abbreviated``."""
+    return text.removeprefix(_HASH_PREFIX)[:8]
 
 
 def format_setting(value: object) -> str:
@@ -233,3 +304,6 @@ ASCII: Final[dict[str, str]] = {
     "\N{NO-BREAK SPACE}": " ", "\N{NARROW NO-BREAK SPACE}": " ", "\N{NON-BREAKING HYPHEN}": "-",
 }  # fmt: skip
 """The characters that the program draws itself, in ASCII."""
+OPERATION_SIGNS: Final = {"0": ("+A", "good"), "1": ("-R", "bad"), "2": ("-C", "warn"), "3": ("+C", "warn")}
+"""The sign and its style of each operation of a row, by its number as text."""
+OPERATION_WORDS: Final = {"0": "append", "1": "retract", "2": "correct from", "3": "correct to"}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from math import floor
 from typing import Final
@@ -394,7 +395,7 @@ def plan_layout(nodes: Iterable[str], edges: Iterable[Edge]) -> list[Plan]:
     """
     plans: list[Plan] = []
     for component in split_into_layers(nodes, edges):
-        gutters = [_find_tracks(component, index) for index in range(1, len(component.columns))]
+        gutters = [_GutterPlanner(component, index).plan() for index in range(1, len(component.columns))]
         plans.append(Plan(component, gutters, _number_rows(component, gutters)))
     return plans
 
@@ -431,90 +432,234 @@ def lay_out(widths: Mapping[str, int], edges: Iterable[Edge]) -> Layout:
     return draw_layout(plan_layout(widths, edges), widths)
 
 
-class _Track(msgspec.Struct):
+class _Track(msgspec.Struct, eq=False):
     """A vertical line in a gutter.
 
     Attributes:
+        joined_rows: the rows whose lines it joins. It crosses the lines of other rows.
         level: its position in the gutter, from 0 at the left.
-        joined_rows: the rows that it joins.
-        exit_row: the row by which it leaves.
-        low, high: the first and the last of the joined rows, before rows are whole numbers.
     """
 
-    level: int
     joined_rows: set[float]
-    exit_row: float
-    low: float
-    high: float
+    level: int = 0
 
 
-_Gutter = dict[Key, list[_Track]]  # by target
+class _Net(msgspec.Struct, eq=False):
+    """The targets of a gutter that have the same sources.
 
-
-def _find_tracks(component: Component, index: int) -> _Gutter:
-    """Return the tracks between column ``index`` - 1 and ``index``.
-
-    A target whose only source is in its own row needs no track. A track must be left of another one if one
-    of its sources is in the row of the other's target; else its line would enter that target. If these
-    constraints form a cycle, a target gets two tracks, and a separate row between them.
+    Attributes:
+        exit: the track from which the targets are entered; None for a straight line.
+        split_row: the row between two tracks, if ``exit`` is the second one.
     """
-    rows = component.rows
-    spans: dict[Key, set[float]] = {}
-    for target in component.columns[index]:
-        joined_rows = {float(rows[source]) for source in component.sources.get(target, ())}
-        if joined_rows - {rows[target]}:
-            spans[target] = joined_rows | {rows[target]}
-    entry = {rows[target]: target for target in spans}
-    left_of: dict[Key, set[Key]] = {
-        target: set() for target in spans
-    }  # by target, the targets whose tracks are left of that track
-    for target in spans:
-        for source in component.sources[target]:
-            other = entry.get(rows[source])
-            if other is not None and other != target:
-                left_of[other].add(target)
 
-    gutter: _Gutter = {}
-    pending = sorted(spans, key=lambda target: (min(spans[target]), max(spans[target])))
-    while pending:
-        free = [target for target in pending if left_of[target] <= gutter.keys()]
-        if free:
-            target = free[0]
-            pending.remove(target)
-            level = max((gutter[each][0].level + 1 for each in left_of[target]), default=0)
-            joined_rows = spans[target]
-            if target in gutter:
-                level = max(level, gutter[target][0].level + 1)
-                joined_rows = {gutter[target][0].exit_row, float(rows[target])}
-            _add_track(gutter, target, level, joined_rows, rows[target])
-        else:
-            unsplit = (target for target in pending if target not in gutter)
-            target = min(unsplit, key=lambda each: len(left_of[each] - gutter.keys()))
-            joined_rows = {float(rows[source]) for source in component.sources[target]}
-            extra_row = rows[target] + (0.25 if max(joined_rows) > rows[target] else -0.25)
-            _add_track(gutter, target, 0, joined_rows | {extra_row}, extra_row)
-    return gutter
+    sources: list[Key]
+    targets: list[Key] = []
+    exit: _Track | None = None
+    split_row: float | None = None
 
 
-def _add_track(gutter: _Gutter, target: Key, level: int, joined_rows: set[float], exit_row: float) -> None:
-    """Add a track at the first free level from ``level``."""
-    low, high = min(joined_rows), max(joined_rows)
-    used_levels = {
-        track.level for found in gutter.values() for track in found if track.low <= high and low <= track.high
-    }
-    while level in used_levels:
-        level += 1
-    gutter.setdefault(target, []).append(_Track(level, joined_rows, exit_row, low, high))
+class _Gutter(msgspec.Struct):
+    """The space between two columns.
+
+    Attributes:
+        tracks: the vertical lines.
+        paths: by link, the tracks that it follows, each with the row by which it leaves.
+    """
+
+    tracks: list[_Track] = []
+    paths: dict[tuple[Key, Key], list[tuple[_Track, float]]] = {}
+
+
+class _GutterPlanner:
+    """Finds the tracks between column ``index`` - 1 and ``index``.
+
+    Lines are read from left to right. A line must lead from a source to its targets only, so lines of
+    different targets meet only where everything to the left of the meeting point feeds everything to the
+    right of it:
+
+    - A source that feeds several nets has a *fork*, a track that only its own line enters.
+    - A net with several sources has a *join*. The line of a source ends there, or passes to the targets.
+    - A line from a fork to a join has a separate row. One join per source needs none: the last one of the
+      line, if the line does not reach another target in its row.
+    - The line of a source must end before the row is used for a target that it does not feed. If such
+      constraints form a cycle, a net is split: a separate row leads to a second track.
+    """
+
+    def __init__(self, component: Component, index: int) -> None:
+        self._rows = component.rows
+        self._gutter = _Gutter()
+        self._separate_rows: dict[int, int] = {}  # by the row above them, their number
+        nets: dict[tuple[Key, ...], _Net] = {}
+        for target in component.columns[index]:
+            if sources := sorted(component.sources.get(target, ()), key=component.rows.__getitem__):
+                nets.setdefault(tuple(sources), _Net(sources)).targets.append(target)
+        self._nets = list(nets.values())
+        self._nets_of: dict[Key, list[_Net]] = {}
+        for net in self._nets:
+            for source in net.sources:
+                self._nets_of.setdefault(source, []).append(net)
+        self._source_at = {self._rows[source]: source for source in self._nets_of}
+        self._forks: dict[Key, _Track] = {}
+        self._joins: dict[int, _Track] = {}  # by id of the net
+        self._fork_rows: dict[tuple[Key, int], float] = {}
+        self._direct: dict[Key, _Net] = {}  # by source, the join at which its line ends
+
+    def plan(self) -> _Gutter:
+        """Return the tracks, with their levels, and the paths of links."""
+        for source, nets in self._nets_of.items():
+            self._add_fork(source, nets)
+        for net in self._nets:
+            if len(net.sources) > 1:
+                net.exit = self._joins[id(net)] = _Track(self._find_joined_rows(net))
+            else:
+                net.exit = self._forks.get(net.sources[0])
+        while blocked := self._assign_levels():
+            self._split(next(net for net in self._nets if self._is_blocked(net, blocked)))
+        for net in self._nets:
+            for source in net.sources:
+                for target in net.targets:
+                    self._gutter.paths[source, target] = self._find_path(net, source, target)
+        return self._gutter
+
+    def _add_fork(self, source: Key, nets: list[_Net]) -> None:
+        """Choose the join at which the line of a source ends; add a fork for its other nets."""
+        row = self._rows[source]
+        own = next((net for net in nets if len(net.sources) == 1), None)
+        own_rows = {self._rows[target] for target in own.targets} if own else set()
+        joins = [net for net in nets if net is not own]
+        if joins and row not in own_rows:
+            straight = (net for net in joins if any(self._rows[target] == row for target in net.targets))
+            self._direct[source] = next(straight, joins[-1])
+        rows = {float(row), *map(float, own_rows)}
+        for net in joins:
+            if net is not self._direct.get(source):
+                self._fork_rows[source, id(net)] = extra = self._add_row(row, net)
+                rows.add(extra)
+        if len(rows) > 1:
+            self._forks[source] = _Track(rows)
+
+    def _add_row(self, row: int, net: _Net) -> float:
+        """Return a separate row at the nearest target of a net, on the side of ``row``."""
+        target = min((self._rows[each] for each in net.targets), key=lambda each: abs(each - row))
+        above = target if row > target else target - 1
+        number = self._separate_rows[above] = self._separate_rows.get(above, 0) + 1
+        return above + number / 4096  # a fraction that is the same in each gutter
+
+    def _find_joined_rows(self, net: _Net) -> set[float]:
+        sources = {self._fork_rows.get((source, id(net)), self._rows[source]) for source in net.sources}
+        return {*map(float, sources), *(float(self._rows[target]) for target in net.targets)}
+
+    def _split(self, net: _Net) -> None:
+        """Add a second track to a net. It leaves the first one by a separate row."""
+        first = net.exit
+        assert first  # a net without a track has no constraints
+        targets = {float(self._rows[target]) for target in net.targets if not self._is_straight(net, target)}
+        direct = {float(self._rows[source]) for source in net.sources if self._direct.get(source) is net}
+        net.split_row = self._add_row(max(self._rows[source] for source in net.sources), net)
+        first.joined_rows = (first.joined_rows - (targets - direct)) | {net.split_row}
+        net.exit = _Track(targets | {net.split_row})
+
+    def _is_straight(self, net: _Net, target: Key) -> bool:
+        """Return whether a target is in the row of its only source."""
+        return len(net.sources) == 1 and self._rows[target] == self._rows[net.sources[0]]
+
+    def _is_blocked(self, net: _Net, blocked: set[_Track]) -> bool:
+        """Return whether a net can be split to remove a constraint between some tracks."""
+        if net.split_row is not None or net.exit not in blocked:
+            return False
+        others = (self._source_at.get(self._rows[target]) for target in net.targets)
+        return any(
+            track is not net.exit and track in blocked
+            for source in others
+            if source is not None
+            for track in self._first_tracks(source)
+        )
+
+    def _first_tracks(self, source: Key) -> list[_Track]:
+        """Return the tracks that the line of a source enters in its own row."""
+        direct = self._direct.get(source)
+        found = (self._forks.get(source), self._joins[id(direct)] if direct else None)
+        return [track for track in found if track]
+
+    def _find_constraints(self) -> dict[_Track, set[_Track]]:
+        """Return the tracks that must be left of each track."""
+        left: dict[_Track, set[_Track]] = {track: set() for track in self._forks.values()}
+        for net in self._nets:
+            first = self._joins.get(id(net), self._forks.get(net.sources[0]))
+            if net.exit is None or first is None:
+                continue
+            left.setdefault(first, set())
+            if len(net.sources) > 1:
+                left[first].update(fork for source in net.sources if (fork := self._forks.get(source)))
+            if net.split_row is not None:
+                left.setdefault(net.exit, set()).add(first)
+            for target in net.targets:
+                source = self._source_at.get(self._rows[target])
+                if source is not None:
+                    left[net.exit].update(each for each in self._first_tracks(source) if each is not net.exit)
+        return left
+
+    def _assign_levels(self) -> set[_Track]:
+        """Assign levels from left to right. Returns the tracks whose constraints form cycles."""
+        left = self._find_constraints()
+        right: dict[_Track, list[_Track]] = {}
+        for track, others in left.items():
+            for other in others:
+                right.setdefault(other, []).append(track)
+        pending = {track: len(others) for track, others in left.items()}
+        order = {track: index for index, track in enumerate(left)}
+        free = [(*_extent(track), order[track], track) for track, count in pending.items() if not count]
+        heapify(free)
+        placed: list[tuple[float, float, int]] = []
+        self._gutter.tracks = []
+        while free:
+            low, high, _, track = heappop(free)
+            del pending[track]
+            track.level = max((each.level + 1 for each in left[track]), default=0)
+            used_levels = {level for first, last, level in placed if first <= high and low <= last}
+            while track.level in used_levels:
+                track.level += 1
+            placed.append((low, high, track.level))
+            self._gutter.tracks.append(track)
+            for other in right.get(track, ()):
+                pending[other] -= 1
+                if not pending[other]:
+                    heappush(free, (*_extent(other), order[other], other))
+        return set(pending)
+
+    def _find_path(self, net: _Net, source: Key, target: Key) -> list[tuple[_Track, float]]:
+        """Return the tracks that a link follows, each with the row by which it leaves."""
+        if self._is_straight(net, target):
+            return []
+        row, path = float(self._rows[target]), list[tuple[_Track, float]]()
+        fork, join = self._forks.get(source), self._joins.get(id(net))
+        if fork and (extra := self._fork_rows.get((source, id(net)))) is not None:
+            path.append((fork, extra))
+        first = join or fork
+        if net.split_row is not None and first and net.exit:
+            path += [(first, net.split_row), (net.exit, row)]
+        elif first:
+            path.append((first, row))
+        return path
+
+
+def _extent(track: _Track) -> tuple[float, float]:
+    """Return the first and the last row of a track."""
+    return min(track.joined_rows), max(track.joined_rows)
 
 
 def _number_rows(component: Component, gutters: list[_Gutter]) -> dict[Key, int]:
     """Return the rows as whole numbers. Tracks may have added rows between them."""
-    tracks = [track for gutter in gutters for found in gutter.values() for track in found]
-    rows = sorted({*map(float, component.rows.values()), *(track.exit_row for track in tracks)})
+    tracks = [track for gutter in gutters for track in gutter.tracks]
+    rows = sorted(
+        {*map(float, component.rows.values()), *(row for each in tracks for row in each.joined_rows)}
+    )
     number = {row: index for index, row in enumerate(rows)}
     for track in tracks:
         track.joined_rows = {float(number[row]) for row in track.joined_rows}
-        track.exit_row = number[track.exit_row]
+    for gutter in gutters:
+        for link, path in gutter.paths.items():
+            gutter.paths[link] = [(track, float(number[row])) for track, row in path]
     return {key: number[float(row)] for key, row in component.rows.items()}
 
 
@@ -580,22 +725,20 @@ class _Drawing(msgspec.Struct):
         self, component: Component, gutter: _Gutter, index: int, x: int, rows: Mapping[Key, int]
     ) -> int:
         """Draw the links into column ``index``, from ``x``. Returns the first cell of the column."""
-        levels = 1 + max((track.level for found in gutter.values() for track in found), default=-1)
+        levels = 1 + max((track.level for track in gutter.tracks), default=-1)
         end = x + max(_GAP * (levels + 1) - 1, 2)
         for target in component.columns[index]:
-            tracks = [
-                (x + _GAP * (track.level + 1), int(track.exit_row) + self.top, track)
-                for track in gutter.get(target, ())
-            ]
             for source in component.sources.get(target, ()):
                 at, row, leg = self.starts[source], rows[source], list[Segment]()
-                for bend, exit_row, _ in tracks:
+                for track, track_row in gutter.paths[source, target]:
+                    bend, exit_row = x + _GAP * (track.level + 1), int(track_row) + self.top
                     leg += [(at, row, bend, row), (bend, min(row, exit_row), bend, max(row, exit_row))]
                     at, row = bend, exit_row
                 self.legs[source, target] = [*leg, (at, row, end, row)]
-            for bend, _, track in tracks:
-                between = range(int(min(track.joined_rows)) + 1, int(max(track.joined_rows)))
-                self.bridges.update((bend, row + self.top) for row in between if row not in track.joined_rows)
+        for track in gutter.tracks:
+            bend, (first, last) = x + _GAP * (track.level + 1), map(int, _extent(track))
+            crossed = (row for row in range(first + 1, last) if row not in track.joined_rows)
+            self.bridges.update((bend, row + self.top) for row in crossed)
         return end + 1
 
     def _join_routes(self, component: Component) -> None:

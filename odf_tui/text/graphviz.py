@@ -10,7 +10,7 @@ from typing import Final
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.provenance.model import RowSource, TraceStep
 from odf_engine.workspace.column_lineage import ColumnGraph, ColumnRef
-from odf_tui.text.format import count_of, format_time, printable
+from odf_tui.text.format import count_of, format_zoned_time, printable
 from odf_tui.text.lineage_text import HOW_WORDS, dataset_title, source_name
 from odf_tui.text.row_trace import runs_text
 
@@ -120,7 +120,7 @@ class _TraceDrawing:
         if key not in self._known:
             self._known[key] = f"n{len(self._known)}"
             self._node(self._known[key], [place, source.state], "note")
-        label = quote([format_time(source.ingested), f"rows {runs_text(source.runs)}"])
+        label = quote([format_zoned_time(source.ingested), f"rows {runs_text(source.runs)}"])
         self.lines.append(f"  {self._known[key]} -> {name} [label={label}];")
 
     def _from(self, node: str, label: Sequence[str], name: str, edge: str) -> None:

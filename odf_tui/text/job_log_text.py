@@ -7,20 +7,21 @@ from collections.abc import Iterator
 from typing import Final
 
 from odf_engine.coordinator.protocol import Committed, Job, LogLine
+from odf_tui.text.format import format_clock, short_hash
 
 Entry = LogLine | Committed
 """A line of a job's log; a committed block is one, too."""
 
 _MAX_LINE: Final = 4000
-_HASH: Final = re.compile(r"\bf1620[0-9a-f]{56}([0-9a-f]{8})\b")
+_HASH: Final = re.compile(r"\bf1620([0-9a-f]{8})[0-9a-f]{56}\b")
 
 
 def log_display_text(entry: Entry) -> str:
     """Return the text of a line for the screen, with short hashes."""
     if isinstance(entry, Committed):
         rows = f", {_count_rows(entry)}" if entry.rows else ""
-        return f"block …{entry.block[-8:]}, {entry.event}{rows}"
-    return _HASH.sub(r"…\1", entry.text[:_MAX_LINE].rstrip("\r\n"))
+        return f"block {short_hash(entry.block)}, {entry.event}{rows}"
+    return _HASH.sub(r"\1", entry.text[:_MAX_LINE].rstrip("\r\n"))
 
 
 def format_log_line(entry: Entry) -> str:
@@ -54,8 +55,8 @@ def log_file_footer(job: Job) -> list[str]:
 
 
 def log_line_text(line: LogLine) -> str:
-    """Return a line of a log for ``odf logs``: the time of day in UTC, the level, the text."""
-    return f"{line.time[11:19]} {line.level:7} {line.text}"
+    """Return a line of a log for ``odf logs``: the time of day, the level, the text."""
+    return f"{format_clock(line.time)} {line.level:7} {line.text}"
 
 
 def log_failure_lines(job: Job) -> Iterator[str]:
@@ -64,7 +65,7 @@ def log_failure_lines(job: Job) -> Iterator[str]:
     if error is None:
         return
     where = f"{error.where}: " if error.where else ""
-    yield f"{(job.ended or '')[11:19]} {job.state.value:7} {where}{error.message}"
+    yield f"{format_clock(job.ended)} {job.state.value:7} {where}{error.message}"
     for at, line in enumerate(error.excerpt):
         yield f"{'':8} {'' if at else 'line':7} {line}"
     if error.hint:

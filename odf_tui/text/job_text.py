@@ -67,6 +67,9 @@ _RECENT_SAMPLES: Final = 5
 _STEADY_SAMPLES: Final = 8
 _MAX_RATE_CHANGE: Final = 0.4
 """Greatest relative difference between the recent and the earlier rate of a steady job."""
+_EARLY_PHASES: Final = ("prepare", "read", "merge")
+"""Phases that have a total, but whose end is not that of the job."""
+_MOST_PERCENT: Final = 99  # a running job is never complete
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _FULL, _EMPTY = "█", "▁"
 
@@ -94,11 +97,15 @@ class JobRates:
     def seconds_left(self, job: Job) -> float | None:
         """Estimate the seconds until a running job has processed its known total.
 
-        Returns None if the total is not known, or if the rate is not steady.
+        Returns None if the total is not known, if other phases of unknown duration follow, or if the rate is
+        not steady.
         """
         rates = self.rates(job.id)[-_STEADY_SAMPLES:]
         unit = progress_unit(job.progress)
-        if unit is None or len(rates) < _STEADY_SAMPLES:
+        if unit is None or len(rates) < _STEADY_SAMPLES or job.progress.phase in _EARLY_PHASES:
+            return None
+        done, total = getattr(job.progress, unit) or 0, getattr(job.progress, f"total_{unit}")
+        if done >= total:
             return None
         earlier, recent = (
             getattr(mean_rate(part), unit)
@@ -106,8 +113,7 @@ class JobRates:
         )
         if recent <= 0 or abs(earlier - recent) > _MAX_RATE_CHANGE * recent:
             return None
-        done, total = getattr(job.progress, unit) or 0, getattr(job.progress, f"total_{unit}")
-        return max(total - done, 0) / recent
+        return (total - done) / recent
 
 
 def mean_rate(rates: Sequence[Rate]) -> Rate:
@@ -131,6 +137,12 @@ def fraction_done(progress: Progress) -> float | None:
     if unit is None:
         return None
     return min(max(getattr(progress, unit) / getattr(progress, f"total_{unit}"), 0.0), 1.0)
+
+
+def percent_done(progress: Progress) -> int | None:
+    """Return the progress of a phase in percent, from 0 to 99; None if its total is not known."""
+    fraction = fraction_done(progress)
+    return None if fraction is None else min(int(fraction * 100), _MOST_PERCENT)
 
 
 def draw_bar(part: float, width: int) -> str:
@@ -648,11 +660,11 @@ def progress_text(job: Job, rates: JobRates, width: int) -> str:
         rates: the rates of all jobs.
         width: greatest width in cells. The least important parts are omitted if they do not fit.
     """
-    part = fraction_done(job.progress)
+    part, done = fraction_done(job.progress), percent_done(job.progress)
     phase = job.progress.phase or "running"
     rate = format_rate(rates.recent(job.id), progress_unit(job.progress))
     left = format_time_left(rates.seconds_left(job))
-    percent = f"{part * 100:.0f}%" if part is not None else ""
+    percent = f"{done}%" if done is not None else ""
     bar = f"{draw_bar(part, _BAR_WIDTH)} {percent}" if part is not None else ""
     amount = job_amounts(job).removeprefix(phase).removeprefix(" · ")
     for parts in (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from odf_engine.coordinator.results import PinnedBlock
-from odf_tui.text.format import format_count, printable
+from odf_tui.text.format import format_count, printable, short_hash
 
 if TYPE_CHECKING:
     from odf_engine.views.as_at import PinnedVersion
@@ -19,7 +19,7 @@ def pin_lines(pins: Sequence[PinnedBlock]) -> list[str]:
         begin = "    " if lines else "from"
         older = "" if pin.head else ", older version" if pin.in_chain else ", earlier history"
         block = f"block {pin.sequence_number} of {pin.system_time}{older}"
-        lines.append(printable(f"{begin} {pin.name}@{pin.block[-8:]}  {block}"))
+        lines.append(printable(f"{begin} {pin.name}@{short_hash(pin.block)}  {block}"))
     return lines
 
 
@@ -28,7 +28,7 @@ def pins_text(pins: Sequence[PinnedBlock], most: int | None = None) -> str:
 
     Of more than ``most`` blocks, the number of the others is shown.
     """
-    names = [f"{each.name}@{each.block[-8:]}{'' if each.head else ' (older)'}" for each in pins]
+    names = [f"{each.name}@{short_hash(each.block)}{'' if each.head else ' (older)'}" for each in pins]
     more = f" +{len(names) - most}" if most is not None and len(names) > most else ""
     return printable(f"from {', '.join(names[:most])}{more}") if names else ""
 

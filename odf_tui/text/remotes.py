@@ -16,7 +16,7 @@ from odf_tui.text.format import (
     format_count,
     format_count_short,
     format_duration,
-    format_time,
+    format_zoned_time,
 )
 
 Relation = Literal["", "equal", "ahead", "behind", "diverged", "new"]
@@ -162,7 +162,7 @@ def remote_summary(remote: Remote, now: Timestamp) -> str:
 
 def remote_text(remote: Remote) -> str:
     """Return label, relation and time of the comparison."""
-    compared = f"compared {format_time(remote.at)}" if remote.at else "m checks"
+    compared = f"compared {format_zoned_time(remote.at)}" if remote.at else "m checks"
     return f"{ellipsize_middle(remote.label, _LABEL_WIDTH)} · {relation_text(remote)} · {compared}"
 
 

@@ -14,7 +14,7 @@ from odf_engine.provenance.model import (
     RowSource,
     TraceStep,
 )
-from odf_tui.text.format import count_of, ellipsize_middle, format_count, format_time
+from odf_tui.text.format import count_of, ellipsize_middle, format_count, format_zoned_time, short_hash
 
 _MAX_RANGES: Final = 6
 _MAX_TRANSACTIONS: Final = 4
@@ -137,8 +137,8 @@ def _source_node(source: RowSource, *, repeated: bool) -> OutlineNode:
     """Return the node of a source; ``repeated``: an earlier source has the same steps."""
     place = source.place or (f"push source {source.name}" if source.name else "unknown source")
     lines = [
-        f"{rows_text(source.runs, None)} ingested at {format_time(source.ingested)}, "
-        f"block {source.block[-8:]}"
+        f"{rows_text(source.runs, None)} ingested at {format_zoned_time(source.ingested)}, "
+        f"block {short_hash(source.block)}"
     ]
     lines += [source.state] if source.state else []
     steps = ["- the same steps as above"] if repeated else [f"- {line}" for line in source.steps]
@@ -147,8 +147,8 @@ def _source_node(source: RowSource, *, repeated: bool) -> OutlineNode:
 
 def _transaction_lines(made: ProducingTransaction) -> list[str]:
     lines = [
-        f"computed by {made.engine} at {format_time(made.system_time)}, "
-        f"block {made.sequence_number} ({made.block[-8:]})"
+        f"computed by {made.engine} at {format_zoned_time(made.system_time)}, "
+        f"block {made.sequence_number} ({short_hash(made.block)})"
     ]
     for alias, query in made.query:
         name = f"{alias} = " if alias else ""

@@ -10,9 +10,8 @@ import pyarrow.types as pt
 from rich.cells import cell_len
 
 from odf_engine.data.arrow_compute import pc
-from odf_tui.text.format import NULL, printable
+from odf_tui.text.format import NULL, OPERATION_SIGNS, printable
 
-OPERATION_SIGNS: Final = {"0": ("+A", "good"), "1": ("-R", "bad"), "2": ("-C", "warn"), "3": ("+C", "warn")}
 _MAX_CELL: Final = 400
 _MAX_DIGITS: Final = 9
 _MIDNIGHT: Final = " 00:00:00"

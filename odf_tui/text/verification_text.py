@@ -7,7 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from odf_engine.coordinator.results import CheckProofResult, Origin, OriginSource, VerifyResult
-from odf_tui.text.format import count_of, format_bytes, format_count, format_time, printable
+from odf_tui.text.format import (
+    count_of,
+    format_bytes,
+    format_count,
+    format_time,
+    printable,
+    short_hash,
+    zone_label,
+)
 
 if TYPE_CHECKING:
     from odf_engine.workspace.fsck import FsckFinding, FsckReport
@@ -112,21 +120,21 @@ def _describe_origin(origin: Origin) -> Iterator[str]:
         yield f"{rows}, from"
         for source in origin.sources:
             loads = f"{count_of(source.loads, 'load')}, {count_of(source.records, 'row')}{_between(source)}"
-            yield f"  {source.kind} {source.place}: {loads}, since block {source.block[-8:]}"
+            yield f"  {source.kind} {source.place}: {loads}, since block {short_hash(source.block)}"
         return
     engine = f"{origin.engine} {origin.version or ''}".rstrip()
     yield f"{rows}, in {count_of(origin.transactions, 'transaction')} of {engine}, from"
     for each in origin.inputs:
         name = each.name or each.alias or each.id
         offset = "no rows" if each.offset is None else f"to offset {each.offset}"
-        yield f"  {name}: {offset}, block {(each.block or '')[-8:]}"
+        yield f"  {name}: {offset}, block {short_hash(each.block or '')}"
 
 
 def _between(times: Origin | OriginSource) -> str:
     first, last = format_time(times.first), format_time(times.last)
     if not first:
         return ""
-    return f" ({first})" if first == last else f" ({first} to {last})"
+    return f" ({first} {zone_label()})" if first == last else f" ({first} to {last} {zone_label()})"
 
 
 # --- Proofs ------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ class LineScroll(ScrollView, can_focus=False):
         headed: whether the first row of the window is a header.
     """
 
-    ground: ClassVar[str] = "base"
+    ground: str = "base"
     headed: ClassVar[bool] = False
     _drawing_size: Size | None = None  # the cached room, while lines are drawn
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.color import Color
@@ -41,6 +42,7 @@ class Pane(Vertical):
         super().__init__(id=id, classes=f"pane {classes}")
         self.filter = ""
         self._about = ""
+        self._others: Sequence[str] = ()
 
     def on_mount(self) -> None:
         """Show the title."""
@@ -71,10 +73,18 @@ class Pane(Vertical):
             self._about = context
         about = f" · {self._about}" if self._about else ""
         filtered = f" /{self.filter}" if self.filter else ""
-        title = Content(printable(f"{self.number} {self.label}{about}{filtered}"))
+        title = Content(
+            printable(" ─ ".join([f"{self.number} {self.label}{about}{filtered}", *self._others]))
+        )
         if title != self._border_title:
             self._border_title = title
             self._refresh_border(-1)
+
+    def set_others(self, names: Sequence[str]) -> None:
+        """Show the names of hidden panes after the title."""
+        if names != self._others:
+            self._others = names
+            self.set_context()
 
     def set_subtitle(self, text: str) -> None:
         """Show a text in the lower border."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +31,7 @@ class ColumnArrangement:
         names: the names of the columns.
         fixed: the number of columns that are frozen by default.
         choice: a saved arrangement, see :meth:`choice`.
+        hidden: the columns that are hidden by default; never all of them.
 
     Attributes:
         order: all columns, including hidden ones.
@@ -38,17 +39,24 @@ class ColumnArrangement:
         frozen: the number of columns at the start of ``order`` that do not scroll.
     """
 
-    def __init__(self, names: Sequence[str], fixed: int, choice: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        fixed: int,
+        choice: Mapping[str, Any] | None = None,
+        hidden: Collection[int] = (),
+    ) -> None:
         self._names = list(names)
         self._fixed = fixed
+        self._hidden_by_default = set(hidden) if len(set(hidden)) < len(names) else set[int]()
         self.reset()
         if choice:
             self._apply_choice(choice)
 
     def reset(self) -> None:
-        """Show all columns in their stored order."""
+        """Show the columns in their stored order, except those that are hidden by default."""
         self.order = list(range(len(self._names)))
-        self.hidden: set[int] = set()
+        self.hidden: set[int] = set(self._hidden_by_default)
         self.frozen = self._fixed
 
     def _apply_choice(self, choice: Mapping[str, Any]) -> None:
@@ -56,7 +64,8 @@ class ColumnArrangement:
         first = [at[name] for name in choice.get("order", ()) if name in at]
         # New columns are appended.
         self.order = list(dict.fromkeys([*first, *self.order]))
-        self.hidden = {at[name] for name in choice.get("hidden", ()) if name in at}
+        if "hidden" in choice:
+            self.hidden = {at[name] for name in choice["hidden"] if name in at}
         if len(self.hidden) == len(self.order):
             self.hidden = set()
         until = choice.get("frozen")
@@ -68,7 +77,7 @@ class ColumnArrangement:
         found: dict[str, Any] = {}
         if self.order != list(range(len(self._names))):
             found["order"] = [self._names[column] for column in self.order]
-        if self.hidden:
+        if self.hidden != self._hidden_by_default:
             found["hidden"] = [self._names[column] for column in self.order if column in self.hidden]
         if self.frozen != self._fixed or ("order" in found and self.frozen):
             found["frozen"] = self._names[self.order[self.frozen - 1]] if self.frozen else ""
@@ -385,7 +394,9 @@ class RowTable(ChunkedLineView):
         names = opened.columns.names
         if not stay or self._opened is None or self._opened.columns.names != names:
             self.cursor = self._left = 0
-            self.arrangement = ColumnArrangement(names, opened.columns.fixed, choice)
+            # System columns need half of a narrow window.
+            hidden = opened.columns.hidden if self.screen.has_class("-narrow") else ()
+            self.arrangement = ColumnArrangement(names, opened.columns.fixed, choice, hidden)
             self.column = self.arrangement.shown[0] if names else 0
             self._widths = [min(cell_len(name), MAX_WIDTH) for name in names]
             self._integer_digits, self._decimal_digits = [0] * len(names), [0] * len(names)

@@ -1,4 +1,4 @@
-"""The status line, and the line of key hints and notices."""
+"""The status line, which also shows notices, and the line of key hints."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from odf_tui.text.format import (
     format_bytes,
     format_count,
     format_duration,
-    format_time,
+    format_zoned_time,
     printable,
 )
-from odf_tui.text.job_text import job_amounts, job_seconds
+from odf_tui.text.job_text import job_amounts, job_seconds, percent_done
 from odf_tui.widgets.line_view import LineScroll
 
 
 @dataclass
 class Notice(Message):
-    """A message for the user, shown in the line of hints for some seconds or until the next one."""
+    """A message for the user, shown in the status line for some seconds or until the next one."""
 
     text: str
     style: str = "good"
@@ -52,9 +52,13 @@ _MASTER: Final = re.compile(r" on (\S+?),")  # the format of odf_engine.spark
 
 
 class StatusLine(LineScroll):
-    """Workspace and selected dataset at the left, jobs and worker at the right.
+    """Workspace and selected dataset at the left, jobs and worker at the right; or a notice for some seconds.
 
-    Parts differ by weight only: coloured text is not readable on the background of the bar.
+    Parts differ by weight only: coloured text is not readable on the background of the bar. A notice has the
+    background of the panes. It does not cover the key hints, which it may refer to.
+
+    Attributes:
+        notice: the text and the style of the notice; None if there is none.
     """
 
     ground = "bar"
@@ -67,6 +71,26 @@ class StatusLine(LineScroll):
         self._datasets = 0
         self._jobs: Sequence[Job] = ()
         self._worker: tuple[str, str, str] = ("◦ starting the worker…", "", "")
+        self.notice: Span | None = None
+        self._timer: Timer | None = None
+
+    def show_notice(self, text: str, style: str) -> None:
+        """Show a notice; ``style`` is good, warn or bad."""
+        self.notice, self.ground = (printable(text), style), "base"
+        if self._timer is not None:
+            self._timer.stop()
+        self._timer = self.set_timer(NOTICE_SECONDS, self.clear_notice)
+        self.refresh()
+
+    def clear_notice(self) -> None:
+        """Remove the notice."""
+        if self.notice is not None:
+            self.notice, self.ground = None, "bar"
+            self.refresh()
+
+    def on_click(self) -> None:
+        """Remove the notice."""
+        self.clear_notice()
 
     def show(self, row: DatasetRow | None, health: Health | None, datasets: int, jobs: Sequence[Job]) -> None:
         """Show the selected dataset, the number of datasets, and the running and queued jobs."""
@@ -83,7 +107,17 @@ class StatusLine(LineScroll):
         return 1
 
     def spans(self, index: int) -> Sequence[Span]:
-        """Return the line."""
+        """Return the line: the notice, and the right part if there is room."""
+        state = self.state_spans()
+        if self.notice is None:
+            return state
+        blanks = next(at for at, (text, _) in enumerate(state) if at and not text.strip())
+        right = state[blanks + 1 :]
+        room = self.size.width - 1 - sum(cell_len(text) for text, _ in [self.notice, *right])
+        return [(" ", ""), self.notice, *([(" " * room, ""), *right] if room > 1 else [])]
+
+    def state_spans(self) -> list[Span]:
+        """Return the line without a notice."""
         width = self.size.width
         worker, style, number = self._worker
         if not style and width < _SPARK_WIDTH:
@@ -119,7 +153,7 @@ class StatusLine(LineScroll):
             facts.append(count_of(row.records, "row"))
             facts.append(format_bytes(row.size))
             if row.watermark:
-                facts.append(f"watermark {format_time(row.watermark)}")
+                facts.append(f"watermark {format_zoned_time(row.watermark)}")
         facts.append(count_of(self._datasets, "dataset"))
         return [*facts, printable(_short_path(self._folder))]
 
@@ -158,7 +192,8 @@ def format_running_jobs(jobs: Sequence[Job], width: int, selected: str = "") -> 
 
 def _format_job(job: Job, now: Timestamp, queued: str, width: int, *, named: bool) -> str:
     amount = job_amounts(job).split(" · ") if job_amounts(job) else ["running"]
-    done, elapsed = _format_percent(job), _format_elapsed(job, now)
+    percent, elapsed = percent_done(job.progress), _format_elapsed(job, now)
+    done = "" if percent is None else f" {percent}%"
     fixed = cell_len(f"▸ {job.kind} {done}{elapsed}{queued}")
     name = ""
     if named:
@@ -176,19 +211,6 @@ def _format_job(job: Job, now: Timestamp, queued: str, width: int, *, named: boo
 def _format_elapsed(job: Job, now: Timestamp) -> str:
     seconds = job_seconds(job, now)
     return f" · {format_duration(seconds)}" if seconds is not None and seconds >= 1 else ""
-
-
-def _format_percent(job: Job) -> str:
-    """Return the progress of a job in percent; empty if its total is unknown."""
-    progress = job.progress
-    for done, total in (
-        (progress.rows, progress.total_rows),
-        (progress.bytes, progress.total_bytes),
-        (progress.files, progress.total_files),
-    ):
-        if done is not None and total:
-            return f" {min(100 * done // total, 100)} %"
-    return ""
 
 
 def format_worker(state: str, status: WorkerStatus | None) -> tuple[str, str]:
@@ -228,7 +250,7 @@ class FilterLine(Input):
 
 
 class KeyHints(LineScroll):
-    """Keys for the focused pane, or a notice for some seconds. A click on a hint runs its action."""
+    """Keys for the focused pane. A click on a hint runs its action."""
 
     class Chosen(Message):
         """A hint was clicked."""
@@ -240,27 +262,11 @@ class KeyHints(LineScroll):
     def __init__(self) -> None:
         super().__init__(id="hints")
         self._hints: Sequence[Hint] = ()
-        self._notice: Span | None = None
-        self._timer: Timer | None = None
 
     def show(self, hints: Sequence[Hint]) -> None:
         """Show hints, the most important first. The last two are always shown."""
         if hints != self._hints:
             self._hints = hints
-            self.refresh()
-
-    def show_notice(self, text: str, style: str) -> None:
-        """Show a notice; ``style`` is good, warn or bad."""
-        self._notice = (printable(text), style)
-        if self._timer is not None:
-            self._timer.stop()
-        self._timer = self.set_timer(NOTICE_SECONDS, self.clear)
-        self.refresh()
-
-    def clear(self) -> None:
-        """Remove the notice."""
-        if self._notice is not None:
-            self._notice = None
             self.refresh()
 
     def count(self) -> int:
@@ -269,8 +275,6 @@ class KeyHints(LineScroll):
 
     def spans(self, index: int) -> Sequence[Span]:
         """Return the line."""
-        if self._notice is not None:
-            return [(" ", ""), self._notice]
         spans: list[Span] = [(" ", "")]
         for hint in self._visible_hints():
             spans += [(hint.key, "key"), (f" {hint.word}  ", "muted")]
@@ -288,10 +292,7 @@ class KeyHints(LineScroll):
         return [*found, *last]
 
     def on_click(self, event: events.Click) -> None:
-        """Run the action of the hint under the mouse; remove a notice."""
-        if self._notice is not None:
-            self.clear()
-            return
+        """Run the action of the hint under the mouse."""
         x = event.x - 1
         for hint in self._visible_hints():
             if 0 <= x < _cells(hint) - 2:

@@ -126,7 +126,7 @@ def test_a_change_is_told_from_what_was_before(chains: Chains) -> None:
         ("+7 rows from in0 +1,200", ExecuteTransform(
             consumed[:1], new_data=c.slice(0, 6), new_watermark=day
         ), msgspec.structs.replace(made, watermark=day)),
-        (f"no rows from in0 +1,200, in1 +0, …{str(c.ids[3])[-8:]} +3, watermark → 2024-01-03",
+        (f"no rows from in0 +1,200, in1 +0, {str(c.ids[3])[:21]}… +3, watermark → 2024-01-03",
          ExecuteTransform(consumed, new_watermark=day), made),
     ]  # fmt: skip
     assert [describe_event(event, before) for _, event, before in expected] == [text for text, *_ in expected]

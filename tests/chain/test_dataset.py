@@ -240,7 +240,14 @@ def test_a_block_by_what_people_write(chains: Chains, tmp_path: Path) -> None:
     dataset = chains.made(tmp_path / "ds", days=10)
     block = dataset.block(5).hash
     text = str(block)
-    for name in (text, "F" + text[1:].upper(), base58btc_encode(bytes(block)), text[:20], text[-8:]):
+    for name in (
+        text,
+        "F" + text[1:].upper(),
+        base58btc_encode(bytes(block)),
+        text[:20],
+        text[5:13],
+        text[-8:],
+    ):
         assert dataset.find_block(name) == block
     for wrong in ("", "f1620", "f1620zz", "%", text[:-1] + ("0" if text[-1] != "0" else "1"), "12345678"):
         with pytest.raises(NotFound):

@@ -36,14 +36,21 @@ def test_list(odf: Odf) -> None:
     assert {"port-haven.air-readings", "port-haven.clinic-visits", "port-haven.stations"} <= set(listed)
     stations = listed["port-haven.stations"]
     assert list(stations) == [
-        "id", "name", "kind", "head", "blocks", "records", "size", "watermark", "last_pulled", "status",
+        "id", "name", "kind", "head", "blocks", "records", "size", "watermark", "last_pulled",
+        "last_polled", "status",
     ]  # fmt: skip
+    assert stations["last_polled"] >= stations["last_pulled"]  # the job ends after its commit
     assert stations["id"].startswith("did:odf:fed01")
     assert HASH.fullmatch(stations["head"])
     assert stations["kind"] == "Root"
     assert stations["status"] == "current"
     assert stations["watermark"] == "2024-03-06T00:00:00Z"
     assert listed["port-haven.air-readings"]["records"] == 957
+    assert "WATERMARK (UTC)   LAST CHANGE (UTC)  LAST PULL (UTC)" in odf("list").out
+    odf("config", "set", "ui.timezone", "Asia/Tokyo")
+    assert "WATERMARK (TOKYO)" in odf("list").out and "2024-03-06 09:00 " in odf("list").out
+    assert odf("list", "--json").json == list(listed.values())
+    odf("config", "set", "ui.timezone")
 
 
 def test_list_for_people(odf: Odf) -> None:

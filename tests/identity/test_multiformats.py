@@ -151,7 +151,7 @@ def test_golden_multihash():
     assert golden == Multihash.parse(HASH_BASE58) == Multihash.parse("F" + HASH_HEX.upper())
     assert golden.code == SHA3_256
     assert str(golden) == "f" + HASH_HEX
-    assert golden.abbreviated == "7137c635"
+    assert golden.abbreviated == str(golden)[5:13]
     assert base58btc_encode(bytes(golden)) == HASH_BASE58
     assert repr(golden) == f"Multihash(f{HASH_HEX})"
 

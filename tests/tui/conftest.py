@@ -29,6 +29,7 @@ from odf_tui.state.job_book import JobBook
 from odf_tui.state.model import DatasetRow, Health
 from odf_tui.state.saved_session import PaneShares
 from odf_tui.widgets.pane_frame import Pane
+from odf_tui.widgets.status_bar import StatusLine
 from odf_tui.workbench import Workbench
 from tests.tui.fake import FakeSource
 
@@ -180,14 +181,14 @@ class Driven:
         return "\n".join(line.rstrip() for line in lines) + "\n"
 
     def hint(self) -> str:
-        """The last line: hints or a notice."""
-        line = self.bench.query_one("#hints")
+        """The notice, or else the line of hints."""
+        status = self.bench.query_one(StatusLine)
+        line = self.bench.query_one("#hints") if status.notice is None else status
         return "".join(text for text, _ in line.spans(0))  # type: ignore[attr-defined]
 
     def status(self) -> str:
         """The line of status."""
-        line = self.bench.query_one("#status")
-        return "".join(text for text, _ in line.spans(0))  # type: ignore[attr-defined]
+        return "".join(text for text, _ in self.bench.query_one(StatusLine).state_spans())
 
 
 @asynccontextmanager

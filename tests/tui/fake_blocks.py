@@ -26,7 +26,7 @@ WHAT = {"AddData": "+1 000 rows, watermark → 2024-03-10", "Seed": "of a root"}
 
 def hash_of(number: int) -> str:
     """Return the hash of a generated block."""
-    return f"f1620{number:064x}"
+    return f"f1620{number:08x}{number:056x}"
 
 
 class FakeBlocks:

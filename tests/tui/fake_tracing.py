@@ -26,7 +26,7 @@ GROUP BY window(r.event_time, '1 day'), s.district
 
 def block(number: int) -> str:
     """Return the hash of a block."""
-    return f"f1620{number:064x}"
+    return f"f1620{number:08x}{number:056x}"
 
 
 def answer(request: Trace) -> TraceStep:

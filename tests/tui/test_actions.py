@@ -105,6 +105,7 @@ async def test_the_key_list_shows_valid_actions_and_runs_them() -> None:
         choices.move("last")
         await pilot.pause()
         assert "navigation: h j k l" in app.text()
+        assert "≠ a finding of the verification · § signed by the owner" in app.text()
         assert "! pane_2: alt+2 cannot be used" in app.text()
         await pilot.press("z")  # the key of an action runs it
         await until(pilot, lambda: app.result == "zoom")

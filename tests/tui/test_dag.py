@@ -88,6 +88,44 @@ def _reaches(found: Layout, cells: frozenset, first: tuple[int, int], last: tupl
     return False
 
 
+@settings(max_examples=100, deadline=None)
+@given(graphs())
+def test_the_edges_can_be_read_from_the_drawing(
+    graph: tuple[dict[str, int], list[tuple[str, str]]],
+) -> None:
+    widths, edges = graph
+    found = lay_out(widths, edges)
+    assert _read_edges(found, widths) == set(edges), "\n".join(drawn(found, widths))
+
+
+def _read_edges(found: Layout, widths: dict[str, int]) -> set[tuple[str, str]]:
+    """Return the edges that a reader finds: from each label to the right, by every way but to the left.
+
+    Only the drawn characters are used, and the positions of labels.
+    """
+    entries = {(place.x, place.y): node for node, place in found.positions.items()}
+    edges: set[tuple[str, str]] = set()
+    for source, place in found.positions.items():
+        todo, seen = [((place.x + widths[source] + 1, place.y), "r")], set()
+        while todo:
+            (x, y), heading = todo.pop()
+            if target := entries.get((x, y)):
+                edges.add((source, target))
+            if ((x, y), heading) in seen or not (0 <= x < found.width and 0 <= y < found.height):
+                continue
+            seen.add(((x, y), heading))
+            arms = _ARMS.get(found.lines[y][x], "")
+            if arms == "ud" and heading == "r":
+                arms = "r"  # a bridge: the horizontal line continues behind it
+            back = {"r": "l", "u": "d", "d": "u"}[heading]
+            if arms != "r" and back not in arms:
+                continue  # the glyph does not meet the line
+            todo += [
+                ((x + _STEPS[arm][0], y + _STEPS[arm][1]), arm) for arm in arms if arm not in ("l", back)
+            ]
+    return edges
+
+
 @settings(max_examples=60, deadline=None)
 @given(graphs(), st.integers(1, 20))
 def test_extra_cells_of_labels_are_aligned(
@@ -158,6 +196,22 @@ def test_single_datasets_are_close_together_below_the_others() -> None:
     assert drawn(lay_out(widths, [("a", "b")]), widths) == ["a ──b", "", "alone", "other"]
 
 
+def test_a_fork_does_not_join_the_line_of_another_source() -> None:
+    """The graph of the demo: clinic visits are no input of the air by day."""
+    widths = {"air": 3, "visits": 6, "day": 3, "both": 4}
+    assert drawn(lay_out(widths, [("air", "day"), ("air", "both"), ("visits", "both")]), widths) == [
+        "air ────┬───day",
+        "        ╰─╮",
+        "visits ───┴─both",
+    ]
+
+
+def test_targets_with_the_same_sources_share_a_track() -> None:
+    widths = dict.fromkeys("abxy", 1)
+    edges = [(source, target) for source in "ab" for target in "xy"]
+    assert len(drawn(lay_out(widths, edges), widths)) == 3
+
+
 def test_joins_and_lanes() -> None:
     widths = dict.fromkeys(["on.raw", "bc.raw", "on", "bc", "all", "weather", "both"], 7)
     edges = [
@@ -198,5 +252,5 @@ def test_a_graph_of_32_datasets_is_small_and_quick() -> None:
     assert found.width <= 95
     assert found.height <= 20
     with_states = lay_out({node: width + 2 for node, width in widths.items()}, edges)
-    assert with_states.width <= 101
+    assert with_states.width <= 103
     assert min(times) < 0.010

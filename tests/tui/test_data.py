@@ -513,6 +513,16 @@ def test_an_arrangement_applies_to_a_changed_schema() -> None:
     assert ColumnArrangement(["a", "b"], 2, {"frozen": ""}).frozen_columns == []
 
 
+def test_columns_that_are_hidden_by_default_are_no_choice_of_the_user() -> None:
+    found = ColumnArrangement(["a", "b", "c"], 2, None, [0, 2])
+    assert (found.shown, found.choice()) == ([1], {})
+    found.toggle(0)
+    found.toggle(2)
+    assert found.choice() == {"hidden": []}  # all columns, also in the next session
+    assert ColumnArrangement(["a", "b", "c"], 2, {"hidden": []}, [0, 2]).shown == [0, 1, 2]
+    assert ColumnArrangement(["a"], 0, None, [0]).shown == [0]
+
+
 # --- Sorting and filtering ---
 
 

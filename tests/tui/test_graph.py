@@ -25,7 +25,7 @@ from odf_tui.panes.datasets.dataset_filter import filter_graph, matches_filter, 
 from odf_tui.panes.datasets.dataset_graph import DatasetGraph, DatasetTable, GraphModel
 from odf_tui.panes.datasets.view import DatasetCard, DatasetsPane, find_card_jobs
 from odf_tui.state.job_book import JobBook, dataset_healths
-from odf_tui.state.model import DatasetRow, Health
+from odf_tui.state.model import DatasetDetail, DatasetRow, Health
 from odf_tui.widgets.status_bar import StatusLine
 from tests.tui.conftest import Driven, driven
 from tests.tui.context import Fakes
@@ -389,7 +389,7 @@ def _text(card: DatasetCard) -> str:
 def test_the_card_shows_progress_and_the_last_verification(source: FakeSource) -> None:
     row = source.rows_[0]
     card, text = _card(source, row)
-    assert "verified   2024-03-11 09:00, not up to the head" in text
+    assert "verified   2024-03-11 09:00 UTC, not up to the head" in text
     assert "now" not in text.split("\n")[2]
 
     def verify(state: JobState, **more: object) -> Job:
@@ -405,9 +405,19 @@ def test_the_card_shows_progress_and_the_last_verification(source: FakeSource) -
     assert "3 of 12 blocks · 5 blocks/s" in _text(card)
     verify(JobState.done, result=json.dumps({"valid": True, "head": row.head}))
     card, text = _card(source, row)
-    assert "verified   2024-03-11 09:00, fully" in text
+    assert "verified   2024-03-11 09:00 UTC, fully" in text
     assert "✓✓ verified" in text
     assert "now " not in text
+
+
+def test_the_card_shows_the_last_pull_and_the_last_change_apart(source: FakeSource) -> None:
+    row, book = source.rows_[0], JobBook()
+    book.load(*source.jobs())
+    jobs = find_card_jobs(book, row.id)
+    assert jobs.polled and jobs.ingest is not None and jobs.polled == jobs.ingest.ended
+    card = DatasetCard()
+    card.load(row, Health.current, DatasetDetail((("changed", "2024-03-01 07:00 UTC"),), (), ""), jobs)
+    assert "pulled     2024-03-11 09:00 UTC\nchanged    2024-03-01 07:00 UTC" in _text(card)
 
 
 # --- Many ---

@@ -52,11 +52,11 @@ async def test_the_screen_at_several_sizes(source: FakeSource) -> None:
         await drive.press("escape", "4")
         compare(drive, "80x24-jobs")
         await resize(drive, (60, 14))
-        assert "1 Datasets" not in drive.text()
+        assert "╭─ 1 Datasets" not in drive.text()
         compare(drive, "60x14-jobs")
         await drive.press("2")
         assert "2 Blocks" in drive.text()
-        assert "4 Jobs" not in drive.text()
+        assert "╭─ 4 Jobs" not in drive.text()
 
         await resize(drive, (100, 30))
         await drive.press("3", "j", "enter")

@@ -41,7 +41,7 @@ async def test_a_block_is_signed_after_a_confirmation(source: FakeSource) -> Non
         assert source.proven == {newest}
         assert explorer.host.last_notice == "signed block 11 of port-haven.air-readings"
         (line,) = [line for line in explorer.app.text().splitlines() if f"{PROOF_MARK}   11 " in line]
-        assert newest[-8:] in line
+        assert newest[5:13] in line
         assert f"{PROOF_MARK} signed by the dataset's owner" in str(explorer.pane.border_subtitle)
         async with shown(explorer.host.dialogs[-1]) as (app, _):
             assert "Sign block 11 with the private key?" in app.text()

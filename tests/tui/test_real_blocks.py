@@ -206,7 +206,7 @@ async def test_earlier_histories(workspace: Workspace, source: FakeSource, monke
         state = chain.state()
         chain.commit([SetInfo(f"after {number}")], system_time=Timestamp.now(), expected_head=state.head)
     state, real = chain.state(), WorkspaceGateway(workspace)
-    newest, oldest = (f"before-reset-{version.block[-8:]}" for _, version in real.histories(name))
+    newest, oldest = (f"before-reset-{version.block[5:13]}" for _, version in real.histories(name))
     row = replace(source.rows_[0], id=name, name="boats", blocks=state.blocks, records=state.records)
     source.rows_[:] = [row]
     for each in ("blocks", "block", "block_bytes", "histories", "find_version", "rows", "timeline"):

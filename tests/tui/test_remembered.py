@@ -90,8 +90,17 @@ class LayoutFakes:
 
     def __init__(self, source: FakeSource) -> None:
         panes = [
-            SimpleNamespace(id=name, filter="", set_filter=Mock(), set_class=Mock(), apply_theme=Mock())
-            for name in ("datasets", "blocks", "data", "jobs")
+            SimpleNamespace(
+                id=name,
+                filter="",
+                number=number,
+                label=name.title(),
+                set_filter=Mock(),
+                set_class=Mock(),
+                set_others=Mock(),
+                apply_theme=Mock(),
+            )
+            for number, name in enumerate(("datasets", "blocks", "data", "jobs"), 1)
         ]
         self.grid = SimpleNamespace(panes=panes, set_tracks=Mock())
         self.fakes = Fakes(source, widgets={PaneGrid: self.grid})
@@ -139,6 +148,23 @@ def test_a_pane_does_not_grow_without_limit_or_while_it_is_alone(source: FakeSou
     fakes.layout.shrink()
     assert "only one pane is shown" in fakes.host.last_notice
     assert fakes.layout.shares == before
+
+
+def test_hidden_panes_are_named(source: FakeSource) -> None:
+    fakes = LayoutFakes(source)
+    datasets, *_, jobs = fakes.grid.panes
+    fakes.layout.arrange()
+    datasets.set_others.assert_called_with(())
+    fakes.host.set_class(True, "-narrow")
+    fakes.layout.arrange()
+    datasets.set_others.assert_called_with(["2 Blocks", "4 Jobs"])
+    fakes.fakes.state.focus_pane("jobs")
+    fakes.fakes.state.focus_pane("datasets")
+    datasets.set_others.assert_called_with(["2 Blocks", "3 Data"])
+    fakes.fakes.state.focus_pane("jobs")
+    fakes.layout.toggle_zoom()
+    jobs.set_others.assert_called_with(["1 Datasets", "2 Blocks", "3 Data"])
+    datasets.set_others.assert_called_with(())
 
 
 def test_sizes_zoom_and_filters_are_saved_and_restored(source: FakeSource) -> None:

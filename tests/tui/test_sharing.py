@@ -102,7 +102,7 @@ def test_badges_are_short(remotes: list[Remote]) -> None:
 
 
 def test_texts_of_remotes() -> None:
-    assert remote_text(hospital()) == "hospital/visits · 3 behind · compared 2024-03-11 08:59"
+    assert remote_text(hospital()) == "hospital/visits · 3 behind · compared 2024-03-11 08:59 UTC"
     assert "2 ahead" in remote_text(backup())
     assert "diverged: 2 ahead, 3 behind" in remote_text(hospital("diverged", 2, 3))
     assert "not compared yet · m checks" in remote_text(Remote(url=BACKUP, label="backup/visits"))
@@ -533,7 +533,7 @@ async def test_remotes_on_the_screen(source: FakeSource) -> None:
         source.requests[failed.id] = Pull(dataset=row.id, url=HOSPITAL)
         source.link.tell(source.changed(failed))
         await drive.until(lambda: "press V to compare histories" in drive.hint())
-        assert "V compares histories, . retries" in drive.text()
+        await drive.until(lambda: "V compares histories, . retries" in drive.text())
         await drive.press("4", "V")
         await drive.until(lambda: source.link.submitted)
         assert source.link.submitted == [Compare(dataset=row.id, urls=[HOSPITAL])]

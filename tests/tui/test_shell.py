@@ -66,12 +66,16 @@ async def test_lists_hints_and_mouse(source: FakeSource, monkeypatch: pytest.Mon
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLORTERM", "truecolor")
     async with driven(source, SIZES[0]) as drive:
+        await drive.press("colon")
+        box, choices = drive.app.screen.query_one(".dialog"), drive.app.screen.query_one(Choices)
+        assert choices.count() > choices.size.height == box.size.height - 2  # no empty lines below the list
+        await drive.press("escape")
         await compare_sizes(drive, "palette", "colon", "=tid")
         running = source.job(JobState.running, "harbour.tides", started=None, ended=None)
         source.link.tell(
             source.changed(running), JobProgress(running.id, Progress("read", rows=4200, total_rows=9000))
         )
-        await drive.until(lambda: drive.book.active_jobs() and "46 %" in drive.status())
+        await drive.until(lambda: drive.book.active_jobs() and "46%" in drive.status())
         await compare_sizes(drive, "themes", "T", "j")
         await compare_sizes(drive, "keys", "4", "question_mark", "tab")
         await drive.press("1", "T", "j")
@@ -114,7 +118,7 @@ async def test_lists_hints_and_mouse(source: FakeSource, monkeypatch: pytest.Mon
         assert drive.graph.row.name == "port-haven.stations"
         assert drive.datasets_pane.filter == ""
         # A click runs a hint, and chooses a line of a list.
-        drive.bench.query_one(KeyHints).clear()
+        drive.bench.query_one(StatusLine).clear_notice()
         await drive.settle()
         await drive.pilot.click("#hints", offset=(drive.hint().index("? keys") + 1, 0))
         await drive.settle()
@@ -173,11 +177,11 @@ def test_running_jobs_in_few_words(monkeypatch: pytest.MonkeyPatch) -> None:
     one = job(progress=Progress(phase="read", rows=4200, total_rows=10000))
     assert (
         format_running_jobs([one], 90)
-        == "▸ pull port-haven.air-readings 42 % · read · 4 200 of 10 000 rows · 2 m 05 s"
+        == "▸ pull port-haven.air-readings 42% · read · 4 200 of 10 000 rows · 2 m 05 s"
     )
-    assert format_running_jobs([one], 40) == "▸ pull port-hav…readings 42 % · 2 m 05 s"
+    assert format_running_jobs([one], 40) == "▸ pull port-have…readings 42% · 2 m 05 s"
     assert (
-        format_running_jobs([one], 60, selected="d") == "▸ pull 42 % · read · 4 200 of 10 000 rows · 2 m 05 s"
+        format_running_jobs([one], 60, selected="d") == "▸ pull 42% · read · 4 200 of 10 000 rows · 2 m 05 s"
     )
     other = job(id="2", target="tides", started="2024-03-11T09:01:00Z")
     waits = job(id="3", state=JobState.queued, started=None)

@@ -154,7 +154,7 @@ async def resize(drive: Driven, size: tuple[int, int]) -> None:
 
 async def without_notice(drive: Driven) -> None:
     """Show hints in place of the notice."""
-    drive.bench.query_one("#hints").clear()  # type: ignore[attr-defined]
+    drive.bench.query_one("#status").clear_notice()  # type: ignore[attr-defined]
     drive.bench.show_hints()
     await drive.settle()
 

@@ -205,7 +205,7 @@ async def test_the_readings_of_a_day_and_their_files(source: FakeSource) -> None
         compare(drive, "read")  # all details of the file
         await drive.press("escape", "h", "h", "h", "a")
         assert await traced.end() == Trace(AIR, [(120, 140), (143, 143)], depth=1)
-        assert "source  block 6 · 2024-03-11 06:00 · https" in drive.text()
+        assert "source  block 6 · 2024-03-11 06:00 UTC · https" in drive.text()
         await drive.press("escape")
         assert drive.app.screen is drive.bench
 

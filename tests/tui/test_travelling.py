@@ -90,10 +90,10 @@ async def test_the_rows_follow_the_slider_along_the_blocks(source: FakeSource, d
     async with rows_shown(source, (80, 24)) as drive:
         pane = drive.data_pane
         await drive.press("at")
-        assert title(drive) == "3 Data · 300 rows" and "○" in track(drive)
+        assert title(drive) == "3 Data · 300 rows · times in UTC" and "○" in track(drive)
         assert "12 blocks with new rows" in track(drive)
         await drive.press("left")
-        assert title(drive) == "3 Data · as at 2031-03-12 03:33 · block 12 of 13 · 275 rows"
+        assert title(drive) == "3 Data · as at 2031-03-12 03:33 · block 12 of 13 · 275 rows · times in UTC"
         assert pane.window.window(0, 999).equals(window.window(0, 275))  # type: ignore[union-attr]
         assert (pane.view.cursor, pane.view.slice) == (250, 10)
         await drive.press("home")
@@ -131,7 +131,7 @@ async def test_rows_as_of_an_event_time_are_requested_when_the_slider_rests(sour
         second = await job_of(drive, 2)
         await ends(drive, second, result=state_of(31))
         await drive.until(lambda: title(drive).startswith("3 Data · as of 2024-12-"))
-        assert title(drive).endswith(" · 31 rows") and "handed" not in drive.hint()
+        assert title(drive).endswith(" · 31 rows · times in UTC") and "handed" not in drive.hint()
         await drive.pilot.press("left", "enter")
         third = await job_of(drive, 3)
         await drive.pilot.press("escape")
@@ -156,7 +156,9 @@ async def test_a_state_of_a_time(source: FakeSource) -> None:
         job = await job_of(drive)
         assert drive.source.link.submitted == [BuildProjection(AIR, ["station"], as_at=hash_of(9))]
         await ends(drive, job, result=state_of(31, "station"))
-        await drive.until(lambda: title(drive).endswith("block 9 of 10 · by station · 31 rows"))
+        await drive.until(
+            lambda: title(drive).endswith("block 9 of 10 · by station · 31 rows · times in UTC")
+        )
         await drive.pilot.press("left", "enter")
         job = await job_of(drive, 2)
         assert drive.source.link.submitted[1] == BuildProjection(AIR, ["station"], as_at=hash_of(8))
@@ -261,7 +263,7 @@ async def test_the_chosen_time_is_stored_by_dataset(source: FakeSource) -> None:
         drive.data_pane.view.go(7)
         drive.bench.context.navigator.select_dataset(STATIONS)
         await drive.settle()
-        assert title(drive) == "3 Data · 31 rows" and drive.time_panel is None
+        assert title(drive) == "3 Data · 31 rows · times in UTC" and drive.time_panel is None
         drive.bench.context.navigator.select_dataset(AIR)
         await drive.settle()
         assert title(drive).endswith("block 8 of 10 · 6 000 rows")
@@ -344,7 +346,7 @@ async def test_the_slider_in_the_workstation(source: FakeSource) -> None:
             await drive.resize(*size)
             await drive.press("at")
             await drive.press("left", "left")
-            drive.bench.query_one("#hints").clear()  # type: ignore[attr-defined]
+            drive.bench.query_one("#status").clear_notice()  # type: ignore[attr-defined]
             compare(drive, "blocks")
             await drive.press("at")
             await drive.press("left", "pageup")
@@ -357,7 +359,7 @@ async def test_the_slider_in_the_workstation(source: FakeSource) -> None:
             await ends(drive, job, result=state_of(31, "station"))
             await drive.until(lambda: "as of" in title(drive))
             await drive.settle()
-            drive.bench.query_one("#hints").clear()  # type: ignore[attr-defined]
+            drive.bench.query_one("#status").clear_notice()  # type: ignore[attr-defined]
             compare(drive, "events")
             await drive.press("t")
             assert "go there" in drive.hint()

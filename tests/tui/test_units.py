@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import get_args
 
@@ -41,6 +42,31 @@ def test_numbers_are_formatted() -> None:
     assert format.format_time("2024-03-01T00:00:00Z") == "2024-03-01"
     assert format.format_time("2024-03-01T14:02:33.120Z") == "2024-03-01 14:02"
     assert format.format_time(None) == ""
+    assert format.format_zoned_time("2024-03-01T00:00:00Z") == "2024-03-01 00:00 UTC"
+
+
+def test_times_in_a_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_zone", "_zone_label"):
+        monkeypatch.setattr(format, name, getattr(format, name))  # restored after the test
+    format.set_timezone("America/New_York")
+    assert format.zone_label() == "New York"
+    assert format.format_time("2024-03-01T05:00:00.000Z") == "2024-03-01"
+    assert format.format_time_seconds("2024-07-01T10:11:12.5Z") == "2024-07-01 06:11:12"
+    assert format.format_clock("2024-07-01T10:11:12Z") == "06:11:12"
+    assert format.format_zoned_time("2024-07-01T10:11:12Z") == "2024-07-01 06:11 New York"
+    assert format.format_time("2024-07-01") == "2024-07-01"  # not a time
+    assert format.format_summary("+3 rows, watermark → 2024-03-02, state unchanged") == (
+        "+3 rows, watermark → 2024-03-01 19:00 New York, state unchanged"
+    )
+    assert format.format_summary("licence CC0-1.0") == "licence CC0-1.0"
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        format.set_timezone("local")
+        assert format.format_zoned_time("2024-07-01T20:11:12Z") == "2024-07-02 05:11 local"
+    finally:
+        monkeypatch.delenv("TZ")
+        time.tzset()
 
 
 @given(st.text())

@@ -137,9 +137,9 @@ def test_a_lost_or_damaged_slice_is_an_error_that_names_it(dataset: Dataset, app
     second.write_bytes(b"not Parquet")
     pq.write_table(pq.read_table(third).slice(0, 0), third)
     preview = RowWindowReader(dataset)
-    with pytest.raises(NotFound, match=first.name[-8:]):
+    with pytest.raises(NotFound, match=first.name[5:13]):
         preview.window(0, 1)
-    with pytest.raises(BadData, match=second.name[-8:]):
+    with pytest.raises(BadData, match=second.name[5:13]):
         preview.window(1, 1)
     with pytest.raises(BadData, match="has 0 rows, but its block declares 1"):
         preview.window(2, 1)

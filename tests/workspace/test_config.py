@@ -66,6 +66,7 @@ def test_the_list_has_every_setting_with_its_meaning() -> None:
         ("worker.maxJobs", "many", "int"),
         ("spark.driverMemory", "lots", "match"),
         ("spark.conf", "x", "mapping"),
+        ("ui.timezone", "Mars/Base", "unknown time zone"),
     ],
 )
 def test_a_value_that_does_not_fit_is_refused(key: str, text: str, said: str) -> None:

@@ -32,7 +32,15 @@ from odf_tui.features.provenance.trace_tree import (
     TraceTree,
     TransactionNode,
 )
-from odf_tui.text.format import NULL, Span, count_of, ellipsize_middle, format_count, format_time, printable
+from odf_tui.text.format import (
+    NULL,
+    Span,
+    count_of,
+    ellipsize_middle,
+    format_count,
+    format_zoned_time,
+    printable,
+)
 from odf_tui.text.highlight import sql_spans
 from odf_tui.text.row_trace import range_text, ranges_text
 
@@ -164,7 +172,7 @@ def label(text: str) -> Span:
 def _transaction_spans(node: TransactionNode) -> list[Span]:
     made, step = node.made, node.step
     spans: list[Span] = [label("made by"), (f"block {format_count(made.sequence_number)}", "title")]
-    spans.append((f" · {format_time(made.system_time)}", ""))
+    spans.append((f" · {format_zoned_time(made.system_time)}", ""))
     if made.engine:
         spans.append((f" · {printable(made.engine)}", "muted"))
     if step.feeds:
@@ -179,7 +187,7 @@ def _source_spans(node: SourceNode, room: int) -> list[Span]:
         label("source"),
         (f"block {format_count(number)}" if number is not None else "", "title"),
     ]
-    spans.append((f"{' · ' if number is not None else ''}{format_time(source.ingested)} · ", ""))
+    spans.append((f"{' · ' if number is not None else ''}{format_zoned_time(source.ingested)} · ", ""))
     left = room - sum(len(text) for text, _ in spans)
     return [
         *spans,
@@ -279,7 +287,7 @@ def _step_lines(step: TraceStep, column: str | None) -> Lines:
     """Return a summary of a step and its queries."""
     lines: Lines = [_title("Provenance")]
     for made in step.made[:_RUNS_SHOWN]:
-        words = f"block {format_count(made.sequence_number)}, {format_time(made.system_time)}"
+        words = f"block {format_count(made.sequence_number)}, {format_zoned_time(made.system_time)}"
         lines.append([_fact("made by"), (words, "")])
     for feed in step.feeds:
         lines.append([_fact("from"), (printable(feed.name), "name"), (f" · {rows_text(feed.rows)}", "")])

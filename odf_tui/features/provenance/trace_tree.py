@@ -22,7 +22,7 @@ from odf_engine.provenance.model import (
     to_ranges,
 )
 from odf_tui.gateway.row_window import RowWindow, StoredWindow, read_part
-from odf_tui.text.format import count_of
+from odf_tui.text.format import OPERATION_SIGNS, count_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,8 +36,6 @@ _MAX_COLUMNS: Final = 12
 
 def _with_sign(value: Value) -> Value:
     """Return an operation with its sign as the text."""
-    from odf_tui.text.values import OPERATION_SIGNS
-
     sign = OPERATION_SIGNS.get(value.text or "", (value.text or "",))[0]
     return structs.replace(value, text=sign, lines=[sign])
 

@@ -21,7 +21,7 @@ from odf_tui.text.format import (
     ellipsize_middle,
     error_with_hint,
     format_count,
-    format_time,
+    format_zoned_time,
     printable,
 )
 from odf_tui.text.job_text import remote_from_comparison
@@ -530,7 +530,7 @@ def divergence_lines(
         writable: whether the remote can be pushed to.
     """
     label = printable(ellipsize_middle(remote.label, _LABEL_WIDTH))
-    compared = f", compared {format_time(remote.at)}" if remote.at else ""
+    compared = f", compared {format_zoned_time(remote.at)}" if remote.at else ""
     name: Span = (f" {printable(row.name)}", "strong")
     title: list[Span] = [name, (" and ", ""), (label, "strong"), (" have diverged", ""), (compared, "muted")]
     lines: Lines = [title, [], *_branch_lines(remote, branches), []]
@@ -583,7 +583,7 @@ def _block_spans(line: BlockSummary) -> list[Span]:
         (f"{format_count(line.sequence_number):>5}  ", "strong"),
         (f"{printable(line.event):<16} ", ""),
         (f"{amount}  ", ""),
-        (format_time(line.time), "muted"),
+        (format_zoned_time(line.time), "muted"),
     ]
 
 

@@ -36,7 +36,7 @@ from odf_tui.state.model import BlockFilter, DatasetRow, Target
 from odf_tui.text.format import count_of, error_with_hint, format_count, printable
 from odf_tui.text.job_text import job_amounts
 from odf_tui.widgets.row_table import LoadedWindow, load_window
-from odf_tui.widgets.status_bar import KeyHints
+from odf_tui.widgets.status_bar import StatusLine
 
 if TYPE_CHECKING:
     from textual.await_remove import AwaitRemove
@@ -289,7 +289,7 @@ class TimeTravelController(Controller):
         match message.command:
             case "type":
                 panel.open_line()
-                self.host.widget(KeyHints).clear()
+                self.host.widget(StatusLine).clear_notice()
                 self.host.show_hints()
             case "keep":
                 if not self._request_now():

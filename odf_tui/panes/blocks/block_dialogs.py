@@ -33,7 +33,7 @@ from odf_tui.text.format import (
     fit_width,
     format_bytes,
     format_count,
-    format_time,
+    format_zoned_time,
     printable,
     right,
 )
@@ -305,7 +305,7 @@ def transaction_lines(dataset: str, transaction: Transaction) -> tuple[Text, Map
         lines.append(
             _link_line("rows", f"{_offsets_text(transaction.rows)}, {format_bytes(transaction.size)}")
         )
-    lines.append(_fact_line("watermark", format_time(transaction.watermark) or "none yet"))
+    lines.append(_fact_line("watermark", format_zoned_time(transaction.watermark) or "none yet"))
     lines.append(_fact_line("state", _state_text(transaction)))
     if transaction.standing:
         lines.append(_fact_line("", _REASONS[transaction.standing], "warn"))

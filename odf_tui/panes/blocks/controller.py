@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 JUMPS: Final[Sequence[tuple[str, str]]] = (
     ("1204", "block number"),
-    ("4c1fa2b0", "hash: a prefix, or the last 8 characters"),
+    ("4c1fa2b0", "hash: its first characters, with or without f1620"),
     ("2021-03-12 08:00", "first block at or after a date or time (UTC)"),
     ("#1204", "block that added the row with this offset"),
 )

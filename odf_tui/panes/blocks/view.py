@@ -19,10 +19,13 @@ from odf_tui.text.format import (
     count_of,
     fit_width,
     format_count,
+    format_summary,
     format_time,
-    format_time_seconds,
+    format_zoned_time,
     printable,
     right,
+    short_hash,
+    zone_label,
 )
 from odf_tui.widgets.line_view import LineView
 from odf_tui.widgets.pane_frame import Pane
@@ -199,7 +202,8 @@ class BlocksView(LineView):
 
     def header(self) -> Sequence[Span]:
         """Return the names of the columns."""
-        return self._columns("", "block", "event", "time (UTC)", ("summary", "head"), "hash", ["head"] * 5)
+        time = f"time ({zone_label()})"
+        return self._columns("", "block", "event", time, ("summary", "head"), "hash", ["head"] * 5)
 
     def _columns(
         self,
@@ -226,7 +230,7 @@ class BlocksView(LineView):
             room -= times + 2
         if room > 0:
             cells += _summary_spans(*summary, room)
-        return [*cells, (f" {block[-8:]:>8}", styles[4])]
+        return [*cells, (f" {short_hash(block):>8}", styles[4])]
 
     def spans(self, index: int) -> Sequence[Span]:
         """Return the line of a block. A page that is not loaded, or is stale, is requested."""
@@ -245,7 +249,7 @@ class BlocksView(LineView):
             str(block.sequence_number) if block.sequence_number >= 0 else "?",
             block.event,
             format_time(block.time),
-            (printable(block.summary), "bad" if block.broken else ""),
+            (printable(format_summary(block.summary)), "bad" if block.broken else ""),
             block.hash,
             ["bad" if has_problem else "good", "bad" if has_problem else "muted", name, "muted", "muted"],
         )
@@ -358,7 +362,8 @@ class BlocksPane(Pane):
         elif block is not None and block.hash in view.proven:
             parts.append(f"{PROOF_MARK} signed by the dataset's owner")
         elif block is not None and block.time:
-            parts.append(format_time_seconds(block.time))
+            when = format_zoned_time(block.time, seconds=True)
+            parts.append(f"block {format_count(block.sequence_number)} committed {when}")
         text, room = " · ".join(parts), max(self.size.width - 4, 0)
         self.set_subtitle(text if cell_len(text) <= room else fit_width(text, room))
 

@@ -200,8 +200,11 @@ class TableStack(Pane):
             self.pop_view()
 
     def set_context(self, context: str | None = None) -> None:
-        """Set the title. The time at which the rows are shown comes first."""
+        """Set the title. The time at which the rows are shown comes first; rows have times in UTC."""
         front = self.front_view
+        opened = self._opened if front is None else front.opened
+        if context and opened is not None and opened.columns.has_times:
+            context = f"{context} · times in UTC"
         if context is not None and front is not None and front.when:
             context = f"{front.when} · {context}"
         super().set_context(context)

@@ -9,7 +9,7 @@ import msgspec
 from rich.cells import cell_len
 from textual.geometry import Size
 
-from odf_engine.coordinator.protocol import Job, Progress
+from odf_engine.coordinator.protocol import Job
 from odf_tui.panes.datasets.dataset_filter import list_kinds
 from odf_tui.state.model import UNTRUSTED, DatasetRow, Health
 from odf_tui.text import remotes
@@ -24,6 +24,7 @@ from odf_tui.text.format import (
     format_time,
     printable,
     right,
+    zone_label,
 )
 from odf_tui.text.graph_layout import (
     Edge,
@@ -34,15 +35,7 @@ from odf_tui.text.graph_layout import (
     draw_layout,
     plan_layout,
 )
-from odf_tui.text.job_text import fraction_done
-
-_MOST: Final = 99  # a running job is never complete
-
-
-def compute_percent(progress: Progress) -> int | None:
-    """Return the progress of a running job in percent, from 0 to 99; None if the total is unknown."""
-    fraction = fraction_done(progress)
-    return None if fraction is None else min(int(fraction * 100), _MOST)
+from odf_tui.text.job_text import percent_done
 
 
 def list_health_labels(health: Health, job: Job | None, rate: str = "") -> tuple[str, ...]:
@@ -56,7 +49,7 @@ def list_health_labels(health: Health, job: Job | None, rate: str = "") -> tuple
     if health is not Health.running or job is None:
         return (health.glyph,)
     glyph = health.glyph
-    done = compute_percent(job.progress)
+    done = percent_done(job.progress)
     if done is not None:
         short = (f"{glyph} {done}%", f"{done}%", glyph)
         return (f"{glyph} {done}% · {rate}", f"{done}% {rate}", *short) if rate else short
@@ -452,10 +445,11 @@ _COLUMNS: Final = (
     _Column("rows", 9, lambda row, board: row.records, right_aligned=True),
     _Column("size", 8, lambda row, board: row.size, right_aligned=True),
     _Column("blocks", 7, lambda row, board: row.blocks, right_aligned=True),
-    _Column("watermark", 16, lambda row, board: row.watermark),
-    _Column("last pull", 16, lambda row, board: row.last_pulled),
+    _Column("watermark", 17, lambda row, board: row.watermark),
+    _Column("last change", 19, lambda row, board: row.last_pulled),
     _Column("inputs", 0, lambda row, board: len(row.inputs) or None),
 )
+_TIMES: Final = ("watermark", "last change")
 SORTS: Final = tuple(column.name for column in _COLUMNS)
 """The columns that the list can be sorted by."""
 _REMOTE: Final = SORTS.index("remote")
@@ -559,7 +553,8 @@ class DatasetTable:
         for at in self._columns:
             column, width = _COLUMNS[at], self._widths[at]
             sorts = column.name == self.sort[0]
-            text = f"{column.name} {'↓' if self.sort[1] else '↑'}" if sorts else column.name
+            name = f"{column.name} ({zone_label()})" if column.name in _TIMES else column.name
+            text = f"{name} {'↓' if self.sort[1] else '↑'}" if sorts else name
             cell = right(text, width) if column.right_aligned else fit_width(text, width)
             spans += [(_GAP, "head")] * bool(at) + [(cell, "strong" if sorts else "head")]
         return spans

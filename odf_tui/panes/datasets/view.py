@@ -15,7 +15,7 @@ from odf_tui.panes.datasets.dataset_filter import depends_on_health, filter_grap
 from odf_tui.panes.datasets.dataset_graph import SORTS, DatasetGraph, DatasetTable, GraphModel
 from odf_tui.state.job_book import INGEST_KINDS, JobBook
 from odf_tui.state.model import UNTRUSTED, DatasetDetail, DatasetRow, Health
-from odf_tui.text.format import Span, count_of, ellipsize_middle, format_time, printable
+from odf_tui.text.format import Span, count_of, ellipsize_middle, format_zoned_time, printable
 from odf_tui.text.job_text import has_findings, has_intact_files, job_amounts, verified_head
 from odf_tui.text.remotes import blocks_to_pull, direction, diverged_remotes, remote_text
 from odf_tui.widgets.line_view import LineView, WrappedLines
@@ -33,11 +33,13 @@ class CardJobs(msgspec.Struct, frozen=True):
         ingest: the newest job that added data, or failed to.
         verification: the newest completed verification.
         running: the running job.
+        polled: when the newest successful pull ended, with or without new rows; empty if unknown.
     """
 
     ingest: Job | None = None
     verification: Job | None = None
     running: Job | None = None
+    polled: str = ""
 
 
 def find_card_jobs(book: JobBook, dataset: str) -> CardJobs:
@@ -47,6 +49,7 @@ def find_card_jobs(book: JobBook, dataset: str) -> CardJobs:
         next((job for job in found if job.kind in INGEST_KINDS), None),
         next((job for job in found if job.kind == "verify" and job.state is JobState.done), None),
         next((job for job in found if job.state is JobState.running), None),
+        book.last_polls().get(dataset, ""),
     )
 
 
@@ -73,7 +76,11 @@ class DatasetCard(WrappedLines):
         self.reason = ""
         if row is not None and health is not None:
             status = self._describe_status(row, health, jobs)
-            facts = [[], *(_fact_spans(name, value) for name, value in (detail.facts if detail else ()))]
+            facts = [[]]
+            for name, value in detail.facts if detail else ():
+                if name == "changed" and jobs.polled:
+                    facts.append(_fact_spans("pulled", format_zoned_time(jobs.polled)))
+                facts.append(_fact_spans(name, value))
             if row.blocks:
                 facts.insert(1, _verification_spans(row, jobs.verification))
                 facts[1:1] = _remote_lines(row)
@@ -150,7 +157,7 @@ def _remote_lines(row: DatasetRow) -> list[list[Span]]:
 def _verification_spans(row: DatasetRow, job: Job | None) -> list[Span]:
     if job is None:
         return _fact_spans("verified", "never: press v to verify", "muted")
-    when = format_time(job.ended)
+    when = format_zoned_time(job.ended)
     if has_findings(job):
         what = "invalid changelog" if has_intact_files(job) else "invalid"
         return _fact_spans("verified", f"{when}: {what}", "bad")

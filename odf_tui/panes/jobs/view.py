@@ -26,10 +26,12 @@ from odf_tui.text.format import (
     count_of,
     ellipsize_middle,
     fit_width,
+    format_clock,
     format_duration,
     printable,
     right,
     wrapped,
+    zone_label,
 )
 from odf_tui.text.job_log_text import Entry, format_log_line, log_display_text
 from odf_tui.text.job_text import (
@@ -322,7 +324,7 @@ def line_head(entry: Entry) -> list[Span]:
     """Return the time and the marker of a line."""
     if isinstance(entry, Committed):
         return [(" " * 9, ""), ("◆ ", "good")]
-    time = (f"{entry.time[11:19]} ", "muted")
+    time = (f"{format_clock(entry.time)} ", "muted")
     return [time, ("◆ ", "good") if is_commit(entry) else _SIGNS.get(entry.level, ("  ", ""))]
 
 
@@ -377,6 +379,8 @@ _KINDS: Final = {
     "compare": "look",
     "check-proof": "proof",
 }  # the column has six cells
+_OUTCOME_WIDTH: Final = 24  # cells for the result of a job, which names leave
+_MIN_NAME: Final = 16
 _MIN_GAUGES_HEIGHT: Final = 18
 """Minimum height of the pane with gauges."""
 
@@ -398,6 +402,7 @@ class JobsView(LineView):
         self.text = ""
         self.inputs: Callable[[], Mapping[str, Sequence[str]]] = dict
         self._jobs: list[Job] = []
+        self._longest_name = 0
         self._selected: str | None = None
 
     def load(self) -> None:
@@ -409,6 +414,7 @@ class JobsView(LineView):
             for job in self.book.newest_first()
             if text in f"{job.target} {job.kind} {job.state.value}".lower()
         ]
+        self._longest_name = max((cell_len(job.target) for job in self._jobs), default=0)
         ids = [job.id for job in self._jobs]
         self.cursor = ids.index(kept_id) if kept_id in ids else 0
         self._selected = ids[self.cursor] if ids else None
@@ -455,9 +461,10 @@ class JobsView(LineView):
             if width >= 56 or runs
             else ""
         )
-        if width >= 64:
-            end += (job.started or job.created)[11:16] + " "
-        name = max(min(width * (1 if runs else 2) // (4 if runs else 5), 36), 12)
+        if width >= _WIDE:
+            end += format_clock(job.started or job.created, seconds=False) + " "
+        name = width // 4 if runs else min(self._longest_name, width - 11 - len(end) - _OUTCOME_WIDTH)
+        name = max(min(name, 36), 12 if runs else _MIN_NAME)
         room = max(width - 11 - name - len(end), 0)
         words, how = self._state_text(job, room)
         return [
@@ -506,6 +513,7 @@ class JobsPane(Pane):
 
     def compose(self) -> ComposeResult:
         """Yield the problem of the worker, the list, the gauges and the log."""
+        self.set_context(f"times in {zone_label()}")
         trouble = WrappedLines(id="trouble")
         gauges = Gauges(id="gauges")
         trouble.display = gauges.display = False
@@ -552,9 +560,12 @@ class JobsPane(Pane):
     def show_log(self) -> None:
         """Show the end of the selected job's log. The log screen has all of it."""
         job = self.view.job
-        self.log_view.set(
-            self.entries(_MAX_LOG_LINES), end_lines(job, self._hidden_count()) if job is not None else ()
-        )
+        end = end_lines(job, self._hidden_count()) if job is not None else ()
+        # The list uses the room of a log that stays empty.
+        is_empty = not end and (job is None or (job.state.final and self._book.logs.get(job.id) == []))
+        if self.log_view.display == is_empty:
+            self.log_view.display = not is_empty
+        self.log_view.set(self.entries(_MAX_LOG_LINES), end)
         self.show_gauges()
 
     def show_gauges(self) -> None:
