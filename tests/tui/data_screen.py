@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from textual import on
@@ -24,7 +25,7 @@ from odf_tui.services.jobs_client import JobsClient
 from odf_tui.services.navigation import Navigator
 from odf_tui.state.app_state import AppState
 from odf_tui.text.format import error_with_hint
-from odf_tui.widgets.status_bar import KeyHints, Notice
+from odf_tui.widgets.status_bar import KeyHints, Notice, StatusLine
 from tests.tui.conftest import Driven
 from tests.tui.context import FakeStation
 from tests.tui.fake import FakeSource
@@ -66,6 +67,9 @@ class DataScreen(Screen[None], inherit_bindings=False):
 
     def compose(self) -> ComposeResult:
         yield DataPane("data")
+        status = StatusLine(Path())
+        status.display = False  # notices are recorded, see below
+        yield status
         yield KeyHints()
 
     def on_mount(self) -> None:
