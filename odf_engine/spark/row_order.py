@@ -6,12 +6,11 @@ import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import types as st
 from pyspark.sql.functions import expr
 
@@ -94,35 +93,67 @@ def sorted_batches(
 
 
 def external_sort(
-    batches: Iterator[pa.RecordBatch],
-    order: SortOrder,
-    path: Path,
-    sort: Callable[[pa.Schema], DataFrame],
-    reporter: Reporter,
+    batches: Iterator[pa.RecordBatch], order: SortOrder, path: Path
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows in order; all batches are read before the first row is yielded.
+    """Yield rows in order; all batches are read before the first row is yielded. The sort is stable.
+
+    Rows that exceed memory are stored in sorted runs, which are then merged.
 
     Args:
         batches: all with the same schema.
         order: the sort order.
-        path: Parquet file to write if the rows exceed memory.
-        sort: returns a sorted frame of the rows in that file, given the schema.
-        reporter: checked for cancellation.
+        path: path of the temporary files.
     """
-    buffered, is_complete = _buffer(batches)
-    if is_complete:
-        yield from _sort_in_memory(buffered, order)
-        return
-    schema = buffered[0].schema
-    with pq.ParquetWriter(path, schema, compression="lz4", version="2.6") as writer:
-        for batch in chain(buffered, batches):
-            reporter.raise_if_cancelled()
+    keys_only = SortOrder(order.keys)
+    runs: list[pa.Table] = []
+    is_complete = False
+    while not is_complete:
+        buffered, is_complete = _buffer(batches)
+        if is_complete and not runs:
+            yield from _sort_in_memory(buffered, order)
+        elif buffered:
+            runs.append(_store_run(_sort_in_memory(buffered, keys_only), path))
+    yield from (_drop_columns(batch, order.extra) for batch in _merge_runs(runs, order.keys))
+
+
+def _store_run(batches: Iterator[pa.RecordBatch], path: Path) -> pa.Table:
+    """Return sorted rows as a table in a file, which exists until the table is no longer used."""
+    first = next(batches)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, first.schema) as writer:
+        for batch in chain([first], batches):
             writer.write_batch(batch)
-    buffered.clear()
-    frame = sort(schema)
-    with sort_partitions(frame.sparkSession, _SORT_PARTITIONS):
-        for batch in arrow_batches(frame, reporter, progress=False)[1]:
-            yield _drop_columns(batch, order.extra)
+    stored = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    path.unlink()
+    return stored
+
+
+def _merge_runs(runs: Sequence[pa.Table], keys: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of sorted tables in order; equal rows in the order of the tables."""
+    starts = [0] * len(runs)
+    while remaining := [number for number, run in enumerate(runs) if starts[number] < run.num_rows]:
+        heads = {number: runs[number].slice(starts[number], _BATCH_ROWS) for number in remaining}
+        # No row after a head precedes the first of the last rows of the heads.
+        longer = [number for number in remaining if starts[number] + _BATCH_ROWS < runs[number].num_rows]
+        lasts = [heads[number].select(keys).slice(_BATCH_ROWS - 1) for number in longer]
+        bound = longer[_sort_indexes(pa.concat_tables(lasts), keys)[0].as_py()] if longer else None
+        if bound is not None:
+            firsts = [
+                lasts[longer.index(bound)] if number == bound else heads[number].select(keys).slice(0, 1)
+                for number in remaining
+            ]
+            order = _sort_indexes(pa.concat_tables(firsts), keys).to_pylist()
+            for index in order[order.index(remaining.index(bound)) + 1 :]:
+                del heads[remaining[index]]
+        rows = pa.concat_tables(heads.values())
+        indexes = _sort_indexes(rows, keys)
+        ends = list(accumulate(head.num_rows for head in heads.values()))
+        if bound is not None:
+            last = ends[list(heads).index(bound)] - 1
+            indexes = indexes[: pc.index(indexes, pa.scalar(last, indexes.type)).as_py() + 1]
+        counts = [pc.sum(pc.less(indexes, end)).as_py() for end in ends]
+        for number, count, before in zip(heads, counts, [0, *counts], strict=False):
+            starts[number] += count - before
+        yield from rows.take(indexes).combine_chunks().to_batches(max_chunksize=_BATCH_ROWS)
 
 
 def map_batches(frame: DataFrame, step: Step, reporter: Reporter) -> Generator[pa.RecordBatch, None, None]:
@@ -326,6 +357,14 @@ def has_nondeterministic_order(frame: DataFrame) -> bool:
     java: Any = frame._jdf
     with translate_errors():
         return _REORDERING.search(java.queryExecution().analyzed().toString()) is not None
+
+
+def keeps_order(frame: DataFrame) -> bool:
+    """Return whether a frame over a single file has its rows in the order of the file."""
+    java: Any = frame._jdf
+    with translate_errors():
+        text: str = java.queryExecution().analyzed().toString()
+    return _REORDERING.search(text) is None and text.count("Relation [") == 1
 
 
 def sort_by_all_columns(frame: DataFrame, *first: str) -> DataFrame:

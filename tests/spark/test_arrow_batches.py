@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from odf_engine.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import RejectedRow
 from odf_engine.spark.readers import read_csv
+from odf_engine.spark.row_order import SortOrder, external_sort
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -208,3 +210,25 @@ def test_without_the_inner_door_of_spark(session: SparkSession, monkeypatch: pyt
     schema, batches = arrow_batches(session.range(0, 1000, 1, 3), Reporter())
     table = pa.Table.from_batches(batches, schema)
     assert table["id"].to_pylist() == list(range(1000))
+
+
+@pytest.mark.parametrize("memory", [1, 400, 1 << 20])
+@pytest.mark.parametrize("size", [1, 7])
+def test_rows_that_exceed_memory_are_merged_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: int, size: int
+) -> None:
+    monkeypatch.setattr("odf_engine.spark.row_order._MAX_MEMORY_BYTES", memory)
+    monkeypatch.setattr("odf_engine.spark.row_order._BATCH_ROWS", size)
+    random = Random(size)
+    rows = [
+        (random.choice([None, 1.0, 2.0]), random.choice(["a", "b", None]), number) for number in range(90)
+    ]
+    table = pa.table({name: [row[at] for row in rows] for at, name in enumerate(("x", "s", "n"))})
+    for keys in (0,), (1, 0), (2,):
+        batches = iter(table.to_batches(max_chunksize=11))
+        order = SortOrder(tuple(table.column_names[at] for at in keys))
+        found = pa.Table.from_batches(external_sort(batches, order, tmp_path / "rows"), table.schema)
+        # Nulls first; rows with equal keys keep their order.
+        expected = sorted(rows, key=lambda row: [(row[at] is not None, row[at] or 0) for at in keys])
+        assert [tuple(row.values()) for row in found.to_pylist()] == expected
+    assert not list(tmp_path.iterdir())

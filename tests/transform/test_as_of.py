@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-import pyarrow as pa
 import pytest
 
 from odf_engine.data.slices import slice_schema
@@ -13,8 +12,8 @@ from odf_engine.errors import InvalidQuery, OdfError, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary, Sql, SqlQueryStep, TemporalTable
 from odf_engine.progress import Reporter
 from odf_engine.spark.plan_rewrite import POSITION
-from odf_engine.spark.streaming.as_of_join import IS_OLDEST, TIME
-from odf_engine.transform.engines.as_of_transaction import retained_versions
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.spark.streaming.as_of_join import IS_OLDEST, TIME, retained_versions
 from odf_engine.transform.engines.contract import QueryInput
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from tests.transform.deriving import DATA, Deriving
@@ -148,26 +147,25 @@ def test_what_follows_a_join_may_group(deriving: Deriving, window: bool) -> None
     assert len({hashed(deriving, each) for each in made}) == 1
 
 
-@pytest.mark.parametrize("size", [1, 2, 5, 100])
-def test_versions_that_are_still_needed(size: int) -> None:
-    random = Random(size)
-    for _ in range(8):
-        rows = sorted((random.choice("abc"), random.randrange(6), place) for place in range(30))
-        expected: list[tuple[str, int, int, bool]] = []
-        for key in "abc":
-            past = [row for row in rows if row[0] == key and row[1] <= 3]
-            expected += [(*row, len(past) > 1) for row in past[-1:]]
-            expected += [(*row, False) for row in rows if row[0] == key and row[1] > 3]
-        times = pa.array([row[1] * 1000 for row in rows]).cast(pa.timestamp("us", "UTC"))
-        batch = pa.record_batch(
-            [[row[0] for row in rows], times, [row[2] for row in rows], [False] * len(rows)],
-            names=["k0", TIME, POSITION, IS_OLDEST],
-        )
-        parts = [batch.slice(at, size) for at in range(0, len(rows), size)]
-        found = pa.Table.from_batches(retained_versions(parts, ["k0"], until=3), batch.schema)
-        columns = [found["k0"], found[TIME].cast(pa.int64()), found[POSITION], found[IS_OLDEST]]
-        got = list(zip(*(column.to_pylist() for column in columns), strict=True))
-        assert got == [(key, time * 1000, place, oldest) for key, time, place, oldest in expected]
+def test_versions_that_are_still_needed(runtime: SparkRuntime) -> None:
+    random = Random(1)
+    rows = sorted((random.choice("abc"), random.randrange(6), place) for place in range(30))
+    # Versions before the first one of this key have been dropped earlier.
+    rows += [("d", 1, 30), ("e", 5, 31)]
+    expected: list[tuple[str, int, int, bool]] = []
+    for key in "abcde":
+        past = [row for row in rows if row[0] == key and row[1] <= 3]
+        expected += [(*row, len(past) > 1 or key == "d") for row in past[-1:]]
+        expected += [(*row, False) for row in rows if row[0] == key and row[1] > 3]
+    values = ", ".join(
+        f"('{key}', timestamp_millis({time}), {place}, {key == 'd'})" for key, time, place in rows
+    )
+    names = f"k0, {TIME}, {POSITION}, {IS_OLDEST}"
+    versions = runtime.session().sql(f"SELECT * FROM VALUES {values} AS v({names})")
+    found = retained_versions(versions, ["k0"], until=3).sort("k0", TIME, POSITION)
+    got = [(*row,) for row in found.selectExpr("k0", f"unix_millis({TIME})", POSITION, IS_OLDEST).collect()]
+    assert got == expected
+    assert retained_versions(versions, ["k0"], until=None) is versions
 
 
 AS_OF = "SELECT t.event_time, r.x FROM trades t JOIN rates FOR SYSTEM_TIME AS OF t.event_time AS r"

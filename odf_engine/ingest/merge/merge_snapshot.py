@@ -33,7 +33,6 @@ from odf_engine.spark.row_order import SortOrder, Step, external_sort, map_batch
 if TYPE_CHECKING:
     from odf_engine.spark import DataFrame
 
-_CHANGES: Final = "odf_changes"
 _OP: Final = pa.int32()
 
 
@@ -116,14 +115,7 @@ def sort_changes(keyed: KeyedMerge, changes: Iterator[pa.RecordBatch]) -> Iterat
     """Return rows with operations in the order of key and operation: each -C precedes its +C."""
     inputs = keyed.inputs
     op = inputs.vocab.operation_type_column
-    path = inputs.scratch / "changes.parquet"
-
-    def sort(schema: pa.Schema) -> DataFrame:
-        columns = sql_types.columns([*keyed.keys, op])
-        changes = {_CHANGES: inputs.read(path, schema)}
-        return inputs.select({}, f"SELECT * FROM {_CHANGES} ORDER BY {columns}", changes)
-
-    return external_sort(changes, SortOrder((*keyed.keys, op)), path, sort, inputs.reporter)
+    return external_sort(changes, SortOrder((*keyed.keys, op)), inputs.scratch / "changes.arrow")
 
 
 def _find_changes(

@@ -26,6 +26,7 @@ from odf_engine.spark.plan_rewrite import (
     to_list,
 )
 from odf_engine.spark.sql_types import identifier
+from odf_engine.spark.streaming.incremental import referenced_columns
 from odf_engine.spark.streaming.stateful_query import conjuncts, has_watermark
 from odf_engine.spark.user_query import Table
 
@@ -131,6 +132,35 @@ def lookup_versions(rows: DataFrame, versions: DataFrame, keys: Sequence[str]) -
         ) WHERE side = 1
         """,
         rows=rows,
+        versions=versions,
+    )
+
+
+def is_due(until: int) -> str:
+    """Return the SQL condition of the rows that are emitted at a watermark in milliseconds."""
+    return f"{DUE} <= timestamp_millis({until}L)"
+
+
+def retained_versions(versions: DataFrame, keys: Sequence[str], until: int | None) -> DataFrame:
+    """Return the versions that rows may still need: the latest of each key at a time, and all later ones.
+
+    Args:
+        versions: all versions.
+        keys: the key columns.
+        until: that time in milliseconds; None if every version is needed.
+    """
+    if until is None:
+        return versions
+    ordered = f"OVER (PARTITION BY {', '.join(keys)} ORDER BY {TIME}, {POSITION})"
+    return _run_sql(
+        f"""
+        SELECT * EXCEPT ({IS_OLDEST}, odf_next, odf_follows),
+            {TIME} <= timestamp_millis({until}L) AND ({IS_OLDEST} OR odf_follows) AS {IS_OLDEST}
+        FROM (
+            SELECT *, lead({TIME}) {ordered} AS odf_next, lag({TIME}) {ordered} IS NOT NULL AS odf_follows
+            FROM {_VERSIONS}
+        ) WHERE coalesce(odf_next > timestamp_millis({until}L), true)
+        """,
         versions=versions,
     )
 
@@ -323,6 +353,26 @@ class AsOfQuery(PlanBuilder):
         also = "" if join.also is None else join.also.sql()
         return [f"outer {join.outer}", join.table.name, *keys, *columns, also]
 
+    def has_unique_positions(self, join: AsOfJoin) -> bool:
+        """Return whether the left rows of a join are rows of an input, each at most once."""
+        plan = join.left
+        while node_name(plan) in ("Project", "Filter", "SubqueryAlias", "ResolvedHint", "View"):
+            if self._input_name(plan) is not None:
+                return True
+            plan = plan.child()
+        return False
+
+    def used_columns(self, join: AsOfJoin) -> list[int]:
+        """Return the indexes of the columns after a join that the rest of the query reads."""
+        with translate_errors():
+            plans = [self._rest_plan, *(each.left for each in self.joins)]
+            used = {found for plan in plans for found in referenced_columns(plan)}
+            used |= {
+                found for each in self.joins if each is not join for pair in each.keys
+                for found in referenced_ids(pair[0])
+            }  # fmt: skip
+            return [index for index, column in enumerate(join.output) if column_id(column) in used]
+
     def inputs_before_join(self, join: AsOfJoin) -> set[str]:
         """Return the inputs whose rows reach a join unchanged."""
         return self._find_inputs(join.left)
@@ -338,13 +388,18 @@ class AsOfQuery(PlanBuilder):
     def _find_inputs(self, plan: Any, *, through: bool = True) -> set[str]:
         if node_name(plan) == "LocalRelation" and (index := self._join_index(plan)) is not None:
             return self._find_inputs(self.joins[index].left) if through else set()
-        if node_name(plan) == "View":
-            view = plan.desc().identifier().table().lower()
-            if found := {name for name in self.inputs if name.lower() == view}:
-                return found
+        if (name := self._input_name(plan)) is not None:
+            return {name}
         return {
             name for child in to_list(plan.children()) for name in self._find_inputs(child, through=through)
         }
+
+    def _input_name(self, plan: Any) -> str | None:
+        """Return the input whose view a plan node is; None for any other node."""
+        if node_name(plan) != "View":
+            return None
+        view = plan.desc().identifier().table().lower()
+        return next((name for name in self.inputs if name.lower() == view), None)
 
     # --- Splitting ----------------------------------------------------------------------------
 

@@ -184,16 +184,8 @@ class StateFiles:
             with pq.ParquetFile(self._unsorted) as file:
                 schema = file.schema_arrow
                 order = SortOrder(_sort_keys(schema, open_groups.keys))
-                spilled = self._unsorted.with_name("spilled.parquet")
-                rows = external_sort(
-                    file.iter_batches(),
-                    order,
-                    spilled,
-                    lambda _: self._session.read.parquet(spark_path(spilled)).sort(*order.keys),
-                    self._reporter,
-                )
+                rows = external_sort(file.iter_batches(), order, self._unsorted.with_suffix(".sorted"))
                 _write(new / f"{open_groups.name}.parquet", schema, rows)
-            spilled.unlink(missing_ok=True)
             self._unsorted.unlink()
         shutil.rmtree(self._folder, ignore_errors=True)
         new.rename(self._folder)
@@ -297,7 +289,7 @@ class IncrementalPlanner(StreamPlanner):
     @cached_property
     def _referenced(self) -> set[int]:
         """The ids of the columns that the query reads or returns."""
-        return _referenced_columns(self._plan)
+        return referenced_columns(self._plan)
 
     def result(self, frame: DataFrame) -> DataFrame:
         """Return the new rows of the query: its columns, then ``odf_batch``, or ``odf_rows`` for a grouping
@@ -644,7 +636,7 @@ class _Side(NamedTuple):
     closing: Any
 
 
-def _referenced_columns(plan: Any) -> set[int]:
+def referenced_columns(plan: Any) -> set[int]:
     """Return the ids of all columns that a plan reads or returns."""
     found = output_ids(plan)
     pending = [plan]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import reduce
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -15,6 +14,7 @@ from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import repair_correction_pairs, split_corrections
 from odf_engine.metadata.model import Checkpoint, Sql
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.spark.arrow_batches import arrow_batches, sort_partitions
 from odf_engine.spark.errors import translate_errors
 from odf_engine.spark.plan_rewrite import (
     OPERATION,
@@ -24,20 +24,21 @@ from odf_engine.spark.plan_rewrite import (
     check_repeatable,
 )
 from odf_engine.spark.readers import query_schema
-from odf_engine.spark.row_order import SortOrder, sorted_batches
+from odf_engine.spark.row_order import SortOrder, external_sort, keeps_order, map_batches, sorted_batches
 from odf_engine.spark.sql_types import arrow_schema, identifier
 from odf_engine.spark.streaming.as_of_join import (
     DUE,
     IS_ACTIVE,
-    IS_OLDEST,
     IS_VERSION_LOST,
     JOINED_VOCABULARY,
     TIME,
     AsOfJoin,
     AsOfQuery,
     add_due_time,
+    is_due,
     joined_schema,
     lookup_versions,
+    retained_versions,
     select_version_columns,
     to_versions,
 )
@@ -162,118 +163,10 @@ def as_of_fingerprint(session: SparkSession, query: PreparedAsOfQuery, inputs: S
     return "\n".join(parts)
 
 
-class PendingRows:
-    """The left rows of a join that are not due yet; they are written to a file.
-
-    Args:
-        path: path of the file.
-        schema: schema of the rows.
-        until: watermark in milliseconds; None without a watermark.
-        outer: whether rows without a version are emitted.
-
-    Attributes:
-        min_time: minimum event time of the pending rows, in milliseconds.
-        lost_versions: number of emitted rows whose version has been dropped.
-    """
-
-    def __init__(self, path: Path, schema: pa.Schema, until: int | None, *, outer: bool) -> None:
-        self._writer = pq.ParquetWriter(path, schema)
-        self._until = None if until is None else _time_scalar(until, schema.field(DUE).type)
-        self._outer = outer
-        self.min_time: int | None = None
-        self.lost_versions = 0
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        self._writer.close()
-
-    def take_due(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the due rows. The rows must be in the order of their due time."""
-        schema = self._writer.schema
-        for batch in batches:
-            count = 0
-            if self._until is not None:
-                count = pc.sum(pc.less_equal(batch.column(DUE), self._until)).as_py() or 0
-            rest = batch.slice(count)
-            if rest.num_rows:
-                min_time = pc.min(pc.cast(rest.column(TIME), pa.int64())).as_py() // 1000
-                self.min_time = min_time if self.min_time is None else min(min_time, self.min_time)
-                self._writer.write_batch(pa.record_batch(rest.select(schema.names).columns, schema=schema))
-            due = batch.slice(0, count)
-            if not self._outer:
-                due = due.filter(due.column(IS_ACTIVE))
-            if due.num_rows:
-                self.lost_versions += pc.sum(due.column(IS_VERSION_LOST)).as_py() or 0
-                yield due
-
-
-def retained_versions(
-    batches: Iterable[pa.RecordBatch], keys: Sequence[str], until: int | None
-) -> Iterator[pa.RecordBatch]:
-    """Yield the versions that rows may still need: the latest of each key at a time, and all later ones.
-
-    Args:
-        batches: versions sorted by key, event time and position.
-        keys: the key columns.
-        until: that time in milliseconds; None if every version is needed.
-    """
-    if until is None:
-        yield from batches
-        return
-    carried: pa.RecordBatch | None = None
-    for batch in batches:
-        rows = batch if carried is None else pa.concat_batches([carried, batch])
-        # Whether the last row is needed depends on the row after it.
-        yield from _filter_needed(rows, keys, until, end=False)
-        carried = _last_version(rows, keys)
-    if carried is not None:
-        yield from _filter_needed(carried, keys, until, end=True)
-
-
-def _last_version(rows: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
-    """Return the last row, marked if there were other versions of its key before it."""
-    last = rows.slice(rows.num_rows - 1)
-    if rows.num_rows < 2 or not _same_key(rows.slice(rows.num_rows - 2), keys)[0].as_py():
-        return last
-    index = last.schema.get_field_index(IS_OLDEST)
-    # Read only if the row is before the time: then all earlier ones are too.
-    return last.set_column(index, last.schema.field(index), pa.array([True], pa.bool_()))
-
-
-def _filter_needed(
-    rows: pa.RecordBatch, keys: Sequence[str], until: int, *, end: bool
-) -> Iterator[pa.RecordBatch]:
-    """Yield the needed rows, without the last one unless it is the ``end``."""
-    past = pc.less_equal(rows.column(TIME), _time_scalar(until, rows.column(TIME).type))
-    same = _same_key(rows, keys)
-    false = pa.array([False])
-    replaced = pa.concat_arrays([pc.and_(same, past[1:]), false])
-    follows = pa.concat_arrays([false, same])
-    oldest = pc.and_(past, pc.or_(rows.column(IS_OLDEST), follows))
-    index = rows.schema.get_field_index(IS_OLDEST)
-    marked = rows.set_column(index, rows.schema.field(index), oldest)
-    needed = pc.or_(pc.invert(past), pc.invert(replaced))
-    count = rows.num_rows if end else rows.num_rows - 1
-    found = marked.slice(0, count).filter(needed[:count])
-    if found.num_rows:
-        yield found
-
-
-def _same_key(rows: pa.RecordBatch, keys: Sequence[str]) -> pa.Array:
-    """Return for each row but the last whether the next one has the same key."""
-    count = rows.num_rows - 1
-    equal = [pc.equal(rows.column(key).slice(0, count), rows.column(key).slice(1, count)) for key in keys]
-    return reduce(pc.and_, equal)
-
-
-def _time_scalar(milliseconds: int, data_type: pa.DataType) -> pa.Scalar:
-    return pa.scalar(milliseconds * 1000).cast(data_type)
-
-
 _ROWS: Final = "rows.parquet"
 _VERSIONS: Final = "versions.parquet"
+_PARTITION_ROWS: Final = 1 << 19
+"""Rows in a partition of a join, which memory holds as a whole."""
 
 
 class AsOfTransaction(StatefulTransaction):
@@ -328,21 +221,28 @@ class AsOfTransaction(StatefulTransaction):
         views = self._input_frames(slices, self._as_of.inputs_after_joins())
         for join, paths in zip(self._as_of.joins, files, strict=True):
             views[join.view] = self._read(paths, joined_schema(join))
-        return [self._stateless_rows(self._as_of.track_rest(views), ready.contract)]
+        found = self._as_of.track_rest(views)
+        return [self._stateless_rows(found, ready.contract, in_order=len(batches) == 1)]
 
-    def _stateless_rows(self, found: TrackedResult, contract: OutputContract) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a stateless part after the joins, with their operations."""
+    def _stateless_rows(
+        self, found: TrackedResult, contract: OutputContract, *, in_order: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a stateless part after the joins, with their operations.
+
+        Args:
+            found: the rows.
+            contract: checks them.
+            in_order: the joined rows of each join are in one file.
+        """
         if found.ordered:
             rows = sorted_batches(
                 lambda _: (found.frame, contract.require_event_time), SortOrder(), self._reporter
             )
             return (split_corrections(batch, OPERATION) for batch in rows)
-        sorted_rows = found.frame.sort(POSITION)
-        rows = sorted_batches(
-            lambda sort: (sorted_rows if sort else found.frame, contract.require_event_time),
-            SortOrder((POSITION,)),
-            self._reporter,
-        )
+        rows = map_batches(found.frame, contract.require_event_time, self._reporter)
+        # The joined rows are stored in order.
+        if not (in_order and keeps_order(found.frame)):
+            rows = external_sort(rows, SortOrder((POSITION,)), self._scratch / "sorted.arrow")
         return repair_correction_pairs(rows, POSITION, OPERATION)
 
     def _batch_tables(self, batch: Batch, number: int) -> dict[str, DataFrame]:
@@ -354,11 +254,13 @@ class AsOfTransaction(StatefulTransaction):
     def _run_joins(self, batch: Batch, number: int) -> list[Path]:
         """Run the joins of a batch; return the files of the joined rows."""
         views = self._input_frames(batch.slices, self._as_of.joined_inputs())
+        rows = sum(pq.read_metadata(each.path).num_rows for each in batch.slices)
         changing = {self._inputs[each.input_index].alias for each in batch.slices if each.changes}
         files: list[Path] = []
         for index, join in enumerate(self._as_of.joins):
             path = self._scratch / f"joined-{number}-{index}.parquet"
-            self._run_join(index, join, views, changing, batch.watermark, path)
+            with sort_partitions(self._session, max(2, rows // _PARTITION_ROWS)):
+                self._run_join(index, join, views, changing, batch.watermark, path)
             views[join.view] = self._read([path], joined_schema(join))
             files.append(path)
         return files
@@ -383,24 +285,54 @@ class AsOfTransaction(StatefulTransaction):
         new = self._as_of.version_rows(index, views[join.table.name])
         new = to_versions(new, keys, changes=join.table.name in changing)
         versions = self._add_stored_rows(new, folder / _VERSIONS, f"versions-{index}")
-        found = self._as_of.matches_condition(index, lookup_versions(rows, versions, keys))
-        pending = PendingRows(folder / _ROWS, nullable_schema(rows), until, outer=join.outer)
-        with pq.ParquetWriter(path, arrow_schema(joined_schema(join))) as writer, pending:
-            due = pending.take_due(self._sorted(select_version_columns(found), (DUE, POSITION)))
-            for batch in repair_correction_pairs(due, POSITION, OPERATION):
-                writer.write_batch(self._number_rows(index, batch, writer.schema))
-        if pending.lost_versions:
+        with translate_errors():
+            due = rows.where("false" if until is None else is_due(until))
+            pending = rows if until is None else rows.where(f"NOT {is_due(until)}")
+        found = self._as_of.matches_condition(index, lookup_versions(due, versions, keys))
+        self._write_joined_rows(index, join, select_version_columns(found), path)
+        self._write_state(pending, (DUE, POSITION), folder / _ROWS)
+        times = pq.read_table(folder / _ROWS, columns=[TIME]).column(TIME)
+        # Pending rows will need versions at their own times.
+        if until is not None and len(times):
+            until = min(until, pc.min(pc.cast(times, pa.int64())).as_py() // 1000)
+        retained = retained_versions(versions, keys, until)
+        self._write_state(retained, (*keys, TIME, POSITION), folder / _VERSIONS)
+
+    def _write_joined_rows(self, index: int, join: AsOfJoin, found: DataFrame, path: Path) -> None:
+        """Write the rows that are due with their versions, in the order of emission."""
+        left = len(join.output) - len(join.right)
+        used = range(len(join.output))
+        order = self._total_order(found, (DUE, POSITION))
+        if self._by_row and self._as_of.has_unique_positions(join):
+            used, order = self._as_of.used_columns(join), (DUE, POSITION)
+        names = [f"l{number}" if number < left else f"r{number - left}" for number in used]
+        if not join.outer:
+            found = found.where(IS_ACTIVE)
+        if len(order) == 2:
+            found = found.select(*names, TIME, POSITION, OPERATION, DUE, IS_VERSION_LOST)
+        schema = arrow_schema(joined_schema(join))
+        # Missing columns are read as null.
+        schema = pa.schema([schema.field(number) for number in (*used, *range(-3, 0))])
+        lost = 0
+        with pq.ParquetWriter(path, schema, compression="lz4") as writer:
+            for batch in repair_correction_pairs(self._sorted(found, order), POSITION, OPERATION):
+                lost += pc.sum(batch.column(IS_VERSION_LOST)).as_py() or 0
+                numbers = self._number_rows(index, batch)
+                columns = [*map(batch.column, (*names, TIME)), numbers, batch.column(OPERATION)]
+                writer.write_batch(pa.record_batch(columns, schema=schema))
+        if lost:
             self._reporter.log(
                 f"late rows joined with the oldest version of '{join.table.name}': "
-                f"{pending.lost_versions:,} (the version at their time was dropped)",
+                f"{lost:,} (the version at their time was dropped)",
                 "warning",
             )
-        # Pending rows will need versions at their own times.
-        needed = until if pending.min_time is None or until is None else min(until, pending.min_time)
-        known = self._sorted(versions, (*keys, TIME, POSITION))
-        with pq.ParquetWriter(folder / _VERSIONS, nullable_schema(versions)) as writer:
-            for batch in retained_versions(known, keys, needed):
-                writer.write_batch(pa.record_batch(batch.columns, schema=writer.schema))
+
+    def _write_state(self, frame: DataFrame, first: Sequence[str], path: Path) -> None:
+        """Write rows of the state, sorted by some columns."""
+        schema = nullable_schema(frame)
+        with pq.ParquetWriter(path, schema) as writer:
+            for batch in self._sorted(frame, self._total_order(frame, first)):
+                writer.write_batch(pa.record_batch(batch.columns, schema=schema))
 
     def _write_checkpoint(self, ready: PreparedQuery, watermarks: Watermarks) -> Checkpoint:
         watermark = watermarks.combined([each.alias for each in self._inputs])
@@ -422,20 +354,14 @@ class AsOfTransaction(StatefulTransaction):
         moved = stored.rename(self._scratch / f"{name}-{len(list(self._scratch.iterdir()))}.parquet")
         return self._read([moved], new.schema).unionAll(new)
 
-    def _number_rows(self, index: int, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-        """Return joined rows with their position in the order of emission."""
+    def _number_rows(self, index: int, batch: pa.RecordBatch) -> pa.Array:
+        """Return the positions of joined rows in the order of emission."""
         positions = batch.column(POSITION)
         before = pa.concat_arrays([pa.array([self._last_positions[index][0]], pa.int64()), positions[:-1]])
         steps = pc.cast(pc.not_equal(positions, before), pa.int64())
         numbers = pc.add(pc.cumulative_sum(steps), self._last_positions[index][1])
         self._last_positions[index] = (positions[-1].as_py(), numbers[-1].as_py())
-        width = len(schema) - 3
-        left = [name for name in batch.schema.names if name[0] == "l"]
-        right = [name for name in batch.schema.names if name[0] == "r"]
-        columns = [batch.column(name) for name in (*left, *right)][:width]
-        return pa.record_batch(
-            [*columns, batch.column(TIME), numbers, batch.column(OPERATION)], schema=schema
-        )
+        return numbers
 
     # --- Rows as frames -----------------------------------------------------------------------
 
@@ -454,13 +380,12 @@ class AsOfTransaction(StatefulTransaction):
             return self._session.createDataFrame([], schema)
         return self._session.read.schema(schema).parquet(*map(spark_path, paths))
 
-    def _sorted(self, frame: DataFrame, first: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Return the rows sorted by some columns and then by all comparable ones."""
+    def _sorted(self, frame: DataFrame, keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Return the rows sorted by some columns."""
+        batches = arrow_batches(frame, self._reporter)[1]
+        return external_sort(batches, SortOrder(tuple(keys)), self._scratch / "sorted.arrow")
+
+    def _total_order(self, frame: DataFrame, first: Sequence[str]) -> tuple[str, ...]:
+        """Return all comparable columns, beginning with some of them."""
         flat = [field.name for field in arrow_schema(frame.schema) if not types.is_nested(field.type)]
-        keys = [*first, *(name for name in flat if name not in first)]
-        ordered = frame.sort(*keys)
-        return sorted_batches(
-            lambda sort: (ordered if sort else frame, lambda batch: batch),
-            SortOrder(tuple(keys)),
-            self._reporter,
-        )
+        return (*first, *(name for name in flat if name not in first))

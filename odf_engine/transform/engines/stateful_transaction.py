@@ -99,9 +99,7 @@ class BatchSorter:
             self._write(rows, schema, path)
             return arrow_batches(self._sorted_frame(schema, path, time), self._reporter, progress=False)[1]
         order = SortOrder(tuple(sorted(schema.names, key=lambda name: (name != BATCH, name != time))))
-        sorted_rows = external_sort(
-            rows, order, path, lambda row_schema: self._sorted_frame(row_schema, path, time), self._reporter
-        )
+        sorted_rows = external_sort(rows, order, path)
         first = next(sorted_rows, None)
         return iter(()) if first is None else chain([first], sorted_rows)
 
