@@ -58,6 +58,7 @@ class PullResult(JobResult, frozen=True):
         ahead: number of blocks which the remote does not have.
         already_ingested: number of files that the push source has already ingested; absent for 0.
         repeated: number of appended rows from files of which all rows repeat earlier rows; absent for 0.
+        late: number of late rows that the transactions of a derivative dataset dropped; absent for 0.
         rejected: number of invalid rows that were left out of the appended blocks; absent for 0.
     """
 
@@ -74,6 +75,7 @@ class PullResult(JobResult, frozen=True):
     ahead: int | UnsetType = UNSET
     already_ingested: int | UnsetType = UNSET
     repeated: int | UnsetType = UNSET
+    late: int | UnsetType = UNSET
     rejected: int | UnsetType = UNSET
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from typing import Any, Final, NamedTuple
 
@@ -74,7 +75,7 @@ class Finding(NamedTuple):
     """A reason why a dataset needs attention.
 
     Attributes:
-        state: its status, or ``ahead`` if it has blocks to push.
+        state: its status, ``ahead`` if it has blocks to push, or ``drifted`` if its manifest file differs.
         reason: why.
         hint: the command that resolves it.
     """
@@ -168,12 +169,14 @@ def status_verb() -> None:
     """Show the datasets that need attention, running jobs and the worker.
 
     Lists datasets that are stale, failed, diverged, new or running, and those that are behind a remote
-    or have blocks to push, each with the command that resolves it. Remotes are shown as last compared:
-    `odf repo status` compares them now. Exits with 0 in all of these cases.
+    or have blocks to push, each with the command that resolves it, and those that differ from their
+    manifest file. Remotes are shown as last compared: `odf repo status` compares them now. Exits with 0 in
+    all of these cases.
     """
     workspace = open_workspace()
     state = WorkspaceState.read(workspace)
     findings = state.findings()
+    findings += _find_drift(workspace, state, {row.id for row, _ in findings})
     pid = WorkerEndpoint(workspace.folder).worker_pid()
     if options_of().json:
         print_json(_status_json(workspace, state, {row.id: each for row, each in findings}, pid))
@@ -190,6 +193,27 @@ def status_verb() -> None:
         print_note("no datasets yet: odf new NAME --root prints a manifest, odf add adds it")
     jobs = state.jobs_summary() or "no jobs"
     sys.stdout.write(f"worker: {f'process {pid}, {jobs}' if pid else 'not running'}\n")
+
+
+def _find_drift(
+    workspace: Workspace, state: WorkspaceState, others: Collection[str]
+) -> list[tuple[DatasetRow, Finding]]:
+    """Return the datasets that differ from the manifest file that defines them, without some others."""
+    from odf_engine.workspace.definition_update import find_manifest_drift  # deferred: loads YAML
+
+    datasets = workspace.datasets()
+    entries = {str(each.id): each for each in datasets}
+    found: list[tuple[DatasetRow, Finding]] = []
+    for row in state.rows:
+        if row.id in others or row.id not in entries:
+            continue
+        drift = find_manifest_drift(workspace.folder, entries[row.id], datasets)
+        if drift is not None:
+            reason = drift.problem or f"{count_of(len(drift.changes), 'difference')} to its manifest"
+            found.append(
+                (row, Finding("drifted", reason, f"odf add --update {shlex.quote(str(drift.path))}"))
+            )
+    return found
 
 
 def _status_json(

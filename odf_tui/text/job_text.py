@@ -448,6 +448,8 @@ def _pull_outcome(result: PullResult) -> tuple[str, str]:
     rows = f"+{count_of(result.records, 'row')}"
     if result.repeated:
         return f"{rows}, {format_count(result.repeated)} repeat earlier rows", "warn"
+    if result.late:
+        return f"{rows}, {format_count(result.late)} late", "warn"
     if result.rejected:  # first, because lists truncate the text
         return f"{format_count(result.rejected)} rejected, {rows}", "warn"
     return (f"{rows} in {result.blocks} blocks" if result.blocks > 1 else rows), "good"
@@ -472,7 +474,8 @@ def pull_line(result: PullResult, remote: str, *, is_new: bool = False) -> str:
         )
         repeated = f", {_plain_row_count(result.repeated)} repeated" if result.repeated else ""
         rejected = f", {_plain_row_count(result.rejected)} rejected" if result.rejected else ""
-        return f"{result.name}: {new}{amount}{repeated}{rejected}{origin}{refused}"
+        late = f", {_plain_row_count(result.late)} late" if result.late else ""
+        return f"{result.name}: {new}{amount}{repeated}{rejected}{late}{origin}{refused}"
     if result.already_ingested:
         return f"{result.name}: already ingested"
     ahead = f" ({plain_block_count(result.ahead)} ahead of {remote})" if result.ahead else ""

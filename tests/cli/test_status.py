@@ -36,6 +36,17 @@ def fail_pull(workspace: Workspace, entry: DatasetEntry, message: str) -> None:
     log.close()
 
 
+def test_status_shows_manifests_that_differ(workspace: Workspace) -> None:
+    make_root(workspace, "my", slices=1)
+    assert "everything is up to date" in run(workspace, "status").out
+    (workspace.folder / "my.yaml").write_text(
+        "kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: my\n  kind: Root\n  metadata:\n"
+        "    - {kind: SetInfo, description: second, keywords: []}\n"
+    )
+    ran = run(workspace, "status")
+    assert re.split(" {2,}", ran.out.splitlines()[3])[:3] == ["drifted", "my", "1 difference to its manifest"]
+
+
 def test_status_lists_what_needs_attention_with_the_next_step(workspace: Workspace) -> None:
     assert run(workspace, "status").out.splitlines()[1] == "0 datasets"
     make_root(workspace, slices=1)

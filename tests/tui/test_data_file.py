@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from odf_engine import settings
 from odf_engine.errors import BadData, Cancelled, NotFound
 from odf_engine.ingest.read.file_inference import FileChoices, InferredFile
 from odf_engine.metadata.yaml import read_manifests
@@ -205,7 +206,7 @@ async def test_the_dialog_shows_and_corrects_a_file(tmp_path: Path) -> None:
             return app.text()
 
         text = await press("k")
-        assert "27 rows, 2 bad rows (b lists), line 4: 1 value for 3 columns" in text
+        assert "27 rows, 2 bad rows (b lists, x rejects them), line 4: 1 value for 3 columns" in text
         assert "2024-01-02" in text  # parsed
         assert "only be day first" in text
         text = await press("b", "j", "enter")
@@ -234,9 +235,10 @@ async def test_the_dialog_shows_and_corrects_a_file(tmp_path: Path) -> None:
         assert "u quote '" in await press("u")
         assert "header yes" in await press("a")  # no choices are left
         await press("j", "j", "t", "s")
+        assert "(b lists, x fails): rejected" in await press("x")
         await press("enter")
     assert isinstance(app.result, ImportedFile)
-    assert app.result.found is not None
+    assert app.result.found is not None and app.result.rejects
     assert [each.type for each in app.result.found.columns] == ["DATE", "STRING", "STRING"]
 
 
@@ -259,7 +261,8 @@ async def test_a_manifest_is_shown_and_kept(source: FakeSource, tmp_path: Path) 
     (source.folder / "a.csv").write_text(CSV)
     sample = load_sample("a.csv", source.folder, Reporter())
     found = infer_file(sample, FileChoices(), Reporter())
-    imported = ImportedFile(found, FileChoices(separator=";"))
+    imported = ImportedFile(found, FileChoices(separator=";"), rejects=True)
+    (source.folder / ".odf").mkdir(exist_ok=True)
     seen: list[FileChoices] = []
 
     def dialog(opened: DataFileDialog) -> ImportedFile:
@@ -277,3 +280,5 @@ async def test_a_manifest_is_shown_and_kept(source: FakeSource, tmp_path: Path) 
     assert [each.separator for each in seen] == [None, ";"]
     (manifest,) = source.folder.rglob("*.yaml")
     assert manifest.read_text() == manifest_text("a.csv", "a", found)
+    (name,) = settings.load_workspace(source.folder / ".odf").on_bad_rows
+    assert name == "a"

@@ -33,7 +33,7 @@ from odf_engine.coordinator.results import PullResult, VerifyResult
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.storage.scratch import remove_dead_spool
-from odf_engine.workspace.dataset_folders import read_rejects
+from odf_engine.workspace.dataset_folders import list_late_rows, read_rejects
 
 if TYPE_CHECKING:
     from odf_engine.chain.state import ChainUpdate
@@ -184,8 +184,16 @@ def _pull_result(entry: DatasetEntry, update: ChainUpdate, already_ingested: int
         records=update.records,
         already_ingested=already_ingested or msgspec.UNSET,
         repeated=update.repeated or msgspec.UNSET,
+        late=_count_late(entry, update.blocks) or msgspec.UNSET,
         rejected=_count_rejected(entry, update.blocks) or msgspec.UNSET,
     )
+
+
+def _count_late(entry: DatasetEntry, blocks: int) -> int:
+    """Return the number of late rows that the newest blocks of a derivative dataset dropped."""
+    late = list_late_rows(entry.dataset) if blocks else []
+    newest = {str(row.hash) for row in entry.dataset.list_blocks(blocks)} if late else set()
+    return sum(each.rows for each in late if each.block in newest)
 
 
 def _count_rejected(entry: DatasetEntry, blocks: int) -> int:

@@ -13,13 +13,14 @@ from odf_engine.coordinator.results import ValidateResult
 from odf_engine.errors import OdfError
 from odf_tui.features.definitions import manifest_draft
 from odf_tui.features.definitions.manifest_draft import ManifestDraft
+from odf_tui.gateway.administration import change_setting
 from odf_tui.panes.datasets.view import GraphView
 from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.services.controller import Context, Controller
 from odf_tui.services.jobs_client import LeftRunning
 from odf_tui.state.app_state import JobNews
 from odf_tui.state.model import DatasetRow, PendingEvent
-from odf_tui.text.format import Span, count_of, format_count
+from odf_tui.text.format import Span, count_of, error_with_hint, format_count
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import ConfirmDialog, DecisionDialog, PickerDialog, PromptDialog, name_check
 
@@ -131,13 +132,14 @@ class DefinitionsController(Controller):
         name = await self._ask_name(suggest_name(source, self._dataset_names())) if source else None
         if not source or not name:
             return
-        title, text, choices, answer = f"{name} from {source}", "", None, "back"
+        title, text, choices, answer, rejects = f"{name} from {source}", "", None, "back", False
         while answer == "back":
             load = partial(load_sample, source, folder)
-            imported = await self.host.ask(DataFileDialog(title, load, choices))
+            imported = await self.host.ask(DataFileDialog(title, load, choices, rejects=rejects))
             if imported is None:
                 return
             choices, problem = imported.choices, " ".join(imported.problem.split())
+            rejects = imported.rejects
             found = imported.found or example_file(source)
             text = manifest_text(source, name, found, f"Example columns: {problem}" if problem else "")
             answer = "edit"
@@ -148,7 +150,7 @@ class DefinitionsController(Controller):
         async def review() -> str:
             return await self._decide(title, manifest_lines(text), (_ADD_NEW, _OPEN_EDITOR, _DISCARD_NEW))
 
-        await self._add_draft(draft, "root", answer, review)
+        await self._add_draft(draft, "root", answer, review, rejects=rejects)
 
     def _dataset_names(self) -> list[str]:
         return [row.name for row in self.state.datasets]
@@ -164,6 +166,8 @@ class DefinitionsController(Controller):
         template: str,
         answer: str = "edit",
         review: Callable[[], Coroutine[Any, Any, str]] | None = None,
+        *,
+        rejects: bool = False,
     ) -> None:
         """Edit a new manifest until it is added, discarded or saved for later.
 
@@ -173,6 +177,7 @@ class DefinitionsController(Controller):
             answer: the first step: ``edit``, ``add``, ``unchecked``, ``discard`` or ``leave``.
             review: returns the next step if the manifest was not edited. Without it, an unedited manifest is
                 discarded.
+            rejects: whether pulls of the new datasets leave out bad rows.
         """
         line: int | None = draft.find_line("name")
         edited = False
@@ -205,9 +210,18 @@ class DefinitionsController(Controller):
                     manifest_draft.rename_after_dataset, draft.path, next(iter(names.values()))
                 )
                 await asyncio.to_thread(self.gateway.record_manifest, names, path)
+                for name in names.values() if rejects else ():
+                    await self._reject_bad_rows(name)
                 self._added(names, f" ({path.name}){_NEXT.get(template, '')}{_describe_plan(plan)}")
                 return
         await self._keep_or_discard(draft.path, discard=answer == "discard")
+
+    async def _reject_bad_rows(self, name: str) -> None:
+        try:
+            odf = self.gateway.folder / ".odf"
+            await asyncio.to_thread(change_setting, f"onBadRows.{name}", "reject", odf)
+        except OdfError as error:
+            self.host.notice(error_with_hint(error), "bad")
 
     async def _keep_or_discard(self, path: Path, *, discard: bool) -> None:
         if discard:

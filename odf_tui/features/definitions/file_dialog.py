@@ -54,12 +54,14 @@ class ImportedFile(msgspec.Struct, frozen=True):
         choices: the choices of the user.
         problem: why the file cannot be read.
         edits: whether the user edits the manifest next.
+        rejects: whether pulls leave out bad rows (setting ``onBadRows``) instead of failing.
     """
 
     found: InferredFile | None
     choices: FileChoices
     problem: str = ""
     edits: bool = False
+    rejects: bool = False
 
 
 def parsed_text(value: str | None, column: InferredColumn) -> str:
@@ -238,6 +240,7 @@ class DataFileDialog(Dialog[ImportedFile]):
         title: title of the dialog.
         load: reads the sample of the file; it may take a while.
         choices: the first choices.
+        rejects: the first choice whether bad rows are left out.
     """
 
     AUTO_FOCUS = ""
@@ -258,6 +261,7 @@ class DataFileDialog(Dialog[ImportedFile]):
         Binding("b", "list_bad_rows", "list the bad rows, and go to one", show=False),
         Binding("n", "next_bad_row(1)", "next bad row", show=False),
         Binding("N", "next_bad_row(-1)", "previous bad row", show=False),
+        Binding("x", "toggle_rejects", "pulls fail at bad rows, or leave them out", show=False),
         Binding("a", "reset", "discard all choices", show=False),
         Binding("j,down", "move('down')", show=False),
         Binding("k,up", "move('above')", show=False),
@@ -282,8 +286,11 @@ class DataFileDialog(Dialog[ImportedFile]):
         title: str,
         load: Callable[[Reporter], FileSample],
         choices: FileChoices | None = None,
+        *,
+        rejects: bool = False,
     ) -> None:
         super().__init__()
+        self._rejects = rejects
         self._title, self._load = title, load
         self._choices = choices or FileChoices()
         self._sample: FileSample | None = None
@@ -375,7 +382,7 @@ class DataFileDialog(Dialog[ImportedFile]):
         return [form, [(f" {rows}", ""), *self._bad_rows_spans(found)], *self._merge_lines(found)]
 
     def _bad_rows_spans(self, found: InferredFile) -> list[Span]:
-        """Return the number of bad rows. The setting ``onBadRows`` of the dataset is offered here."""
+        """Return the number of bad rows, and what a pull does with them."""
         if not found.bad_rows:
             return [(", no bad rows", "muted")]
         first = found.bad_rows[0]
@@ -386,7 +393,9 @@ class DataFileDialog(Dialog[ImportedFile]):
             (count, "bad"),
             (" (", "muted"),
             ("b", "key"),
-            (" lists)", "muted"),
+            (" lists, ", "muted"),
+            ("x", "key"),
+            (" rejects them)" if not self._rejects else " fails): rejected", "muted"),
             (reason, "muted"),
         ]
 
@@ -425,7 +434,7 @@ class DataFileDialog(Dialog[ImportedFile]):
     def action_accept(self, edits: bool) -> None:
         """Close with the result."""
         if self._found is not None or (edits and self._problem):
-            self.dismiss(ImportedFile(self._found, self._choices, self._problem, edits))
+            self.dismiss(ImportedFile(self._found, self._choices, self._problem, edits, self._rejects))
 
     def action_leave(self) -> None:
         """Close without a result."""
@@ -579,6 +588,11 @@ class DataFileDialog(Dialog[ImportedFile]):
 
         choices = [Choice(each, each) for each in ENCODINGS]
         self.app.push_screen(PickerDialog("Encoding", choices, typing=True), chosen)
+
+    def action_toggle_rejects(self) -> None:
+        """Leave out bad rows in pulls, or fail at them."""
+        self._rejects = not self._rejects
+        self._show()
 
     def action_reset(self) -> None:
         """Discard all choices."""
