@@ -166,7 +166,7 @@ def as_of_fingerprint(session: SparkSession, query: PreparedAsOfQuery, inputs: S
 _ROWS: Final = "rows.parquet"
 _VERSIONS: Final = "versions.parquet"
 _PARTITION_ROWS: Final = 1 << 19
-"""Rows in a partition of a join, which memory holds as a whole."""
+"""Rows in a partition of a join. Memory holds all rows of a few partitions."""
 
 
 class AsOfTransaction(StatefulTransaction):
