@@ -47,6 +47,11 @@ def escape_controls(text: str) -> str:
     return _NOT_ASCII.sub(lambda match: known.get(match[0]) or _escape(match), clean)
 
 
+def has_controls(text: str) -> bool:
+    """Return whether ``text`` has control characters that :func:`escape_controls` escapes."""
+    return _UNSAFE.search(text) is not None
+
+
 def escape_json(document: str) -> str:
     """Return a JSON document with control characters as JSON escapes; its values are unchanged."""
     return (_UNSAFE_IN_JSON if _replacements is None else _NOT_ASCII).sub(_escape_in_json, document)

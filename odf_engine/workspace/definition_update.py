@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 import msgspec
 import pyarrow as pa
@@ -431,7 +432,7 @@ def record_manifest(folder: Path, entry: DatasetEntry, path: Path) -> None:
     """
     path, folder = path.absolute(), folder.absolute()
     text = path.relative_to(folder) if path.is_relative_to(folder) else path
-    replace_text_file(entry.dataset.folder / _MANIFEST, str(text))
+    replace_text_file(entry.dataset.folder / _MANIFEST, quote_from_bytes(os.fsencode(text)))
 
 
 def find_manifest(folder: Path, entry: DatasetEntry) -> Path | None:
@@ -440,7 +441,8 @@ def find_manifest(folder: Path, entry: DatasetEntry) -> Path | None:
     It is the recorded file, or one with the name of the dataset in ``manifests`` or the workspace's folder.
     """
     with suppress(OSError, UnicodeDecodeError):
-        recorded = folder / read_small_file(entry.dataset.folder / _MANIFEST).decode()
+        stored = read_small_file(entry.dataset.folder / _MANIFEST).decode()
+        recorded = folder / os.fsdecode(unquote_to_bytes(stored))
         if recorded.is_file():
             return recorded
     name = f"{str(entry.alias).replace('/', '-')}.yaml"

@@ -47,6 +47,7 @@ from odf_tui.cli.output import (
     print_yaml,
     use_timezone,
     verb,
+    write_document,
 )
 from odf_tui.gateway.dataset_reader import RemoteReader, add_remotes, make_dataset_rows
 from odf_tui.state.job_book import JobBook, dataset_healths
@@ -70,7 +71,7 @@ def show_columns(workspace: Workspace, names: Sequence[str], *, dot: bool) -> No
     if options_of().json:
         print_json({"datasets": [_columns_json(graph, graph.datasets[each]) for each in ids]})
     elif dot:
-        data_stream().write(column_graph_to_dot(graph, ids))
+        write_document(column_graph_to_dot(graph, ids))
     elif not entries:
         print_note("no datasets yet: odf new NAME --root prints a manifest, odf add adds it")
     else:
@@ -469,7 +470,7 @@ def _print_manifest(snapshot: DatasetSnapshot) -> None:
     if options_of().json:
         print_json({"kind": "DatasetSnapshot", "version": 1, "content": to_builtins(snapshot)})
     else:
-        data_stream().write(snapshot_to_yaml(snapshot))
+        write_document(snapshot_to_yaml(snapshot))
 
 
 @verb("graph", example="odf graph --dot | dot -Tsvg > graph.svg", json=True)
@@ -509,7 +510,7 @@ def graph_verb(names: tuple[str, ...], columns: bool, dot: bool) -> None:
             }
         )
     elif dot:
-        data_stream().write(dataset_graph_to_dot(datasets, edges))
+        write_document(dataset_graph_to_dot(datasets, edges))
     else:
         for line in dataset_graph_lines(datasets, edges):
             sys.stdout.write(line + "\n")

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TextIO, TypeV
 
 import click
 
-from odf_engine.errors import NotFound, UsageError, has_surrogates
+from odf_engine.errors import NotFound, OdfError, UsageError, has_surrogates
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.terminal_text import escape_controls, escape_json, is_ascii_only, unwrap_stream
+from odf_engine.terminal_text import escape_controls, escape_json, has_controls, is_ascii_only, unwrap_stream
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -185,7 +185,10 @@ def use_timezone(workspace: Workspace) -> str:
     """Show times in the time zone of the settings. Returns its label, for the headings of tables."""
     from odf_tui.text.format import set_timezone, zone_label
 
-    set_timezone(workspace.config.ui.timezone)
+    try:
+        set_timezone(workspace.config.ui.timezone)
+    except OdfError as error:  # Reading does not require valid settings.
+        print_note(f"times are in UTC: {error}")
     return zone_label()
 
 
@@ -360,6 +363,11 @@ def check_parent_folder(file: Path) -> None:
 def data_stream() -> TextIO:
     """Return stdout for data: unchanged in a pipe or a file, escaped on a terminal."""
     return sys.stdout if sys.stdout.isatty() else unwrap_stream(sys.stdout)
+
+
+def write_document(text: str) -> None:
+    """Write a manifest or a graph to stdout: unchanged in a pipe, unless it has control characters."""
+    (sys.stdout if has_controls(text) else data_stream()).write(text)
 
 
 def clear_line() -> None:

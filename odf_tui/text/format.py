@@ -159,9 +159,8 @@ def format_summary(summary: str) -> str:
     if match is None:
         return summary
     time = f"{match[2] or '00:00'}:00"[:8]
-    return summary[: match.start(1)] + format_zoned_time(
-        f"{match[1]}T{time}Z", seconds=len(match[2] or "") > 5
-    )
+    zoned = format_zoned_time(f"{match[1]}T{time}Z", seconds=len(match[2] or "") > 5)
+    return summary[: match.start(1)] + zoned + summary[match.end() :]
 
 
 def short_hash(text: str) -> str:
@@ -291,6 +290,7 @@ ASCII: Final[dict[str, str]] = {
     **dict.fromkeys("╭╮╰╯┌┐└┘├┤┬┴┼┏┓┗┛┣┫┳┻╋", "+"),
     # Kinds and states: different meanings have different characters.
     "◇": "o", "◆": "#", "✓": "v", "✗": "x", "·": "-", "◦": ":", "▸": ">", "▾": "v", "÷": "%", "≠": "*",
+    "\N{REPLACEMENT CHARACTER}": "?",
     "∅": "_", "↯": "z", "⊘": "@", "●": "*", "○": "o", "•": "*",
     "⇣": "<", "⇡": "^",
     # Bars of charts, and scroll bars.

@@ -42,7 +42,7 @@ def check(builder: Any, first: int | None = None, last: int | None = None) -> Re
 def found(report: Report) -> list[tuple[str, str]]:
     """Kinds of findings, with the first 8 digits of the block."""
     assert report.valid == (not report.findings)
-    return [(finding.kind, finding.block[5:13]) for finding in report.findings]
+    return [(each.kind, each.block.removeprefix("f1620")[:8]) for each in report.findings]
 
 
 def kinds(report: Report) -> list[str]:
