@@ -75,6 +75,7 @@ async def test_any_size_at_any_moment(tmp_path: Path) -> None:
             await resize(drive, (200, 60))  # without scroll bars: their width changes where lines break
             await resize(drive, (120, 36))
             drive.bench.query_one(StatusLine).clear_notice()
+            await drive.settle()
             before = drive.text()
             for size in (SMALLEST, (chance.randint(20, 300), chance.randint(5, 100)), LARGEST):
                 await resize(drive, size)
