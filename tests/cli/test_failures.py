@@ -129,7 +129,7 @@ def test_interrupting_a_pull_cancels_it(trial: Path, odf: Odf) -> None:
     add(trial, "long", large(600_000))
     head = head_of(trial, "long")
     process = start_pull(trial, "long")
-    wait_for_phase(odf, "long", {"write"})
+    wait_for_phase(odf, "long", {"merge", "sort", "write"})
     process.send_signal(signal.SIGINT)
     began = time.monotonic()
     out, _ = process.communicate(timeout=120)

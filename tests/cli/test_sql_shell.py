@@ -69,6 +69,7 @@ def test_a_terminal_session(workspace: Workspace) -> None:
 
 def say(terminal: int, text: str, until: str) -> str:
     """Type a text; return what the terminal shows until the expected text."""
+    time.sleep(0.3)  # a signal before the line editor is ready interrupts nothing
     os.write(terminal, text.encode())
     shown, deadline = "", time.monotonic() + 60
     while until not in shown.removeprefix(text):
