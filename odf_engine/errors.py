@@ -207,3 +207,15 @@ class StateUnusable(Unsupported):
     """
 
     lacks_values = False
+
+
+class WriteConditionFailed(Conflict):
+    """A conditional write found another version than expected."""
+
+
+class ObjectUnchanged(OdfError):
+    """A conditional read found the known version."""
+
+
+class ConditionalWriteUnsupported(Unsupported):
+    """The service of a bucket does not implement conditional writes."""

@@ -15,7 +15,7 @@ def is_process_running(pid: int) -> bool:
     """Return whether a process with this id exists, also if another user owns it."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True

@@ -16,7 +16,7 @@ from odf_engine.errors import ChainRuleViolated, OdfError, disk_hint
 from odf_engine.terminal_text import escape_standard_streams, use_ascii
 
 if TYPE_CHECKING:
-    from odf_engine.settings import UiConfig
+    from odf_engine.config import UiConfig
     from odf_tui.gateway.protocol import Gateway, WorkerLink
     from odf_tui.state.app_state import EarlyReads
 

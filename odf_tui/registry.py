@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from odf_tui.features.dataset_diff import DatasetDiffController
     from odf_tui.features.definitions.controller import DefinitionsController
     from odf_tui.features.export import ExportController
+    from odf_tui.features.flows import FlowsController
     from odf_tui.features.help_topics import HelpTopicsController
     from odf_tui.features.job_options import JobOptionsController
     from odf_tui.features.menus import MenuController
@@ -96,6 +97,12 @@ def _export(context: Context) -> ExportController:
     from odf_tui.features.export import ExportController
 
     return ExportController(context)
+
+
+def _flows(context: Context) -> FlowsController:
+    from odf_tui.features.flows import FlowsController
+
+    return FlowsController(context)
 
 
 def _help_topics(context: Context) -> HelpTopicsController:
@@ -354,6 +361,7 @@ FEATURES: Final = (  # without an annotation, so that pyright checks the methods
     Feature(_statistics, {"statistics": lambda c: c.show_statistics()}),
     Feature(_copy_command, {"copy_command": lambda c: c.copy()}),
     Feature(_help_topics, {"help_topics": lambda c: c.show_topics()}),
+    Feature(_flows, {"flows": lambda c: c.show_flows()}),
     Feature(_export, {"export": lambda c: c.export_rows()}),
     Feature(
         _time_travel,
@@ -376,6 +384,7 @@ FEATURES: Final = (  # without an annotation, so that pyright checks the methods
             "pull_options": lambda c: c.pull(),
             "ingest": lambda c: c.ingest(),
             "verify_options": lambda c: c.verify(),
+            "compact": lambda c: c.compact(),
         },
     ),
     Feature(

@@ -13,10 +13,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from odf_engine.spark.runtime.session import SparkRuntime
 
-# A Java process of a test ends before the second compiler pays.
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+# A Java process of a test ends before the second compiler pays. Without it, the code cache would have 48 MB,
+# and Java 17 would remove compiled methods and compile them again: a tenth of the processor time.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m")
 # Workers of tests use a class-data archive but record none: see `pytest_sessionstart`.
 os.environ.setdefault("ODF_SPARK_ARCHIVE", "read")
 # Hundreds of commands are started: each would compile the program anew.
@@ -106,18 +109,40 @@ def shared() -> Path:
     return folder
 
 
+_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+_GENERATED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+
+
 @pytest.fixture(scope="session")
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkRuntime]:
-    """Spark, started once in each process of tests, on two cores with little memory."""
+    """Spark, started once in each process of tests, on two cores with little memory.
+
+    It interprets expressions: to compile a class for each query of a few rows takes a fifth of the processor
+    time. Spark in workers, and in tests with the fixture `generated_code`, compiles them, as for users.
+    """
     from odf_engine.spark.runtime.session import SparkRuntime
     from odf_engine.spark.runtime.spark_conf import SparkOptions
 
     folder = tmp_path_factory.mktemp("spark")
     spark = SparkRuntime(
-        SparkOptions(master="local[2]", driver_memory="768m"),
+        SparkOptions(master="local[2]", driver_memory="768m", conf=_INTERPRETED),
         folder / "spark.log",
         folder / "cache",
     )
     spark.start()
     yield spark
     spark.stop()
+
+
+@pytest.fixture
+def generated_code(runtime: SparkRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluate the queries of a test with compiled classes, as users do."""
+    open_session = runtime.session
+
+    def session() -> SparkSession:
+        opened = open_session()
+        for name, value in _GENERATED.items():
+            opened.conf.set(name, value)
+        return opened
+
+    monkeypatch.setattr(runtime, "session", session)

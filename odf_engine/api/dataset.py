@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from odf_engine.api.jobs import JobRunner
 from odf_engine.api.rows import Rows
-from odf_engine.coordinator.protocol import BuildProjection, Ingest, Pull, Push, Trace, Verify
-from odf_engine.coordinator.results import PullResult, PushResult, VerifyResult
+from odf_engine.coordinator.protocol import BuildProjection, Compact, Ingest, Pull, Push, Trace, Verify
+from odf_engine.coordinator.results import CompactResult, PullResult, PushResult, VerifyResult
 from odf_engine.errors import UsageError
 from odf_engine.html_text import fields_html, text_html
 from odf_engine.metadata.timestamp import parse_user_time
@@ -92,6 +92,17 @@ class Dataset:
 
         return snapshot_to_yaml(read_definition(self._entry, self._workspace.datasets()))
 
+    @property
+    def column_descriptions(self) -> dict[str, str]:
+        """Descriptions of its columns by name, from ODF schemas and from comments in DDL.
+
+        >>> workspace["city.population"].column_descriptions
+        {}
+        """
+        from odf_engine.chain.schema_evolution import column_descriptions  # deferred, as above
+
+        return column_descriptions(self._entry.dataset.state())
+
     def blocks(self) -> Sequence[StoredBlock]:
         """Return the blocks of its metadata chain, oldest first.
 
@@ -105,6 +116,28 @@ class Dataset:
         2 SetDataSchema
         """
         return list(self._entry.dataset.blocks(newest_first=False))
+
+    def checks(self) -> list[dict[str, Any]]:
+        """Return the stored results of checks, oldest block first: ``block``, ``signed``, ``results``, ….
+
+        Raises:
+            BadData: a report is damaged.
+
+        >>> workspace["city.population"].checks()
+        []
+        """
+        from odf_engine.checks.reports import read_report, report_json  # deferred, as above
+
+        dataset = self._entry.dataset
+        found = (
+            (each, read_report(dataset.folder, self._entry.id, each.physical_hash))
+            for each in dataset.slices()
+        )
+        return [
+            {"block": each.sequence_number, **report_json(stored)}
+            for each, stored in found
+            if stored is not None
+        ]
 
     def __iter__(self) -> Iterator[StoredBlock]:
         """Yield the blocks, newest first.
@@ -216,6 +249,7 @@ class Dataset:
         event_time: Moment | None = None,
         force: bool = False,
         idempotency_key: str | None = None,
+        attach: str | Path | Sequence[str | Path] = (),
     ) -> PullResult:
         """Add rows to a push source.
 
@@ -228,6 +262,8 @@ class Dataset:
             force: add the rows even if the source has already ingested the same data.
             idempotency_key: identifies the data, instead of their contents. Data with the key of an earlier
                 call are not added.
+            attach: files, or folders of files, to store as linked objects. Columns with links may have their
+                names instead of their hashes.
 
         Raises:
             BadData: a value does not fit the schema; nothing was committed of this file.
@@ -240,7 +276,13 @@ class Dataset:
         """
         moment = None if event_time is None else instant_text(event_time)
         request = Ingest(
-            self.id, [], source=source, event_time=moment, force=force, idempotency_key=idempotency_key
+            self.id,
+            [],
+            source=source,
+            event_time=moment,
+            force=force,
+            idempotency_key=idempotency_key,
+            attach=[str(path.expanduser().resolve()) for path in _paths_of(attach) or ()],
         )
         paths = _paths_of(data)
         if paths is not None:
@@ -263,6 +305,21 @@ class Dataset:
         'updated'
         """
         return self._runner.run(Push(self.id, url, force=force), self.name)
+
+    def compact(self, *, dry_run: bool = False) -> CompactResult:
+        """Merge adjacent small slices of a root dataset; rows, offsets and times do not change.
+
+        Args:
+            dry_run: only return what would be merged.
+
+        Raises:
+            Unsupported: it is a derivative dataset.
+            Conflict: the dataset has changed in the meantime.
+
+        >>> workspace["city.population"].compact(dry_run=True).status  # it has one slice
+        'unchanged'
+        """
+        return self._runner.run(Compact(self.id, dry_run=dry_run), self.name)
 
     def verify(self, *, integrity: bool = False) -> VerifyResult:
         """Verify the chain, slices and hashes, and replay the transactions.

@@ -240,7 +240,7 @@ def _in_thread(work: Callable[[], T], cancel: Callable[[], object], tick: Callab
 
 def _cancel_job(folder: Path, jobs: list[str]) -> None:
     async def cancel() -> None:
-        client = await Client.connect(folder)
+        client = await Client.connect(folder, warm=False)
         try:
             for job in jobs:
                 await client.cancel(job)

@@ -8,14 +8,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from odf_engine.api.dataset import SUMMARY_COLUMNS, Dataset, Moment, Version, instant_text, version_text
 from odf_engine.api.jobs import JobRunner
 from odf_engine.api.rows import Rows
 from odf_engine.coordinator.client import Client
 from odf_engine.coordinator.protocol import Query
-from odf_engine.errors import NotFound, OdfError
+from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.html_text import table_html
 from odf_engine.views.scan import Scan
 from odf_engine.workspace.workspace import Workspace as EngineWorkspace
@@ -179,17 +179,22 @@ class Workspace:
         as_at: Version | None = None,
         as_of: Moment | None = None,
         limit: int | None = 1_000_000,
+        engine: Literal["spark", "datafusion"] | None = None,
     ) -> Rows:
-        """Run a Spark SQL query over the datasets of the workspace, by their names.
+        """Run a SQL query over the datasets of the workspace, by their names.
 
         Args:
             query: the query.
             as_at: a system time: all datasets as at that time.
             as_of: an event time: only the events up to it.
             limit: maximum number of rows; None for all.
+            engine: the engine, and its SQL dialect; DataFusion does not start Spark. By default the
+                setting ``sql.engine``, which is Spark.
 
         Raises:
             InvalidQuery: the error has the position in the query.
+            UsageError: an unknown engine.
+            Unsupported: DataFusion is not installed.
 
         >>> workspace.sql("SELECT city, max(population) AS n FROM city.population GROUP BY city ORDER BY n")
         result: 2 rows
@@ -197,8 +202,12 @@ class Workspace:
         Oslo  710000
         Rome  2800000
         """
+        chosen = engine or self._workspace.config.sql.engine
+        if chosen not in ("spark", "datafusion"):
+            raise UsageError(f"unknown engine '{chosen}' for queries", hint="use spark or datafusion")
         request = Query(
             sql=query,
+            engine=chosen,
             limit=limit,
             as_at=None if as_at is None else version_text(as_at),
             as_of=None if as_of is None else instant_text(as_of),
@@ -268,7 +277,7 @@ class Watch:
 
     async def _follow(self) -> None:
         try:
-            client = await Client.connect(self._folder)
+            client = await Client.connect(self._folder, warm=False)
         except OdfError as error:
             self._error = error
             self._connected.set()

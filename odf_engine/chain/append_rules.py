@@ -12,13 +12,14 @@ from typing import Any, Final
 from msgspec.structs import astuple
 
 from odf_engine.chain.normal_form import find_duplicate, normal_form_problem
-from odf_engine.chain.schema_evolution import find_breaking_change, read_schema, same_schema
+from odf_engine.chain.schema_evolution import find_breaking_change, read_declaration, same_declaration
 from odf_engine.chain.state import (
     ChainState,
     apply_block,
     contains_opaque,
     find_unstorable,
     next_block,
+    parse_column_names,
     resolve_vocabulary,
 )
 from odf_engine.errors import ChainRuleViolated, InvalidIdentity, InvalidSchema, MalformedBlock, NoOpEvent
@@ -320,9 +321,7 @@ def check_vocabulary_fixed(state: ChainState, block: MetadataBlock, event: SetVo
     if state.slices:
         problem = "system columns cannot be renamed: the dataset has rows"
     else:
-        columns = (
-            _ignore_invalid_schema(lambda: read_schema(state.schema or b"").names) if state.schema else None
-        )
+        columns = parse_column_names(state.schema, state.odf_schema)
         missing = [name for name in astuple(vocabulary) if columns is not None and name not in columns]
         if not missing:
             return
@@ -335,30 +334,25 @@ def check_vocabulary_fixed(state: ChainState, block: MetadataBlock, event: SetVo
 
 def check_schema_present(state: ChainState, block: MetadataBlock, event: SetDataSchema) -> None:
     """SetDataSchema has a valid schema."""
-    if event.schema is None:
-        if event.odf_schema is None:
-            raise rule_violation(block, "schema-given", "SetDataSchema has no schema")
+    if contains_opaque(event):
         return
     try:
-        read_schema(event.schema)
+        schema = read_declaration(event)
     except InvalidSchema as error:
         raise rule_violation(block, "schema-given", f"the schema cannot be read: {error.message}") from error
+    if schema is None:
+        raise rule_violation(block, "schema-given", "SetDataSchema has no schema")
 
 
 def check_schema_differs(state: ChainState, block: MetadataBlock, event: SetDataSchema) -> None:
-    """A new schema differs from the previous one."""
-    same = event.schema == state.schema and event.odf_schema == state.odf_schema
-    if not same and _both_arrow(state, event) and event.odf_schema == state.odf_schema:
-        same = _ignore_invalid_schema(lambda: same_schema(state.schema or b"", event.schema or b""))
-    if same and state.has_schema:
+    """Check that a new schema differs from the previous one in its meaning."""
+    if state.has_schema and _ignore_invalid_schema(lambda: same_declaration(state, event)):
         raise no_op_event(block, "schema-new", "the dataset already has this schema")
 
 
 def check_schema_evolution(state: ChainState, block: MetadataBlock, event: SetDataSchema) -> None:
     """The new schema is compatible with readers of the old one."""
-    if not _both_arrow(state, event):
-        return
-    breaking = _ignore_invalid_schema(lambda: find_breaking_change(state.schema or b"", event.schema or b""))
+    breaking = _ignore_invalid_schema(lambda: find_breaking_change(state, event))
     if breaking:
         raise rule_violation(
             block,
@@ -366,10 +360,6 @@ def check_schema_evolution(state: ChainState, block: MetadataBlock, event: SetDa
             f"incompatible schema change: {breaking.problem}",
             hint=breaking.advice,
         )
-
-
-def _both_arrow(state: ChainState, event: SetDataSchema) -> bool:
-    return state.schema is not None and event.schema is not None
 
 
 def _ignore_invalid_schema(read: Callable[[], Any]) -> Any:

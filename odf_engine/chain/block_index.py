@@ -37,7 +37,7 @@ from odf_engine.storage.databases import connect_database
 
 SNAPSHOT_EVERY: Final = 512
 """Number of blocks between two stored states, from which the states of earlier blocks are folded."""
-_FORMAT: Final = 7  # increment it when the tables, summaries, ChainState or apply_block change
+_FORMAT: Final = 8  # increment it when the tables, summaries, ChainState or apply_block change
 _BUSY_SECONDS: Final = 5.0
 _TABLES: Final = """
 CREATE TABLE chains(id INTEGER PRIMARY KEY, head BLOB NOT NULL UNIQUE, sequence INTEGER NOT NULL,

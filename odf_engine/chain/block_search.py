@@ -24,7 +24,7 @@ from odf_engine.errors import (
 from odf_engine.identity.multiformats import Multihash, hash_bytes
 from odf_engine.metadata.model import DatasetKind, ExecuteTransform, Seed, SetTransform
 from odf_engine.progress import Reporter
-from odf_engine.storage.object_store import LocalObjectStore, find_object_name
+from odf_engine.storage.object_store import find_object_name
 
 if TYPE_CHECKING:
     from odf_engine.metadata.flatbuffers import DecodedBlock
@@ -298,7 +298,7 @@ class BlockFiles:
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
-        self._objects = LocalObjectStore(dataset.folder / "blocks")
+        self._objects = dataset.objects("blocks")
         self._by_number: dict[int, list[Multihash]] | None = None
 
     def read(self, block_hash: Multihash) -> bytes:

@@ -11,6 +11,7 @@ import msgspec
 from odf_engine.chain.state import ChainState, classify_transaction, parse_column_names, record_count
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata import model
+from odf_engine.metadata.object_links import read_totals
 from odf_engine.metadata.timestamp import Timestamp
 
 _MAX_CHARACTERS: Final = 100
@@ -84,6 +85,8 @@ def _describe_metadata(event: Any, before: ChainState | None) -> str:
 
 def _describe_add_data(event: model.AddData, before: ChainState | None) -> str:
     parts = [] if event.new_data is None else [_describe_rows(event.new_data)]
+    if linked := read_totals(event).objects:
+        parts.append(f"{linked:,} linked object{'' if linked == 1 else 's'}")
     parts += _describe_watermark(event.new_watermark, before)
     if not parts:
         parts.append("no new rows")
@@ -176,6 +179,8 @@ def _describe_fetch(fetch: Any) -> str:
             return f"container {fetch.image}"
         case model.Mqtt():
             return f"mqtt {fetch.host}:{fetch.port}"
+        case model.EthereumLogs():
+            return f"ethereum logs {fetch.chain_id or ''}".rstrip()
         case _:
             return _step_name(fetch)
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
 from odf_engine.chain.append_rules import check_append
 from odf_engine.chain.block_index import BlockIndex, BlockPosition, BlockWithStates, index_to_head
 from odf_engine.chain.block_summary import BlockSummary, SliceSummary, StoredBlock
+from odf_engine.chain.compaction_record import COMPACTION_REF, RecordStore
 from odf_engine.chain.state import ChainState, apply_block, next_block
 from odf_engine.errors import BadData, Conflict, InvalidIdentity, MalformedBlock, NotFound, UsageError
 from odf_engine.files import ensure_folder
@@ -22,31 +26,32 @@ from odf_engine.storage.object_store import LocalObjectStore, find_object_name, 
 from odf_engine.storage.refs import HEAD, RefStore
 
 
-def store_file(
-    objects: LocalObjectStore, staged: Path | None, described: Sequence[DataSlice | Checkpoint | None]
+def store_files(
+    objects: LocalObjectStore, staged: Sequence[Path], described: Sequence[DataSlice | Checkpoint | None]
 ) -> None:
-    """Move a staged file to the object that an event describes. All other described objects must exist.
+    """Move staged files to the objects that events describe. All other described objects must exist.
 
     Args:
         objects: the target store.
-        staged: the file, or None.
+        staged: the files, in the order of the events.
         described: the description of such a file in each event of the commit, or None.
 
     Raises:
-        BadData: the size of the file differs from its description, or no event describes it.
+        BadData: the size of a file differs from its description, or no event describes it.
         NotFound: a described object is missing.
     """
+    files = list(reversed(staged))
     for item in filter(None, described):
-        if staged is None:
+        if not files:
             if find_object_name(objects, item.physical_hash) is None:
                 raise NotFound(f"{objects.folder.name} object {item.physical_hash} is missing")
             continue
-        if (size := staged.stat().st_size) != item.size:
-            raise BadData(f"the staged file has {size} bytes, expected {item.size}", where=str(staged))
-        objects.put_file(str(item.physical_hash), staged)
-        staged = None
-    if staged is not None:
-        raise BadData("no event refers to the staged file", where=str(staged))
+        file = files.pop()
+        if (size := file.stat().st_size) != item.size:
+            raise BadData(f"the staged file has {size} bytes, expected {item.size}", where=str(file))
+        objects.put_file(str(item.physical_hash), file)
+    if files:
+        raise BadData("no event refers to the staged file", where=str(files[-1]))
 
 
 T = TypeVar("T")
@@ -65,27 +70,143 @@ class _NewBlock(NamedTuple):
     data: bytes
 
 
+class CheckedObjects(NamedTuple):
+    """The objects of a kind in a store that are not needed and older than a day, and those it lacks."""
+
+    orphans: list[str]
+    missing: list[Multihash]
+
+
+class DatasetOrigin(Protocol):
+    """The store whose dataset a folder mirrors. The head in the store is authoritative."""
+
+    def fetch(self, kind: str, name: str) -> bool:
+        """Store an object in the folder, verified; return whether the store has it.
+
+        Raises:
+            BadData: the bytes in the store do not match the hash.
+        """
+        ...
+
+    def newest_head(self) -> Multihash | None:
+        """Return the head in the store; None if the dataset does not exist there."""
+        ...
+
+    def references(self) -> dict[str, Multihash]:
+        """Return all references in the store by their names."""
+        ...
+
+    def read_author(self) -> None:
+        """Store the origin of the definition in the folder, if another machine has recorded one.
+
+        Raises:
+            SourceUnavailable: the store cannot be read.
+        """
+        ...
+
+    def record_author(self, text: str) -> None:
+        """Record that the definition has another author, for all machines; ``text`` is its origin.
+
+        Raises:
+            SourceUnavailable: the store cannot be written.
+        """
+        ...
+
+    def upload(self, kind: str, name: str) -> None:
+        """Store an object of the folder."""
+        ...
+
+    def publish(
+        self,
+        objects: Sequence[tuple[str, str]] | None,
+        expected: Multihash | None,
+        new: Multihash,
+        backup_ref: str | None = None,
+    ) -> None:
+        """Store objects of the folder, then move the head in the store by a conditional write.
+
+        Args:
+            objects: kinds and names, in their order; None: all that the store lacks.
+            expected: the current head.
+            new: the new head.
+            backup_ref: the name of a reference that stores the current head.
+
+        Raises:
+            Conflict: the head in the store is not ``expected``.
+        """
+        ...
+
+    def check_objects(self, kind: str, needed: Collection[Multihash]) -> CheckedObjects:
+        """Compare the objects of a kind in the store with those that are needed."""
+        ...
+
+    def delete(self, kind: str, names: Sequence[str]) -> None:
+        """Delete objects in the store."""
+        ...
+
+
 class Dataset:
     """A dataset on disk. Creation is cheap. Thread-safe and process-safe.
 
     Attributes:
         folder: the folder of the dataset, which may be empty before the first commit.
+        compactions: the records of its compactions.
+        origin: the store that the folder mirrors; None if the folder itself is the dataset.
     """
 
-    def __init__(self, folder: Path, index: BlockIndex) -> None:
+    def __init__(self, folder: Path, index: BlockIndex, origin: DatasetOrigin | None = None) -> None:
         self.folder = folder
+        self.compactions = RecordStore(folder)
+        self.origin = origin
         self._index = index
-        self._blocks = LocalObjectStore(folder / "blocks")
-        self._objects = {kind: LocalObjectStore(folder / kind) for kind in ("data", "checkpoints")}
+        self._blocks = self.objects("blocks")
+        self._objects = {kind: self.objects(kind) for kind in ("data", "checkpoints")}
         self._refs = RefStore(folder / "refs", folder / "info" / "lock")
         self._newest: ChainState | None = None
         self._earlier: dict[Multihash, Dataset] = {}
 
     # --- Reading ------------------------------------------------------------------------------
 
+    @property
+    def is_earlier(self) -> bool:
+        """Whether this is an earlier history, see :meth:`at`."""
+        return False
+
     def head(self) -> Multihash | None:
         """Return the hash of the newest block, or None if there is none."""
         return self._refs.get(HEAD)
+
+    def refresh(self) -> None:
+        """Read the head from the origin, if there is one.
+
+        Raises:
+            SourceUnavailable: the origin cannot be read.
+        """
+        if self.origin is None:
+            return
+        found = self.origin.newest_head()
+        if found is not None and found != self.head():
+            with self._refs.locked():
+                self._follow_origin(self.origin)
+
+    def _follow_origin(self, origin: DatasetOrigin) -> None:
+        """Set the head to the one in the origin. Requires the lock, which commits hold."""
+        known, found = self.head(), origin.newest_head()
+        if found is None or found == known:
+            return
+        # Before the head moves: the new blocks may have sources of another author, which must not run.
+        origin.read_author()
+        if known is None:
+            for name, block in origin.references().items():
+                if name != HEAD:
+                    self._store_ref(name, block)
+        self._refs.compare_and_set(HEAD, known, found)
+
+    def objects(self, kind: str) -> LocalObjectStore:
+        """Return the objects of a kind: ``blocks``, ``data`` or ``checkpoints``."""
+        origin = self.origin
+        fetch = None if origin is None else partial(origin.fetch, kind)
+        return LocalObjectStore(self.folder / kind, fetch)
 
     def state(self) -> ChainState:
         """Return the folded state of the chain at its head, from the index.
@@ -107,7 +228,11 @@ class Dataset:
             written = self._refs.read(HEAD) if block == self._refs.get(HEAD) else None
             name = find_object_name(self._blocks, block, written)
         if name is None:
-            raise NotFound("the block is missing", where=f"block {block}", hint=_RESTORE_HINT)
+            record = self.compactions.find(block)  # a replaced block, whose file was removed
+            data = None if record is None else record.block_bytes(block)
+            if data is None:
+                raise NotFound("the block is missing", where=f"block {block}", hint=_RESTORE_HINT)
+            return data
         return self._blocks.read(name)
 
     def block(self, which: Multihash | int) -> StoredBlock:
@@ -143,7 +268,7 @@ class Dataset:
         """
         if self.contains_block(block):
             return self
-        earlier = self._earlier.pop(block, None) or _EarlierHistory(self.folder, block)
+        earlier = self._earlier.pop(block, None) or _EarlierHistory(self, block)
         self._earlier[block] = earlier
         for oldest in list(self._earlier)[:-_MAX_EARLIER]:
             self._earlier.pop(oldest, None)
@@ -154,10 +279,14 @@ class Dataset:
         found: dict[str, Multihash] = {}
         for name in self._refs.names():
             with suppress(MalformedBlock, NotFound):
-                block = None if name == HEAD else self._refs.get(name)
+                block = None if name in (HEAD, COMPACTION_REF) else self._refs.get(name)
                 if block is not None:
                     found[name] = block
         return found
+
+    def newest_compaction(self) -> Multihash | None:
+        """Return the new head of the newest compaction, which names its record; None if there is none."""
+        return self._refs.get(COMPACTION_REF)
 
     def find_stored_block(self, text: str) -> Multihash:
         """Return the hash of the stored block that ``text`` identifies, in the chain or an earlier history.
@@ -289,7 +418,7 @@ class Dataset:
         *,
         system_time: Timestamp,
         expected_head: Multihash | None,
-        data: Path | None = None,
+        data: Path | Sequence[Path] | None = None,
         checkpoint: Path | None = None,
         block_version: int = 3,
     ) -> Multihash:
@@ -299,7 +428,7 @@ class Dataset:
             events: the events.
             system_time: the system time of all blocks.
             expected_head: the current head; None for a dataset without blocks.
-            data: a staged slice, which becomes the object that the events describe.
+            data: staged slices in the order of the events, which become the objects that they describe.
             checkpoint: a staged checkpoint, likewise.
             block_version: manifest version of the blocks.
 
@@ -321,7 +450,8 @@ class Dataset:
             with self._refs.locked():
                 state = self._check_head(expected_head)
                 new = self._prepare(state, events, system_time, block_version)
-                self._store(new, data, checkpoint)
+                self._store(new, _paths(data), _paths(checkpoint))
+                self._publish(_objects_of(new), expected_head, new[-1].folded.state.head)
                 self._refs.compare_and_set(HEAD, expected_head, new[-1].folded.state.head)
         self._newest = new[-1].folded.state
         self._index_blocks(state, new)
@@ -357,7 +487,7 @@ class Dataset:
                 [item.folded for item in new],
                 expected_head=expected_head,
                 backup_ref=f"{_RESET_REF_PREFIX}{expected_head.abbreviated}",
-                before_move=lambda: self._store(new, None, None),
+                before_move=lambda: self._store(new, (), ()),
             )
         return new[-1].folded.state.head
 
@@ -371,7 +501,7 @@ class Dataset:
             NotFound, MalformedBlock: a block of the chain that ends there is missing or damaged.
         """
         self.move_head(
-            _EarlierHistory(self.folder, block).state(),
+            _EarlierHistory(self, block).state(),
             None,
             None,
             expected_head=expected_head,
@@ -402,11 +532,60 @@ class Dataset:
             before_move()
             if backup_ref is not None and expected_head is not None:
                 self._store_ref(backup_ref, expected_head)
+            self._publish(None, expected_head, state.head, backup_ref)
             self._refs.compare_and_set(HEAD, expected_head, state.head)
         self._newest = state
         if folded is not None:
             base, last = before and before.head, -1 if fork is None else fork.sequence_number
             self._index.extend(base, last, folded, state)
+
+    def set_reference(self, name: str, block: Multihash) -> None:
+        """Set a reference other than the head, durably.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        with self._refs.locked():
+            self._refs.compare_and_set(name, self._refs.get(name), block)
+
+    def reference_time(self, name: str) -> float:
+        """Return when a reference was written, in seconds since 1970; 0 if that cannot be determined."""
+        try:
+            return (self.folder / "refs" / name).stat().st_mtime
+        except OSError:
+            return 0.0
+
+    def remove_reference(self, name: str, expected: Multihash) -> None:
+        """Remove a reference other than the head, if its value is ``expected``.
+
+        Raises:
+            Conflict: it has another value, which is unchanged.
+            OSError: it cannot be removed.
+        """
+        if name == HEAD:
+            raise UsageError("the head of a dataset cannot be removed")
+        with self._refs.locked():
+            self._refs.remove(name, expected)
+
+    def store_slice(self, physical_hash: Multihash, staged: Path) -> None:
+        """Move a staged slice to its object."""
+        self._objects["data"].put_file(str(physical_hash), staged)
+
+    def _publish(
+        self,
+        objects: Sequence[tuple[str, str]] | None,
+        expected: Multihash | None,
+        new: Multihash,
+        backup_ref: str | None = None,
+    ) -> None:
+        """Commit to the origin, if there is one. After a conflict, the head is the one in the origin."""
+        if self.origin is None:
+            return
+        try:
+            self.origin.publish(objects, expected, new, backup_ref)
+        except Conflict:
+            self._follow_origin(self.origin)
+            raise
 
     def _store_ref(self, name: str, head: Multihash) -> None:
         if self._refs.get(name) is None:
@@ -458,11 +637,11 @@ class Dataset:
             new.append(_NewBlock(BlockWithStates(stored, state, before), data))
         return new
 
-    def _store(self, new: Sequence[_NewBlock], data: Path | None, checkpoint: Path | None) -> None:
+    def _store(self, new: Sequence[_NewBlock], data: Sequence[Path], checkpoint: Sequence[Path]) -> None:
         events: list[Any] = [item.folded.stored.block.event for item in new]
-        store_file(self._objects["data"], data, [getattr(event, "new_data", None) for event in events])
+        store_files(self._objects["data"], data, [getattr(event, "new_data", None) for event in events])
         checkpoints = [getattr(event, "new_checkpoint", None) for event in events]
-        store_file(self._objects["checkpoints"], checkpoint, checkpoints)
+        store_files(self._objects["checkpoints"], checkpoint, checkpoints)
         self._blocks.put_all({str(item.folded.stored.hash): item.data for item in new})
 
     def _index_blocks(self, before: ChainState | None, new: Sequence[_NewBlock]) -> None:
@@ -481,7 +660,7 @@ class Dataset:
                 self._index = BlockIndex(":memory:")
             head = self.head()
             if head is None:
-                if any(self._blocks.names()):
+                if self.origin is None and any(self._blocks.names()):
                     raise NotFound(
                         "refs/head, the reference to the newest block, is missing", hint=_RESTORE_HINT
                     )
@@ -523,16 +702,38 @@ class Dataset:
 
     def _object_path(self, kind: str, object_hash: Multihash) -> Path:
         objects = self._objects[kind]
-        return objects.path(find_object_name(objects, object_hash) or str(object_hash))
+        path = objects.path(find_object_name(objects, object_hash) or str(object_hash))
+        if self.origin is not None:
+            # The cache evicts by the time of the last use, which file systems do not store at each access.
+            with suppress(OSError):
+                os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+        return path
+
+
+def _objects_of(new: Sequence[_NewBlock]) -> list[tuple[str, str]]:
+    """Return the kinds and names of new objects: before each block those that it refers to."""
+    found: list[tuple[str, str]] = []
+    for item in new:
+        event: Any = item.folded.stored.block.event
+        for kind, field in (("data", "new_data"), ("checkpoints", "new_checkpoint")):
+            if (described := getattr(event, field, None)) is not None:
+                found.append((kind, str(described.physical_hash)))
+        found.append(("blocks", str(item.folded.stored.hash)))
+    return found
 
 
 class _EarlierHistory(Dataset):
     """The chain that ends with a block which the dataset's chain does not contain. It cannot be changed."""
 
-    def __init__(self, folder: Path, head: Multihash) -> None:
+    def __init__(self, dataset: Dataset, head: Multihash) -> None:
         # The index of the workspace has each block once: it cannot have two chains with a common beginning.
-        super().__init__(folder, BlockIndex(":memory:"))
+        super().__init__(dataset.folder, BlockIndex(":memory:"), dataset.origin)
         self._fixed = head
+
+    @property
+    def is_earlier(self) -> bool:
+        """True."""
+        return True
 
     def head(self) -> Multihash:
         """Return the hash of the last block of this history."""
@@ -540,6 +741,10 @@ class _EarlierHistory(Dataset):
 
     def _check_head(self, expected: Multihash | None) -> ChainState | None:
         raise UsageError("an earlier history of a dataset cannot be changed", where=str(self.folder))
+
+
+def _paths(files: Path | Sequence[Path] | None) -> Sequence[Path]:
+    return () if files is None else (files,) if isinstance(files, Path) else files
 
 
 def _ambiguous(text: str, matches: Sequence[Multihash]) -> NotFound:

@@ -1,14 +1,17 @@
-"""Normal form of definitions in a chain: query steps and engine versions; checks of manifests."""
+"""Normal form of definitions in a chain: query steps, engine versions, lateness; checks of manifests."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
-from odf_engine.errors import InvalidManifest, InvalidQuery
+from odf_engine.config import DURATION, parse_duration
+from odf_engine.errors import InvalidManifest, InvalidQuery, Unsupported
 from odf_engine.metadata.model import (
     AddPushSource,
     DatasetKind,
@@ -28,6 +31,7 @@ from odf_engine.metadata.model import (
     SqlQueryStep,
     kind_of,
 )
+from odf_engine.sql.query_text import tokenize
 
 
 def find_duplicate(values: Iterable[Any]) -> Any:
@@ -151,39 +155,169 @@ def normal_form_problem(transform: Sql) -> str | None:
 
 
 SPARK: Final = "spark"
-_RULES_REVISION: Final = "odf1"
-"""Revision of the transformation rules; increment it when the same query returns other rows."""
+DATAFUSION: Final = "datafusion"
+RULES_REVISION: Final = 3
+"""Revision of the transformation rules of Spark; increment it when the same query returns other rows.
+
+Queries of earlier revisions keep their rules:
+
+1. The watermark of a join with a time bound is that of the inputs. Its unmatched rows are emitted 1 ms after
+   the bound, and windows over its rows 2 ms.
+2. The watermark is behind by the bound. Unmatched rows and windows are emitted at the bound. Checkpoints of
+   windows can have files of added rows.
+3. In the result of an as-of join, a +C is emitted at its own time. A -C with an earlier time waits for its
+   +C; if the -C has a later time, the two become an addition and a retraction. Before, both rows waited for
+   the later time, and another correction could retract the new row before it was emitted.
+"""
+_PACKAGES: Final = {SPARK: ("pyspark", RULES_REVISION), DATAFUSION: ("datafusion", 1)}
+"""The package of each built-in engine, and the revision of its transformation rules."""
+BUILT_IN_ENGINES: Final = tuple(_PACKAGES)
+INSTALL_DATAFUSION: Final = "install it: pip install 'odf-workstation[datafusion]'"
+"""Hint for a missing extra."""
+_VERSION: Final = re.compile(r"(.*)\+odf([1-9][0-9]{0,3})")
+
+
+def stateful_query_error(operation: str) -> Unsupported:
+    """Return the error for a query of DataFusion that is not row-by-row.
+
+    Args:
+        operation: what the query has, in words.
+    """
+    return Unsupported(
+        f"the query has {operation}: the engine datafusion runs only row-by-row queries",
+        where="query",
+        hint="use filters, projections and UNION ALL, or write the query for the engine spark",
+    )
 
 
 @cache
-def spark_engine_version() -> str:
-    """Return the version of the engine: that of the installed Spark, and the revision of the rules."""
+def _package_version(package: str) -> str | None:
     # Deferred: slow to import, and not required for the first paint.
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
-    return f"{version('pyspark')}+{_RULES_REVISION}"
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def engine_version(name: str, recorded: str | None = None) -> str | None:
+    """Return the version of a built-in engine: that of its installed package, and the revision of its rules.
+
+    Args:
+        name: name of the engine; case is ignored.
+        recorded: version of the query in a chain, whose rules apply; None for a new query.
+
+    Returns:
+        None if the engine is not built in, or its package is not installed.
+    """
+    package, revision = _PACKAGES.get(name.lower(), ("", 0))
+    installed = _package_version(package) if package else None
+    if installed is None:
+        return None
+    return f"{installed}+odf{revision if recorded is None else min(rules_revision(recorded), revision)}"
+
+
+def spark_engine_version(recorded: str | None = None) -> str:
+    """Return the version of the engine Spark, see :func:`engine_version`."""
+    return str(engine_version(SPARK, recorded))
+
+
+def rules_revision(version: str | None) -> int:
+    """Return the revision of the rules for a query with this version in its chain.
+
+    A version of another program, or of a later revision, has the closest known one.
+    """
+    found = _VERSION.fullmatch(version or "")
+    return 1 if found is None else min(int(found[2]), RULES_REVISION)
 
 
 def with_engine_version(event: SetTransform) -> SetTransform:
-    """Return the transform with the exact version of the engine, if it is for the engine of this program.
+    """Return the transform with the exact version of the engine, if it is for a built-in engine.
 
     Raises:
         InvalidManifest: it requires another version.
     """
     transform = event.transform
-    if transform.engine.lower() != SPARK:
+    installed = engine_version(transform.engine)
+    if installed is None:
         return event
-    if transform.version not in (None, spark_engine_version()):
+    if transform.version is None:
+        return replace(event, transform=replace(transform, version=installed))
+    if transform.version != engine_version(transform.engine, transform.version):
         raise InvalidManifest(
-            f"unsupported engine version {transform.version}: this is {spark_engine_version()}",
+            f"unsupported engine version {transform.version}: this is {installed}",
             where="SetTransform",
             hint="omit `version`; it is recorded with the transform",
         )
-    return replace(event, transform=replace(transform, version=spark_engine_version()))
+    return event
 
 
 def without_engine_version(event: SetTransform) -> SetTransform:
     """Return the transform without the version that :func:`with_engine_version` added."""
-    if event.transform.engine.lower() != SPARK:
+    if event.transform.engine.lower() not in BUILT_IN_ENGINES:
         return event
     return replace(event, transform=replace(event.transform, version=None))
+
+
+_LATENESS: Final = re.compile(
+    r"\n?^[ \t]*(?P<comment>-- odf\.allowedLateness\b(?P<durations>.*))$", re.MULTILINE
+)
+"""Comment in the last step of a query that records the allowed lateness of its inputs.
+
+ODF 0.34.1 has no field for it. In the text of the query it is in the chain, and the same on all machines.
+"""
+_Durations = dict[str, Annotated[str, msgspec.Meta(pattern=DURATION)]]
+
+
+def allowed_lateness(transform: Sql) -> dict[str, str]:
+    """Return how long a query waits for late rows, by the alias of the input, such as ``{"orders": "1h"}``.
+
+    Raises:
+        InvalidQuery: the comment that records it is invalid.
+    """
+    found = next(_lateness_comments(transform), None)
+    if found is None:
+        return {}
+    try:
+        return msgspec.json.decode(found["durations"], type=_Durations)
+    except msgspec.MsgspecError as error:
+        raise InvalidQuery(
+            f"invalid allowed lateness: {error}",
+            where="query",
+            hint='use a comment such as -- odf.allowedLateness {"orders": "1h"}, or remove it',
+        ) from None
+
+
+def with_allowed_lateness(event: SetTransform, durations: Mapping[str, str]) -> SetTransform:
+    """Return a transform in normal form that records the allowed lateness of inputs, by their aliases.
+
+    Durations of 0 and aliases of other inputs are omitted.
+    """
+    aliases = [each.alias or each.dataset_ref for each in event.inputs]
+    kept = {name: durations[name] for name in aliases if parse_duration(durations.get(name, "0s"))}
+    step = _last_step(event.transform)
+    query = step.query
+    for each in [*_lateness_comments(event.transform)][::-1]:
+        query = query[: each.start()] + query[each.end() :]
+    if kept:
+        query += f"\n-- odf.allowedLateness {msgspec.json.encode(kept).decode()}"
+    steps = [*(event.transform.queries or [])[:-1], replace(step, query=query)]
+    return replace(event, transform=replace(event.transform, queries=steps))
+
+
+def _lateness_comments(transform: Sql) -> Iterator[re.Match[str]]:
+    """Yield the comments that record the allowed lateness, but not a string of the query with such a line.
+
+    In the strings of other engines a backslash can have another meaning, so that a line must be enough.
+    """
+    query = _last_step(transform).query
+    is_spark = transform.engine.lower() == SPARK
+    comments = {each.start for each in tokenize(query, comments=True) if each.kind == "comment"}
+    for found in _LATENESS.finditer(query):
+        if not is_spark or found.start("comment") in comments:
+            yield found
+
+
+def _last_step(transform: Sql) -> SqlQueryStep:
+    return transform.queries[-1] if transform.queries else SqlQueryStep(query=transform.query or "")

@@ -47,6 +47,7 @@ from odf_engine.metadata.model import (
     encode_hook,
     kind_of,
 )
+from odf_engine.metadata.object_links import LinkedTotals, read_totals
 from odf_engine.metadata.timestamp import Timestamp
 
 PAYLOAD_HASH: Final = "odf/payload-hash"
@@ -64,10 +65,12 @@ def parse_column_names(schema: bytes | None, odf_schema: DataSchema | None) -> l
 
     Args:
         schema: a bare Arrow schema.
-        odf_schema: a schema in terms of the specification, used if ``schema`` is None.
+        odf_schema: an ODF schema, which has precedence.
     """
+    if odf_schema is not None:
+        return [field.name for field in odf_schema.fields]
     if schema is None:
-        return None if odf_schema is None else [field.name for field in odf_schema.fields]
+        return None
     try:
         (root,) = struct.unpack_from("<I", schema)
         vector = _follow_offset(schema, _field_position(schema, root, _FIELDS_SLOT))
@@ -140,7 +143,7 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         blocks: the number of blocks, including the head.
         schema: Arrow schema bytes of the newest SetDataSchema.
-        odf_schema: ``odfSchema`` of the newest SetDataSchema.
+        odf_schema: ODF schema of the newest SetDataSchema (since 0.37), which has precedence.
         vocabulary: names of the system columns, with defaults.
         push_sources: the active push sources by name.
         last_offset: offset of the newest row.
@@ -153,6 +156,7 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         has_data_block: whether there is an AddData or ExecuteTransform.
         last_inputs: ``queryInputs`` of the newest ExecuteTransform.
         records, data_size, slices: totals: rows by their offsets, bytes, files.
+        linked: totals of the linked objects, as the blocks declare them.
         last_data_time: system time of the newest AddData or ExecuteTransform.
         not_understood: settings with parts from a newer specification, with the sequence number of their
             block. The fields above do not include them.
@@ -184,6 +188,7 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     records: int = 0
     data_size: int = 0
     slices: int = 0
+    linked: LinkedTotals = LinkedTotals()
     last_data_time: Timestamp | None = None
     not_understood: dict[str, int] = {}
 
@@ -343,6 +348,7 @@ def _apply_data(state: ChainState, block: MetadataBlock, event: AddData | Execut
         changes["last_offset"] = event.prev_offset
     if isinstance(event, AddData):
         changes["data_source_state"] = event.new_source_state
+        changes["linked"] = state.linked.plus(read_totals(event))
         if push_state(event) is None:
             has_new_input = data is not None or event.new_source_state is not None
             changes["was_polled"] = state.was_polled or (has_new_input and _is_polled(state))
@@ -411,7 +417,12 @@ def _apply_not_understood(state: ChainState, event: Any, sequence_number: int) -
 def push_state(event: Any) -> SourceState | None:
     """Return the source state that a push recorded; None for other events, and pushes without a state."""
     state = event.new_source_state if isinstance(event, AddData) else None
-    return state if state is not None and state.kind in (PAYLOAD_HASH, IDEMPOTENCY_KEY) else None
+    return state if is_push_state(state) else None
+
+
+def is_push_state(state: SourceState | None) -> bool:
+    """Return whether a push recorded this source state."""
+    return state is not None and state.kind in (PAYLOAD_HASH, IDEMPOTENCY_KEY)
 
 
 def _is_polled(state: ChainState) -> bool:

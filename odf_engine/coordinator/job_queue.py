@@ -32,6 +32,7 @@ from odf_engine.errors import Cancelled, NotFound, OdfError, UsageError, disk_hi
 from odf_engine.progress import Reporter
 
 if TYPE_CHECKING:
+    from odf_engine.spark import SparkSession
     from odf_engine.spark.runtime.session import SparkRuntime
     from odf_engine.workspace.workspace import Workspace
 
@@ -77,6 +78,15 @@ class JobContext:
         from odf_engine.workspace.workspace import Workspace
 
         return Workspace.find(explicit=self.host.folder)
+
+    def session(self, reporter: Reporter) -> SparkSession:
+        """Return a new Spark session; Spark is started if it does not run.
+
+        Raises:
+            OdfError: Spark cannot be started.
+            Cancelled: the job was cancelled.
+        """
+        return self.host.spark(reporter).session()
 
     def close(self) -> None:
         """Close the block index: reference cycles would keep its file open until a garbage collection."""
@@ -297,7 +307,7 @@ class JobQueue:
     def _cancel(self, entry: _Entry) -> None:
         try:
             entry.reporter.cancel()
-        except Exception:
+        except Exception:  # the job stays cancelled, and ends by itself later; the log has the error
             _log.exception("error while cancelling job %s", entry.job.id)
 
     def _run(self, entry: _Entry) -> None:

@@ -11,6 +11,8 @@ import msgspec
 from odf_engine import errors
 from odf_engine.coordinator.results import (
     CheckProofResult,
+    CheckResult,
+    CompactResult,
     CompareResult,
     ExportResult,
     ProjectionResult,
@@ -113,6 +115,7 @@ class Ingest(JobRequest[PullResult], frozen=True, tag="ingest"):
         strict: fail on rows which a ledger has with other values.
         force: ingest files that the source has already ingested.
         idempotency_key: identifies the push, instead of the contents of its only file.
+        attach: absolute paths of files, or folders of files, to store as linked objects.
     """
 
     dataset: str
@@ -124,6 +127,7 @@ class Ingest(JobRequest[PullResult], frozen=True, tag="ingest"):
     strict: bool = False
     force: bool = False
     idempotency_key: str | None = None
+    attach: list[str] = []
 
 
 INGEST_FORMATS: Final = ("csv", "json", "ndjson", "geojson", "ndgeojson", "parquet", "esrishapefile")
@@ -145,6 +149,12 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
     first: int | None = None
     last: int | None = None
     rows: bool = False
+
+
+class Check(JobRequest[CheckResult], frozen=True, tag="check"):
+    """Evaluate the checks of a dataset on its stored rows. Nothing is changed."""
+
+    dataset: str
 
 
 class Validate(JobRequest[ValidateResult], frozen=True, tag="validate"):
@@ -241,6 +251,7 @@ class Query(JobRequest[QueryResult], frozen=True, tag="sql"):
         format: format of that file.
         proof: create a query proof.
         sign: the dataset whose key signs the proof.
+        engine: runs the query; only Spark can create proofs.
     """
 
     sql: str
@@ -253,6 +264,7 @@ class Query(JobRequest[QueryResult], frozen=True, tag="sql"):
     format: Literal["csv", "json", "ndjson", "parquet"] = "parquet"
     proof: bool = False
     sign: str | None = None
+    engine: Literal["spark", "datafusion"] = "spark"
 
 
 class CheckProof(JobRequest[CheckProofResult], frozen=True, tag="check-proof"):
@@ -297,6 +309,21 @@ class Diff(JobRequest["Difference"], frozen=True, tag="diff"):
     key: list[str] = []
 
 
+class Compact(JobRequest[CompactResult], frozen=True, tag="compact"):
+    """Merge adjacent small slices of a root dataset in a new chain.
+
+    Attributes:
+        dataset: id of the dataset.
+        dry_run: only report what would be merged.
+        max_rows, max_bytes: the largest slices to write; None for the configured ones.
+    """
+
+    dataset: str
+    dry_run: bool = False
+    max_rows: int | None = None
+    max_bytes: int | None = None
+
+
 Request = (
     Pull
     | Push
@@ -304,6 +331,7 @@ Request = (
     | Search
     | Ingest
     | Verify
+    | Check
     | Validate
     | Update
     | Query
@@ -313,13 +341,16 @@ Request = (
     | ComputeStatistics
     | BuildProjection
     | Export
+    | Compact
 )
 READ_ONLY_JOBS: Final = frozenset(
-    {"check-proof", "compare", "describe", "diff", "export", "project", "search", "sql", "trace"}
+    {"check", "check-proof", "compare", "describe", "diff", "export", "project", "search", "sql", "trace"}
 )
 """Kinds of jobs that change no dataset. They run concurrently with the jobs that do."""
 _REQUESTS: Final = {str(each.__struct_config__.tag): each for each in get_args(Request)}
-_WITHOUT_SPARK: Final = (Push, Compare, Search, ComputeStatistics, BuildProjection, Export, Diff)
+_WITHOUT_SPARK: Final = (
+    Push, Check, Compare, Search, ComputeStatistics, BuildProjection, Export, Diff, Compact
+)  # fmt: skip
 _DEFERRED: Final = {
     "TraceResult": "odf_engine.provenance.model",
     "Difference": "odf_engine.views.diff",
@@ -339,6 +370,8 @@ def needs_spark(request: Request) -> bool:
             return request.url is None
         case Verify():
             return not request.integrity
+        case Query():
+            return request.engine == "spark"
         case _:
             return not isinstance(request, _WITHOUT_SPARK)
 

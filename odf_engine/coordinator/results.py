@@ -11,6 +11,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from odf_engine.checks.reports import RuleResult
+
 
 class JobResult(msgspec.Struct, frozen=True):
     """A result that notebooks display as a table of its fields."""
@@ -302,6 +304,33 @@ class UpdateResult(msgspec.Struct, frozen=True):
     changes: list[Change] = []
 
 
+class CompactResult(JobResult, frozen=True):
+    """Result of a compaction: the output of ``odf compact --json``.
+
+    Attributes:
+        name: alias of the dataset.
+        status: ``compacted``, ``unchanged``, or ``planned`` for a dry run that would merge slices; ``failed``
+            only in the output of the command line.
+        old_head, new_head: head before and after the job.
+        old_blocks, new_blocks, old_slices, new_slices: numbers in the chain before and after it.
+        merged_bytes: size of the slices that were, or would be, merged.
+        written_bytes: size of the new slices.
+        reference: the reference to the old head.
+    """
+
+    name: str = ""
+    status: str = ""
+    old_head: str | None = None
+    new_head: str | None = None
+    old_blocks: int = 0
+    new_blocks: int = 0
+    old_slices: int = 0
+    new_slices: int = 0
+    merged_bytes: int = 0
+    written_bytes: int = 0
+    reference: str = ""
+
+
 class StatisticsResult(msgspec.Struct, frozen=True):
     """Result of a computation of statistics: alias of the dataset, number of rows."""
 
@@ -378,6 +407,23 @@ class ProofFinding(msgspec.Struct, frozen=True):
     kind: str = ""
     message: str = ""
     hint: str = ""
+
+
+class CheckResult(JobResult, frozen=True):
+    """Result of a check of stored rows.
+
+    Attributes:
+        name: alias of the dataset.
+        results: results of the rules; empty without checks or rows.
+    """
+
+    name: str = ""
+    results: list[RuleResult] = []
+
+    @property
+    def failed(self) -> list[RuleResult]:
+        """The results of violated rules with ``onFailure: block``."""
+        return [each for each in self.results if each.outcome == "failed"]
 
 
 class CheckProofResult(msgspec.Struct, frozen=True):

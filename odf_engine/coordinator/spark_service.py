@@ -220,7 +220,7 @@ class SparkService:
 def _stop_quietly(runtime: Runtime) -> None:
     try:
         runtime.stop()
-    except Exception:
+    except Exception:  # Spark has ended or is damaged: nothing else can be done; the log has the error
         _log.warning("error while cleaning up after Spark", exc_info=True)
 
 

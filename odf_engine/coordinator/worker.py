@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from odf_engine import processes
 from odf_engine.coordinator.endpoint import WorkerEndpoint, engine_version
@@ -44,6 +44,9 @@ from odf_engine.files import open_file
 from odf_engine.progress import Reporter
 from odf_engine.storage.scratch import sweep_spools
 from odf_engine.terminal_text import escape_controls, escape_standard_streams
+
+if TYPE_CHECKING:
+    from odf_engine.coordinator.flow_runner import FlowRunner
 
 EXIT_ALREADY_RUNNING: Final = 75
 BEAT_SECONDS: Final = 0.25
@@ -96,6 +99,7 @@ class Worker:
         self._last_command = time.monotonic()
         self._sessions = Sessions(self, send_patience)
         self._spark = SparkService(start_spark, self._spark_changed, self._busy)
+        self._flows: FlowRunner | None = None
 
     # --- WorkerHost, for jobs ---
 
@@ -208,11 +212,12 @@ class Worker:
             self._spark.start()
         _log.info("worker %s started in %s", os.getpid(), self.folder)
         server = await asyncio.start_unix_server(self._serve_client, sock=listening, limit=MAX_COMMAND_BYTES)
-        idle = asyncio.create_task(self._end_when_idle())
+        tasks = [asyncio.create_task(self._end_when_idle()), asyncio.create_task(self._serve_flows())]
         try:
             await self._stop.wait()
         finally:
-            idle.cancel()
+            for task in tasks:
+                task.cancel()
             self._stopping = True
             server.close()
             await self._shut_down()
@@ -221,8 +226,19 @@ class Worker:
         self._last_command = time.monotonic()  # a command follows
         await self._sessions.serve(reader, writer)
 
+    async def _serve_flows(self) -> None:
+        while not (self._files.odf / "flows").is_dir():
+            await asyncio.sleep(_CHECK_SECONDS)
+        # Deferred: most workspaces have no flows.
+        from odf_engine.coordinator.flow_runner import FlowRunner
+
+        self._flows = FlowRunner(self._files.odf, self.submit)
+        await self._flows.serve()
+
     async def _shut_down(self) -> None:
         _log.info("worker %s is stopping", os.getpid())
+        if self._flows is not None:
+            await self._flows.stop()
         self._queue.cancel_all()
         deadline = time.monotonic() + self._stop_patience
         while self._queue.running and time.monotonic() < deadline:
@@ -242,11 +258,14 @@ class Worker:
     def _busy(self) -> bool:
         return bool(self._queue.running or self._queue.queued)
 
+    def _idle(self) -> float:
+        """Return the seconds since the last job or command."""
+        return 0.0 if self._busy() else time.monotonic() - max(self._last_command, self._queue.last_end)
+
     async def _end_when_idle(self) -> None:
         while True:
-            since = time.monotonic() if self._busy() else max(self._last_command, self._queue.last_end)
-            idle = time.monotonic() - since
-            if idle >= self._idle_seconds:
+            idle = self._idle()
+            if idle >= self._idle_seconds and not (self._flows is not None and self._flows.active):
                 _log.info("stopping: idle for %.0f s", self._idle_seconds)
                 return self.stop()
             if not self._files.workspace_exists():
@@ -255,7 +274,7 @@ class Worker:
             if idle >= self._spark_idle_seconds and self._spark.state == "ready":
                 reason = f"stopped after {self._spark_idle_seconds / 60:g} idle minutes"
                 await asyncio.to_thread(self._spark.stop_idle, reason)
-            await asyncio.sleep(min(self._idle_seconds - idle, _CHECK_SECONDS))
+            await asyncio.sleep(min(max(self._idle_seconds - idle, 0.1), _CHECK_SECONDS))
 
     # --- Events ---
 
@@ -274,6 +293,15 @@ class Worker:
         """Send state changes and commits at once, log lines with the next beat; called from any thread."""
         if isinstance(event, JobChanged | Committed):
             self._call_in_loop(self._sessions.wake)
+            self._call_in_loop(partial(self._inform_flows, event))
+
+    def _inform_flows(self, event: JobChanged | Committed) -> None:
+        if self._flows is None:
+            return
+        if isinstance(event, Committed):
+            self._flows.rows_committed(event.dataset, event.rows)
+        elif event.job.state.final:
+            self._flows.job_ended(event.job)
 
     def _on_sample(self, sample: Sample) -> None:
         self._call_in_loop(lambda: self._sessions.send_sample(sample))
@@ -299,7 +327,7 @@ async def _in_daemon_thread(work: Callable[[], None], seconds: float) -> None:
     def run() -> None:
         try:
             work()
-        except Exception:
+        except Exception:  # the worker stops whatever fails; the log has the error
             _log.exception("error while stopping")
         finally:
             with contextlib.suppress(RuntimeError):

@@ -212,3 +212,16 @@ def _plain(value: Any) -> Any:
 
 def _escaped(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def check_regex(pattern: str) -> None:
+    """Check a regular expression in the syntax of RE2, which matches in linear time.
+
+    Raises:
+        ValueError: it is invalid; the message states why.
+    """
+    try:
+        pc.match_substring_regex(pa.array([""]), pattern)
+    except pa.ArrowInvalid as error:
+        reason = str(error).removeprefix("Invalid regular expression: ")
+        raise ValueError(f"invalid regular expression: {reason}") from None

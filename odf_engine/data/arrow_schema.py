@@ -20,6 +20,7 @@ _Slots = list[tuple[int, int, int, int]]
 
 # Number in the union of types, and the slots in the order of writing.
 _FIXED: Final[list[tuple[Callable[[pa.DataType], bool], int, Callable[[pa.DataType], _Slots]]]] = [
+    (types.is_null, 1, lambda data_type: []),
     (types.is_boolean, 6, lambda data_type: []),
     (types.is_string, 5, lambda data_type: []),
     (types.is_large_string, 20, lambda data_type: []),
@@ -44,12 +45,17 @@ _FIXED: Final[list[tuple[Callable[[pa.DataType], bool], int, Callable[[pa.DataTy
         9,
         lambda data_type: [(1, 32, data_type.bit_width, 32), (0, 16, _UNITS[data_type.unit], 1)],
     ),
+    (types.is_duration, 18, lambda data_type: [(0, 16, _UNITS[data_type.unit], 1)]),
 ]
 _NESTED: Final[list[tuple[Callable[[pa.DataType], bool], int, Callable[[pa.DataType], _Slots]]]] = [
     (types.is_list, 12, lambda data_type: []),
     (types.is_large_list, 21, lambda data_type: []),
     (types.is_fixed_size_list, 16, lambda data_type: [(0, 32, data_type.list_size, 0)]),
+    (types.is_list_view, 25, lambda data_type: []),
+    (types.is_large_list_view, 26, lambda data_type: []),
     (types.is_struct, 13, lambda data_type: []),
+    (types.is_map, 17, lambda data_type: [(0, 8, data_type.keys_sorted, 0)]),
+    (types.is_run_end_encoded, 22, lambda data_type: []),
 ]
 
 
@@ -57,7 +63,7 @@ def encode_schema(schema: pa.Schema) -> bytes:
     """Return a schema as a bare FlatBuffers table.
 
     Raises:
-        InvalidSchema: a column has a type that data slices cannot store (such as a dictionary or map).
+        InvalidSchema: a column has a type that ODF does not have: a dictionary, an interval or a union.
     """
     builder = flatbuffers.Builder(1024)
     fields = _vector(builder, [_field(builder, field, field.name, 0) for field in schema])
@@ -109,7 +115,7 @@ def _type(
             inner = [data_type.field(index) for index in range(data_type.num_fields)]
             fields = [_field(builder, field, f"{column}.{field.name}", depth + 1) for field in inner]
             return number, _table(builder, slots(data_type)), _vector(builder, fields)
-    raise InvalidSchema(f"column '{column}' has type {data_type}, which data slices do not support")
+    raise InvalidSchema(f"column '{column}' has type {data_type}, which ODF does not support")
 
 
 def _timestamp(builder: flatbuffers.Builder, data_type: pa.DataType) -> int:

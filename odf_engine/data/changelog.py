@@ -15,6 +15,12 @@ from odf_engine.errors import InvalidSchema
 from odf_engine.metadata.model import DatasetVocabulary
 
 _COMPACT_ROWS: Final = 1 << 17
+POSITION: Final = "odf_position"
+"""Column with the position of the input row of each result row: the number of the input and the offset."""
+OPERATION: Final = "odf_operation"
+"""Column with the operation of that row."""
+INPUT_BITS: Final = 56
+"""Bits of the offset in a position."""
 
 
 class Op(IntEnum):

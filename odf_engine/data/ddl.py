@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Final
 
@@ -35,13 +35,21 @@ _SIMPLE: Final[dict[str, pa.DataType]] = {
     "SMALLINT": pa.int16(),
     "INT": pa.int32(),
     "INTEGER": pa.int32(),
+    "SIGNED": pa.int32(),
+    "INT32": pa.int32(),
+    "UNSIGNED": pa.uint32(),
+    "UINT32": pa.uint32(),
     "BIGINT": pa.int64(),
     "FLOAT": pa.float32(),
+    "FLOAT32": pa.float32(),
     "REAL": pa.float32(),
     "DOUBLE": pa.float64(),
     "UUID": UUID,
     "STRING": pa.string(),
     "TEXT": pa.string(),
+    "TINYTEXT": pa.string(),
+    "MEDIUMTEXT": pa.string(),
+    "LONGTEXT": pa.string(),
     "DATE": pa.date32(),
 }
 _UNSIGNED: Final[dict[pa.DataType, pa.DataType]] = {
@@ -95,14 +103,33 @@ def parse_ddl(entries: Sequence[str]) -> pa.Schema:
     return pa.schema(fields)
 
 
+def parse_comments(entries: Sequence[str]) -> dict[str, str]:
+    """Return the comments of the columns that DDL entries define, by name; empty comments are left out.
+
+    Raises:
+        InvalidSchema: an entry is malformed.
+    """
+    found: dict[str, str] = {}
+    for number, entry in enumerate(entries, 1):
+        parser = _Parser(entry, number)
+        parser.columns()
+        found |= parser.comments
+    return {name: text for name, text in found.items() if text}
+
+
 def _where(entry: str, number: int) -> str:
     return f"schema entry {number} '{entry if len(entry) <= 100 else entry[:99] + '…'}'"
 
 
 class _Parser:
-    """Recursive descent parser of one entry."""
+    """Recursive descent parser of one entry.
+
+    Attributes:
+        comments: of the columns that were parsed, by name.
+    """
 
     def __init__(self, entry: str, number: int) -> None:
+        self.comments: dict[str, str] = {}
         self._where = _where(entry, number)
         self._column = ""
         if has_surrogates(entry):
@@ -139,8 +166,11 @@ class _Parser:
                 self._expect("NULL")
                 nullable = False
             elif self._accept("COMMENT"):
-                if not self._tokens or self._tokens.pop()[0] not in ("text", "quoted"):
+                group, text = self._tokens.pop() if self._tokens else ("", "")
+                if group not in ("text", "quoted"):
                     raise self._error("expected a quoted text after COMMENT")
+                if not depth:
+                    self.comments[name] = text[1:-1].replace(text[0] * 2, text[0]).strip()
             elif not self._accept("NULL"):
                 raise self._error(f"unexpected '{self._tokens[-1][1]}' after the type")
         return pa.field(name, data_type, nullable)
@@ -188,7 +218,7 @@ class _Parser:
             return self._simple(name)
         if name in _DECIMALS:
             return self._decimal()
-        if name in ("VARCHAR", "CHAR"):
+        if name in ("VARCHAR", "CHAR", "FIXEDSTRING"):
             self._numbers(1)
             return pa.string()
         if name in ("BINARY", "VARBINARY", "BYTEA"):
@@ -248,7 +278,8 @@ class _Parser:
             raise self._error(f"invalid type {name}({digits})", "use a precision from 0 to 9")
         unit = "ms" if digits <= 3 else "us" if digits <= 6 else "ns"
         if name == "TIMESTAMP":
-            if self._accept("WITH"):
+            # All timestamps are in UTC, whatever clause is written.
+            if self._accept("WITH") or self._accept("WITHOUT"):
                 for word in ("TIME", "ZONE"):
                     self._expect(word)
             return _TIMESTAMPS[unit]
@@ -290,12 +321,21 @@ class _Parser:
         return InvalidSchema(column + message, hint=hint, where=self._where)
 
 
-def to_ddl(schema: pa.Schema) -> list[str]:
+def to_ddl(schema: pa.Schema, comments: Mapping[str, str] | None = None) -> list[str]:
     """Return one definition for each column; the inverse of :func:`parse_ddl`.
 
     Types without a DDL name are written as Arrow prints them.
+
+    Args:
+        schema: the columns.
+        comments: of columns, by name.
     """
-    return [_column_ddl(field, " ") for field in schema]
+    known = comments or {}
+    return [_column_ddl(field, " ") + _comment(known.get(field.name)) for field in schema]
+
+
+def _comment(text: str | None) -> str:
+    return "" if text is None else " COMMENT '" + text.replace("'", "''") + "'"
 
 
 def _column_ddl(field: pa.Field, separator: str) -> str:

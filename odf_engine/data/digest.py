@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
@@ -35,10 +35,10 @@ class SerialExecutors:
     Args:
         threads: number of threads; by default one for each core.
         depth: number of tasks queued in one executor before :meth:`SerialExecutor.submit` blocks, which
-            bounds memory.
+            bounds memory; None: no limit.
     """
 
-    def __init__(self, threads: int | None = None, depth: int = 2) -> None:
+    def __init__(self, threads: int | None = None, depth: int | None = 2) -> None:
         self._pool = ThreadPoolExecutor(max(1, threads or os.cpu_count() or 1), "hash")
         self._depth = depth
         self._executors: list[SerialExecutor] = []
@@ -76,7 +76,7 @@ class SerialExecutors:
 class SerialExecutor:
     """Runs tasks one after the other, in the order of submission."""
 
-    def __init__(self, pool: ThreadPoolExecutor, depth: int) -> None:
+    def __init__(self, pool: ThreadPoolExecutor, depth: int | None) -> None:
         self._pool = pool
         self._depth = depth
         self._queue: deque[Callable[[], None]] = deque()
@@ -91,7 +91,8 @@ class SerialExecutor:
             BaseException: raised by an earlier task of this executor.
         """
         with self._changed:
-            self._changed.wait_for(lambda: len(self._queue) < self._depth or self._error)
+            if (depth := self._depth) is not None:
+                self._changed.wait_for(lambda: len(self._queue) < depth or self._error)
             self._raise()
             self._queue.append(work)
             if len(self._queue) == 1:
@@ -409,19 +410,22 @@ class LogicalHasher:
 
     Args:
         schema: names and types of the columns.
-        threads: number of threads; by default one for each core.
+        executors: threads that the hasher shares with others; by default one for each core, which end with
+            the hasher.
 
     Raises:
         InvalidSchema: a column that the logical hash cannot express.
     """
 
-    def __init__(self, schema: pa.Schema, threads: int | None = os.cpu_count()) -> None:
+    def __init__(self, schema: pa.Schema, executors: SerialExecutors | None = None) -> None:
         names, leaves = schema_bytes(schema)
         self._schema = schema
         self._names = names
         self._columns = [(leaf, hashlib.sha3_256(leaf.type_bytes)) for leaf in leaves]
-        self._executors = SerialExecutors(threads)
-        self._queues: list[SerialExecutor] = [self._executors.new_executor() for _ in leaves]
+        self._own = SerialExecutors() if executors is None else None
+        shared = executors or self._own
+        assert shared is not None
+        self._queues: list[SerialExecutor] = [shared.new_executor() for _ in leaves]
 
     def update(self, batch: pa.RecordBatch) -> None:
         """Add rows. Returns before they are hashed; blocks while too many batches are queued.
@@ -429,9 +433,20 @@ class LogicalHasher:
         Raises:
             InvalidSchema: the columns of the batch differ from the schema.
         """
+        for queue, task in self.tasks(batch):
+            queue.submit(task)
+
+    def tasks(self, batch: pa.RecordBatch) -> list[tuple[SerialExecutor, Callable[[], None]]]:
+        """Return the tasks that add rows, each with its executor, for callers that limit them.
+
+        Raises:
+            InvalidSchema: the columns of the batch differ from the schema.
+        """
         self._check(batch.schema)
-        for (leaf, hasher), queue in zip(self._columns, self._queues, strict=True):
-            queue.submit(lambda leaf=leaf, hasher=hasher: _feed(hasher, batch, leaf))
+        return [
+            (queue, partial(_feed, hasher, batch, leaf))
+            for (leaf, hasher), queue in zip(self._columns, self._queues, strict=True)
+        ]
 
     def _check(self, schema: pa.Schema) -> None:
         if schema is self._schema or schema.equals(self._schema):
@@ -443,15 +458,17 @@ class LogicalHasher:
 
     def finish(self) -> Multihash:
         """Return the hash of all rows."""
-        self._executors.wait()
+        for queue in self._queues:
+            queue.wait()
         total = hashlib.sha3_256(self._names)
         for _, hasher in self._columns:
             total.update(hasher.digest())
         return Multihash(ARROW0_SHA3_256, total.digest())
 
     def close(self) -> None:
-        """End the threads. Rows that are not hashed yet are discarded."""
-        self._executors.close()
+        """End the threads, unless they are shared. Rows that are not hashed yet are discarded."""
+        if self._own is not None:
+            self._own.close()
 
     def __enter__(self) -> Self:
         return self

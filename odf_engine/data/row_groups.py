@@ -1,9 +1,9 @@
-"""Splits a stream of batches into row groups that depend on the rows alone."""
+"""Splits a stream of batches into slices and row groups that depend on the rows and the limits alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 from pyarrow import types
@@ -14,24 +14,67 @@ MAX_ROWS: Final = 1 << 17  # a window of a few rows decodes its row group up to 
 MAX_BYTES: Final = 64 << 20
 
 
-def split_row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in batches that end with the row that completes ``MAX_ROWS`` rows or ``MAX_BYTES``.
+class SliceLimits(NamedTuple):
+    """Limits of a slice. The row that reaches one of them is the last of its slice.
 
-    The boundaries depend on the rows alone, not on the batches.
+    Attributes:
+        rows: number of rows.
+        bytes: size of the values in memory. Only the last row of a row group can reach this limit.
+    """
+
+    rows: int
+    bytes: int
+
+
+class RowGroup(NamedTuple):
+    """Rows that become one row group.
+
+    Attributes:
+        rows: the rows.
+        slice_number: number of their slice in the stream, from 0.
+    """
+
+    rows: pa.RecordBatch
+    slice_number: int
+
+
+def split_row_groups(
+    batches: Iterable[pa.RecordBatch],
+    limits: SliceLimits | None = None,
+    may_end: Callable[[pa.RecordBatch], bool] = lambda rows: True,
+) -> Iterator[RowGroup]:
+    """Yield the same rows in groups that end with the row that completes ``MAX_ROWS`` rows or ``MAX_BYTES``.
+
+    The boundaries depend on the rows and the limits alone, not on the batches.
+
+    Args:
+        batches: the rows.
+        limits: of a slice; None: all rows are in one slice.
+        may_end: whether a slice may end with the last of these rows. Otherwise, it has more rows.
     """
     group: list[pa.RecordBatch] = []
     rows = bits = 0
+    number = slice_rows = slice_bits = 0  # of the complete groups of the slice
+    most = MAX_ROWS if limits is None else min(MAX_ROWS, limits.rows)
     for batch in batches:
         while batch.num_rows:
-            count = _rows_until(batch, MAX_ROWS - rows, 8 * MAX_BYTES - bits)
+            count = _rows_until(batch, most - rows, 8 * MAX_BYTES - bits)
             part, batch = batch.slice(0, count), batch.slice(count)
             group.append(part)
             rows, bits = rows + count, bits + _bits(part)
-            if rows >= MAX_ROWS or bits >= 8 * MAX_BYTES:
-                yield _concat(group)
-                group, rows, bits = [], 0, 0
+            if rows < most and bits < 8 * MAX_BYTES:
+                continue
+            whole = _concat(group)
+            yield RowGroup(whole, number)
+            if limits is not None:
+                slice_rows, slice_bits = slice_rows + rows, slice_bits + bits
+                is_full = slice_rows >= limits.rows or slice_bits >= 8 * limits.bytes
+                if is_full and may_end(whole):
+                    is_full, number, slice_rows, slice_bits = False, number + 1, 0, 0
+                most = 1 if is_full else min(MAX_ROWS, limits.rows - slice_rows)
+            group, rows, bits = [], 0, 0
     if group:
-        yield _concat(group)
+        yield RowGroup(_concat(group), number)
 
 
 def split_batch(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:

@@ -45,6 +45,36 @@ def slice_type(data_type: pa.DataType) -> pa.DataType:
     return data_type
 
 
+def without_layout(data_type: pa.DataType) -> pa.DataType:
+    """Return a type without the layout of texts, binaries and lists, the names of items and nullability.
+
+    Slices of one dataset may differ in these.
+    """
+    if types.is_large_string(data_type) or types.is_string_view(data_type):
+        return pa.string()
+    if types.is_large_binary(data_type) or types.is_binary_view(data_type):
+        return pa.binary()
+    if is_list_like(data_type) and not types.is_fixed_size_list(data_type):
+        return pa.list_(pa.field("item", without_layout(data_type.value_type)))
+    if types.is_struct(data_type):
+        return pa.struct([pa.field(field.name, without_layout(field.type)) for field in data_type])
+    return data_type
+
+
+def find_mismatch(found: pa.Schema, declared: pa.Schema) -> str | None:
+    """Return why rows with these columns do not belong to a dataset, as a clause; None if they do.
+
+    Number, names and order of columns are the same. Types are the same apart from layouts. Whether required
+    values are null is checked with the rows (:func:`cast_lossless`).
+    """
+    if found.names != declared.names:
+        return f"columns are {', '.join(found.names)}, expected {', '.join(declared.names)}"
+    for field, expected in zip(found, declared, strict=True):
+        if without_layout(field.type) != without_layout(expected.type):
+            return f"column '{field.name}' is {field.type}, expected {expected.type}"
+    return None
+
+
 def with_timestamp_unit(data_type: pa.DataType, unit: str) -> pa.DataType:
     """Return a type with all timestamps in it, at any depth, in UTC and in this unit."""
     if types.is_timestamp(data_type):
@@ -126,9 +156,56 @@ def cast_lossless(array: pa.Array, target: pa.Field, row: int) -> pa.Array:
             hint=f"cast it in the preprocess query: CAST({target.name} AS {type_ddl(target.type)})",
         )
     try:
-        return cast(array)
+        values = cast(array)
     except pa.ArrowInvalid as error:
         raise _misfit(array, cast, target, row) from error
+    if _has_required_parts(target.type) and (place := _find_missing_part(values)) is not None:
+        raise BadData(
+            f"column '{target.name}' contains null, but its items or members are required",
+            where=f"row {row + place + 1}",
+            hint="filter out the null values in the preprocess query, or declare them as Option",
+        )
+    return values
+
+
+def is_required(field: pa.Field) -> bool:
+    """Whether a value of a column, or an item or member in it, must not be null."""
+    return not field.nullable or _has_required_parts(field.type)
+
+
+def _has_required_parts(data_type: pa.DataType) -> bool:
+    """Whether an item of a list or a member of a struct, at any depth, must not be null."""
+    pending = [data_type]
+    while pending:
+        current = pending.pop()
+        parts = [current.field(at) for at in range(current.num_fields)]
+        if not all(part.nullable for part in parts):
+            return True
+        pending += [part.type for part in parts]
+    return False
+
+
+def _find_missing_part(array: pa.Array) -> int | None:
+    """Return the first row with a null in an item or member that is required; a cast does not check it."""
+    found: list[int] = []
+    if is_list_like(array.type):
+        items, rows = array.flatten(), pc.list_parent_indices(array)
+        parts = [(array.type.value_field, items, None)]
+    elif types.is_struct(array.type):
+        rows = None
+        parts = [(field, pc.struct_field(array, at), array) for at, field in enumerate(array.type)]
+    else:
+        return None
+    for field, part, parent in parts:
+        if not field.nullable and part.null_count:
+            missing = part.is_null() if parent is None else pc.and_(part.is_null(), parent.is_valid())
+            place = pc.index(missing, True).as_py()
+            found += [place] if place >= 0 else []
+        if (place := _find_missing_part(part)) is not None:
+            found.append(place)
+    if not found:
+        return None
+    return min(found) if rows is None else rows[min(found)].as_py()
 
 
 _Cast = Callable[[pa.Array], pa.Array]

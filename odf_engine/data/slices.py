@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from hashlib import sha3_256
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,16 +20,16 @@ from pyarrow import types
 
 from odf_engine.data.arrow_compute import decoded_type, pc
 from odf_engine.data.changelog import Op
-from odf_engine.data.ddl import TIMESTAMP, UUID
-from odf_engine.data.digest import LogicalHasher, schema_bytes
-from odf_engine.data.row_groups import MAX_ROWS, split_row_groups
+from odf_engine.data.ddl import TIMESTAMP, UUID, type_ddl
+from odf_engine.data.digest import LogicalHasher, SerialExecutor, SerialExecutors, schema_bytes
+from odf_engine.data.row_groups import MAX_ROWS, SliceLimits, split_row_groups
 from odf_engine.data.schema_enforcement import (
     cast_lossless,
     match_columns,
     slice_type,
     with_timestamp_unit,
 )
-from odf_engine.data.slice_file import FileLabel, SliceFile
+from odf_engine.data.slice_file import FileLabel, RowRange, SliceFile
 from odf_engine.errors import BadData, InvalidSchema, NotFound, OdfError, disk_hint
 from odf_engine.files import remove_temporary, write_all
 from odf_engine.identity.multiformats import SHA3_256, Multihash
@@ -37,6 +39,23 @@ from odf_engine.progress import Reporter
 
 _NS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1000, "ns": 1}
 _DAY_NS: Final = 86_400 * 1_000_000_000
+
+
+@dataclass(frozen=True)
+class TableFiles:
+    """The Parquet files with the rows of a dataset, as a table of a query.
+
+    Attributes:
+        name: of the table in the query.
+        paths: Parquet files, oldest first.
+        schema: of the table, including system columns.
+        vocab: names of the system columns.
+    """
+
+    name: str
+    paths: Sequence[Path]
+    schema: pa.Schema
+    vocab: DatasetVocabulary
 
 
 def check_event_time(name: str, data_type: pa.DataType) -> None:
@@ -65,16 +84,44 @@ def check_clash(name: str, system_columns: Sequence[str]) -> None:
         )
 
 
+def check_system_columns(schema: pa.Schema, vocab: DatasetVocabulary) -> None:
+    """Check that a schema has all system columns in types that can be written.
+
+    Raises:
+        InvalidSchema: one is missing, nullable or has another type.
+    """
+    accepted = {
+        vocab.offset_column: (pa.int64(), pa.uint64()),
+        vocab.operation_type_column: (pa.int32(), pa.uint8()),
+        vocab.system_time_column: (TIMESTAMP,),
+    }
+    for name in (*accepted, vocab.event_time_column):
+        if len(schema.get_all_field_indices(name)) != 1:
+            raise InvalidSchema(
+                f"system column '{name}' is missing or repeated in the schema",
+                hint="list all system columns once; or none, and they are added",
+            )
+    for name, kinds in accepted.items():
+        field = schema.field(name)
+        if field.nullable or field.type not in kinds:
+            names = " or ".join(type_ddl(kind) for kind in kinds)
+            found = type_ddl(field.type) + ("" if field.nullable else " NOT NULL")
+            raise InvalidSchema(f"system column '{name}' is {found}, expected {names} NOT NULL")
+    check_event_time(vocab.event_time_column, schema.field(vocab.event_time_column).type)
+
+
 class SliceRowBuilder:
-    """Completes incoming rows to rows of a slice, and collects their count and event times.
+    """Completes incoming rows to rows of slices.
+
+    Attributes:
+        next_offset: offset of the next row.
 
     Args:
-        schema: the complete schema of the slice.
+        schema: the complete schema of the slices.
         vocab: names of the system columns.
         first_offset: offset of the first row.
         system_time: of all rows.
         fallback: for rows without an event time.
-        counted_until: rows with a later event time do not count for the watermark; None: all count.
 
     Raises:
         InvalidSchema: a system column is missing, ambiguous, or the event time has another type.
@@ -87,7 +134,6 @@ class SliceRowBuilder:
         first_offset: int,
         system_time: Timestamp,
         fallback: Timestamp,
-        counted_until: Timestamp | None = None,
     ) -> None:
         names = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
         for name in (*names, vocab.event_time_column):
@@ -96,7 +142,7 @@ class SliceRowBuilder:
         self.schema = pa.schema(list(schema))
         self._offset, self._op, self._system_time = names
         self._event_time = vocab.event_time_column
-        self._first_offset = first_offset
+        self.next_offset = first_offset
         self._event_type = schema.field(self._event_time).type
         self._body = pa.schema(
             [field for field in schema if field.name not in (self._offset, self._system_time)]
@@ -104,16 +150,8 @@ class SliceRowBuilder:
         check_event_time(self._event_time, self._event_type)
         self._system_value = _moment(system_time, schema.field(self._system_time).type)
         self._fallback = _moment(fallback, self._event_type)
-        self._counted_until = (
-            None if counted_until is None else counted_until.ns // _unit_ns(self._event_type)
-        )
         self._seen: pa.Schema | None = None
         self._places: list[int | None] = []
-        self.count = 0
-        self._least: int | None = None
-        self._greatest: int | None = None
-        self._greatest_counted: int | None = None
-        self.rows_ahead = 0
 
     def enforce_schema(
         self, batches: Iterable[pa.RecordBatch], reporter: Reporter
@@ -173,10 +211,8 @@ class SliceRowBuilder:
         return values
 
     def add_system_columns(self, group: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the next rows of the slice, with their offsets and system time."""
-        self._update_event_times(group.column(self._event_time))
-        rows = group.num_rows
-        before = self._first_offset + self.count - 1
+        """Return the next rows of the slices, with their offsets and system time."""
+        rows, before = group.num_rows, self.next_offset - 1
         ones = pa.repeat(pa.scalar(1, pa.int64()), rows)
         made = {
             self._offset: lambda kind: pc.cumulative_sum(ones, start=before).cast(kind),
@@ -186,10 +222,35 @@ class SliceRowBuilder:
             made[field.name](field.type) if field.name in made else group.column(field.name)
             for field in self.schema
         ]
-        self.count += rows
+        self.next_offset += rows
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def _update_event_times(self, times: pa.Array) -> None:
+    def ends_correction(self, group: pa.RecordBatch) -> bool:
+        """Return whether the last row is not the first half of a correction, which has two rows."""
+        return group.column(self._op)[-1].as_py() != Op.CORRECT_FROM
+
+
+class _EventTimes:
+    """The event times of a slice.
+
+    Attributes:
+        rows_ahead: number of rows that do not count for the watermark.
+
+    Args:
+        data_type: type of the event time.
+        counted_until: rows with a later event time do not count for the watermark; None: all count.
+    """
+
+    def __init__(self, data_type: pa.DataType, counted_until: Timestamp | None) -> None:
+        self._type = data_type
+        self._counted_until = None if counted_until is None else counted_until.ns // _unit_ns(data_type)
+        self._least: int | None = None
+        self._greatest: int | None = None
+        self._greatest_counted: int | None = None
+        self.rows_ahead = 0
+
+    def update(self, times: pa.Array) -> None:
+        """Add rows; none of them is null."""
         values = times.cast(pa.int32() if types.is_date32(times.type) else pa.int64())
         extremes = pc.min_max(values)
         least, greatest = extremes["min"].as_py(), extremes["max"].as_py()
@@ -203,14 +264,19 @@ class SliceRowBuilder:
             self._greatest_counted = greatest
 
     @property
-    def max_counted_event_time(self) -> Timestamp | None:
-        """Maximum event time so far of the rows up to ``counted_until``; None without such rows."""
-        return _timestamp(self._greatest_counted, self._event_type)
+    def least(self) -> Timestamp | None:
+        """The minimum so far."""
+        return _timestamp(self._least, self._type)
 
     @property
-    def event_times(self) -> tuple[Timestamp | None, Timestamp | None]:
-        """Minimum and maximum event time so far."""
-        return _timestamp(self._least, self._event_type), _timestamp(self._greatest, self._event_type)
+    def greatest(self) -> Timestamp | None:
+        """The maximum so far."""
+        return _timestamp(self._greatest, self._type)
+
+    @property
+    def greatest_counted(self) -> Timestamp | None:
+        """The maximum so far of the rows that count for the watermark; None without such rows."""
+        return _timestamp(self._greatest_counted, self._type)
 
 
 def _unit_ns(data_type: pa.DataType) -> int:
@@ -306,6 +372,23 @@ def slice_schema(
     return schema
 
 
+def with_kamu_types(schema: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
+    """Return the schema of slices with the types of system columns that kamu writes.
+
+    They are 64-bit and 32-bit signed integers, and the event time is not nullable. Kamu appends only to
+    datasets with these types.
+    """
+    kinds = {vocab.offset_column: pa.int64(), vocab.operation_type_column: pa.int32()}
+    return pa.schema(
+        [
+            field.with_type(kinds.get(field.name, field.type)).with_nullable(
+                field.nullable and field.name != vocab.event_time_column
+            )
+            for field in schema
+        ]
+    )
+
+
 def write_slice(
     batches: Iterable[pa.RecordBatch],
     *,
@@ -318,61 +401,307 @@ def write_slice(
     reporter: Reporter,
     counted_until: Timestamp | None = None,
 ) -> WrittenSlice | None:
-    """Write a slice. The same rows produce the same file and hashes, independent of their batches.
+    """Write all rows as one slice; see :func:`write_slices`.
+
+    Args:
+        path: the file to write; it is removed on errors.
+
+    Returns:
+        The slice, or None (and no file) if there are no rows.
+    """
+    slices = write_slices(
+        batches,
+        schema=schema,
+        vocab=vocab,
+        new_path=lambda: path,
+        first_offset=first_offset,
+        system_time=system_time,
+        fallback_event_time=fallback_event_time,
+        reporter=reporter,
+        counted_until=counted_until,
+    )
+    return slices[0] if slices else None
+
+
+def write_slices(
+    batches: Iterable[pa.RecordBatch],
+    *,
+    schema: pa.Schema,
+    vocab: DatasetVocabulary,
+    new_path: Callable[[], Path],
+    first_offset: int,
+    system_time: Timestamp,
+    fallback_event_time: Timestamp,
+    reporter: Reporter,
+    counted_until: Timestamp | None = None,
+    limits: SliceLimits | None = None,
+) -> list[WrittenSlice]:
+    """Write rows as one or more slices. A thread encodes each slice while the rows of the next ones arrive.
+
+    The same rows produce the same files and hashes, independent of their batches and of the number of cores.
 
     Args:
         batches: rows in order: data columns by name, and optionally the operation and the event time.
-        schema: the complete schema of the slice.
+        schema: the complete schema of the slices.
         vocab: names of the system columns in it.
-        path: the file to write; it is removed on errors.
+        new_path: returns the path of the next file to write. On errors all files are removed.
         first_offset: offset of the first row.
         system_time: of all rows.
         fallback_event_time: for rows without an event time.
         reporter: receives the rows and bytes written so far, and can cancel.
         counted_until: rows with a later event time do not count for the watermark; None: all count.
+        limits: of a slice; None: all rows are in one slice. The two rows of a correction are in one slice.
 
     Returns:
-        The slice, or None (and no file) if there are no rows.
+        The slices in the order of their offsets; no slice (and no file) if there are no rows.
 
     Raises:
         InvalidSchema: a column is unknown, missing, or has an unrelated type.
         BadData: a value does not fit its column; ``where`` is its row, from 1.
         Cancelled: the reporter was cancelled.
+        OdfError: a file cannot be written, such as when the disk is full.
+    """
+    builder = SliceRowBuilder(schema, vocab, first_offset, system_time, fallback_event_time)
+    groups = split_row_groups(builder.enforce_schema(batches, reporter), limits, builder.ends_correction)
+    writers: list[_SliceWriter] = []
+    # One thread more than cores: one of them often waits for the disk.
+    with SerialExecutors((os.cpu_count() or 1) + 1, depth=None) as executors:
+        backlog = _Backlog()
+        try:
+            for group in groups:
+                offset, rows = builder.next_offset, builder.add_system_columns(group.rows)
+                if group.slice_number == len(writers):
+                    if writers:
+                        writers[-1].end()
+                    times = _EventTimes(schema.field(vocab.event_time_column).type, counted_until)
+                    writers.append(_SliceWriter(new_path(), rows, vocab, offset, times, executors, backlog))
+                writers[-1].add(rows)
+                size = sum(each.size for each in writers)
+                reporter.set_amounts(rows=builder.next_offset - first_offset, bytes=size)
+                reporter.raise_if_cancelled()
+            if writers:
+                writers[-1].end()
+            return [each.finish() for each in writers]
+        except BaseException:
+            executors.close()
+            for each in writers:
+                each.discard()
+            raise
+
+
+_BACKLOG_BYTES: Final = 256 << 20
+
+
+class _Backlog:
+    """Limits the bytes of the row groups that are not encoded and hashed yet."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+
+    def submit(
+        self, rows: pa.RecordBatch, tasks: Sequence[tuple[SerialExecutor, Callable[[], None]]]
+    ) -> None:
+        """Queue the tasks of a row group; blocks while the backlog is full.
+
+        Raises:
+            BaseException: raised by an earlier task.
+        """
+        size = rows.nbytes
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not self._bytes or self._bytes + size <= _BACKLOG_BYTES or self._error
+            )
+            if self._error is not None:
+                raise self._error
+            self._bytes += size
+        pending = len(tasks)
+
+        def run(task: Callable[[], None]) -> None:
+            nonlocal pending
+            try:
+                task()
+            except BaseException as error:
+                with self._changed:
+                    self._error = self._error or error
+                    self._changed.notify_all()
+                raise
+            with self._changed:
+                pending -= 1
+                self._bytes -= 0 if pending else size
+                self._changed.notify_all()
+
+        for executor, task in tasks:
+            executor.submit(partial(run, task))
+
+
+class _SliceWriter:
+    """Writes one slice, in the threads of ``executors``.
+
+    Args:
+        path: of the file.
+        first: the rows of the first row group; :meth:`add` adds them.
+        vocab: names of the system columns.
+        first_offset: offset of the first row.
+        times: collects the event times.
+        executors: encode and hash the rows.
+        backlog: limits the rows in memory.
+
+    Raises:
+        OdfError: the file cannot be created.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        first: pa.RecordBatch,
+        vocab: DatasetVocabulary,
+        first_offset: int,
+        times: _EventTimes,
+        executors: SerialExecutors,
+        backlog: _Backlog,
+    ) -> None:
+        self._path = path
+        self._event_time = vocab.event_time_column
+        self._interval = OffsetInterval(first_offset, first_offset - 1)
+        self._times = times
+        self._backlog = backlog
+        self._hasher = LogicalHasher(first.schema, executors)
+        self._encoder = executors.new_executor()
+        self._sink = _Sink(path)
+        try:
+            self._writer = pq.ParquetWriter(
+                self._sink,
+                _annotated_schema(first.schema),
+                version="2.6",
+                compression=_COMPRESSION,
+                compression_level=_COMPRESSION_LEVEL,
+                use_dictionary=_dictionary_columns(first, vocab),  # pyright: ignore[reportArgumentType]
+                column_encoding={vocab.offset_column: "DELTA_BINARY_PACKED"},
+                store_schema=False,
+            )
+        except BaseException:  # the first bytes cannot be written
+            self._sink.close_file()
+            remove_temporary(path)
+            raise
+
+    @property
+    def size(self) -> int:
+        """Number of bytes written so far."""
+        return self._sink.size
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Add a row group. Returns before it is written; blocks while too many row groups wait.
+
+        Raises:
+            BaseException: raised while an earlier row group was written.
+        """
+        self._times.update(rows.column(self._event_time))
+        self._interval = OffsetInterval(self._interval.start, self._interval.end + rows.num_rows)
+        self._backlog.submit(rows, [(self._encoder, lambda: self._encode(rows)), *self._hasher.tasks(rows)])
+
+    def _encode(self, rows: pa.RecordBatch) -> None:
+        self._writer.write_batch(_annotated(rows, self._writer.schema), row_group_size=MAX_ROWS)
+
+    def end(self) -> None:
+        """Write the footer after the last row group, and sync the file. Returns before it is written."""
+        self._encoder.submit(self._close)
+
+    def _close(self) -> None:
+        self._writer.close()
+        self._sink.sync()
+        self._sink.close_file()
+
+    def finish(self) -> WrittenSlice:
+        """Wait for the end; return the slice.
+
+        Raises:
+            BaseException: raised while the slice was written.
+        """
+        self._encoder.wait()
+        return WrittenSlice(
+            path=self._path,
+            logical_hash=self._hasher.finish(),
+            physical_hash=Multihash(SHA3_256, self._sink.hasher.digest()),
+            size=self._sink.size,
+            rows=self._interval.end - self._interval.start + 1,
+            offset_interval=self._interval,
+            max_event_time=self._times.greatest,
+            min_event_time=self._times.least,
+            max_counted_event_time=self._times.greatest_counted,
+            rows_ahead=self._times.rows_ahead,
+        )
+
+    def discard(self) -> None:
+        """Remove the file. The threads have ended."""
+        with suppress(Exception):  # the file is removed in any case
+            self._writer.close()
+        self._sink.close_file()
+        remove_temporary(self._path)
+
+
+def write_stored_rows(
+    batches: Iterable[pa.RecordBatch], *, vocab: DatasetVocabulary, path: Path, reporter: Reporter
+) -> WrittenSlice:
+    """Write rows of slices as one slice. The same rows produce the same file, independent of their batches.
+
+    Args:
+        batches: rows in order with all system columns, all of the same schema; at least one row.
+        vocab: names of the system columns.
+        path: the file to write; it is removed on errors.
+        reporter: can cancel.
+
+    Raises:
+        BadData: there are no rows.
+        Cancelled: the reporter was cancelled.
         OdfError: the file cannot be written, such as when the disk is full.
     """
-    rows = SliceRowBuilder(schema, vocab, first_offset, system_time, fallback_event_time, counted_until)
-    complete = map(rows.add_system_columns, split_row_groups(rows.enforce_schema(batches, reporter)))
-    first = next(complete, None)
+    groups = (group.rows for group in split_row_groups(batches))
+    first = next(groups, None)
     if first is None:
-        return None
-    with _Sink(path) as sink, LogicalHasher(rows.schema) as hasher:
-        with _writer(sink, first, vocab) as writer:
-            for batch in chain([first], complete):
-                hasher.update(batch)
-                writer.write_batch(_annotated(batch, writer.schema), row_group_size=MAX_ROWS)
-                reporter.set_amounts(rows=rows.count, bytes=sink.size)
+        raise BadData("the slices have no rows", where=str(path))
+    offset = first.column(vocab.offset_column)[0].as_py()
+    times = _EventTimes(first.schema.field(vocab.event_time_column).type, None)
+    with SerialExecutors((os.cpu_count() or 1) + 1, depth=None) as executors:
+        writer = _SliceWriter(path, first, vocab, offset, times, executors, _Backlog())
+        try:
+            for rows in chain([first], groups):
+                writer.add(rows)
                 reporter.raise_if_cancelled()
-        sink.sync()
-        least, greatest = rows.event_times
-        return WrittenSlice(
-            path=path,
-            logical_hash=hasher.finish(),
-            physical_hash=Multihash(SHA3_256, sink.hasher.digest()),
-            size=sink.size,
-            rows=rows.count,
-            offset_interval=OffsetInterval(first_offset, first_offset + rows.count - 1),
-            max_event_time=greatest,
-            min_event_time=least,
-            max_counted_event_time=rows.max_counted_event_time,
-            rows_ahead=rows.rows_ahead,
-        )
+            writer.end()
+            return writer.finish()
+        except BaseException:
+            executors.close()
+            writer.discard()
+            raise
+
+
+def copy_rows(
+    source: Path, target: Path, rows: RowRange, *, vocab: DatasetVocabulary, reporter: Reporter
+) -> WrittenSlice:
+    """Write rows of a slice as a file of their own.
+
+    Args:
+        source: the slice.
+        target: the file to write.
+        rows: numbers of the rows.
+        vocab, reporter: as in :func:`write_stored_rows`.
+
+    Raises:
+        NotFound: the slice does not exist.
+        BadData: it is damaged, or has no such rows.
+        OdfError: the file cannot be written.
+    """
+    with _open_slice(source) as file:
+        batches = file.batches(_decoded_schema(file.schema, file.schema.names), [rows])
+        return write_stored_rows(batches, vocab=vocab, path=target, reporter=reporter)
 
 
 class _Sink:
     """The file that Parquet is written to; counts and hashes its bytes.
 
-    Leaving the ``with`` block by an error removes the file. Errors of the system are raised as
-    :class:`OdfError`.
+    Errors of the system are raised as :class:`OdfError`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -380,18 +709,12 @@ class _Sink:
         self.hasher = sha3_256()
         self.size = 0
         self.closed = False
-
-    def __enter__(self) -> Self:
         with self._errors():
             self._file = self._path.open("wb", buffering=0)
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close_file(self) -> None:
+        """Close the file."""
         self._file.close()
-        if error is not None:
-            remove_temporary(self._path)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -425,27 +748,6 @@ class _Sink:
 
     def close(self) -> None:
         self.closed = True
-
-
-@contextmanager
-def _writer(sink: _Sink, first: pa.RecordBatch, vocab: DatasetVocabulary) -> Iterator[pq.ParquetWriter]:
-    writer = pq.ParquetWriter(
-        sink,
-        _annotated_schema(first.schema),
-        version="2.6",
-        compression=_COMPRESSION,
-        compression_level=_COMPRESSION_LEVEL,
-        use_dictionary=_dictionary_columns(first, vocab),  # pyright: ignore[reportArgumentType]
-        column_encoding={vocab.offset_column: "DELTA_BINARY_PACKED"},
-        store_schema=False,
-    )
-    try:
-        yield writer
-    except BaseException:
-        with suppress(Exception):  # the file is removed in any case
-            writer.close()
-        raise
-    writer.close()
 
 
 def _dictionary_columns(first: pa.RecordBatch, vocab: DatasetVocabulary) -> list[str]:
@@ -499,6 +801,22 @@ def read_batches(path: Path, columns: list[str] | None = None) -> Iterator[pa.Re
         if missing:
             raise InvalidSchema(f"column '{missing[0]}' not found in the slice", where=str(path))
         yield from file.batches(_decoded_schema(file.schema, names), [(0, file.rows)])
+
+
+def read_batches_of(path: Path, rows: RowRange) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Return the schema of a slice, and some of its rows in order, in bounded batches.
+
+    Args:
+        path: the file.
+        rows: numbers of the rows.
+
+    Raises:
+        NotFound: there is no such file.
+        BadData: it is damaged.
+    """
+    file = _open_slice(path)
+    schema = _decoded_schema(file.schema, file.schema.names)
+    return schema, file.batches(schema, [rows])
 
 
 def read_rows_at(path: Path, positions: pa.Array, columns: list[str]) -> Iterator[pa.RecordBatch]:

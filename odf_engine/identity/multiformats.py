@@ -216,10 +216,11 @@ class Multihash:
 
 def hash_bytes(data: bytes, code: int) -> Multihash:
     """Return the hash of ``data`` by the algorithm with this multicodec code (SHA2-256 or SHA3-256)."""
-    hasher = _hasher(code)
+    hasher = new_hasher(code)
     hasher.update(data)
     return Multihash(code, hasher.digest())
 
 
-def _hasher(code: int) -> Any:
+def new_hasher(code: int) -> Any:
+    """Return a hash object for the algorithm with this multicodec code (SHA2-256 or SHA3-256)."""
     return hashlib.sha256() if code == SHA2_256 else hashlib.sha3_256()

@@ -1,10 +1,10 @@
-"""Ingestion of one payload as one commit: read, preprocess, schema, merge, write."""
+"""Ingestion of one payload as one commit of one or more blocks: read, preprocess, schema, merge, write."""
 
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,25 +13,31 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from odf_engine.chain.schema_evolution import declared_schema
-from odf_engine.data.arrow_schema import encode_schema
+from odf_engine.chain.linked_objects import check_links
+from odf_engine.chain.schema_evolution import declare_schema, declared_schema
+from odf_engine.chain.state import ChainState, is_push_state
+from odf_engine.checks.gate import DatasetChecks
+from odf_engine.config import Config, OnConflict, SystemColumns, parse_size
 from odf_engine.data.ddl import to_ddl, type_ddl
+from odf_engine.data.odf_schema import attributes_of_step
 from odf_engine.data.parquet_reader import read_parquet_schema
+from odf_engine.data.row_groups import SliceLimits
 from odf_engine.data.schema_enforcement import (
     equal_except_precision,
     finest_timestamp_unit,
     match_columns,
     with_timestamp_unit,
 )
-from odf_engine.data.slices import WrittenSlice, slice_schema, write_slice
+from odf_engine.data.slices import WrittenSlice, slice_schema, with_kamu_types, write_slices
 from odf_engine.errors import BadData, Cancelled, Conflict, InvalidQuery, InvalidSchema, NotSynced, OdfError
 from odf_engine.files import remove_temporary
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.fetch.model import Payload
 from odf_engine.ingest.merge.base import MergeInputs
-from odf_engine.ingest.merge.merge_plan import MergedSlice, run_merge
+from odf_engine.ingest.merge.merge_plan import MergedSlices, run_merge
 from odf_engine.ingest.merge.merge_strategy import merge, repeats_stored_rows
 from odf_engine.ingest.prep_step import Limits, PreparedFile, prepare
+from odf_engine.ingest.preprocess import PreprocessedRows, is_datafusion, preprocess
 from odf_engine.ingest.read.bad_rows import BadRowSearch, Rejection, list_bad_rows, reject_bad_rows
 from odf_engine.ingest.read.read_step import ReadPlan, read
 from odf_engine.metadata.model import (
@@ -39,60 +45,34 @@ from odf_engine.metadata.model import (
     AddPushSource,
     Append,
     Csv,
+    DataSchema,
     DatasetVocabulary,
     DataSlice,
     EsriShapefile,
+    ExtraAttributes,
     MetadataEvent,
     Parquet,
-    SetDataSchema,
     SetPollingSource,
-    Sql,
-    SqlQueryStep,
+    SourceState,
     Transform,
+)
+from odf_engine.metadata.object_links import (
+    LinkedTotals,
+    check_link_columns,
+    find_link_columns,
+    totals_attribute,
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter, count_of
-from odf_engine.settings import Config, OnConflict
 from odf_engine.spark.errors import RejectedRow
-from odf_engine.spark.row_order import has_nondeterministic_order
-from odf_engine.spark.sql_types import arrow_schema, spark_schema
+from odf_engine.spark.sql_types import arrow_schema, replace_values, spark_schema
 from odf_engine.spark.text_files import RecordLines, detect_encoding
-from odf_engine.spark.user_query import run_query
-from odf_engine.sql.query_text import attach_query_excerpt
 from odf_engine.workspace.dataset_folders import Rejects, store_rejects
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.query_check import check_preprocess_engine
+from odf_engine.workspace.definition import accepts_operations
 
 if TYPE_CHECKING:
-    from odf_engine.spark import DataFrame, SparkSession
-
-
-INPUT: Final = "input"
-
-
-def preprocess(session: SparkSession, frame: DataFrame, step: Transform | None) -> DataFrame:
-    """Return the result of the query over ``input``, the rows that were read. Nothing runs yet.
-
-    Raises:
-        InvalidQuery: the query is for another engine, or invalid.
-    """
-    if step is None:
-        return frame
-    check_preprocess_engine(step.engine)
-    steps = steps_of(step)
-    with attach_query_excerpt(steps):
-        return run_query(session, {INPUT: frame}, steps)
-
-
-def steps_of(step: Sql) -> list[SqlQueryStep]:
-    """Return the steps of a query.
-
-    Raises:
-        InvalidQuery: it has both ``query`` and ``queries``, or neither.
-    """
-    if (step.query is None) == (step.queries is None):
-        raise InvalidQuery("a transform requires either query or queries", where="preprocess")
-    return step.queries if step.queries is not None else [SqlQueryStep(query=step.query or "")]
+    from odf_engine.spark import SparkSession
 
 
 def result_schema(
@@ -101,6 +81,7 @@ def result_schema(
     declared: pa.Schema | None,
     vocab: DatasetVocabulary,
     unit: str = "ms",
+    system_columns: SystemColumns = "specification",
 ) -> pa.Schema:
     """Return the complete schema of the slice for a result.
 
@@ -111,6 +92,7 @@ def result_schema(
         declared: schema of the dataset, which the result must have; None for a new dataset.
         vocab: names of the system columns.
         unit: of timestamps in the result of a query. In Spark, all have microseconds.
+        system_columns: types of the system columns of a new dataset.
 
     Raises:
         InvalidSchema: a column has the name of a system column, the event time is not a time, or the
@@ -123,7 +105,8 @@ def result_schema(
             [field.with_nullable(True).with_type(with_timestamp_unit(field.type, unit)) for field in result]
         )
     if declared is None:
-        return slice_schema(source, vocab)
+        schema = slice_schema(source, vocab)
+        return with_kamu_types(schema, vocab) if system_columns == "kamu" else schema
     _check_same(source, declared, vocab)
     return declared
 
@@ -166,6 +149,21 @@ def drop_column(schema: pa.Schema, name: str | None) -> pa.Schema:
     if name is None:
         return schema
     return pa.schema([field for field in schema if field.name.casefold() != name.casefold()])
+
+
+def column_attributes(
+    state: ChainState, source: SetPollingSource | AddPushSource, config: Config
+) -> DataSchema | None:
+    """Return the ODF schema with the attributes of the columns: of the dataset, or of its first rows.
+
+    The first rows have those that the source declares, unless a query makes other columns, or the
+    schema is stored as Arrow schema, which has no attributes.
+
+    Raises:
+        InvalidSchema: the declaration of the source is malformed.
+    """
+    is_new = not state.has_schema and config.metadata.data_schema == "odf"
+    return attributes_of_step(source.read) if is_new and source.preprocess is None else state.odf_schema
 
 
 def data_columns(declared: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
@@ -242,24 +240,24 @@ def _check_same(source: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary
 
 
 _LINE: Final = re.compile(r": line ([0-9]+)")
+_LINE_NUMBER: Final = re.compile(r"\bline ([0-9]{1,9})\b")
 _MAX_WIDTH: Final = 160
 _READ_CHARACTERS: Final = 1 << 16
 Reader = Callable[["SparkSession", PreparedFile, Path, Reporter], ReadPlan | None]
 """Plans to read a prepared file; the folder is for temporary files. Returns None for an empty file."""
 
 
-class _StagedSlice(NamedTuple):
-    """A slice that is not yet committed, and its complete schema."""
+class _StagedSlices(NamedTuple):
+    """Slices that are not yet committed, and their complete schema."""
 
     schema: pa.Schema
-    merged: MergedSlice
+    merged: MergedSlices
 
 
 class PayloadJob:
     """Reads, merges and commits one payload of a polling or push source.
 
-    ``run`` commits the rows and the source state of the payload, or nothing. Only pushed rows may have a
-    column with operations.
+    ``run`` commits the rows and the source state of the payload, or nothing.
 
     Attributes:
         repeated: number of rows that were appended although all of them repeat earlier rows.
@@ -278,6 +276,8 @@ class PayloadJob:
         after: Multihash | None = None,
         reader: Reader | None = None,
         strict: bool = False,
+        attached: Mapping[str, Multihash] | None = None,
+        checks: DatasetChecks | None = None,
     ) -> None:
         """Prepare the ingestion into the current head.
 
@@ -293,6 +293,8 @@ class PayloadJob:
             reader: replaces the read step of the source.
             strict: rows of a ledger with a known key and other values are an error; overrides the
                 setting ``onConflict``.
+            attached: stored objects by their names, which link columns may have instead of their hashes.
+            checks: checks of the dataset, which the new rows must pass.
 
         Raises:
             Conflict: the head is not ``after``.
@@ -307,6 +309,8 @@ class PayloadJob:
         self._reporter = reporter
         self._reader = reader
         self._strict = strict
+        self._attached = attached or {}
+        self._checks = checks
         self._state = entry.dataset.state()
         if after is not None and self._state.head != after:
             raise Conflict(
@@ -320,6 +324,10 @@ class PayloadJob:
         self._max_ahead = config.watermark.max_ahead_of(*names)
         self._delay = config.watermark.delay_of(*names)
         self._declared = declared_schema(self._state)
+        self._described = column_attributes(self._state, source, config)
+        is_stored = self._state.odf_schema is not None
+        check_link_columns(self._described, "SetDataSchema" if is_stored else "read.schema")
+        self._link_columns = find_link_columns(self._described)
         self._started = monotonic()
         self.repeated = 0
         self._rejection: Rejection | None = None
@@ -332,20 +340,24 @@ class PayloadJob:
             NotSynced: the head was moved, and a power failure can revert it.
             OdfError: nothing was committed.
         """
-        staged = self._dataset.staging_path("data")
+        staged: _StagedSlices | None = None
         try:
             prepared = self._prepare()
             with _excerpts(prepared, getattr(self._source.read, "encoding", None)):
-                staged_slice = self._stage_valid_rows(prepared, staged)
+                staged = self._stage_valid_rows(prepared)
             self._payload.check_unchanged()
-            head = self._commit(staged_slice, staged)
+            head = self._commit(staged)
         except (Cancelled, NotSynced):
             raise
-        except OdfError:
+        except OdfError as error:
             self._payload.check_unchanged()  # A change of the file explains the error.
+            error.message = self._name_origins(error.message)
+            error.where = error.where and self._name_origins(error.where)
+            error.excerpt = tuple(map(self._name_origins, error.excerpt))
             raise
         finally:
-            remove_temporary(staged)
+            for each in () if staged is None else staged.merged.written:
+                remove_temporary(each.path)
         return head
 
     def commit_state(self) -> Multihash:
@@ -355,30 +367,29 @@ class PayloadJob:
             OdfError: nothing was committed.
         """
         self._payload.check_unchanged()
-        return self._commit(None, self._dataset.staging_path("data"))
+        return self._commit(None)
 
-    def _stage_valid_rows(self, prepared: PreparedFile, staged: Path) -> _StagedSlice | None:
+    def _stage_valid_rows(self, prepared: PreparedFile) -> _StagedSlices | None:
         """Write the rows of a file; without its invalid rows if the dataset rejects them.
 
         Only after an error the file is searched for all invalid rows.
         """
         try:
-            return self._stage(prepared, staged)
+            return self._stage(prepared)
         except BadData as error:
             if isinstance(error.__cause__, BadData) and not isinstance(error.__cause__, RejectedRow):
                 raise  # Not an error of a row as read, but of the merge.
             rejects = self._config.bad_rows_action(str(self._entry.alias), str(self._entry.id)) == "reject"
             selected = self._reject_rows(prepared, error, rejects=rejects)
-        remove_temporary(staged)
-        return self._stage(selected, staged)
+        return self._stage(selected)
 
-    def _stage(self, prepared: PreparedFile, staged: Path) -> _StagedSlice | None:
+    def _stage(self, prepared: PreparedFile) -> _StagedSlices | None:
         reading = self._read(prepared)
         if reading is None:
             return None
         if reading.columns is None:
             self._report_truncation(prepared)
-        return self._write(reading, staged)
+        return self._write(reading)
 
     def _reject_rows(self, prepared: PreparedFile, error: BadData, *, rejects: bool) -> PreparedFile:
         """Return the file without its invalid rows.
@@ -402,8 +413,24 @@ class PayloadJob:
             raise error
         self._rejection = rejection
         rows = count_of(rejection.rows, "invalid row")
-        reporter.log(f"{name}: {rows} rejected, the first in {rejection.first}", "warning")
+        first = self._name_origins(str(rejection.first))
+        reporter.log(f"{name}: {rows} rejected, the first in {first}", "warning")
         return replace(prepared, selected=rejection.selected)
+
+    def _name_origins(self, text: str) -> str:
+        """Return a message with the origin of each line that it names, such as its topic."""
+        origins = self._payload.line_origins
+        # The lines of a prepared file are others.
+        if not origins or getattr(self._source, "prepare", None):
+            return text
+        return _LINE_NUMBER.sub(
+            lambda match: (
+                f"{match[0]} ({origins[int(match[1]) - 1]})"
+                if 0 < int(match[1]) <= len(origins)
+                else match[0]
+            ),
+            text,
+        )
 
     def _search_bad_rows(self, prepared: PreparedFile) -> BadRowSearch | None:
         """Return the search for invalid rows of a file; None if not single rows are invalid."""
@@ -413,10 +440,12 @@ class PayloadJob:
             reading = self._read(replace(prepared, lines=lines))
             if reading is None or lines.text is None:
                 return None
-            result = preprocess(self._session, reading.frame, self._source.preprocess)
+            # The rows of DataFusion have no numbers: only rows that cannot be read are found.
+            step = None if is_datafusion(self._source.preprocess) else self._source.preprocess
+            result = self._preprocess(reading, step)
         except (BadData, InvalidQuery, InvalidSchema):
             return None  # The file cannot be read at all.
-        return BadRowSearch(self._session, prepared.name, lines, reading, result)
+        return BadRowSearch(self._session, prepared.name, lines, reading, result.frame)
 
     def _prepare(self) -> PreparedFile:
         payload = self._payload
@@ -448,10 +477,20 @@ class PayloadJob:
         # Inferred types depend on the rows of the file. Those of the dataset take precedence.
         guessed = arrow_schema(reading.frame.schema)
         subset = not isinstance(step, Csv | Parquet | EsriShapefile)
-        columns = adopt_declared_types(guessed, self._declared, self._state.vocabulary, subset=subset)
+        operations = self._operations_in(guessed.names)
+        columns = adopt_declared_types(
+            drop_column(guessed, operations), self._declared, self._state.vocabulary, subset=subset
+        )
         if columns is None:
             return reading
+        if operations is not None:
+            at = guessed.get_field_index(operations)
+            columns = columns.insert(min(at, len(columns)), guessed.field(at))
         return read(session, step, prepared, folder, reporter, columns, limits=limits)
+
+    def _operations_in(self, names: list[str]) -> str | None:
+        """Return the name of the column with operations; None if there is none, or none is accepted."""
+        return operation_column(names, self._state.vocabulary) if accepts_operations(self._source) else None
 
     def _report_truncation(self, prepared: PreparedFile) -> None:
         """Log which timestamps of a Parquet file lose digits because no schema declares their precision."""
@@ -470,38 +509,44 @@ class PayloadJob:
                 "warning",
             )
 
-    def _write(self, reading: ReadPlan, staged: Path) -> _StagedSlice:
+    def _write(self, reading: ReadPlan) -> _StagedSlices:
         """Run preprocess, merge and write. The location of an error in the file is added to it."""
         try:
             vocab = self._state.vocabulary
-            result = preprocess(self._session, reading.frame, self._source.preprocess)
-            pushed = isinstance(self._source, AddPushSource)
-            operations = operation_column(result.columns, vocab) if pushed else None
+            result = self._preprocess(reading, self._source.preprocess)
+            hashes = {name: str(link) for name, link in self._attached.items()}
+            result = replace(result, frame=replace_values(result.frame, self._link_columns, hashes))
+            operations = self._operations_in(result.schema.names)
             read_columns = reading.columns
             columns = read_columns if self._source.preprocess is None else None
             # A query returns timestamps as precise as those that it reads.
             unit = "ms" if read_columns is None else finest_timestamp_unit(read_columns.types)
             schema = result_schema(
-                drop_column(arrow_schema(result.schema), operations),
+                drop_column(result.schema, operations),
                 columns and drop_column(columns, operations),
                 self._declared,
                 vocab,
                 unit,
+                self._config.metadata.system_columns,
             )
             self._reporter.phase("merge")
             prepared = merge(self._source.merge, self._inputs(result, schema, operations))
-            merged = run_merge(prepared, lambda rows: self._write_slice(rows, schema, staged), self._reporter)
-            return _StagedSlice(schema, merged)
+            merged = run_merge(prepared, lambda rows: self._write_slices(rows, schema), self._reporter)
+            return _StagedSlices(schema, merged)
         except BadData as error:
             raise reading.explain(error) from error
         except InvalidSchema as error:
             error.where = error.where or self._payload.name
             raise
 
-    def _inputs(self, new: DataFrame, schema: pa.Schema, operations: str | None) -> MergeInputs:
+    def _preprocess(self, reading: ReadPlan, step: Transform | None) -> PreprocessedRows:
+        memory = parse_size(self._config.datafusion.memory)
+        return preprocess(self._session, reading.frame, step, self._folder, memory, self._reporter)
+
+    def _inputs(self, new: PreprocessedRows, schema: pa.Schema, operations: str | None) -> MergeInputs:
         return MergeInputs(
             session=self._session,
-            new=new,
+            new=new.frame,
             schema=schema,
             vocab=self._state.vocabulary,
             dataset=self._dataset,
@@ -511,7 +556,7 @@ class PayloadJob:
             reporter=self._progress.reads,
             changelog=operations,
             on_conflict=self._conflict_action(),
-            unordered=self._source.preprocess is not None and has_nondeterministic_order(new),
+            unordered=new.unordered,
         )
 
     def _conflict_action(self) -> OnConflict:
@@ -520,42 +565,50 @@ class PayloadJob:
             return "fail"
         return self._config.conflict_action(str(self._entry.alias), str(self._entry.id))
 
-    def _write_slice(
-        self, rows: Iterator[pa.RecordBatch], schema: pa.Schema, staged: Path
-    ) -> WrittenSlice | None:
+    def _write_slices(self, rows: Iterator[pa.RecordBatch], schema: pa.Schema) -> list[WrittenSlice]:
         started = monotonic()
         self._progress.start()
-        written = write_slice(
+        written = write_slices(
             rows,
             schema=schema,
             vocab=self._state.vocabulary,
-            path=staged,
+            new_path=lambda: self._dataset.staging_path("data"),
             first_offset=self._first_offset,
             system_time=self._system_time,
             fallback_event_time=self._event_time,
             reporter=self._progress.writes,
             counted_until=None if self._max_ahead is None else self._system_time.shifted(self._max_ahead),
+            limits=self._slice_limits(),
         )
-        if written is None:
+        if not written:
             self._reporter.log(f"{self._payload.name}: no new rows")
         else:
+            size = sum(each.size for each in written)
+            files = f" in {count_of(len(written), 'slice')}" if len(written) > 1 else ""
             self._reporter.log(
-                f"{self._payload.name}: {count_of(written.rows, 'row')}, {written.size:,} bytes"
+                f"{self._payload.name}: {count_of(_count_rows(written), 'row')}, {size:,} bytes{files}"
                 f" written in {monotonic() - started:.1f} s"
             )
             if isinstance(self._source.merge, Append):
-                self._report_repetition(staged, written.rows)
+                self._report_repetition(written)
         return written
 
-    def _report_repetition(self, staged: Path, rows: int) -> None:
+    def _slice_limits(self) -> SliceLimits | None:
+        if isinstance(self._source, AddPushSource) and self._state.polling_source is not None:
+            # A block without a state counts as a poll, and the intermediate blocks of a first push have none.
+            return None
+        slices = self._config.slices
+        return SliceLimits(slices.target_records, parse_size(slices.target_bytes))
+
+    def _report_repetition(self, written: Sequence[WrittenSlice]) -> None:
         """Report that all rows of an append repeat earlier ones: the source may be a complete list."""
         stored = [self._dataset.slice_path(each) for each in reversed(self._dataset.slices())]
         vocab = self._state.vocabulary
         system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
-        if repeats_stored_rows(
-            staged, stored, system, (vocab.event_time_column, self._event_time), self._reporter
-        ):
-            self.repeated = rows
+        new = [each.path for each in written]
+        times = (vocab.event_time_column, self._event_time)
+        if repeats_stored_rows(new, stored, system, times, self._reporter):
+            self.repeated = rows = _count_rows(written)
             self._reporter.log(
                 f"{self._payload.name}: all {count_of(rows, 'row')} repeat earlier rows, and Append adds"
                 " them again; if the file has all rows each time, use Ledger or Snapshot with a primary key",
@@ -567,50 +620,68 @@ class PayloadJob:
         last = self._state.last_offset
         return 0 if last is None else last + 1
 
-    def _commit(self, staged_slice: _StagedSlice | None, staged: Path) -> Multihash:
+    def _commit(self, staged: _StagedSlices | None) -> Multihash:
         """Commit the rows, if any, and the source state; return the new head."""
         reporter, state = self._reporter, self._state
-        written = None if staged_slice is None else staged_slice.merged.written
+        written = [] if staged is None else staged.merged.written
         source_state = self._payload.state or state.source_state
         is_push = isinstance(self._source, AddPushSource)
-        if written is None and (is_push or source_state == state.source_state):
+        if not written and (is_push or source_state == state.source_state):
             reporter.log(f"{self._payload.name}: no changes")
             return state.head
+        watermark = self._next_watermark(written)
+        if self._checks is not None and staged is not None:
+            self._checks.check_slices(
+                written,
+                staged.schema,
+                system_time=self._system_time,
+                watermark=watermark,
+                reporter=reporter,
+            )
         reporter.phase("commit")
         reporter.raise_if_cancelled()
         events: list[MetadataEvent] = []
-        if staged_slice is not None and written is not None and self._declared is None:
-            events.append(SetDataSchema(schema=encode_schema(staged_slice.schema)))
-        checkpoint = state.last_checkpoint
-        events.append(
-            AddData(
-                prev_checkpoint=checkpoint.physical_hash if checkpoint else None,
-                prev_offset=state.last_offset,
-                new_data=_data_slice(written),
-                new_checkpoint=checkpoint,
-                new_watermark=self._next_watermark(written),
-                new_source_state=source_state,
-            )
+        if staged is not None and written and self._declared is None:
+            is_odf = self._config.metadata.data_schema == "odf"
+            events.append(declare_schema(staged.schema, None, odf=is_odf, described=self._described))
+        added = data_events(
+            state,
+            written,
+            [self._check_links(each) for each in written or [None]],
+            watermark=watermark,
+            source_state=source_state,
         )
         head = self._dataset.commit(
-            events,
+            [*events, *added],
             system_time=self._system_time,
             expected_head=state.head,
-            data=staged if written is not None else None,
+            data=[each.path for each in written],
             block_version=self._config.block_version,
         )
-        rows = written.rows if written is not None else 0
+        rows = _count_rows(written)
         took = monotonic() - self._started
         rejected = self._store_rejects(head)
+        blocks = f"block {head}" if len(added) == 1 else f"{len(added)} blocks up to {head}"
         reporter.log(
-            f"{self._payload.name}: committed block {head}, {count_of(rows, 'row')}{rejected},"
-            f" in {took:.1f} s"
+            f"{self._payload.name}: committed {blocks}, {count_of(rows, 'row')}{rejected}, in {took:.1f} s"
         )
         reporter.committed(str(self._entry.id), str(head), "AddData", rows)
-        keys = None if staged_slice is None else staged_slice.merged.keys
-        if written is not None and keys is not None:
-            keys.commit(written.offset_interval.end, str(written.physical_hash), reporter)
+        keys = None if staged is None else staged.merged.keys
+        if written and keys is not None:
+            last = written[-1]
+            keys.commit(last.offset_interval.end, str(last.physical_hash), reporter)
         return head
+
+    def _check_links(self, written: WrittenSlice | None) -> ExtraAttributes | None:
+        """Check the links of a slice; return the summary for its block."""
+        if not self._link_columns:
+            return None
+        if written is None:
+            return totals_attribute(LinkedTotals())
+        objects = self._attached.values()
+        return totals_attribute(
+            check_links(self._dataset, written.path, self._link_columns, objects, self._reporter)
+        )
 
     def _store_rejects(self, block: Multihash) -> str:
         """Store the rejected rows of a committed block; return their number for the log."""
@@ -625,26 +696,76 @@ class PayloadJob:
             self._reporter.log(f"{name}: rejected rows are not listed: {error}", "warning")
         return f", {count_of(rows, 'row')} rejected"
 
-    def _next_watermark(self, written: WrittenSlice | None) -> Timestamp | None:
+    def _next_watermark(self, written: Sequence[WrittenSlice]) -> Timestamp | None:
         """Return the watermark after the rows, which never decreases; report rows that do not count."""
+        ahead = sum(each.rows_ahead for each in written)
+        if ahead and self._max_ahead is not None:
+            latest = max(each.max_event_time for each in written if each.max_event_time is not None)
+            self._report_rows_ahead(ahead, latest, self._max_ahead)
+        counted = (each.max_counted_event_time for each in written)
+        reached = [time.shifted(-self._delay) for time in counted if time is not None]
         before = self._state.watermark
-        if written is None:
-            return before
-        if written.rows_ahead and self._max_ahead is not None:
-            self._report_rows_ahead(written, self._max_ahead)
-        latest = written.max_counted_event_time
-        reached = None if latest is None else latest.shifted(-self._delay)
-        return max((time for time in (before, reached) if time is not None), default=None)
+        return max([*reached, *(() if before is None else (before,))], default=None)
 
-    def _report_rows_ahead(self, written: WrittenSlice, max_ahead: int) -> None:
-        rows = count_of(written.rows_ahead, "row")
+    def _report_rows_ahead(self, ahead: int, latest: Timestamp, max_ahead: int) -> None:
+        rows = count_of(ahead, "row")
         limit = "the system time" if not max_ahead else "watermark.maxAhead after the system time"
         self._reporter.log(
             f"{self._payload.name}: {rows} with an event time later than {limit} (latest:"
-            f" {written.max_event_time}): ignored for the watermark; if the dataset contains times in the"
+            f" {latest}): ignored for the watermark; if the dataset contains times in the"
             f" future, run odf config set watermark.maxAhead.{self._entry.alias} none",
             "warning",
         )
+
+
+def data_events(
+    state: ChainState,
+    written: Sequence[WrittenSlice],
+    linked: Sequence[ExtraAttributes | None],
+    *,
+    watermark: Timestamp | None,
+    source_state: SourceState | None,
+) -> list[AddData]:
+    """Return the events that add slices in one commit, one for each slice; one event without slices.
+
+    Only the last event has the new watermark and source state. The others repeat those before the commit:
+    the rows of later slices are not late, and a chain that is reset to one of these blocks ingests the
+    payload again.
+
+    Args:
+        state: the state of the chain before the commit.
+        written: the slices.
+        linked: the summary of linked objects of each event.
+        watermark: the new watermark.
+        source_state: the new state of the source.
+    """
+    before = state.source_state
+    if source_state is not None and is_push_state(source_state):
+        last = state.data_source_state
+        is_same = last is not None and is_push_state(last) and last.source_name == source_state.source_name
+        before = last if is_same else None
+    checkpoint, offset = state.last_checkpoint, state.last_offset
+    events: list[AddData] = []
+    for index, attributes in enumerate(linked):
+        is_last = index == len(linked) - 1
+        data = written[index] if written else None
+        events.append(
+            AddData(
+                prev_checkpoint=checkpoint.physical_hash if checkpoint else None,
+                prev_offset=offset,
+                new_data=_data_slice(data),
+                new_checkpoint=checkpoint,
+                new_watermark=watermark if is_last else state.watermark,
+                new_source_state=source_state if is_last else before,
+                extra=attributes,
+            )
+        )
+        offset = data.offset_interval.end if data is not None else offset
+    return events
+
+
+def _count_rows(written: Sequence[WrittenSlice]) -> int:
+    return sum(each.rows for each in written)
 
 
 @contextmanager

@@ -10,15 +10,18 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from odf_engine.chain.compacted_history import find_current_number
 from odf_engine.chain.state import ChainUpdate
+from odf_engine.checks.gate import load_checks
 from odf_engine.errors import InvalidIdentity, OdfError, Unsupported
 from odf_engine.files import translate_os_errors
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.fetch.fetch_step import fetch
 from odf_engine.ingest.fetch.model import FetchContext, Payload, hash_file
 from odf_engine.ingest.payload import PayloadJob
-from odf_engine.metadata.model import AddData, DatasetKind, FilesGlob, SetPollingSource, Url
+from odf_engine.metadata.model import AddData, DatasetKind, FilesGlob, Mqtt, SetPollingSource, Url
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.net.credentials import Credentials
 from odf_engine.progress import Reporter
 from odf_engine.storage.atomic_files import read_small_file, replace_file
 from odf_engine.storage.scratch import job_scratch_folder, payload_scratch_folder
@@ -95,7 +98,7 @@ def _needs_fetch(
     if source is None:
         reporter.log(_no_source_message(dataset, state))
         return False
-    if force or isinstance(source.fetch, FilesGlob) or not state.was_polled:
+    if force or isinstance(source.fetch, FilesGlob | Mqtt) or not state.was_polled:
         return True
     if getattr(source.fetch, "cache", None) is not None:
         reporter.log("the source is cached forever and already ingested")
@@ -183,8 +186,13 @@ def _poll(
             name=str(entry.alias),
             untrusted=not Trust(workspace).allows_private_network(entry),
             downloads=workspace.odf / "cache" / "downloads",
+            dataset_id=str(entry.id),
+            credentials=Credentials(workspace.odf),
+            mqtt=workspace.config.mqtt,
+            ethereum=workspace.config.ethereum,
         )
         session = runtime.session()
+        checks = load_checks(workspace, entry, runtime.session)
         content = _LastContent.of(entry.dataset, source)
         is_modified = False
         with closing(_report_fetch_phase(fetch(source.fetch, context), reporter)) as payloads:
@@ -204,6 +212,7 @@ def _poll(
                         reporter,
                         after=head,
                         strict=strict,
+                        checks=checks,
                     )
                     digest = None if content is None else hash_file(payload.path, reporter)
                     if content is not None and digest == content.digest and not force:
@@ -217,6 +226,7 @@ def _poll(
                         repeated += payload_job.repeated
                     if content is not None and digest is not None:
                         content.store(digest, head, reporter)
+                payload.on_commit()
         if not is_modified and content is not None and content.digest is None:
             _store_unmodified(source, content, context, head)
     return repeated
@@ -242,7 +252,7 @@ class _LastContent:
         self.digest: str | None = None
         with suppress(OSError, msgspec.MsgspecError, InvalidIdentity, ValueError):
             known = msgspec.json.decode(read_small_file(self._path), type=self._Record)
-            if known.url == url and dataset.contains_block(Multihash.parse(known.block)):
+            if known.url == url and find_current_number(dataset, Multihash.parse(known.block)) is not None:
                 self.digest = known.digest
 
     @classmethod

@@ -12,17 +12,22 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 from msgspec.structs import replace
 
+from odf_engine.chain.compacted_history import find_archived_push
+from odf_engine.chain.linked_objects import list_attachments, store_objects
 from odf_engine.chain.schema_evolution import declared_schema
 from odf_engine.chain.state import IDEMPOTENCY_KEY, PAYLOAD_HASH, ChainState, ChainUpdate
+from odf_engine.checks.gate import load_checks
+from odf_engine.data.odf_schema import columns_of_step
 from odf_engine.data.parquet_reader import UNREADABLE, read_parquet_schema
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.errors import BadData, Conflict, InvalidSchema, NotSynced, OdfError, UsageError
 from odf_engine.files import translate_os_errors
+from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.fetch.model import Payload, file_stamp, hash_file, require_readable
-from odf_engine.ingest.payload import PayloadJob, data_columns
+from odf_engine.ingest.payload import PayloadJob, column_attributes, data_columns
 from odf_engine.ingest.prep_step import Limits, PreparedFile
 from odf_engine.ingest.read.error_location import TextFile, shorten
-from odf_engine.ingest.read.read_step import ReadPlan, csv_file, declared_columns, first_row, read
+from odf_engine.ingest.read.read_step import ReadPlan, csv_file, first_row, read
 from odf_engine.metadata.model import (
     AddPushSource,
     Csv,
@@ -35,8 +40,10 @@ from odf_engine.metadata.model import (
     ReadStep,
     Snapshot,
     SourceState,
+    UpsertStream,
     kind_of,
 )
+from odf_engine.metadata.object_links import find_link_columns
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.spark import sql_types
@@ -358,6 +365,7 @@ def push(
     strict: bool = False,
     force: bool = False,
     idempotency_key: str | None = None,
+    attach: Sequence[Path] = (),
 ) -> PushUpdate:
     """Ingest files into a root dataset through one of its push sources.
 
@@ -374,9 +382,12 @@ def push(
         strict: rows of a ledger with a known key and other values are an error.
         force: ingest files that the source has already ingested.
         idempotency_key: identifies the push, instead of the contents of its only file.
+        attach: files, or folders of files, to store as linked objects. Link columns may have their names
+            instead of their hashes. Before the commit they are not part of the dataset.
 
     Raises:
-        UsageError: an idempotency key for several files, or one that is not short, printable text.
+        UsageError: an idempotency key for several files, or one that is not short, printable text; or two
+            attached files with the same name, or attached files for a dataset without link columns.
         Cancelled: the push was cancelled; earlier commits remain.
         NotTrusted: the dataset is by another author, and is not trusted.
         OdfError: the push failed. Files before the failed one are committed, and the hint names them;
@@ -391,6 +402,13 @@ def push(
         _check_idempotency_key(idempotency_key, files)
     for path in files:
         require_readable(path)
+    attachments = list_attachments(attach)
+    if attachments and not find_link_columns(column_attributes(before, event, workspace.config)):
+        raise UsageError(
+            "the dataset has no column with links to objects",
+            where=str(entry.alias),
+            hint="odf help linked-objects describes how to declare one",
+        )
     reporter.log(f"push source '{event.source_name}'")
     done: list[str] = []
     refused = 0
@@ -399,10 +417,12 @@ def push(
         job_scratch_folder(workspace.odf / "cache") as job,
     ):
         session = runtime.session()
+        checks = load_checks(workspace, entry, runtime.session)
+        attached = store_objects(entry.dataset, attachments, reporter)
         for path in files:
             stamp = file_stamp(path)
             try:
-                recorded = _push_state(event, path, event_time, idempotency_key, reporter)
+                recorded = _push_state(event, path, event_time, idempotency_key, attached, reporter)
                 payload = Payload(path, path.name, recorded, event_time, stamp)
                 state = _state_before(entry, event, path)
                 if not force and _is_ingested(entry, event, state, payload, recorded, reporter):
@@ -418,6 +438,8 @@ def push(
                         after=state.head,
                         reader=file_reader.read,
                         strict=strict,
+                        attached=attached,
+                        checks=checks,
                     ).run()
             except OdfError as error:
                 if isinstance(error, NotSynced):
@@ -440,15 +462,23 @@ def _check_idempotency_key(key: str, files: Sequence[Path]) -> None:
 
 
 def _push_state(
-    source: AddPushSource, path: Path, event_time: Timestamp | None, key: str | None, reporter: Reporter
+    source: AddPushSource,
+    path: Path,
+    event_time: Timestamp | None,
+    key: str | None,
+    attached: Mapping[str, Multihash],
+    reporter: Reporter,
 ) -> SourceState:
     """Return the state that identifies a push.
 
-    The same payload with another event time has other rows.
+    The same payload with another event time, or with other attached files, has other rows.
     """
     if key is not None:
         return SourceState(source.source_name, IDEMPOTENCY_KEY, key)
-    value = hash_file(path, reporter)
+    value = str(hash_file(path, reporter))
+    if attached:
+        parts = [value, *(f"{name}\n{attached[name]}" for name in sorted(attached))]
+        value = str(Multihash.sha3_256("\n".join(parts).encode()))
     return SourceState(
         source.source_name, PAYLOAD_HASH, value if event_time is None else f"{value}\t{event_time}"
     )
@@ -465,10 +495,13 @@ def _is_ingested(
     """Return whether the source has already ingested the payload; log it."""
     dataset = entry.dataset
     number = dataset.find_push(recorded)
+    replaces = isinstance(source.merge, Snapshot | UpsertStream) and recorded.kind == PAYLOAD_HASH
+    if number is None and not replaces:
+        number = find_archived_push(dataset, recorded)
     if number is None:
         return False
-    if isinstance(source.merge, Snapshot) and recorded.kind == PAYLOAD_HASH:
-        # An earlier snapshot, pushed again after another one, is a change.
+    if replaces:
+        # Earlier states, pushed again after others, are a change.
         slices = dataset.slices(state.last_offset)
         if not slices or slices[-1].sequence_number != number:
             return False
@@ -503,7 +536,7 @@ def _file_reader(
     """Return the reader for the columns that the source declares, else for those of the dataset."""
     vocab = state.vocabulary
     operations = vocab.operation_type_column
-    columns = declared_columns(step)
+    columns = columns_of_step(step)
     optional: list[str] = []
     is_declared, is_plain = columns is not None, step is not source.read
     has_names = not isinstance(step, Csv) or step.header or is_plain

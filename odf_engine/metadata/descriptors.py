@@ -20,6 +20,7 @@ from odf_engine.metadata.timestamp import Timestamp
 # Format characters of :mod:`struct` for the scalar types in ``Meta``.
 _FORMATS: Final = {"u64": "Q", "i64": "q", "u32": "I", "i32": "i", "i16": "h"}
 _BITS: Final = {"Q": 64, "q": 63, "I": 32, "i": 31, "h": 15}
+_SHORT_UNIONS: Final = ("DataType", "EventTimeSource", "SourceCaching")
 MAX_DEPTH: Final = 64
 """Maximum nesting of tables in an encoded block. Only data types and JSON are recursive."""
 MAX_TEXT_DEPTH: Final = 2 * MAX_DEPTH + 16
@@ -84,6 +85,11 @@ class UnionType(msgspec.Struct, frozen=True):
 
     name: str
     members: tuple[type[model.Model], ...]
+
+    @property
+    def has_short_form(self) -> bool:
+        """Whether YAML accepts the name of a member that needs no fields instead of a mapping (0.38)."""
+        return self.name in _SHORT_UNIONS
 
 
 class VectorType(msgspec.Struct, frozen=True):
@@ -263,6 +269,11 @@ def json_depth(value: Any) -> int:
     return depth
 
 
+def required_keys(member: type[model.Model]) -> list[str]:
+    """Return the keys of the fields that a table must have."""
+    return [field.key for field in describe_table(member).fields if not field.optional]
+
+
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -302,10 +313,13 @@ class _Builder:
 
     def schema(self, shape: FieldType) -> dict[str, Any]:
         match shape:
+            case TableType(kind) if kind is model.ExtraAttributes:
+                keys = {"pattern": f"^{model.ExtraAttributes.KEY}$"}
+                return {"type": "object", "propertyNames": keys}
             case TableType(kind):
                 return self._ref(kind.__name__, lambda: self._table(kind))
-            case UnionType(name, members):
-                return self._ref(name, lambda: {"oneOf": [self._member(name, kind) for kind in members]})
+            case UnionType(name):
+                return self._ref(name, lambda: self._union(shape))
             case EnumType(enum):
                 return self._ref(enum.__name__, lambda: _enum(enum))
             case VectorType(item):
@@ -331,6 +345,13 @@ class _Builder:
             self.definitions[name] = {}  # first, since its parts may refer to it
             self.definitions[name] = build()
         return {"$ref": f"#/$defs/{name}"}
+
+    def _union(self, union: UnionType) -> dict[str, Any]:
+        choices = [self._member(union.name, kind) for kind in union.members]
+        if union.has_short_form:
+            short = [union_tag(kind) or "" for kind in union.members if not required_keys(kind)]
+            choices.append({"enum": [spelling for name in short for spelling in accepted_spellings(name)]})
+        return {"oneOf": choices}
 
     def _member(self, union: str, kind: type[Model]) -> dict[str, Any]:
         return self._ref(f"{union}.{union_tag(kind)}", lambda: self._table(kind))

@@ -31,11 +31,13 @@ class Model(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, for
     Attributes:
         NEWER_NAMES: keys that a newer specification renamed or added: old to new.
         NEEDS_ONE_OF: fields of which at least one must be present.
+        AT_MOST_ONE_OF: fields of which a definition may have only one.
         TEXT_ONLY: fields that only exist in the text of definitions, with their keys.
     """
 
     NEWER_NAMES: ClassVar[dict[str, str]] = {}
     NEEDS_ONE_OF: ClassVar[tuple[str, ...]] = ()
+    AT_MOST_ONE_OF: ClassVar[tuple[str, ...]] = ()
     TEXT_ONLY: ClassVar[dict[str, str]] = {}
 
 
@@ -115,7 +117,13 @@ class SourceState(Model):
 
 
 class ExtraAttributes(Model):
-    """Custom attributes that are not part of the specification (since 0.37)."""
+    """Custom attributes that are not part of the specification (since 0.37). YAML has only the entries.
+
+    Attributes:
+        KEY: regular expression of the keys, which definitions must follow: ``domain/name``.
+    """
+
+    KEY: ClassVar[str] = r"[a-zA-Z0-9.-]+/[a-zA-Z0-9_-]+"
 
     entries: JsonText
 
@@ -431,14 +439,16 @@ class Pipe(Model, tag_field="kind", tag="Pipe"):
 
 PrepStep = Decompress | Pipe
 
-# Since 0.38 a reader may have a DataSchema in addition to or instead of its DDL.
-_READER_NAMES: Final = {"schema": "ddlSchema", "odfSchema": "schema"}
+
+class _Reader(Model):
+    """Base class of read steps. Since 0.38 they have a DataSchema or DDL."""
+
+    NEWER_NAMES: ClassVar[dict[str, str]] = {"schema": "ddlSchema", "odfSchema": "schema"}
+    AT_MOST_ONE_OF: ClassVar[tuple[str, ...]] = ("schema", "odf_schema")
 
 
-class Csv(Model, tag_field="kind", tag="Csv"):
+class Csv(_Reader, tag_field="kind", tag="Csv"):
     """Reader of comma-separated files."""
-
-    NEWER_NAMES: ClassVar[dict[str, str]] = _READER_NAMES
 
     schema: list[str] | None = None
     separator: str | None = None
@@ -453,38 +463,30 @@ class Csv(Model, tag_field="kind", tag="Csv"):
     odf_schema: DataSchema | None = None
 
 
-class GeoJson(Model, tag_field="kind", tag="GeoJson"):
+class GeoJson(_Reader, tag_field="kind", tag="GeoJson"):
     """Reader of a GeoJSON FeatureCollection."""
 
-    NEWER_NAMES: ClassVar[dict[str, str]] = _READER_NAMES
-
     schema: list[str] | None = None
     odf_schema: DataSchema | None = None
 
 
-class EsriShapefile(Model, tag_field="kind", tag="EsriShapefile"):
+class EsriShapefile(_Reader, tag_field="kind", tag="EsriShapefile"):
     """Reader of a zipped ESRI shapefile."""
 
-    NEWER_NAMES: ClassVar[dict[str, str]] = _READER_NAMES
-
     schema: list[str] | None = None
     sub_path: str | None = None
     odf_schema: DataSchema | None = None
 
 
-class Parquet(Model, tag_field="kind", tag="Parquet"):
+class Parquet(_Reader, tag_field="kind", tag="Parquet"):
     """Reader of Apache Parquet."""
 
-    NEWER_NAMES: ClassVar[dict[str, str]] = _READER_NAMES
-
     schema: list[str] | None = None
     odf_schema: DataSchema | None = None
 
 
-class Json(Model, tag_field="kind", tag="Json"):
+class Json(_Reader, tag_field="kind", tag="Json"):
     """Reader of JSON that contains an array of objects."""
-
-    NEWER_NAMES: ClassVar[dict[str, str]] = _READER_NAMES
 
     sub_path: str | None = None
     schema: list[str] | None = None
@@ -494,10 +496,8 @@ class Json(Model, tag_field="kind", tag="Json"):
     odf_schema: DataSchema | None = None
 
 
-class NdJson(Model, tag_field="kind", tag="NdJson"):
+class NdJson(_Reader, tag_field="kind", tag="NdJson"):
     """Reader of newline-delimited JSON objects."""
-
-    NEWER_NAMES: ClassVar[dict[str, str]] = _READER_NAMES
 
     schema: list[str] | None = None
     date_format: str | None = None
@@ -506,10 +506,8 @@ class NdJson(Model, tag_field="kind", tag="NdJson"):
     odf_schema: DataSchema | None = None
 
 
-class NdGeoJson(Model, tag_field="kind", tag="NdGeoJson"):
+class NdGeoJson(_Reader, tag_field="kind", tag="NdGeoJson"):
     """Reader of newline-delimited GeoJSON features."""
-
-    NEWER_NAMES: ClassVar[dict[str, str]] = _READER_NAMES
 
     schema: list[str] | None = None
     odf_schema: DataSchema | None = None

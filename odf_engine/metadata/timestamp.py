@@ -82,9 +82,9 @@ class Timestamp:
         """Milliseconds since 1970, rounded down."""
         return self.ns // 1_000_000
 
-    def shifted(self, seconds: int) -> Timestamp:
-        """Return the time this many seconds later, within the supported range."""
-        return Timestamp(min(max(self.ns + seconds * _SECOND, _MIN), _MAX))
+    def shifted(self, seconds: int = 0, *, ms: int = 0) -> Timestamp:
+        """Return the time this many seconds and milliseconds later, within the supported range."""
+        return Timestamp(min(max(self.ns + seconds * _SECOND + ms * 1_000_000, _MIN), _MAX))
 
     def to_datetime(self) -> datetime:
         """Return an aware datetime in UTC, truncated to microseconds."""

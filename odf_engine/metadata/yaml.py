@@ -12,7 +12,6 @@ from collections.abc import Mapping as Versions
 from enum import Enum
 from typing import Any, Final
 
-import msgspec
 import yaml
 
 from odf_engine.errors import InvalidIdentity, InvalidManifest
@@ -37,70 +36,15 @@ from odf_engine.metadata.descriptors import (
     describe_table,
     field_type_of,
     json_depth,
+    required_keys,
     union_tag,
 )
-from odf_engine.metadata.model import DatasetSnapshot, MetadataBlock, MetadataEvent, Model
+from odf_engine.metadata.model import DatasetSnapshot, ExtraAttributes, MetadataBlock, MetadataEvent, Model
+from odf_engine.metadata.resources import SCHEMA, convert_resource
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.metadata.yaml_nodes import Mapping, Node, Scalar, Sequence, resolve_plain_scalar
 
 _Loader: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_INT: Final = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
-_FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
-_NOT_FINITE: Final = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
-_CONSTANTS: Final = dict.fromkeys(("", "~", "null", "Null", "NULL")) | {
-    **dict.fromkeys(("true", "True", "TRUE"), True),
-    **dict.fromkeys(("false", "False", "FALSE"), False),
-}
-_MAX_DIGITS: Final = 400
-
-
-class Node(msgspec.Struct):
-    """A node of the YAML tree; line and column count from 1."""
-
-    line: int
-    column: int
-
-
-class Scalar(Node):
-    """A scalar; ``plain`` if it is not quoted and may thus be a number, a boolean or null."""
-
-    text: str
-    plain: bool
-
-    @property
-    def value(self) -> str | int | float | bool | None:
-        """The value of the scalar."""
-        return resolve_plain_scalar(self.text) if self.plain else self.text
-
-    @property
-    def is_null(self) -> bool:
-        """Whether the value is null."""
-        return self.plain and self.value is None
-
-
-class Sequence(Node):
-    """A sequence."""
-
-    items: list[Node] = msgspec.field(default_factory=list)
-
-
-class Mapping(Node):
-    """A mapping with its entries in order, including duplicate keys."""
-
-    entries: list[tuple[Scalar, Node]] = msgspec.field(default_factory=list)
-
-
-def resolve_plain_scalar(text: str) -> str | int | float | bool | None:
-    """Return the value of an unquoted scalar (YAML 1.2, core schema)."""
-    if text in _CONSTANTS:
-        return _CONSTANTS[text]
-    if len(text) <= _MAX_DIGITS:
-        if _INT.fullmatch(text):
-            return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
-        if _FLOAT.fullmatch(text):
-            return float(text)
-        if _NOT_FINITE.fullmatch(text):
-            return float(text.replace(".", ""))
-    return text
 
 
 def parse_documents(text: str | bytes, source: str) -> list[Node]:
@@ -217,6 +161,16 @@ class _Composer:
         raise InvalidManifest(message, hint=hint, where=f"{self._source}:{mark.line + 1}:{mark.column + 1}")
 
 
+# Attempts at nested short forms, which do not exist.
+_NESTED_TYPE: Final = re.compile(r"\?$|^(?:option|list|array|map|struct|decimal)(?=[<(\[])", re.IGNORECASE)
+_NESTED_HINTS: Final = {
+    "?": "a type that may be null is {kind: Option, inner: …}",
+    "list": "write it as {kind: List, itemType: …}",
+    "array": "write it as {kind: List, itemType: …}",
+    "map": "write it as {kind: Map, keyType: …, valueType: …}",
+    "struct": "write it as {kind: Struct, fields: […]}",
+    "decimal": "write it as {kind: Decimal, precision: …, scale: …}",
+}
 INVALID: Final[Any] = object()
 """Placeholder for an invalid value whose problem has been recorded."""
 _MAX_SHOWN: Final = 20
@@ -274,6 +228,8 @@ class ModelReader:
     def read(self, shape: FieldType, node: Node, path: str) -> Any:
         """Return the value of ``node``, or ``INVALID``."""
         match shape:
+            case TableType(kind) if kind is ExtraAttributes:
+                return self._extra_attributes(node, path)
             case TableType(kind):
                 return self.table(describe_table(kind), node, path)
             case UnionType():
@@ -334,6 +290,10 @@ class ModelReader:
         if needed and all(values.get(name) is None for name in needed):
             keys = " or ".join(f"'{field.newer_key}'" for field in layout.fields if field.name in needed)
             return self.add_problem(node, path, f"missing field: {keys}")
+        exclusive = [field for field in layout.fields if field.name in layout.type.AT_MOST_ONE_OF]
+        if self._definition and sum(values.get(field.name) is not None for field in exclusive) > 1:
+            keys = " and ".join(f"'{field.newer_key}'" for field in exclusive)
+            return self.add_problem(node, path, f"{keys} exclude each other", "remove one of them")
         if any(value is INVALID for value in values.values()):
             return INVALID
         return layout.type(**values)
@@ -344,6 +304,8 @@ class ModelReader:
         return None if field.optional else self.add_problem(node, path, "missing value")
 
     def _union(self, union: UnionType, node: Node, path: str) -> Any:
+        if union.has_short_form and isinstance(node, Scalar):
+            return self._short_form(union, node, path)
         if not isinstance(node, Mapping):
             return self.add_problem(
                 node, path, f"expected a {union.name} with a 'kind', found {_describe_node(node)}"
@@ -356,6 +318,20 @@ class ModelReader:
         tag = self._match_spelling(kinds[0], by_tag, union.name, f"{path}.kind" if path else "kind")
         return INVALID if tag is None else self.table(describe_table(by_tag[tag]), node, path)
 
+    def _short_form(self, union: UnionType, node: Scalar, path: str) -> Any:
+        """Convert the name of a member that needs no fields."""
+        by_tag = {union_tag(member) or "": member for member in union.members}
+        tag = self._match_spelling(node, by_tag, union.name, path)
+        if tag is None:
+            return INVALID
+        needed = required_keys(by_tag[tag])
+        if not needed:
+            return by_tag[tag]()
+        fields = ", ".join(f"{key}: …" for key in needed)
+        return self.add_problem(
+            node, path, f"{tag} requires {', '.join(needed)}", f"write it as {{kind: {tag}, {fields}}}"
+        )
+
     def _match_spelling(self, node: Node, names: Iterable[str], type_name: str, path: str) -> str | None:
         """Return the name in ``names`` that the node spells; otherwise record a problem and return None."""
         if not isinstance(node, Scalar) or not isinstance(node.value, str):
@@ -364,7 +340,10 @@ class ModelReader:
         for name in names:
             if node.text in accepted_spellings(name):
                 return name
-        self.add_problem(node, path, f"unknown {type_name} '{node.text}'", _suggest(node.text, names))
+        hint = _suggest(node.text, names)
+        if type_name == "DataType" and (nested := _NESTED_TYPE.search(node.text)):
+            hint = _NESTED_HINTS.get(nested[0].lower(), _NESTED_HINTS["?"])
+        self.add_problem(node, path, f"unknown {type_name} '{node.text}'", hint)
         return None
 
     def _vector(self, item: FieldType, node: Node, path: str) -> Any:
@@ -422,6 +401,20 @@ class ModelReader:
             return self.add_problem(node, path, error.message, error.hint)
 
     # --- JSON -----------------------------------------------------------------------------
+
+    def _extra_attributes(self, node: Node, path: str) -> Any:
+        """Convert custom attributes. Earlier versions wrote them under the key ``entries``."""
+        if isinstance(node, Mapping) and len(node.entries) == 1:
+            (key, inner), *_ = node.entries
+            if key.text == "entries" and isinstance(inner, Mapping):
+                node = inner
+        entries = self._json_object(node, path)
+        if self._definition and isinstance(node, Mapping):
+            for key, _ in node.entries:
+                if not re.fullmatch(ExtraAttributes.KEY, key.text):
+                    hint = "keys have the form domain/name, such as example.com/unit"
+                    entries = self.add_problem(key, path, f"invalid key '{key.text}'", hint)
+        return INVALID if entries is INVALID else ExtraAttributes(entries)
 
     def _json_object(self, node: Node, path: str) -> Any:
         if not isinstance(node, Mapping):
@@ -543,6 +536,8 @@ def to_builtins(value: Model) -> dict[str, Any]:
 
     A table with a field of a newer specification uses the field names of that specification.
     """
+    if isinstance(value, ExtraAttributes):
+        return value.entries
     layout = describe_table(type(value))
     fields = (*layout.fields, *layout.text_fields)
     present = {field.name: getattr(value, field.name) for field in fields}
@@ -682,6 +677,9 @@ def _read(reader: ModelReader, root: Node, kind: str, *, bare: bool) -> tuple[An
         ), None
     shape, _ = field_type_of(_CONTENTS[kind][0])
     keys = {key.text for key, _ in root.entries}
+    if SCHEMA in keys and kind == "DatasetSnapshot":
+        content = convert_resource(reader, root)
+        return (INVALID if content is None else reader.read(shape, content, "spec")), 1
     if "content" not in keys and "version" not in keys:
         if bare:
             return reader.read(shape, root, ""), None

@@ -59,23 +59,13 @@ class Connector:
         Raises:
             SourceUnavailable: the proxy is of a kind that is not supported.
         """
-        host, proxies = parts.hostname or "", getproxies_environment()
-        url = proxies.get(parts.scheme) or proxies.get("all")
-        allowed = self._policy.allows_proxies and not _is_loopback(host)
-        if not url or not allowed or proxy_bypass(f"{host}:{parts.port or ''}", proxies):
+        url = find_proxy_url(parts) if self._policy.allows_proxies else None
+        if url is None:
             return None
-        proxy = urlsplit(url if "://" in url else f"http://{url}")
-        try:
-            if proxy.scheme == "http" and proxy.hostname:
-                login = f"{unquote(proxy.username or '')}:{unquote(proxy.password or '')}"
-                header = "Basic " + b64encode(login.encode()).decode() if proxy.username else None
-                return Proxy(proxy.hostname, proxy.port or 80, header)
-        except ValueError:
-            pass
-        raise SourceUnavailable(
-            f"unsupported proxy for {parts.scheme}: in the environment",
-            hint="use an http: proxy, or set no_proxy for hosts that need no proxy",
-        )
+        proxy = urlsplit(url)
+        login = f"{unquote(proxy.username or '')}:{unquote(proxy.password or '')}"
+        header = "Basic " + b64encode(login.encode()).decode() if proxy.username else None
+        return Proxy(proxy.hostname or "", proxy.port or 80, header)
 
     def connect(
         self, host: str, port: int, proxy: Proxy | None = None, *, tunnel: bool = False
@@ -165,6 +155,28 @@ class Connector:
                 raise
         self._reporter.raise_if_cancelled()
         raise failure
+
+
+def find_proxy_url(parts: SplitResult) -> str | None:
+    """Return the proxy of the environment for a URL, with its login; None if there is none.
+
+    Raises:
+        SourceUnavailable: the proxy is of a kind that is not supported.
+    """
+    host, proxies = parts.hostname or "", getproxies_environment()
+    url = proxies.get(parts.scheme) or proxies.get("all")
+    if not url or _is_loopback(host) or proxy_bypass(f"{host}:{parts.port or ''}", proxies):
+        return None
+    url = url if "://" in url else f"http://{url}"
+    with suppress(ValueError):
+        proxy = urlsplit(url)
+        _ = proxy.port  # raises ValueError if it is invalid
+        if proxy.scheme == "http" and proxy.hostname:
+            return url
+    raise SourceUnavailable(
+        f"unsupported proxy for {parts.scheme}: in the environment",
+        hint="use an http: proxy, or set no_proxy for hosts that need no proxy",
+    )
 
 
 def port_of(parts: SplitResult) -> int:

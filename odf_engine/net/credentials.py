@@ -9,15 +9,19 @@ from typing import NamedTuple
 
 import msgspec
 
+from odf_engine.config import Config
 from odf_engine.errors import BadData, UsageError
 from odf_engine.net.urls import origin_of
 from odf_engine.progress import Reporter
-from odf_engine.settings import Config
 from odf_engine.storage.atomic_files import file_lock, replace_text_file
 
 
 class Login(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A bearer token, or user and password. For S3: access key, secret, and session token, if any."""
+    """A bearer token, or user and password.
+
+    For S3: access key, secret, and session token, if any. For Azure: storage account and its key or shared
+    access signature. For Google: a token, or the key of a service account as JSON.
+    """
 
     user: str = ""
     secret: str = ""

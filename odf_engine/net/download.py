@@ -12,18 +12,18 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from time import time as unix_time
 from typing import Any, BinaryIO, Final, TypeVar
 
+from odf_engine.config import FetchConfig
 from odf_engine.errors import Cancelled, OdfError, SourceUnavailable
 from odf_engine.files import ensure_folder, open_file, open_no_follow
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.settings import FetchConfig
 
 _PAUSE: Final = 0.5
 _PROGRESS_BYTES: Final = 1 << 20
@@ -250,8 +250,18 @@ def run_with_retries(
         partial.close()
 
 
-def run_cancellable(work: Callable[[], _Result], abort: Callable[[], None], reporter: Reporter) -> _Result:
-    """Run ``work`` in a thread, so that a cancellation takes effect at once even while a connection hangs."""
+def run_cancellable(
+    work: Callable[[], _Result],
+    abort: Callable[[], None],
+    reporter: Reporter,
+    *,
+    seconds: float | None = None,
+) -> _Result:
+    """Run ``work`` in a thread, so that a cancellation takes effect at once even while a connection hangs.
+
+    Raises:
+        TimeoutError: it takes longer than ``seconds``; the thread is abandoned.
+    """
     outcome: list[_Result] = []
     failure: list[BaseException] = []
     done, ended = threading.Event(), threading.Event()
@@ -267,14 +277,36 @@ def run_cancellable(work: Callable[[], _Result], abort: Callable[[], None], repo
 
     with reporter.on_cancel(done.set):
         threading.Thread(target=body, name="download", daemon=True).start()
-        done.wait()
+        in_time = done.wait(seconds)
     if reporter.cancelled:
         abort()
         ended.wait(0.3)
         raise Cancelled
+    if not in_time:
+        abort()
+        raise TimeoutError
     if failure:
         raise failure[0]
     return outcome[0]
+
+
+class StoppableReporter(Reporter):
+    """A reporter that is cancelled by another reporter or by :meth:`end`; forwards log lines."""
+
+    def __init__(self, outer: Reporter) -> None:
+        super().__init__()
+        self._outer = outer
+        self._link = ExitStack()
+        self._link.enter_context(outer.on_cancel(self.cancel))
+
+    def log(self, text: str, level: str = "info") -> None:
+        """Write to the log of the other reporter."""
+        self._outer.log(text, level)
+
+    def end(self) -> None:
+        """Cancel, and release the other reporter."""
+        self._link.close()
+        self.cancel()
 
 
 def is_disk_error(error: BaseException) -> bool:

@@ -14,11 +14,18 @@ from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 import urllib3
 
+from odf_engine.config import FetchConfig
 from odf_engine.errors import BadData, Cancelled, NotFound, OdfError, SourceUnavailable
 from odf_engine.net.address_policy import AddressPolicy, HomeNetwork
 from odf_engine.net.connector import Connector, port_of
 from odf_engine.net.credentials import Login, RemoteAccess
-from odf_engine.net.download import AttemptFailed, RetryPolicy, connection_failure, parse_retry_after
+from odf_engine.net.download import (
+    AttemptFailed,
+    RetryPolicy,
+    StoppableReporter,
+    connection_failure,
+    parse_retry_after,
+)
 from odf_engine.net.http_connection import (
     MIN_BYTES_PER_SECOND,
     ConnectionPool,
@@ -29,7 +36,6 @@ from odf_engine.net.http_connection import (
 )
 from odf_engine.net.urls import origin_of, redact_url, without_login
 from odf_engine.progress import Reporter
-from odf_engine.settings import FetchConfig
 
 _SENT_BYTES: Final = 1 << 16
 _PIECE_BYTES: Final = 1 << 18  # so few that a piece stays in the cache of a core
@@ -92,7 +98,7 @@ class HttpClient:
         keep_alive: bool = True,
         min_rate: int = MIN_BYTES_PER_SECOND,
     ) -> None:
-        self.url, self.config, self.reporter = url, config, _StoppableReporter(reporter)
+        self.url, self.config, self.reporter = url, config, StoppableReporter(reporter)
         self.keep_alive = keep_alive
         self._find_login = login
         connector = Connector(policy, config.connect_timeout_seconds, self.reporter)
@@ -172,7 +178,7 @@ class HttpClient:
         """Send a request, follow redirects, and return the response: one attempt.
 
         Args:
-            method: one that may be repeated: GET, HEAD, PUT.
+            method: of a request that may be repeated: GET, HEAD, PUT, or POST of a query.
             url: http or https.
             headers: sent to the origin of ``url`` (also over TLS) until a redirect leaves it.
             conditions: headers such as Range, which are sent to redirect targets too.
@@ -508,25 +514,6 @@ class Response:
 
     def _invalid(self, problem: str, hint: str | None = None) -> AttemptFailed:
         return AttemptFailed(BadData(problem, where=self._client.where(self.url), hint=hint), again=False)
-
-
-class _StoppableReporter(Reporter):
-    """A reporter that is cancelled by another reporter or by :meth:`end`; forwards log lines."""
-
-    def __init__(self, outer: Reporter) -> None:
-        super().__init__()
-        self._outer = outer
-        self._link = ExitStack()
-        self._link.enter_context(outer.on_cancel(self.cancel))
-
-    def log(self, text: str, level: str = "info") -> None:
-        """Write to the log of the other reporter."""
-        self._outer.log(text, level)
-
-    def end(self) -> None:
-        """Cancel, and release the other reporter."""
-        self._link.close()
-        self.cancel()
 
 
 def printable_url(url: str) -> str:

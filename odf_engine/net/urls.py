@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, quote, unquote, unquote_to_bytes, urlsplit, urlunsplit
@@ -27,16 +28,27 @@ SCHEMES: Final = (
     "s3",
     "s3+http",
     "s3+https",
+    "gs",
+    "az",
     "ipfs",
     "ipns",
 )
-_PORTS: Final = {"http": 80, "https": 443}
+_PORTS: Final = {"http": 80, "https": 443, "mqtt": 1883}
 _SAFE: Final = ":@!$&'()*+,;=~"
 """Characters of a path segment that are not percent-encoded, besides letters, digits and ``-._``."""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
-def normalize_url(text: str) -> str:
+def normalize_login_url(text: str) -> str:
+    """Return the canonical form of a URL that credentials are for: a repository, or ``mqtt://HOST:PORT``.
+
+    Raises:
+        UsageError: as :func:`normalize_url`.
+    """
+    return normalize_url(text, (*SCHEMES, "mqtt"))
+
+
+def normalize_url(text: str, schemes: Sequence[str] = SCHEMES) -> str:
     """Return the canonical form of a URL: scheme and host in lower case, no default port, a slash at its end.
 
     A path of a folder, such as ``/mnt/stick/cities``, becomes a ``file:`` URL.
@@ -57,8 +69,8 @@ def normalize_url(text: str) -> str:
     except ValueError as error:
         raise UsageError(f"invalid URL: {str(error)[:100].lower()}") from None
     scheme = parts.scheme.lower()
-    if scheme not in SCHEMES:
-        known = ", ".join(f"{each}:" for each in SCHEMES)
+    if scheme not in schemes:
+        known = ", ".join(f"{each}:" for each in schemes)
         shown = f"{scheme}:" if scheme else f"'{redact_url(text)}'"
         raise UsageError(f"unsupported URL: {shown}", hint=f"supported schemes: {known}")
     if "@" in parts.netloc:
@@ -117,7 +129,7 @@ def redact_url(url: str) -> str:
 
 
 def origin_of(url: str) -> str:
-    """Return the origin that a login belongs to: scheme, host and port; for S3 also the bucket.
+    """Return the origin that a login belongs to: scheme, host and port; for buckets also the bucket.
 
     The simple and the smart protocol of a server have the same origin.
     """

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from odf_engine.chain.normal_form import rules_revision
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import Op
 from odf_engine.data.schema_enforcement import match_columns
@@ -16,15 +17,15 @@ from odf_engine.provenance.stateful_step import StatefulTrace, Timeline
 from odf_engine.provenance.stateless_step import RowSelection, StepResult
 from odf_engine.spark.arrow_batches import cancellable
 from odf_engine.spark.sql_types import arrow_schema
-from odf_engine.spark.streaming.as_of_join import JOINED_VOCABULARY, joined_schema
-from odf_engine.spark.streaming.incremental import BATCH, WATERMARK
-from odf_engine.spark.streaming.row_lineage import (
+from odf_engine.spark.stateful.as_of_join import JOINED_VOCABULARY, joined_schema
+from odf_engine.spark.stateful.incremental import BATCH, WATERMARK
+from odf_engine.spark.stateful.row_lineage import (
     ORIGINS_COLUMN,
     AsOfTables,
     JoinRows,
     Lineage,
 )
-from odf_engine.spark.streaming.stateful_query import StreamingPlan, stream_view
+from odf_engine.spark.stateful.stateful_query import StreamingPlan, stream_view
 from odf_engine.spark.text_files import spark_path
 from odf_engine.transform.engines.as_of_transaction import prepare_as_of_query
 from odf_engine.transform.engines.contract import QueryInput
@@ -82,7 +83,10 @@ class AsOfTrace(StatefulTrace):
     def _build_lineage(self, time: Timeline, lineage_class: type[Lineage] = Lineage) -> Lineage:
         as_of = self._prepared.as_of
         self._joined = self._joined or self._compute_joins(time)
-        changing = {*time.changing, *(join.view for join in as_of.joins)}
+        changing = {
+            *time.changing,
+            *(join.view for join in as_of.joins if time.changing & as_of.inputs_before_join(join)),
+        }
         return lineage_class(
             self._session,
             as_of.inputs,
@@ -100,7 +104,13 @@ class AsOfTrace(StatefulTrace):
             self._prepared.by_row and (index > 0 or bool(time.changing & as_of.inputs_before_join(join)))
             for index, join in enumerate(as_of.joins)
         ]
-        tables = AsOfTables(as_of, time.watermarks_after(exact=False), time.watermark_before(), pairs)
+        tables = AsOfTables(
+            as_of,
+            time.watermarks_after(exact=False),
+            time.watermark_before(),
+            pairs,
+            rules_revision(self._request.transform.version),
+        )
         views, origins = time.frames(self._session), time.tables(self._session)
         sources = {
             each.alias: JoinRows(

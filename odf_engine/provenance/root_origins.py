@@ -19,6 +19,7 @@ from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.ingest.fetch.files_glob import read_state
 from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED
 from odf_engine.metadata import model
+from odf_engine.net.urls import without_login
 from odf_engine.progress import Reporter, count_of
 from odf_engine.provenance.model import OffsetRange, ProducingTransaction, RowSource, row_count, to_ranges
 from odf_engine.views.scan import Scan
@@ -215,7 +216,9 @@ def describe_location(fetch: Any, state: model.SourceState | None) -> str:
             topics = ", ".join(topic.path for topic in fetch.topics)
             return f"mqtt://{fetch.host}:{fetch.port} {topics}"
         case model.EthereumLogs():
-            return f"logs of the Ethereum chain {fetch.chain_id or ''} {fetch.filter or ''}".strip()
+            chain = "an Ethereum chain" if fetch.chain_id is None else f"the Ethereum chain {fetch.chain_id}"
+            node = "" if fetch.node_url is None else f" at {without_login(fetch.node_url)}"
+            return " ".join([f"logs of {chain}{node}", *(fetch.filter or "").split()])
         case _:
             return ""
 
@@ -233,6 +236,9 @@ def describe_source_state(fetch: Any, state: model.SourceState | None) -> str:
     if isinstance(fetch, model.FilesGlob) and state.kind == ETAG:
         name, digest = read_state(state.value)
         return f"file {name}" + (f", SHA2-256 {digest.removeprefix('f1220')}" if digest else "")
+    if isinstance(fetch, model.EthereumLogs) and state.kind == ETAG:
+        number, _, block_hash = state.value.partition("@")
+        return f"up to block {number}, hash 0x{block_hash}"
     known = {ETAG: "ETag", LAST_MODIFIED: "changed at"}
     return f"{known.get(state.kind, state.kind)} {state.value}"
 
@@ -385,11 +391,14 @@ def root_origin(dataset: Dataset, runs: Sequence[OffsetRange], reporter: Reporte
     transactions: list[ProducingTransaction] = []
     sources: list[RowSource] = []
     keys: dict[tuple[str, ...], None] = {}
+    last: StoredBlock | None = None  # of the same commit
     for row, ranges in ranges_by_slice(dataset, runs):
         reporter.raise_if_cancelled()
         stored = dataset.block(row.sequence_number)
-        candidates = declared.candidates(stored.block)
-        sources.append(_row_source(stored, candidates, ranges))
+        if last is None or last.block.sequence_number < row.sequence_number:
+            last = _last_of_commit(dataset, stored)
+        candidates = declared.candidates(last.block)
+        sources.append(_row_source(stored, last.block.event, candidates, ranges))
         transactions.append(
             ProducingTransaction(str(stored.hash), row.sequence_number, str(row.system_time), ranges)
         )
@@ -416,6 +425,29 @@ def ranges_by_slice(
             index += 1
         if ranges:
             yield row, ranges
+
+
+def _last_of_commit(dataset: Dataset, stored: StoredBlock) -> StoredBlock:
+    """Return the block with the source state of the rows of a block.
+
+    A payload with many rows is in several blocks with one system time. Only the last has its state; the
+    others repeat the state before (:func:`odf_engine.ingest.payload.data_events`).
+    """
+    first: Any = stored.block.event
+    state, number = first.new_source_state, stored.block.sequence_number
+    before = dataset.list_blocks(1, before=number, kinds={"AddData"})
+    earlier: Any = dataset.block(before[0].hash).block.event if before else None
+    if state is not None and (earlier is None or earlier.new_source_state != state):
+        return stored
+    total = dataset.state().blocks
+    while (number := number + 1) < total:
+        later = dataset.block(number)
+        event = later.block.event
+        if not isinstance(event, model.AddData) or later.block.system_time != stored.block.system_time:
+            break
+        if event.new_source_state != state:
+            return later if event.new_data is not None else stored
+    return stored
 
 
 class _SourceHistory:
@@ -457,9 +489,9 @@ class _SourceHistory:
 
 
 def _row_source(
-    stored: StoredBlock, candidates: Sequence[DeclaredSource], runs: list[OffsetRange]
+    stored: StoredBlock, event: Any, candidates: Sequence[DeclaredSource], runs: list[OffsetRange]
 ) -> RowSource:
-    event: Any = stored.block.event
+    """Return the source of rows of a block; ``event`` is the one with the state of the source."""
     declared = candidates[0] if len(candidates) == 1 else None
     polling = declared if isinstance(declared, model.SetPollingSource) else None
     state = event.new_source_state if polling is not None else push_state(event)

@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from odf_engine.data.arrow_compute import pc
-from odf_engine.data.changelog import Op
+from odf_engine.data.changelog import OPERATION, Op
 from odf_engine.data.schema_enforcement import match_columns
+from odf_engine.data.slices import read_batches
 from odf_engine.errors import Unsupported
 from odf_engine.metadata.model import TransformRequest
 from odf_engine.progress import Reporter
 from odf_engine.provenance.model import OffsetSet
 from odf_engine.provenance.stateless_step import LOST, RowSelection, StepResult, record_ambiguity
 from odf_engine.spark.arrow_batches import arrow_batches, cancellable
-from odf_engine.spark.plan_rewrite import OPERATION
 from odf_engine.spark.sql_types import arrow_schema, identifier
-from odf_engine.spark.streaming.incremental import BATCH, WATERMARK
-from odf_engine.spark.streaming.row_lineage import (
+from odf_engine.spark.stateful.incremental import BATCH, WATERMARK
+from odf_engine.spark.stateful.row_lineage import (
     KEY_PREFIX,
     LAST_BATCH_COLUMN,
     ORIGINS_COLUMN,
     Lineage,
     PrefixLineage,
 )
-from odf_engine.spark.streaming.row_match import (
+from odf_engine.spark.stateful.row_match import (
     LAST_BATCH,
     MATCH_COUNT,
     OFFSET,
@@ -42,7 +42,7 @@ from odf_engine.spark.streaming.row_match import (
     prefilter,
     stored_form,
 )
-from odf_engine.spark.streaming.stateful_query import ROWS, StreamingPlan
+from odf_engine.spark.stateful.stateful_query import ROWS, StreamingPlan
 from odf_engine.spark.text_files import spark_path
 from odf_engine.transform.engines.contract import QueryInput
 from odf_engine.transform.engines.stateful_transaction import (
@@ -363,7 +363,10 @@ class Timeline:
             for each in batch.slices:
                 if each.input_index == index:
                     paths.append(each.path)
-                    batch_by_end[ends[str(each.path)]] = number
+                    end = ends.get(str(each.path))
+                    if end is None:  # a copy of the rows of a commit in a merged slice
+                        end = _last_offset(each.path, input.vocab.offset_column)
+                    batch_by_end[end] = number
         numbers = sorted(batch_by_end.items())
         watermarks = [
             (end, 0 if number == 0 else self._watermark(self._batches[number - 1])) for end, number in numbers
@@ -379,6 +382,12 @@ class Timeline:
 
     def _watermark(self, batch: Batch) -> int:
         return max(0, (batch.watermark or 0) - self._exact)
+
+
+def _last_offset(path: Path, offset_column: str) -> int:
+    """Return the offset of the last row of a file."""
+    *_, last = read_batches(path, [offset_column])
+    return last.column(0)[-1].as_py()
 
 
 def _step_expression(column: str, steps: Sequence[tuple[int, int]]) -> str:

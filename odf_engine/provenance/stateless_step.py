@@ -11,15 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odf_engine.data.arrow_compute import pc
-from odf_engine.data.changelog import Op
+from odf_engine.data.changelog import INPUT_BITS, OPERATION, POSITION, Op
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.metadata.model import DatasetVocabulary, TransformRequest
 from odf_engine.progress import Reporter
 from odf_engine.provenance.model import OffsetRange, OffsetSet
 from odf_engine.spark.arrow_batches import arrow_batches
-from odf_engine.spark.plan_rewrite import INPUT_BITS, OPERATION, POSITION, TrackedResult, track_origins
+from odf_engine.spark.plan_rewrite import TrackedResult, track_origins
 from odf_engine.spark.readers import slices_frame
-from odf_engine.spark.streaming.row_match import MATCH_COUNT, SLICE_COUNT, TargetRows, match_rows
+from odf_engine.spark.stateful.row_match import MATCH_COUNT, SLICE_COUNT, TargetRows, match_rows
 from odf_engine.spark.user_query import run_query
 from odf_engine.transform.engines.spark_engine import define_system_time
 

@@ -295,7 +295,7 @@ def refine_with_engine(
     ):
         return list(steps)
     refined: list[TransactionTrace] = []
-    with engines_for(workspace, entry, spark) as engine:
+    with engines_for(workspace, entry, lambda: spark) as engine:
         for each in steps:
             (history, _), *_rest = producing_transactions(entry, each.runs)
             # For stateful transactions, an engine with one transaction alone cannot give an exact result.

@@ -208,7 +208,7 @@ class Tracer:
         from odf_engine.transform.engines.engine_router import engines_for
 
         self._reporter.phase("check")
-        with engines_for(self._workspace, entry, spark) as engine:
+        with engines_for(self._workspace, entry, lambda: spark) as engine:
             return check_trace(self._workspace, entry, traces, engine, self._reporter)
 
     def _step(

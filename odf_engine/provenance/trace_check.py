@@ -166,15 +166,14 @@ class CounterfactualCheck:
         for index, (each, (_, _, runs)) in enumerate(zip(transaction.inputs, self._step.feeds, strict=True)):
             paths = list(inputs[index].data_paths)
             for number, row in enumerate(each.slices):
-                part = (
-                    clip_ranges(runs, row.start, row.end)
-                    if only
-                    else complement_ranges(runs, row.start, row.end)
-                )
-                if part == [(row.start, row.end)]:
+                assert each.offsets is not None  # it has slices
+                # The file of a merged slice has only the rows of the interval.
+                start, end = max(row.start, each.offsets.start), min(row.end, each.offsets.end)
+                part = clip_ranges(runs, start, end) if only else complement_ranges(runs, start, end)
+                if part == [(start, end)]:
                     continue
                 copy = folder / f"{index}-{number}.part.parquet"
-                copy_rows(Path(paths[number]), [(a - row.start, b - row.start) for a, b in part], copy)
+                copy_rows(Path(paths[number]), [(a - start, b - start) for a, b in part], copy)
                 paths[number] = str(copy)
                 self._reporter.raise_if_cancelled()
             inputs[index] = replace(inputs[index], data_paths=paths)

@@ -5,43 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from odf_engine.errors import InvalidIdentity, InvalidQuery, NotFound, UsageError
-from odf_engine.metadata.model import DatasetVocabulary
+from odf_engine.errors import InvalidIdentity, InvalidQuery, NotFound, OdfError, UsageError
+from odf_engine.metadata.model import SetDataSchema
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.query.query_proof import Column, ResultSummary, Table
-from odf_engine.sql.table_functions import TableFunctionCall, parse_sql_timestamp
+from odf_engine.sql.table_functions import RewrittenQuery, TableFunctionCall, parse_sql_timestamp
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pyarrow as pa
 
     from odf_engine.chain.block_summary import SliceSummary
     from odf_engine.data.digest import LogicalHasher
+    from odf_engine.data.slices import TableFiles
     from odf_engine.spark import DataFrame, SparkSession
     from odf_engine.views.as_at import PinnedVersion
     from odf_engine.views.projection import Projection
     from odf_engine.workspace.dataset_summary import DatasetEntry
     from odf_engine.workspace.workspace import Workspace
-
-
-@dataclass(frozen=True)
-class TableFiles:
-    """The files of a table of a query.
-
-    Attributes:
-        name: of the table in the query.
-        paths: Parquet files, oldest first.
-        schema: of the table, including system columns.
-        vocab: names of the system columns.
-    """
-
-    name: str
-    paths: Sequence[Path]
-    schema: pa.Schema
-    vocab: DatasetVocabulary
 
 
 @dataclass(frozen=True)
@@ -160,6 +145,7 @@ class Tables:
     def _files(
         self, entry: DatasetEntry, pin: PinnedVersion, call: TableFunctionCall, name: str
     ) -> TableFiles:
+        from odf_engine.data.slices import TableFiles
 
         of_all = self._seen.as_of if call.state is None else None
         state = call.state or ("changelog" if of_all is None else "as of")
@@ -255,16 +241,16 @@ def columns_at(entry: DatasetEntry, pin: PinnedVersion) -> pa.Schema:
     Raises:
         InvalidQuery: it had none yet.
     """
-    from odf_engine.data.arrow_schema import decode_schema
+    from odf_engine.chain.schema_evolution import Declaration, read_declaration
 
     state = entry.dataset.state()
-    schema = state.schema
+    declaration: Declaration = state
     if str(state.head) != pin.block:
         rows = entry.dataset.list_blocks(1, before=pin.sequence_number + 1, kinds=("SetDataSchema",))
         event = entry.dataset.block(rows[0].hash).block.event if rows else None
-        schema = getattr(event, "schema", None)
-    if schema is not None:
-        return decode_schema(schema)
+        declaration = event if isinstance(event, SetDataSchema) else SetDataSchema()
+    if (schema := read_declaration(declaration)) is not None:
+        return schema
     if pin.head:
         problem = f"{entry.alias} has no rows yet, so its columns are unknown"
         raise InvalidQuery(problem, hint=f"ingest data first: odf pull {entry.alias}")
@@ -368,12 +354,12 @@ def execute_query(
 
     def table_frame(name: str) -> DataFrame:
         nonlocal size
-        files = find(name, question.calls.get(name))
+        files = find(name, question.rewritten.calls.get(name))
         frame = slices_frame(session, files.paths, files.schema, files.vocab)
         size += sum(path.stat().st_size for path in files.paths)
         return frame
 
-    with question.locate_errors():
+    with question.rewritten.locate_errors():
         frame = question.run(session, table_frame)
         # Each partition that Spark sorts or groups has to fit in memory.
         partitions = min(max(2, size // _PARTITION_BYTES + 1), _MAX_PARTITIONS)
@@ -387,6 +373,91 @@ def execute_query(
                 yield answer
             finally:
                 answer.batches.close()  # stop reading ahead
+
+
+def check_query(
+    sql: str,
+    names: Collection[str],
+    find: Callable[[str, TableFunctionCall | None], TableFiles],
+    session: SparkSession,
+) -> None:
+    """Check tables, columns and types of a query without running it. See :func:`execute_query`.
+
+    Raises:
+        InvalidQuery: it is invalid.
+    """
+    from odf_engine.spark.readers import slices_frame
+    from odf_engine.spark.user_query import AdHocQuery  # imported after Spark has started, see warm_up
+
+    question = AdHocQuery(sql, names)
+
+    def table_frame(name: str) -> DataFrame:
+        files = find(name, question.rewritten.calls.get(name))
+        return slices_frame(session, files.paths, files.schema, files.vocab)
+
+    with question.rewritten.locate_errors():
+        question.run(session, table_frame)
+
+
+@contextmanager
+def execute_with_datafusion(
+    sql: str,
+    names: Collection[str],
+    find: Callable[[str, TableFunctionCall | None], TableFiles],
+    folder: Path,
+    memory: int,
+    reporter: Reporter,
+) -> Iterator[QueryAnswer]:
+    """Run a query without Spark, as :func:`execute_query` does with it; its rows cannot be proven.
+
+    Args:
+        sql: the query, in the dialect of DataFusion.
+        names: the names of all tables that it can read.
+        find: returns the files of a table by its name, and the table function in its place, if any.
+        folder: for temporary files, on the file system of the datasets.
+        memory: memory for rows, in bytes; more are stored on disk.
+        reporter: receives progress, and can cancel.
+
+    Raises:
+        InvalidQuery: it is invalid.
+        OdfError: an invalid value in an expression, a missing slice, or DataFusion is not installed.
+        Cancelled: the reporter was cancelled; the process of the query is killed.
+    """
+    from odf_engine.datafusion.client import UnknownTable, run_query, storable_rows
+    from odf_engine.metadata.model import SqlQueryStep
+    from odf_engine.sql.query_text import attach_query_excerpt, backquote_identifiers, line_and_column
+
+    with attach_query_excerpt([SqlQueryStep(query=sql)]):
+        query = RewrittenQuery(backquote_identifiers(sql), names)
+    with query.locate_errors():
+        for each in query.unknown:
+            _find_unknown(find, each.name, query.position_of(each))
+        tables = [find(name, None) for name in query.read]
+        tables += [find(name, call) for name, call in query.calls.items()]
+        reporter.phase("query")
+        try:
+            with run_query([SqlQueryStep(query=query.text)], tables, folder, memory, reporter) as rows:
+                schema, batches = storable_rows(rows)
+                answer = QueryAnswer(schema, batches, None, rows.properties.ordered)
+                try:
+                    yield answer
+                finally:
+                    answer.batches.close()
+        except UnknownTable as error:
+            start = query.text.casefold().find(error.table.casefold())
+            _find_unknown(find, error.table, line_and_column(query.text, start) if start >= 0 else None)
+            raise
+
+
+def _find_unknown(
+    find: Callable[[str, TableFunctionCall | None], TableFiles], name: str, position: tuple[int, int] | None
+) -> None:
+    """Raise the error for a name that no dataset has, with its position."""
+    try:
+        find(name, None)
+    except OdfError as error:
+        where = None if position is None else f"line {position[0]}, column {position[1]}"
+        raise InvalidQuery(error.message, hint=error.hint, where=where) from None
 
 
 @contextmanager

@@ -117,6 +117,10 @@ class ProgressPoller(threading.Thread):
 
 _MAX_PARALLEL: Final = 8
 _LENGTH_PREFIX: Final = struct.Struct(">i")
+_CODE_GENERATION: Final = "spark.sql.codegen.factoryMode"
+"""Whether tasks compile expressions to Java classes or interpret them. Spark passes the settings of a session
+to the tasks of its SQL queries, but not to those of :func:`_run_partition`.
+"""
 
 
 def arrow_batches(
@@ -154,11 +158,10 @@ def cancellable(session: SparkSession, reporter: Reporter) -> Iterator[None]:
         BadData, InvalidQuery, Cancelled, SparkFailed: a job failed.
     """
     reporter.raise_if_cancelled()
-    context = session.sparkContext
     with (
         translate_errors(reporter),
-        _job_group(context, reporter, progress=False) as job,
-        _in_group(context, job.group),
+        _job_group(session, reporter, progress=False) as job,
+        _in_group(session.sparkContext, job),
     ):
         yield
 
@@ -188,8 +191,8 @@ def _check_names(schema: pa.Schema) -> None:
 def _run(frame: DataFrame, schema: pa.Schema, reporter: Reporter, progress: bool) -> Iterator[pa.RecordBatch]:
     reporter.raise_if_cancelled()
     context = frame.sparkSession.sparkContext
-    with translate_errors(reporter), _job_group(context, reporter, progress) as job:
-        with _in_group(context, job.group):
+    with translate_errors(reporter), _job_group(frame.sparkSession, reporter, progress) as job:
+        with _in_group(context, job):
             partitions = _batch_partitions(frame)
             # Fallback through the public interface alone; it holds the entire result in memory.
             batches = [] if partitions is not None else frame.toArrow().to_batches()
@@ -229,7 +232,7 @@ def _ordered_batches(context: SparkContext, partitions: Any, job: _Job) -> Itera
         if count > 1:
             next_index = yield from _parallel_batches(context, partitions, job, next_index, count)
         if next_index < count:
-            with _in_group(context, job.group):
+            with _in_group(context, job):
                 batches = _run_partition(context, partitions, next_index)
             next_index += 1
             yield from batches
@@ -245,7 +248,7 @@ def _parallel_batches(
     reads rows. Memory holds the running partitions and the finished ones that wait for an earlier one.
     """
     workers = min(_cores(str(context.master)) + 1, count - first)
-    pool = ThreadPoolExecutor(workers, "spark-rows", lambda: _join_group(context, job.group))
+    pool = ThreadPoolExecutor(workers, "spark-rows", lambda: _join_group(context, job))
 
     def submit(index: int) -> Future[list[bytes]]:
         return pool.submit(_run_partition, context, partitions, index)
@@ -289,17 +292,25 @@ def _cores(master: str) -> int:
     return min(cores, _MAX_PARALLEL)
 
 
+_JOB_PROPERTIES: Final = (
+    "spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel", _CODE_GENERATION,
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class _Job:
-    """A job group of Spark, and the function that cancels it."""
+    """A job group of Spark, the code generation of its tasks, and the function that cancels it."""
 
     group: str
+    code_generation: str
     cancel: Callable[[], None]
 
 
 @contextmanager
-def _job_group(context: SparkContext, reporter: Reporter, progress: bool) -> Iterator[_Job]:
+def _job_group(session: SparkSession, reporter: Reporter, progress: bool) -> Iterator[_Job]:
     """Open a job group that is cancelled with the reporter, or if the block fails."""
+    context = session.sparkContext
+    code_generation = str(session.conf.get(_CODE_GENERATION))
     group = f"odf-{uuid.uuid4().hex}"
     ended = threading.Event()
 
@@ -313,7 +324,7 @@ def _job_group(context: SparkContext, reporter: Reporter, progress: bool) -> Ite
     finished = False
     try:
         with reporter.on_cancel(cancel):
-            yield _Job(group, cancel)
+            yield _Job(group, code_generation, cancel)
             finished = True
     finally:
         if not finished:
@@ -324,15 +335,16 @@ def _job_group(context: SparkContext, reporter: Reporter, progress: bool) -> Ite
 
 
 @contextmanager
-def _in_group(context: SparkContext, group: str) -> Iterator[None]:
+def _in_group(context: SparkContext, job: _Job) -> Iterator[None]:
     """Assign jobs that this thread starts in the block to a group."""
-    _join_group(context, group)
+    _join_group(context, job)
     try:
         yield
     finally:
-        for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
+        for name in _JOB_PROPERTIES:
             context.setLocalProperty(name, None)  # pyright: ignore[reportArgumentType]
 
 
-def _join_group(context: SparkContext, group: str) -> None:
-    context.setJobGroup(group, "odf", interruptOnCancel=True)
+def _join_group(context: SparkContext, job: _Job) -> None:
+    context.setJobGroup(job.group, "odf", interruptOnCancel=True)
+    context.setLocalProperty(_CODE_GENERATION, job.code_generation)

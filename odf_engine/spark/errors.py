@@ -193,7 +193,15 @@ def to_user_error(error: BaseException) -> OdfError:
     if not causes:
         return _process_lost(wait_for_exit(2, kill=False))
     for cause in reversed(causes):
-        for rule in (_bad_row, _bad_query, _bad_value, _missing_file, _out_of_resources, _cancelled_job):
+        for rule in (
+            _bad_row,
+            _bad_query,
+            _bad_event,
+            _bad_value,
+            _missing_file,
+            _out_of_resources,
+            _cancelled_job,
+        ):
             if (translated := rule(cause)) is not None:
                 return translated
     deepest = causes[-1]
@@ -276,6 +284,23 @@ def _bad_row(cause: JavaThrowable) -> OdfError | None:
             )
         return RejectedRow(f"a value is not valid XML: {lower_first_word(clean_message(cause.message))}")
     return None
+
+
+_EVENT_ERROR: Final = re.compile(r"ethereum\.abi\.(SignatureError|DecodeError): (.*)")
+
+
+def _bad_event(cause: JavaThrowable) -> OdfError | None:
+    """Return the error of a function that decodes events; see :mod:`odf_engine.spark.query_functions`."""
+    found = _EVENT_ERROR.search(cause.message) if cause.kind.endswith("PythonException") else None
+    if found is None:
+        return None
+    if found[1] == "SignatureError":
+        hint = (
+            "write it as in Solidity: event Transfer(address indexed from, address indexed to, uint256 value)"
+        )
+        return QueryError(found[2], hint=hint)
+    hint = "filter the logs by topic0 and address, or use eth_try_decode_event, which returns NULL"
+    return BadData(f"a log cannot be decoded: {found[2]}", hint=hint)
 
 
 def _parse_bad_value(message: str) -> RejectedRow:

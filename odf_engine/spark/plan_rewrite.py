@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -11,7 +11,8 @@ from weakref import WeakKeyDictionary
 from py4j.java_gateway import JavaPackage
 from pyspark.sql import DataFrame, SparkSession
 
-from odf_engine.errors import InvalidQuery
+from odf_engine.data.changelog import INPUT_BITS, OPERATION, POSITION
+from odf_engine.errors import InvalidQuery, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.spark.errors import SEPARATOR, translate_errors
 from odf_engine.spark.sql_types import CONVERTED_PREFIX, RAW_PREFIX
@@ -145,6 +146,12 @@ def run_sql(query: str, **frames: DataFrame) -> DataFrame:
     return next(iter(frames.values())).sparkSession.sql(query)
 
 
+def null_value(frame: DataFrame, name: str) -> str:
+    """Return SQL for a null of the type of a column, whose fields may have names that need quotes."""
+    java: Any = frame._jdf
+    return f"CAST(NULL AS {java.schema().apply(name).dataType().sql()})"
+
+
 def analyzed_plan(frame: DataFrame) -> Any:
     """Return the analyzed plan of a frame."""
     java: Any = frame._jdf
@@ -154,6 +161,11 @@ def analyzed_plan(frame: DataFrame) -> Any:
 def node_name(node: Any) -> str:
     """Return the class name of a plan node or expression."""
     return node.nodeName()
+
+
+def function_name(function: Any) -> str:
+    """Return the class name of a function, whose node name can be that in SQL, such as ``count_if``."""
+    return function.getClass().getSimpleName()
 
 
 def to_list(sequence: Any) -> list[Any]:
@@ -192,9 +204,6 @@ def is_orderable(column: Any) -> bool:
     return column.dataType().typeName() not in ("map", "variant")
 
 
-POSITION: Final = "odf_position"
-OPERATION: Final = "odf_operation"
-INPUT_BITS: Final = 56
 _CONSTANTS: Final = ("LocalRelation", "OneRowRelation", "Range")
 PASS_THROUGH_NODES: Final = ("Filter", "Generate", "ResolvedHint")
 _SUBQUERIES: Final = re.compile(
@@ -275,13 +284,80 @@ def _order_dependent_in(expression: Any, parents: tuple[str, ...]) -> Iterator[s
 
     A collected set or list is harmless if the functions around it ignore the order of elements.
     """
-    name = node_name(expression)
+    name = function_name(expression)
     ignored = name in _COLLECTING and bool(_ORDER_IGNORING.intersection(parents))
     ordered = name == "ListAgg" and not expression.orderExpressions().isEmpty()
     if name in _ORDER_DEPENDENT and not ignored and not ordered:
         yield name
     for each in to_list(expression.children()):
         yield from _order_dependent_in(each, (*parents[-1:], name))
+
+
+def unsupported_at(node: Any, message: str, hint: str) -> Unsupported:
+    """Return an error with the position of an expression or a plan node in the query."""
+    origin = node.origin()
+    line, start = origin.line(), origin.startPosition()
+    if line.isEmpty() or start.isEmpty():
+        return Unsupported(message, where="query", hint=hint)
+    return Unsupported(message, where=f"line {line.get()}, column {start.get() + 1}", hint=hint)
+
+
+def check_operations(
+    plan: Any, inputs: Mapping[str, DatasetVocabulary], system: Mapping[int, str] | None = None
+) -> None:
+    """Check that no column of a query depends on the operation of an input row.
+
+    A retraction has another operation than the row that it retracts, and thus another value in the column.
+    The operation column of the result itself does not count, nor do columns below an aggregation.
+
+    Args:
+        plan: the analyzed plan of the query.
+        inputs, system: as for :class:`OriginTracker`.
+
+    Raises:
+        Unsupported: a column does; the message names it.
+    """
+    names = {vocab.operation_type_column for vocab in inputs.values()}
+    found = _operation_columns(plan, {name.lower() for name in inputs}, names, system or {})
+    for column in to_list(plan.output()):
+        if column_id(column) in found and column.name() not in names:
+            raise unsupported_at(
+                found[column_id(column)],
+                f"the column '{column.name()}' depends on the operation of a row, so a retraction cannot "
+                "repeat it",
+                "remove it; an operation can be used in WHERE, or as the operation of the result",
+            )
+
+
+def _operation_columns(
+    plan: Any, views: Set[str], names: Set[str], system: Mapping[int, str]
+) -> dict[int, Any]:
+    """Return the columns of a plan that depend on an operation, by id, with the expressions that do so."""
+    name, output = node_name(plan), to_list(plan.output())
+    if name in ("Aggregate", "Window"):
+        return {}
+    if name == "LocalRelation":
+        return {column_id(each): each for each in output if system.get(column_id(each))}
+    if name == "View" and plan.desc().identifier().table().lower() in views:
+        return {column_id(each): each for each in output if each.name() in names}
+    children = to_list(plan.children())
+    found = [_operation_columns(each, views, names, system) for each in children]
+    if name == "Union":
+        columns = [to_list(each.output()) for each in children]
+        return {
+            column_id(new): below[column_id(old)]
+            for below, branch in reversed(list(zip(found, columns, strict=True)))
+            for new, old in zip(output, branch, strict=True)
+            if column_id(old) in below
+        }
+    merged = {place: node for below in found for place, node in below.items()}
+    if name != "Project":
+        return merged
+    return {
+        column_id(each): merged.get(column_id(each), each)
+        for each in to_list(plan.projectList())
+        if referenced_ids(each) & merged.keys()
+    }
 
 
 def _to_snake_case(name: str) -> str:

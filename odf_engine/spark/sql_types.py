@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -490,9 +490,45 @@ def any_null(names: Iterable[str]) -> str:
     return "(" + " OR ".join(f"{column(name)} IS NULL" for name in names) + ")"
 
 
+def replace_values(frame: DataFrame, columns: Sequence[str], values: Mapping[str, str]) -> DataFrame:
+    """Return the rows with other texts in some columns: those that are keys of ``values``.
+
+    Args:
+        frame: the rows.
+        columns: names of columns of type string, ignoring case; other names are ignored.
+        values: new texts by old ones.
+    """
+    if not values or not columns:
+        return frame
+    folded = {name.casefold() for name in columns}
+    keys, new = (", ".join(map(string_literal, each)) for each in (values, values.values()))
+    known = f"map_from_arrays(array({keys}), array({new}))"
+    return frame.selectExpr(
+        *(
+            f"coalesce(element_at({known}, {column(name)}), {column(name)}) AS {column(name)}"
+            if name.casefold() in folded
+            else column(name)
+            for name in frame.columns
+        )
+    )
+
+
 def typed_null(data_type: pa.DataType, name: str) -> str:
     """Return a typed null."""
-    return f"CAST(NULL AS {spark_type(data_type, name).simpleString()})"
+    return f"CAST(NULL AS {sql_type(spark_type(data_type, name))})"
+
+
+def sql_type(data_type: st.DataType) -> str:
+    """Return a type in SQL, in which the names of fields are quoted."""
+    match data_type:
+        case st.StructType():
+            fields = (f"{identifier(each.name)}: {sql_type(each.dataType)}" for each in data_type)
+            return f"STRUCT<{', '.join(fields)}>"
+        case st.ArrayType():
+            return f"ARRAY<{sql_type(data_type.elementType)}>"
+        case st.MapType():
+            return f"MAP<{sql_type(data_type.keyType)}, {sql_type(data_type.valueType)}>"
+    return data_type.simpleString()
 
 
 def truncate_timestamps(value: str, data_type: pa.DataType, depth: int = 0) -> str:

@@ -6,7 +6,6 @@ import re
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
@@ -20,8 +19,13 @@ from odf_engine.metadata.model import DatasetVocabulary, SqlQueryStep, TemporalT
 from odf_engine.spark.errors import QueryError, to_user_error, translate_errors
 from odf_engine.spark.plan_rewrite import PlanBuilder, node_name, to_list
 from odf_engine.spark.sql_types import arrow_schema, identifier
-from odf_engine.sql.query_text import TableName, attach_query_excerpt, query_excerpt, tokenize
-from odf_engine.sql.table_functions import RewrittenQuery, TableFunctionCall
+from odf_engine.sql.query_text import (
+    TableName,
+    attach_query_excerpt,
+    make_names_unique,
+    tokenize,
+)
+from odf_engine.sql.table_functions import RewrittenQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -550,12 +554,12 @@ class AdHocQuery:
     def __init__(self, sql: str, dataset_names: Collection[str]) -> None:
         self.sql = sql
         with attach_query_excerpt([SqlQueryStep(query=sql)]):
-            self._query = RewrittenQuery(re.sub(r"(\s*;)+\s*\Z", "", sql), dataset_names)
+            self._query = RewrittenQuery(sql, dataset_names)
 
     @property
-    def calls(self) -> Mapping[str, TableFunctionCall]:
-        """Table functions of the query, by the names passed to ``find``."""
-        return self._query.calls
+    def rewritten(self) -> RewrittenQuery:
+        """The query with the names of datasets in backquotes."""
+        return self._query
 
     def run(self, session: SparkSession, find: FindTable) -> DataFrame:
         """Return the lazy result.
@@ -579,23 +583,6 @@ class AdHocQuery:
             check_analyzed(session, frame)
             return to_storable(frame)
 
-    @contextmanager
-    def locate_errors(self) -> Iterator[None]:
-        """Convert positions of errors in the block to positions in the original query, and add an excerpt."""
-        try:
-            yield
-        except OdfError as error:
-            match = _POSITION.search(error.where or "")
-            if match is not None:
-                line, column = self._query.original_position(int(match[1]), int(match[2]))
-                error.where = f"query, line {line}, column {column}"
-            elif isinstance(error, InvalidQuery):
-                error.where = "query"
-            if "second one begins" in error.message:
-                error.hint = "run one query at a time"
-            error.excerpt = query_excerpt(error, [SqlQueryStep(query=self.sql)])
-            raise
-
     def _error_at(self, name: TableName, error: OdfError) -> QueryError:
         line, column = self._query.position_of(name)
         where = f"line {line}, column {column}"
@@ -609,21 +596,6 @@ def to_storable(frame: DataFrame) -> DataFrame:
         frame = frame.toDF(*names) if names != frame.columns else frame
         unsupported = [field.name for field in frame.schema if not _is_storable(field)]
         return frame.withColumns({name: sf.col(identifier(name)).cast("string") for name in unsupported})
-
-
-def make_names_unique(names: Collection[str]) -> list[str]:
-    """Make names unique, ignoring case, by the suffixes ``_2``, ``_3``, …."""
-    reserved = {name.casefold() for name in names}
-    seen: set[str] = set()
-    result: list[str] = []
-    for name in names:
-        unique, number = name, 1
-        while unique.casefold() in seen or (number > 1 and unique.casefold() in reserved):
-            number += 1
-            unique = f"{name}_{number}"
-        seen.add(unique.casefold())
-        result.append(unique)
-    return result
 
 
 def _is_storable(field: st.StructField) -> bool:

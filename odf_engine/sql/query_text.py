@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Literal
+
+from msgspec.structs import replace as structs_replace
 
 from odf_engine.errors import OdfError
 from odf_engine.metadata.model import SqlQueryStep
@@ -249,3 +251,37 @@ def line_and_column(sql: str, offset: int) -> tuple[int, int]:
     starts = [0, *(match.end() for match in re.finditer("\n", sql))]
     line = bisect_right(starts, offset)
     return line, offset - starts[line - 1] + 1
+
+
+def make_names_unique(names: Collection[str]) -> list[str]:
+    """Make names unique, ignoring case, by the suffixes ``_2``, ``_3``, …."""
+    reserved = {name.casefold() for name in names}
+    seen: set[str] = set()
+    result: list[str] = []
+    for name in names:
+        unique, number = name, 1
+        while unique.casefold() in seen or (number > 1 and unique.casefold() in reserved):
+            number += 1
+            unique = f"{name}_{number}"
+        seen.add(unique.casefold())
+        result.append(unique)
+    return result
+
+
+_QUOTABLE: Final = re.compile(
+    r"(?P<other>--[^\n]*|/\*.*?(?:\*/|\Z)|'(?:[^']|'')*(?:'|\Z)|`[^`]*(?:`|\Z))|\"(?P<name>[^\"`]+)\"",
+    re.DOTALL,
+)
+
+
+def backquote_identifiers(sql: str) -> str:
+    """Return a query of a dialect with identifiers in double quotes, with them in backquotes.
+
+    No position changes. Identifiers that contain a quote stay as they are.
+    """
+    return _QUOTABLE.sub(lambda match: match[0] if match["name"] is None else f"`{match['name']}`", sql)
+
+
+def with_backquotes(steps: Sequence[SqlQueryStep]) -> list[SqlQueryStep]:
+    """Return steps of such a dialect with :func:`backquote_identifiers`, which Spark's parser can read."""
+    return [structs_replace(each, query=backquote_identifiers(each.query)) for each in steps]

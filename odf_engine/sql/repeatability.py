@@ -1,4 +1,4 @@
-"""Static search for expressions whose value differs between two runs of a query."""
+"""Static search for expressions that are not repeatable, and for operations over several rows."""
 
 from __future__ import annotations
 
@@ -58,6 +58,40 @@ def find_nonrepeatable(steps: Sequence[SqlQueryStep]) -> NonRepeatable | None:
         if found:
             start, text = min(found)
             return NonRepeatable(text, index, *line_and_column(step.query, start))
+    return None
+
+
+_OPERATIONS: Final[tuple[tuple[type[exp.Expr], str], ...]] = (
+    (exp.Window, "a window function"),
+    (exp.AggFunc, "an aggregation"),
+    (exp.Group, "an aggregation"),
+    (exp.Join, "a join"),
+    (exp.Distinct, "DISTINCT"),
+    (exp.Intersect, "INTERSECT"),
+    (exp.Except, "EXCEPT"),
+    (exp.Limit, "a LIMIT"),
+    (exp.Offset, "an OFFSET"),
+    (exp.Exists, "a subquery in an expression"),
+)
+
+
+def find_stateful_operation(steps: Sequence[SqlQueryStep]) -> str | None:
+    """Return the first operation over several rows of a query as text; None if none is known.
+
+    A step that cannot be parsed is skipped: the engine validates it.
+    """
+    for step in steps:
+        try:
+            tree = parse_query(step.query, ())
+        except (LineageUnresolved, RecursionError):
+            continue
+        for kind, text in _OPERATIONS:
+            if tree.find(kind) is not None:
+                return text
+        if any(each.args.get("distinct") for each in tree.find_all(exp.Union)):
+            return "UNION without ALL"
+        if any(each.args.get("query") for each in tree.find_all(exp.In)):
+            return "a subquery in an expression"
     return None
 
 

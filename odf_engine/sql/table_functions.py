@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from odf_engine.errors import InvalidQuery, UsageError
+from odf_engine.errors import InvalidQuery, OdfError, UsageError
+from odf_engine.metadata.model import SqlQueryStep
 from odf_engine.metadata.timestamp import Timestamp, parse_user_time
 from odf_engine.sql.query_text import (
     TABLE_TERMINATORS,
@@ -19,12 +21,15 @@ from odf_engine.sql.query_text import (
     line_and_column,
     qualified_name,
     qualified_name_end,
+    query_excerpt,
     table_names,
     tokenize,
 )
 
 TableState = Literal["changelog", "current", "as of"]
 """The state of a changelog that a table shows."""
+_LAST_SEMICOLONS: Final = re.compile(r"(\s*;)+\s*\Z")
+_POSITION: Final = re.compile(r"line (\d+), column (\d+)")
 _TYPES: Final = ("TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "DATE")
 _BLOCK: Final = re.compile(r"\w+|(refs/)?[A-Za-z][\w.-]*")
 _EXAMPLES: Final[dict[str, str]] = {
@@ -183,6 +188,8 @@ class RewrittenQuery:
 
     Attributes:
         text: the query for Spark.
+        read: names of datasets in table positions, as the query spells them; also those of a WITH clause that
+            has the name of a dataset.
         unknown: names that only a dataset can have, and that no dataset has.
         calls: table functions by the names of the tables that replace them.
     """
@@ -193,12 +200,14 @@ class RewrittenQuery:
         Raises:
             InvalidQuery: the syntax of a table function is invalid; with line and column.
         """
-        self._sql = sql
+        self._original = sql
+        self._sql = sql = _LAST_SEMICOLONS.sub("", sql)
         names = {name.casefold() for name in dataset_names}
         words = tokenize(sql)
         tables_found = table_names(sql)
         tables = [each for each in tables_found if each.call is None]
         read = [each for each in tables if each.name.casefold() in names]
+        self.read = list(dict.fromkeys(each.name for each in read))
         self.unknown = [each for each in tables if each not in read and set(each.name) & set("-/:")]
         self.unknown = [each for each in self.unknown if not each.quoted]
         self.calls: dict[str, TableFunctionCall] = {}
@@ -222,6 +231,23 @@ class RewrittenQuery:
         ]
         self._edits = sorted(edits)
         self.text = self._apply_edits()
+
+    @contextmanager
+    def locate_errors(self) -> Iterator[None]:
+        """Convert positions of errors in the block to positions in the original query, and add an excerpt."""
+        try:
+            yield
+        except OdfError as error:
+            match = _POSITION.search(error.where or "")
+            if match is not None:
+                line, column = self.original_position(int(match[1]), int(match[2]))
+                error.where = f"query, line {line}, column {column}"
+            elif isinstance(error, InvalidQuery):
+                error.where = "query"
+            if "second one begins" in error.message:
+                error.hint = "run one query at a time"
+            error.excerpt = query_excerpt(error, [SqlQueryStep(query=self._original)])
+            raise
 
     def original_position(self, line: int, column: int) -> tuple[int, int]:
         """Return the line and column in the original query of a position in :attr:`text`; all from 1."""

@@ -197,6 +197,20 @@ def replace_text_file(path: Path, text: str) -> None:
         raise write_error(path, error) from error
 
 
+def rewrite_text_file(path: Path, text: str) -> None:
+    """Replace the content of a user's file atomically; its permissions, and a symbolic link to it, remain.
+
+    Raises:
+        OdfError: the file cannot be written and is unchanged.
+    """
+    try:
+        path = path.resolve()
+        with atomic_file(path, path.stat().st_mode & 0o777) as part:
+            part.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise write_error(path, error) from error
+
+
 @contextmanager
 def file_lock(lock: Path) -> Iterator[None]:
     """Hold an exclusive lock on a lock file, so that no other process changes the same files.

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from odf_engine.errors import NotFound, disk_hint
 from odf_engine.files import fsync_file, fsync_folder, remove_temporary
-from odf_engine.identity.multiformats import Multihash, base58btc_encode
+from odf_engine.identity.multiformats import Multihash, base58btc_encode, new_hasher
 from odf_engine.storage.atomic_files import make_folder
 
 STAGING_PREFIX: Final = ".pending-"
+_READ_BYTES: Final = 1 << 20
 
 
 class ObjectStore(Protocol):
@@ -62,14 +63,30 @@ def find_object_name(store: ObjectStore, object_hash: Multihash, written: str | 
     return None
 
 
+def hash_file(path: Path, code: int, progress: Callable[[int], None]) -> Multihash:
+    """Return the physical hash of a file by the algorithm with this multicodec number."""
+    hasher = new_hasher(code)
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(_READ_BYTES):
+            hasher.update(piece)
+            progress(len(piece))
+    return Multihash(code, hasher.digest())
+
+
 class LocalObjectStore:
     """Objects as files of one folder, which is created when the first object is stored.
 
     The parent folder must exist, so that a write does not recreate a deleted dataset.
+
+    Args:
+        folder: the folder.
+        fetch: stores a missing object in the folder, and returns whether its origin has it. By default, the
+            folder has all objects.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, fetch: Callable[[str], bool] | None = None) -> None:
         self.folder = folder
+        self._fetch = fetch
 
     def names(self) -> Iterator[str]:
         """Return the names of all objects, without temporary files.
@@ -93,18 +110,29 @@ class LocalObjectStore:
     def exists(self, name: str) -> bool:
         """Return whether an object has this name; raise NotFound if that cannot be determined."""
         try:
-            return self.path(name).is_file()
+            return self.path(name).is_file() or self._is_fetched(name)
         except OSError as error:
             raise self._unreadable(name, error) from error
 
     def size(self, name: str) -> int:
         """Return the size of the object in bytes; raise NotFound if it does not exist or cannot be read."""
         try:
+            return self._local_size(name)
+        except NotFound:
+            if not self._is_fetched(name):
+                raise
+        return self._local_size(name)
+
+    def _local_size(self, name: str) -> int:
+        try:
             return self.path(name).stat().st_size
         except (FileNotFoundError, NotADirectoryError):
             raise self._missing(name) from None
         except OSError as error:
             raise self._unreadable(name, error) from error
+
+    def _is_fetched(self, name: str) -> bool:
+        return self._fetch is not None and self._fetch(name)
 
     def read(self, name: str) -> bytes:
         """Return the bytes of the object; raise NotFound if it does not exist or cannot be read."""
@@ -119,7 +147,9 @@ class LocalObjectStore:
         try:
             return self.path(name).open("rb")
         except (FileNotFoundError, NotADirectoryError):
-            raise self._missing(name) from None
+            if not self._is_fetched(name):
+                raise self._missing(name) from None
+            return self.path(name).open("rb")
         except OSError as error:
             raise self._unreadable(name, error) from error
 
@@ -179,7 +209,7 @@ class LocalObjectStore:
 
     def _has_size(self, name: str, size: int) -> bool:
         try:
-            return self.size(name) == size
+            return self._local_size(name) == size
         except NotFound:
             return False
 

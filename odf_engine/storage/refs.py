@@ -116,6 +116,19 @@ class RefStore:
             else:
                 fsync_folder(self.folder)
 
+    def remove(self, name: str, expected: Multihash) -> None:
+        """Remove a reference, durably, if its value is ``expected``.
+
+        Raises:
+            Conflict: it has another value, or does not exist.
+            OSError: it cannot be removed.
+        """
+        with self.locked():
+            if self.get(name) != expected:
+                raise Conflict(f"reference '{name}' was changed by another process", where=str(self.folder))
+            (self.folder / name).unlink()
+            fsync_folder(self.folder)
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock against other processes and threads. Reentrant.

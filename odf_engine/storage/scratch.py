@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import BinaryIO, Final, Literal, get_args
 from odf_engine import processes
 from odf_engine.files import ensure_folder
 
-Kind = Literal["pull", "transform", "replay", "sandbox"]
+Kind = Literal["pull", "transform", "replay", "sandbox", "query"]
 
 
 @contextmanager
@@ -28,11 +29,22 @@ def job_scratch_folder(cache: Path, kind: Kind = "pull") -> Iterator[Path]:
         old_kind, owner = old.name.split("-")[:2]
         if old_kind in get_args(Kind) and owner.isdigit() and not processes.is_process_running(int(owner)):
             shutil.rmtree(old, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"{kind}-{os.getpid()}-", dir=cache))
+    folder = Path(tempfile.mkdtemp(prefix=f"{kind}-{os.getpid()}-{int(time.time())}-", dir=cache))
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def find_oldest_job(cache: Path) -> float | None:
+    """Return when the oldest running job started, in seconds since 1970; None if no job runs."""
+    starts: list[float] = []
+    for folder in cache.glob("*-*-*-*"):
+        kind, owner, start = folder.name.split("-")[:3]
+        is_job = kind in get_args(Kind) and owner.isdigit() and start.isdigit()
+        if is_job and processes.is_process_running(int(owner)):
+            starts.append(float(start))
+    return min(starts, default=None)
 
 
 @contextmanager

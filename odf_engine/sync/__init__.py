@@ -40,10 +40,10 @@ def open_remote(url: str, access: RemoteAccess) -> RemoteDataset:
             from odf_engine.sync.smart.smart_remote import SmartRemote
 
             return SmartRemote(url, access)
-        case "s3" | "s3+http" | "s3+https":
-            from odf_engine.sync.remotes.s3_remote import S3Remote
+        case "s3" | "s3+http" | "s3+https" | "gs" | "az":
+            from odf_engine.sync.remotes.object_store_remote import ObjectStoreRemote
 
-            return S3Remote(url, access)
+            return ObjectStoreRemote(url, access)
         case "ipfs" | "ipns":
             from odf_engine.sync.remotes.http_remote import ipfs_remote
 
@@ -67,10 +67,10 @@ def open_repository(url: str, access: RemoteAccess) -> Repository:
             from odf_engine.sync.remotes.http_remote import ServerRepository
 
             return ServerRepository(url, access)
-        case "s3" | "s3+http" | "s3+https":
-            from odf_engine.sync.remotes.s3_remote import S3Repository
+        case "s3" | "s3+http" | "s3+https" | "gs" | "az":
+            from odf_engine.sync.remotes.object_store_remote import ObjectStoreRepository
 
-            return S3Repository(url, access)
+            return ObjectStoreRepository(url, access)
         case scheme:
             raise Unsupported(
                 f"repositories at {scheme}: cannot be listed", hint="use the full URL of a dataset"

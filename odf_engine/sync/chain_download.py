@@ -9,22 +9,26 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
+from odf_engine.chain.compaction_record import COMPACTED_PREFIX
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.quarantine import Quarantine
 from odf_engine.errors import BadData, Cancelled, ChainRuleViolated, Conflict, NotFound, OdfError
 from odf_engine.files import fsync_folder, open_no_follow, write_all
 from odf_engine.identity import ownership_proof as proofs
 from odf_engine.identity.multiformats import SHA2_256, SHA3_256, Multihash
-from odf_engine.progress import Reporter
+from odf_engine.metadata.model import AddData
+from odf_engine.metadata.object_links import find_link_columns
+from odf_engine.progress import Reporter, count_of
 from odf_engine.storage.atomic_files import fsync_files, make_folder
 from odf_engine.storage.object_store import LocalObjectStore, find_object_name
+from odf_engine.sync.compaction_records import RemoteRecord, check_remote_records, store_records
 from odf_engine.sync.history import (
     HASH_MISMATCH,
     SOURCE_HINT,
@@ -406,6 +410,7 @@ def download_chain(
     force: bool = False,
     first: Callable[[], None] = lambda: None,
     check_block: Callable[[RemoteBlock], None] = lambda walked: None,
+    replacing: Sequence[RemoteRecord] = (),
 ) -> DownloadTotals:
     """Download a chain and make ``remote_head`` the head of the dataset, or change nothing.
 
@@ -418,6 +423,8 @@ def download_chain(
         force: discard blocks that only the local dataset has; a reference stores its head.
         first: called just before the head is set.
         check_block: called with every new block as soon as it is known, in any order; may raise.
+        replacing: records of the compactions by which the local chain became the remote one. They are
+            verified, and the chain is replaced only if it has the same rows.
 
     Raises:
         HistoriesDiverged: the local dataset has blocks that the remote one lacks, without ``force``.
@@ -427,15 +434,19 @@ def download_chain(
     with Quarantine(dataset) as quarantine:
         download = _ChainDownload(quarantine, remote, remote_head, reporter, check_block)
         try:
-            download.download(parallel, force)
+            download.download(parallel, force or bool(replacing))
         except Conflict:
             quarantine.discard()  # it cannot be resumed
             raise
+        prefix = COMPACTED_PREFIX if replacing else "before-pull-"
         old_head_ref = (
-            f"before-pull-{download.ours.abbreviated}"
+            f"{prefix}{download.ours.abbreviated}"
             if download.ours is not None and download.discards_blocks
             else None
         )
+        if replacing:
+            check_remote_records(replacing, quarantine.read_block, remote_head, dataset, reporter)
+            store_records(dataset, replacing)
         reporter.phase("commit")
         reporter.raise_if_cancelled()
         quarantine.commit(download.ours, backup_ref=old_head_ref, before_move=first)
@@ -483,8 +494,35 @@ def restore(
                     downloads.request(file)
             downloads.finish()
         restored = quarantine.restore(blocks)
+        from odf_engine.chain.linked_objects import linked_objects  # deferred: loads Arrow
+
+        linked = linked_objects(dataset, reporter)
+        with ObjectDownloads(dataset.folder, quarantine.folder, remote, reporter, parallel) as objects:
+            download_linked(linked, remote, objects, reporter)
         quarantine.discard()
-        return DownloadTotals(restored, 0, downloads.bytes)
+        return DownloadTotals(restored, 0, downloads.bytes + objects.bytes)
+
+
+def download_linked(
+    links: Iterable[Multihash], remote: RemoteDataset, downloads: ObjectDownloads, reporter: Reporter
+) -> None:
+    """Download linked objects. The number of objects that the remote lacks is logged.
+
+    Raises:
+        OdfError: an object cannot be downloaded, or does not match its hash.
+    """
+    downloads.start()
+    absent = 0
+    for link in links:
+        reporter.raise_if_cancelled()
+        size = remote.size("data", link)
+        if size is None:
+            absent += 1
+        else:
+            downloads.request(ObjectFile("data", link, size))
+    downloads.finish()
+    if absent:
+        reporter.log(f"{count_of(absent, 'linked object')} missing at {remote.url}", "warning")
 
 
 class _ChainDownload:
@@ -503,6 +541,7 @@ class _ChainDownload:
         self.ours = self.dataset.head()
         self.discards_blocks = False
         self.bytes = 0
+        self._linked: list[tuple[Multihash, list[str]]] = []  # slices with links, and their columns
         self._reporter, self._check_block = reporter, check_block
 
     def download(self, parallel: int, force: bool) -> None:
@@ -520,6 +559,8 @@ class _ChainDownload:
                 self._download_after_walk(downloads, self.ours, force)
             downloads.finish()
             self.bytes = downloads.bytes
+        if self._linked:
+            self._download_linked(parallel)
 
     # --- Ways ---
 
@@ -604,6 +645,23 @@ class _ChainDownload:
         for file in files:
             downloads.request(file)
 
+    def _download_linked(self, parallel: int) -> None:
+        """Download the objects that the new slices link to, and that are not stored yet."""
+        if not self._linked:
+            return
+        # Deferred: loads Arrow, and few datasets have links.
+        from odf_engine.chain.linked_objects import read_links
+
+        links: dict[Multihash, None] = {}
+        for slice_hash, columns in self._linked:
+            self._reporter.raise_if_cancelled()
+            path = self.dataset.slice_path(slice_hash)
+            links.update(dict.fromkeys(read_links(path, columns).counts))
+        missing = [link for link in links if not self.dataset.slice_path(link).is_file()]
+        with self._object_downloads(parallel) as downloads:
+            download_linked(missing, self.remote, downloads, self._reporter)
+            self.bytes += downloads.bytes
+
     # --- Steps ---
 
     def _object_downloads(self, parallel: int) -> ObjectDownloads:
@@ -634,6 +692,7 @@ class _ChainDownload:
             translated = ChainRuleViolated(error.rule, problem, block=error.block, hint=SOURCE_HINT)
             translated.where = f"{self.remote.url}, block {error.block}"
             raise translated from error
+        self._linked += slice_with_links(block, self.quarantine)
 
 
 def referenced_objects(block: RemoteBlock) -> Iterator[ObjectFile]:
@@ -643,6 +702,15 @@ def referenced_objects(block: RemoteBlock) -> Iterator[ObjectFile]:
         yield ObjectFile("data", data.physical_hash, data.size)
     if (checkpoint := getattr(event, "new_checkpoint", None)) is not None:
         yield ObjectFile("checkpoints", checkpoint.physical_hash, checkpoint.size)
+
+
+def slice_with_links(block: RemoteBlock, quarantine: Quarantine) -> list[tuple[Multihash, list[str]]]:
+    """Return the slice of the newest block with its link columns; empty if it has none."""
+    event, state = block.block.event, quarantine.state
+    if not isinstance(event, AddData) or event.new_data is None or state is None:
+        return []
+    columns = find_link_columns(state.odf_schema)
+    return [(event.new_data.physical_hash, columns)] if columns else []
 
 
 def download_proof(dataset: Dataset, remote: RemoteDataset, head: Multihash, reporter: Reporter) -> None:

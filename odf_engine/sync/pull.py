@@ -16,11 +16,17 @@ from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import Seed
+from odf_engine.mirror.catalog import ORIGIN_FILE
 from odf_engine.progress import Reporter
 from odf_engine.sync.chain_download import DownloadTotals, download_chain, download_proof, restore
-from odf_engine.sync.history import Relation, RemoteBlock
+from odf_engine.sync.compaction_records import (
+    download_records,
+    find_replacing_records,
+    set_newest_record,
+)
+from odf_engine.sync.history import HistoriesDiverged, Relation, RemoteBlock
 from odf_engine.sync.remotes.base import RemoteDataset
-from odf_engine.workspace.dataset_folders import ORIGIN_FILE, incoming_folder
+from odf_engine.workspace.dataset_folders import incoming_folder
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definition import record_origin
 from odf_engine.workspace.workspace import Workspace
@@ -63,6 +69,9 @@ def pull_dataset(
     ``refs/before-pull-…``, named after the end of its hash, stores the old head. If the remote has nothing
     new, ``force`` checks the local objects and downloads damaged or missing ones.
 
+    A remote that was compacted is followed without ``force`` if its records show that both chains have the
+    same rows, and all local blocks are in the chain before the compaction.
+
     Raises:
         MalformedBlock: a local block is damaged, without ``force``.
         HistoriesDiverged: both have changed since their common block, without ``force``.
@@ -91,9 +100,18 @@ def pull_dataset(
         if not (dataset.folder / ORIGIN_FILE).exists():
             record_origin(entry, remote.url)
 
-    totals = download_chain(
-        dataset, remote, remote_head, reporter, parallel=parallel, force=force, first=record_origin_first
+    download = partial(
+        download_chain, dataset, remote, remote_head, reporter, parallel=parallel, first=record_origin_first
     )
+    try:
+        totals = download(force=force)
+    except HistoriesDiverged:
+        records = [] if force else find_replacing_records(dataset, remote, reporter)
+        if not records:
+            raise
+        reporter.log("the dataset was compacted at the remote")
+        totals = download(replacing=records)
+        set_newest_record(dataset, records, reporter)
     download_proof(dataset, remote, remote_head, reporter)
     return _updated_result(local_head, remote_head, totals)
 
@@ -191,6 +209,7 @@ def _pull_new(
     state = dataset.state()
     _check_absent(workspace, state.dataset_id)
     download_proof(dataset, remote, remote_head, reporter)
+    download_records(dataset, remote, reporter)
     return _updated_result(None, remote_head, DownloadTotals(state.blocks, state.records, totals.bytes))
 
 

@@ -9,10 +9,12 @@ from typing import Final, Literal, NamedTuple, Protocol, TypeVar, runtime_checka
 import msgspec
 
 from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.linked_objects import linked_objects
 from odf_engine.errors import BadData, Cancelled, Conflict, NotFound, Unsupported
 from odf_engine.identity import ownership_proof as proofs
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.progress import Reporter
+from odf_engine.sync.compaction_records import send_records
 from odf_engine.sync.history import HistoriesDiverged, Relation, compare
 from odf_engine.sync.remotes.base import ObjectFile, RemoteDataset, WritableRemote, upload_parallel
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -65,13 +67,13 @@ def push(
     """
     if not isinstance(remote, RemoteWithPush | WritableRemote):
         scheme = remote.url.partition(":")[0]
-        hint = "push to a folder (file:), a bucket (s3:) or a server (odf+https:)"
+        hint = "push to a folder (file:), a bucket (s3:, gs:, az:) or a server (odf+https:)"
         raise Unsupported(f"cannot push to {scheme}: URLs", where=remote.url, hint=hint)
     reporter.phase("compare")
     remote_head = remote.head()
     relation = _compare(entry.dataset, remote, reporter)
     if not force:
-        _require_fast_forward(relation, remote.url)
+        _require_fast_forward(entry.dataset, remote_head, relation, remote.url)
     if isinstance(remote, RemoteWithPush):
         return remote.push(entry.dataset, relation, reporter, force=force, parallel=parallel)
     return _FilePush(entry, remote, reporter, parallel).run(relation, remote_head)
@@ -86,9 +88,15 @@ def _compare(dataset: Dataset, remote: RemoteDataset, reporter: Reporter) -> Rel
         raise Conflict(error.message, where=error.where, hint="push it to another URL") from None
 
 
-def _require_fast_forward(relation: Relation, url: str) -> None:
+def _require_fast_forward(
+    dataset: Dataset, remote_head: Multihash | None, relation: Relation, url: str
+) -> None:
     their_blocks = _count_text(relation.theirs, "block")
-    if relation.kind == "behind":
+    is_compacted = remote_head is not None and dataset.compactions.find(remote_head) is not None
+    if relation.kind == "diverged" and is_compacted:
+        message = "the dataset was compacted; the remote has the chain before the compaction"
+        hint = "use --force to replace it: no rows change, and other copies can pull without --force"
+    elif relation.kind == "behind":
         message = f"the remote dataset is {their_blocks} ahead"
         hint = "pull first, or use --force to discard them; a reference to the remote head is stored"
     elif relation.kind == "diverged":
@@ -101,6 +109,26 @@ def _require_fast_forward(relation: Relation, url: str) -> None:
     error = HistoriesDiverged(message, where=url, hint=hint)
     error.relation = relation
     raise error
+
+
+def linked_files(dataset: Dataset, common: Multihash | None, reporter: Reporter) -> list[ObjectFile]:
+    """Return the linked objects of the slices after a block. Missing objects are logged and left out.
+
+    Raises:
+        NotFound, BadData: a slice with links is missing or damaged.
+    """
+    after = -1 if common is None else dataset.block(common).block.sequence_number
+    files: list[ObjectFile] = []
+    absent = 0
+    for link in linked_objects(dataset, reporter, after):
+        path = dataset.slice_path(link)
+        if path.is_file():
+            files.append(ObjectFile("data", link, path.stat().st_size))
+        else:
+            absent += 1
+    if absent:
+        reporter.log(f"{_count_text(absent, 'linked object')} missing, not pushed", "warning")
+    return files
 
 
 class _Outgoing(NamedTuple):
@@ -140,6 +168,7 @@ class _FilePush:
         self._upload_all(new.files, self._send_file)
         self._send_proof(new.head)
         self._upload_all(new.blocks, self._send_block)
+        send_records(self.dataset, self.remote, self.reporter)
         if new.head != remote_head:
             self.reporter.phase("commit")
             if remote_head is not None and relation.kind in ("behind", "diverged"):
@@ -175,7 +204,8 @@ class _FilePush:
         if block_hash != common:
             where = str(self.dataset.folder)
             raise Conflict("the dataset was reset during the push", where=where, hint="push again")
-        return _Outgoing(head, blocks[::-1], list(files)[::-1])
+        linked = linked_files(self.dataset, common, self.reporter)
+        return _Outgoing(head, blocks[::-1], [*list(files)[::-1], *linked])
 
     def _send_file(self, file: ObjectFile) -> None:
         if self.remote.holds(file.kind, file.hash, file.size):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -9,10 +10,17 @@ from typing import Final
 from msgspec.structs import replace as structs_replace
 
 from odf_engine.chain.block_summary import StoredBlock
+from odf_engine.chain.normal_form import allowed_lateness
 from odf_engine.chain.state import ChainState, classify_transaction
 from odf_engine.errors import BadData
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.metadata.model import Checkpoint, ExecuteTransform, ExecuteTransformInput, SetTransform
+from odf_engine.metadata.model import (
+    Checkpoint,
+    ExecuteTransform,
+    ExecuteTransformInput,
+    SetTransform,
+    Watermark,
+)
 from odf_engine.transform.plan import Transaction, transaction_of_block
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
@@ -163,7 +171,48 @@ def _merge_transactions(
     if not any(item.new_block_hash for item in inputs):
         return None
     merged = structs_replace(first, query_inputs=inputs, new_checkpoint=last.new_checkpoint)
-    return transaction_of_block(workspace, entry, state, merged, last_block.block.system_time)
+    whole = transaction_of_block(workspace, entry, state, merged, last_block.block.system_time)
+    parts = _split_by_transform(entry, executed)
+    if len({str(allowed_lateness(each.transform)) for each, _ in parts}) < 2:
+        return whole
+    # Each watermark has the allowed lateness of its time.
+    explicit: list[list[Watermark]] = [[] for _ in whole.inputs]
+    for number, (own, part) in enumerate(parts):
+        own_state = structs_replace(state, transform=own)
+        event = structs_replace(
+            merged,
+            query_inputs=[
+                _merge_intervals(begin, end, from_start=from_start and number == 0)
+                for begin, end in zip(part[0].query_inputs, part[-1].query_inputs, strict=True)
+            ],
+        )
+        planned = transaction_of_block(workspace, entry, own_state, event, last_block.block.system_time)
+        for watermarks, each in zip(explicit, planned.inputs, strict=True):
+            watermarks += each.explicit
+    return replace(
+        whole,
+        inputs=[
+            replace(each, explicit=watermarks)
+            for each, watermarks in zip(whole.inputs, explicit, strict=True)
+        ],
+    )
+
+
+def _split_by_transform(
+    entry: DatasetEntry, executed: Sequence[tuple[StoredBlock, ExecuteTransform]]
+) -> list[tuple[SetTransform, list[ExecuteTransform]]]:
+    """Return consecutive transactions of the same query, with the query."""
+    rows = entry.dataset.list_blocks(sys.maxsize, kinds=("SetTransform",))
+    parts: dict[Multihash, list[ExecuteTransform]] = {}
+    for stored, event in executed:
+        own = next(row.hash for row in rows if row.sequence_number < stored.block.sequence_number)
+        parts.setdefault(own, []).append(event)
+    found: list[tuple[SetTransform, list[ExecuteTransform]]] = []
+    for block, events in parts.items():
+        transform = entry.dataset.block(block).block.event
+        assert isinstance(transform, SetTransform)
+        found.append((transform, events))
+    return found
 
 
 def _earlier_transactions(

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, replace
+from typing import Final, Literal, NamedTuple
 
-import msgspec
+from msgspec.structs import replace as structs_replace
 
 from odf_engine.chain.block_summary import SliceSummary
+from odf_engine.chain.compacted_history import (
+    HistoryPosition,
+    find_current_position,
+    find_position,
+    find_replacement,
+)
 from odf_engine.chain.dataset import Dataset
-from odf_engine.chain.state import ChainState, Kind, classify_transaction
+from odf_engine.chain.normal_form import allowed_lateness
+from odf_engine.chain.state import ChainState, Kind, classify_transaction, contains_opaque
+from odf_engine.config import parse_duration
+from odf_engine.data.arrow_schema import encode_schema
+from odf_engine.data.odf_schema import declared_types
 from odf_engine.errors import BadData, Conflict, NotFound, Unsupported
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
@@ -37,13 +47,25 @@ class Diverged(Conflict):
     """An input's chain does not contain the blocks that the dataset was derived from."""
 
 
-class ChainPosition(msgspec.Struct, frozen=True):
-    """A position in an input's chain: a block, with the last offset and the watermark up to it."""
+class ChainPosition(NamedTuple):
+    """A position in an input's chain: a block, with the last offset and the watermark up to it.
 
+    Attributes:
+        history: the chain that has the block: the current one, or one before a compaction.
+        block, sequence_number: the block in it.
+        offset, watermark: of the last data block up to it.
+    """
+
+    history: Dataset
     block: Multihash
     sequence_number: int
     offset: int | None
     watermark: Timestamp | None
+
+    @property
+    def in_history(self) -> HistoryPosition:
+        """The block in its chain."""
+        return HistoryPosition(self.history, self.block, self.sequence_number)
 
 
 def last_consumed_position(
@@ -62,22 +84,23 @@ def position_of_block(
     """Return the position of an input block that a block of the derivative refers to; None without a block.
 
     Raises:
-        Diverged: the input's chain does not contain the block.
+        Diverged: neither the input's chain nor a compacted one contains the block.
     """
     if block is None:
         return None
-    number = _sequence_number(dataset, block)
-    if number is None:
+    found = find_position(dataset, block)
+    if found is None or (found.is_replaced and find_current_position(dataset, found) is None):
         raise Diverged(
             f"the history of input '{alias}' differs from the one that this dataset was derived from",
             where=f"block {block} of {alias}",
             hint="rebuild this dataset: odf pull NAME --reset-on-divergence; the input was reset or "
             "replaced, or the local copy is older",
         )
-    return ChainPosition(block, number, offset, _offset_and_watermark(dataset, number)[1])
+    watermark = _offset_and_watermark(found.history, found.number)[1]
+    return ChainPosition(found.history, block, found.number, offset, watermark)
 
 
-def check_offset(dataset: Dataset, alias: str, position: ChainPosition | None) -> None:
+def check_offset(alias: str, position: ChainPosition | None) -> None:
     """Check that the offset of a position matches the chain.
 
     Raises:
@@ -85,23 +108,13 @@ def check_offset(dataset: Dataset, alias: str, position: ChainPosition | None) -
     """
     if position is None:
         return
-    offset = _offset_and_watermark(dataset, position.sequence_number)[0]
+    offset = _offset_and_watermark(position.history, position.sequence_number)[0]
     if offset != position.offset:
         raise BadData(
             f"input '{alias}' ends at offset {position.offset} in the dataset, but at {offset} in its "
             "own chain",
             where=f"block {position.block} of {alias}",
         )
-
-
-def _sequence_number(dataset: Dataset, block: Multihash) -> int | None:
-    """Return the sequence number of a block of the chain; None if the chain does not contain it."""
-    try:
-        number = dataset.block(block).block.sequence_number
-        blocks = dataset.list_blocks(1, before=number + 1)
-    except NotFound:
-        return None
-    return number if blocks and blocks[0].hash == block else None
 
 
 def _offset_and_watermark(dataset: Dataset, number: int) -> tuple[int | None, Timestamp | None]:
@@ -124,10 +137,12 @@ def end_of_transaction(
     for row in dataset.slices(first, first):
         number = min([number, *_blocks_before_schemas(dataset, row.sequence_number)])
         number = min([number, *_block_of_offset(dataset, first + max_rows - 1)])
-    if begin is not None and number == begin.sequence_number:
-        return begin
+    if begin is not None:
+        reached = find_current_position(dataset, begin.in_history)
+        if reached is not None and reached.is_end and number <= reached.number:
+            return begin
     block = dataset.list_blocks(1, before=number + 1)[0].hash
-    return ChainPosition(block, number, *_offset_and_watermark(dataset, number))
+    return ChainPosition(dataset, block, number, *_offset_and_watermark(dataset, number))
 
 
 def _blocks_before_schemas(dataset: Dataset, number: int) -> list[int]:
@@ -156,7 +171,11 @@ def schema_at_time(dataset: Dataset, time: Timestamp | None, alias: str) -> byte
 
 def _read_schema(dataset: Dataset, block: Multihash | None, alias: str) -> bytes:
     event = None if block is None else dataset.block(block).block.event
-    if not isinstance(event, SetDataSchema) or event.schema is None:
+    if not isinstance(event, SetDataSchema) or contains_opaque(event):
+        event = SetDataSchema()
+    if event.odf_schema is not None:
+        return encode_schema(declared_types(event.odf_schema))
+    if event.schema is None:
         raise Unsupported(
             f"the schema of input '{alias}' is from a newer specification",
             hint="use a newer version of odf; the input can be read and verified",
@@ -165,13 +184,39 @@ def _read_schema(dataset: Dataset, block: Multihash | None, alias: str) -> bytes
 
 
 def watermarks_between(dataset: Dataset, begin: ChainPosition | None, end: ChainPosition) -> list[Watermark]:
-    """Return each new watermark between two positions, oldest first."""
+    """Return each new watermark between two positions, oldest first.
+
+    Both positions are in the same chain, or a compaction has replaced the chain of ``begin``. Then the blocks
+    up to the end of their merged block are read from the old chain, and later ones from the new chain.
+    """
     before = None if begin is None else begin.watermark
     if end.watermark is None or end.watermark == before:
         return []
-    after = -1 if begin is None else begin.sequence_number
     watermarks: list[Watermark] = []
-    number = end.sequence_number + 1
+    after = -1
+    if begin is not None:
+        at = begin.in_history
+        while at.block != end.block and not end.history.contains_block(at.block):
+            cover = find_replacement(dataset, at)
+            found = None if cover is None else find_position(dataset, cover.block)
+            if cover is None or found is None:
+                raise BadData("the block does not precede the end of the interval", where=f"block {at.block}")
+            watermarks += _watermarks_of_blocks(at.history, at.number, cover.last)
+            at = found
+        after = at.number
+    watermarks += _watermarks_of_blocks(end.history, after, end.sequence_number)
+    previous = [before, *(watermark.event_time for watermark in watermarks)]
+    return [
+        watermark
+        for watermark, last in zip(watermarks, previous, strict=False)
+        if watermark.event_time != last
+    ]
+
+
+def _watermarks_of_blocks(dataset: Dataset, after: int, last: int) -> list[Watermark]:
+    """Return the watermarks of the data blocks after block ``after`` up to block ``last``, oldest first."""
+    watermarks: list[Watermark] = []
+    number = last + 1
     while number - after > 1:
         # Never more than the blocks in between: earlier blocks of a long chain are not read.
         rows = dataset.list_blocks(min(_MAX_BLOCKS, number - after - 1), before=number, kinds=_DATA_KINDS)
@@ -183,13 +228,7 @@ def watermarks_between(dataset: Dataset, begin: ChainPosition | None, end: Chain
             if event.new_watermark is not None:
                 watermarks.append(Watermark(system_time=row.system_time, event_time=event.new_watermark))
         number = rows[-1].sequence_number if rows else after
-    watermarks.reverse()
-    previous = [before, *(watermark.event_time for watermark in watermarks)]
-    return [
-        watermark
-        for watermark, last in zip(watermarks, previous, strict=False)
-        if watermark.event_time != last
-    ]
+    return watermarks[::-1]
 
 
 @dataclass(frozen=True)
@@ -201,12 +240,15 @@ class InputPlan:
         alias: its name in the query.
         interval: interval of blocks and offsets, as stored in the chain.
         slices: slices with the new rows, oldest first; empty without new rows.
-        watermark: watermark of the input after the interval.
-        explicit: watermarks of the blocks in the interval, with the system times of these blocks.
+        watermark: watermark of the input after the interval, minus its allowed lateness.
+        explicit: watermarks of the blocks in the interval, with the system times of these blocks, minus the
+            allowed lateness.
         vocab: column names of the input.
         schema: schema at the end of the interval, as Arrow schema in FlatBuffers.
-        before: watermark at the start of the interval. For an input that is new to an existing dataset, the
-            watermark of the dataset.
+        before: watermark at the start of the interval, minus the allowed lateness. For an input that is new
+            to an existing dataset, the watermark of the dataset.
+        offsets: offset interval of the new rows, both ends inclusive; None without new rows. The first and
+            the last slice may have further rows, if their blocks were merged after the interval was read.
     """
 
     entry: DatasetEntry
@@ -218,11 +260,7 @@ class InputPlan:
     vocab: DatasetVocabulary
     schema: bytes
     before: Timestamp | None = None
-
-    @property
-    def offsets(self) -> OffsetInterval | None:
-        """Offset interval of the new rows, both ends inclusive."""
-        return OffsetInterval(self.slices[0].start, self.slices[-1].end) if self.slices else None
+    offsets: OffsetInterval | None = None
 
 
 @dataclass(frozen=True)
@@ -282,7 +320,7 @@ def plan_transaction(workspace: Workspace, entry: DatasetEntry, max_rows: int) -
         inputs.append(planned)
     if not any(each.slices or each.explicit for each in inputs):
         return None
-    return Transaction(entry, state, transform, inputs, _combined_watermark(state, inputs))
+    return _make_transaction(entry, state, transform, inputs)
 
 
 def boundary_transaction(
@@ -313,7 +351,7 @@ def boundary_transaction(
         _plan_unchanged_input(workspace, item, before, since_start, state.watermark)
         for item in transform.inputs
     ]
-    return Transaction(entry, state, transform, inputs, _combined_watermark(state, inputs), kind)
+    return _make_transaction(entry, state, transform, inputs, kind)
 
 
 def _plan_unchanged_input(
@@ -329,10 +367,11 @@ def _plan_unchanged_input(
     entry = _resolve_input(workspace, dataset_id, alias)
     dataset, position = entry.dataset, last_consumed_position(entry.dataset, alias, before.get(dataset_id))
     rebuilt = position if since_start is not None else None
+    read = None if rebuilt is None or rebuilt.offset is None else OffsetInterval(0, rebuilt.offset)
     if since_start is not None or position is None:
         schema = schema_at_time(dataset, since_start, alias)
     else:
-        schema = schema_at(dataset, position.sequence_number, alias)
+        schema = schema_at(position.history, position.sequence_number, alias)
     return InputPlan(
         entry=entry,
         alias=alias,
@@ -341,7 +380,8 @@ def _plan_unchanged_input(
             prev_block_hash=None if position is None else position.block,
             prev_offset=None if position is None else position.offset,
         ),
-        slices=dataset.slices(0, rebuilt.offset) if rebuilt and rebuilt.offset is not None else [],
+        slices=[] if read is None else dataset.slices(read.start, read.end),
+        offsets=read,
         watermark=None if position is None else position.watermark,
         explicit=watermarks_between(dataset, None, rebuilt) if rebuilt else [],
         vocab=dataset.state().vocabulary,
@@ -388,9 +428,39 @@ def transaction_of_block(
         if end is None:
             raise BadData(f"input '{alias}' was read without a block interval")
         for position in (begin, end):
-            check_offset(source.dataset, alias, position)
+            check_offset(alias, position)
         inputs.append(_plan_interval(source, alias, begin, end, state.watermark))
-    return Transaction(entry, state, transform, inputs, _combined_watermark(state, inputs))
+    return _make_transaction(entry, state, transform, inputs)
+
+
+def _make_transaction(
+    entry: DatasetEntry,
+    state: ChainState,
+    transform: SetTransform,
+    inputs: list[InputPlan],
+    kind: Kind = "execute",
+) -> Transaction:
+    lateness = allowed_lateness(transform.transform)
+    inputs = [
+        _delay_watermarks(each, parse_duration(lateness[each.alias])) if each.alias in lateness else each
+        for each in inputs
+    ]
+    return Transaction(entry, state, transform, inputs, _combined_watermark(state, inputs), kind)
+
+
+def _delay_watermarks(input: InputPlan, seconds: int) -> InputPlan:
+    """Return an input whose watermarks are earlier, so that the query waits for late rows."""
+    before = input.before
+    if before is not None and input.interval.prev_block_hash is not None:
+        before = before.shifted(-seconds)
+    return replace(
+        input,
+        watermark=None if input.watermark is None else input.watermark.shifted(-seconds),
+        explicit=[
+            structs_replace(each, event_time=each.event_time.shifted(-seconds)) for each in input.explicit
+        ],
+        before=before,
+    )
 
 
 def _combined_watermark(state: ChainState, inputs: list[InputPlan]) -> Timestamp | None:
@@ -445,10 +515,11 @@ def _plan_interval(
             new_offset=end.offset if new_rows else None,
         ),
         slices=dataset.slices(first, end.offset) if new_rows else [],
+        offsets=OffsetInterval(first, end.offset) if new_rows and end.offset is not None else None,
         watermark=end.watermark,
         explicit=watermarks_between(dataset, begin, end),
         vocab=dataset.state().vocabulary,
-        schema=schema_at(dataset, end.sequence_number, alias),
+        schema=schema_at(end.history, end.sequence_number, alias),
         before=dataset_watermark if begin is None else begin.watermark,
     )
 

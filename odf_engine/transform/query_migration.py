@@ -11,10 +11,12 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 from msgspec.structs import replace
 
-from odf_engine.chain.normal_form import SPARK
-from odf_engine.chain.schema_evolution import declared_schema
+from odf_engine.chain.normal_form import BUILT_IN_ENGINES
+from odf_engine.chain.schema_evolution import declare_schema, declared_schema, read_declaration
 from odf_engine.chain.state import ChainState, resolve_vocabulary
-from odf_engine.data.arrow_schema import decode_schema, encode_schema
+from odf_engine.checks.gate import StartSession, load_checks
+from odf_engine.checks.reports import CheckFailed
+from odf_engine.data.arrow_schema import decode_schema
 from odf_engine.errors import BadData, InvalidQuery, Unsupported, UsageError
 from odf_engine.files import remove_temporary, translate_os_errors
 from odf_engine.metadata.model import (
@@ -113,8 +115,8 @@ def _vocabulary(update: Update, state: ChainState | None) -> DatasetVocabulary:
 def schema_after(update: Update, state: ChainState | None) -> pa.Schema | None:
     """Return the schema after an update."""
     for event in update.events:
-        if isinstance(event, SetDataSchema) and event.schema is not None:
-            return decode_schema(event.schema)
+        if isinstance(event, SetDataSchema):
+            return read_declaration(event)
     return None if state is None else declared_schema(state)
 
 
@@ -123,8 +125,9 @@ def with_schema(update: Update, state: ChainState, schema: pa.Schema | None) -> 
     declared = declared_schema(state)
     if schema is None or (declared is not None and schema.equals(declared, check_metadata=True)):
         return update
-    event = SetDataSchema(schema=encode_schema(schema))
-    before = None if state.schema is None else SetDataSchema(schema=state.schema)
+    explicit = next((event for event in update.events if isinstance(event, SetDataSchema)), None)
+    event = declare_schema(schema, explicit or state, odf=False)
+    before = SetDataSchema(state.schema, state.odf_schema) if state.has_schema else None
     pairs = zip(update.events, update.changes, strict=True)
     rest = [(other, text) for other, text in pairs if not isinstance(other, SetDataSchema)]
     all_changes = [(event, describe_change(event, before, {})), *rest]
@@ -249,6 +252,7 @@ def migrate_query(
     choice: Choice = "",
     accept_columns: bool = False,
     origin: str | None = None,
+    session: StartSession | None = None,
 ) -> MigrationResult:
     """Migrate a derivative dataset to a definition. Everything is validated before the first commit.
 
@@ -261,6 +265,7 @@ def migrate_query(
         choice: what to do with a state that the new query cannot use.
         accept_columns: add new columns to the schema even if the definition has not changed.
         origin: origin of the definition if its author is a third party.
+        session: returns a Spark session for the queries of checks.
 
     Raises:
         UsageError: the state cannot be used, and no choice was made.
@@ -268,7 +273,8 @@ def migrate_query(
         Conflict: another process has committed.
         OdfError: the definition is invalid, or a transaction failed.
     """
-    return _Migration(workspace, entry, snapshot, engine, reporter).run(choice, accept_columns, origin)
+    migration = _Migration(workspace, entry, snapshot, engine, reporter, session)
+    return migration.run(choice, accept_columns, origin)
 
 
 class _Migration:
@@ -279,7 +285,9 @@ class _Migration:
         snapshot: DatasetSnapshot,
         engine: Engine,
         reporter: Reporter,
+        session: StartSession | None,
     ) -> None:
+        self._session = session
         self._workspace = workspace
         self._entry = entry
         self._snapshot = snapshot
@@ -331,10 +339,14 @@ class _Migration:
             raise
         except Unsupported as error:
             # External engines may not implement validation. A query without state can continue without it.
-            if transform.transform.engine.lower() == SPARK or state.last_checkpoint is not None:
+            if self._is_built_in(transform.transform.engine) or state.last_checkpoint is not None:
                 raise
             self._reporter.log(f"the new query was not validated: {error}", "warning")
             return ValidatedQuery(declared_schema(state) or pa.schema([]), None)
+
+    def _is_built_in(self, engine: str) -> bool:
+        external = map(str.lower, self._workspace.config.engines)
+        return engine.lower() in set(BUILT_IN_ENGINES) - set(external)
 
     def _plan_update(self) -> Update:
         (update,) = self._workspace.update([self._snapshot], dry_run=True)
@@ -360,7 +372,14 @@ class _Migration:
 
     def _run_pending_transactions(self) -> None:
         try:
-            transform(self._workspace, self._entry, self._engine, self._reporter)
+            transform(self._workspace, self._entry, self._engine, self._reporter, self._session)
+        except CheckFailed as error:
+            # An error would make it impossible to repair a query whose rows a check blocks. The blocked rows
+            # stay uncommitted: the new query processes their inputs, and its rows must pass the checks.
+            self._reporter.log(
+                f"rows of the old query are not committed: {error}; the new query processes their inputs",
+                "warning",
+            )
         except (InvalidQuery, Unsupported, BadData) as error:
             self._reporter.log(
                 f"the old query could not process all rows: {error}; the new query continues from there",
@@ -377,20 +396,22 @@ class _Migration:
         with self._run_transaction(transaction, boundary.system_time) as (result, staged, _):
             events: list[MetadataEvent] = [to_event(transaction, result), *boundary.update.events]
             if result.written is not None and not boundary.state.has_schema:
-                events = _with_first_schema(events, result.schema, boundary)
+                events = _with_first_schema(events, self._declare_first(result.schema), boundary)
             self._append(boundary.update, events, origin, data=staged if result.written else None)
 
     def _rebuild_state(self, boundary: _Boundary, origin: str | None) -> None:
         self._reporter.phase("rebuild")
-        schema = boundary.state.schema if boundary.schema is None else encode_schema(boundary.schema)
-        state = replace(boundary.state, transform=boundary.transform, schema=schema)
+        state = replace(boundary.state, transform=boundary.transform)
+        if boundary.schema is not None:
+            event = declare_schema(boundary.schema, state, odf=False)
+            state = replace(state, schema=event.schema, odf_schema=event.odf_schema)
         transaction = boundary_transaction(
             self._workspace, self._entry, state, "rebuild", boundary.system_time
         )
         with self._run_transaction(transaction, boundary.system_time) as (result, staged, checkpoint):
             events: list[MetadataEvent] = [*boundary.update.events, to_event(transaction, result)]
             if result.written is not None and boundary.schema is None:
-                events.insert(-1, SetDataSchema(schema=encode_schema(result.schema)))
+                events.insert(-1, self._declare_first(result.schema))
             self._append(
                 boundary.update,
                 events,
@@ -398,6 +419,10 @@ class _Migration:
                 data=staged if result.written else None,
                 checkpoint=checkpoint,
             )
+
+    def _declare_first(self, schema: pa.Schema) -> SetDataSchema:
+        is_odf = self._workspace.config.metadata.data_schema == "odf"
+        return declare_schema(schema, None, odf=is_odf)
 
     @contextmanager
     def _run_transaction(
@@ -415,9 +440,23 @@ class _Migration:
                     self._workspace, self._engine, transaction, request, self._reporter
                 )
                 check_changelog(transaction, result, self._reporter)
+                self._check_rows(transaction, result, system_time)
                 yield result, staged, folder / CHECKPOINT
             finally:
                 remove_temporary(staged)
+
+    def _check_rows(
+        self, transaction: Transaction, result: TransactionResult, system_time: Timestamp
+    ) -> None:
+        checks = load_checks(self._workspace, self._entry, self._session)
+        if checks is not None and result.written is not None:
+            checks.check_slices(
+                [result.written],
+                result.schema,
+                system_time=system_time,
+                watermark=to_event(transaction, result).new_watermark,
+                reporter=self._reporter,
+            )
 
     def _append(
         self,
@@ -450,7 +489,7 @@ _OUTCOME_MESSAGES = {
 
 
 def _with_first_schema(
-    events: Sequence[MetadataEvent], schema: pa.Schema, boundary: _Boundary
+    events: Sequence[MetadataEvent], first: SetDataSchema, boundary: _Boundary
 ) -> list[MetadataEvent]:
     """Return the events of a flush that produces the first rows of the dataset, with their schema.
 
@@ -458,8 +497,8 @@ def _with_first_schema(
         InvalidQuery: the new query lacks columns of the old one.
     """
     rest = [event for event in events if not isinstance(event, SetDataSchema)]
-    first = SetDataSchema(schema=encode_schema(schema))
+    schema = read_declaration(first) or pa.schema([])
     extended = add_new_columns(schema, boundary.checked.schema, boundary.state.vocabulary)
     if len(extended) == len(schema):
         return [first, *rest]
-    return [first, rest[0], SetDataSchema(schema=encode_schema(extended)), *rest[1:]]
+    return [first, rest[0], declare_schema(extended, first, odf=False), *rest[1:]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -13,20 +13,24 @@ import pyarrow.parquet as pq
 from msgspec.structs import asdict
 from msgspec.structs import replace as structs_replace
 
+from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.normal_form import (
-    SPARK,
-    spark_engine_version,
+    BUILT_IN_ENGINES,
+    allowed_lateness,
+    engine_version,
+    with_allowed_lateness,
     with_engine_version,
     without_engine_version,
 )
-from odf_engine.chain.schema_evolution import declared_schema
+from odf_engine.chain.schema_evolution import declare_schema, declared_schema
 from odf_engine.chain.state import ChainState, ChainUpdate
+from odf_engine.checks.gate import DatasetChecks, StartSession, load_checks
 from odf_engine.data.arrow_compute import pc
-from odf_engine.data.arrow_schema import decode_schema, encode_schema
+from odf_engine.data.arrow_schema import decode_schema
 from odf_engine.data.changelog import OperationCheck
 from odf_engine.data.parquet_reader import read_parquet_schema
 from odf_engine.data.retractions import find_unmatched_row
-from odf_engine.data.slices import read_batches, read_rows_at
+from odf_engine.data.slices import copy_rows, read_batches, read_rows_at, with_kamu_types
 from odf_engine.errors import BadData, OdfError, StateUnusable, Unsupported, UsageError
 from odf_engine.files import remove_temporary, translate_os_errors
 from odf_engine.identity.multiformats import Multihash
@@ -49,7 +53,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter, count_of
 from odf_engine.sql.query_text import attach_query_excerpt
 from odf_engine.storage.scratch import job_scratch_folder
-from odf_engine.transform.engines.contract import Engine, LateRows, TransactionResult
+from odf_engine.transform.engines.contract import Engine, LateRows, QueryInput, TransactionResult
 from odf_engine.transform.history import transactions_of_state, without_state
 from odf_engine.transform.plan import Diverged, InputPlan, Transaction, plan_transaction
 from odf_engine.workspace.dataset_folders import LATE_ROWS
@@ -60,7 +64,13 @@ CHECKPOINT: Final = "checkpoint"
 _MAX_CHARACTERS: Final = 300
 
 
-def transform(workspace: Workspace, entry: DatasetEntry, engine: Engine, reporter: Reporter) -> ChainUpdate:
+def transform(
+    workspace: Workspace,
+    entry: DatasetEntry,
+    engine: Engine,
+    reporter: Reporter,
+    session: StartSession | None = None,
+) -> ChainUpdate:
     """Run transactions until the dataset is up to date with its inputs; each is one commit.
 
     Args:
@@ -68,41 +78,79 @@ def transform(workspace: Workspace, entry: DatasetEntry, engine: Engine, reporte
         entry: a derivative dataset.
         engine: runs the query.
         reporter: receives phases, amounts and commits; checked for cancellation.
+        session: returns a Spark session for the queries of checks.
 
     Raises:
         Cancelled: earlier commits stay.
         OdfError: a transaction failed; earlier ones stay, and the next pull continues from there.
     """
     before = entry.dataset.state()
+    checks = load_checks(workspace, entry, session)
     while True:
         reporter.phase("plan")
         transaction = plan_transaction(workspace, entry, workspace.config.transform.most_rows)
         if transaction is None:
             break
-        if SPARK not in map(str.lower, workspace.config.engines):
-            _check_version(transaction)
+        _check_version(transaction, workspace.config.engines)
+        if _record_lateness(workspace, transaction, reporter):
+            continue
         with (
             translate_os_errors(workspace.odf, "the transaction was not committed"),
             job_scratch_folder(workspace.odf / "cache", "transform") as folder,
         ):
-            _TransactionRun(workspace, transaction, engine, folder, reporter).run()
+            _TransactionRun(workspace, transaction, engine, folder, reporter, checks).run()
     return ChainUpdate.from_states(before, entry.dataset.state())
 
 
-def _check_version(transaction: Transaction) -> None:
-    """Check that a query is for the engine version of this program.
+def _check_version(transaction: Transaction, configured: Collection[str]) -> None:
+    """Check that a query for a built-in engine is for its installed version.
+
+    Args:
+        transaction: has the query.
+        configured: names of the configured engines, which replace built-in ones.
 
     Raises:
         Unsupported: the chain requires another version.
     """
     sql = transaction.transform.transform
-    if sql.engine.lower() == SPARK and sql.version not in (None, spark_engine_version()):
-        raise Unsupported(
-            f"the query is for version {sql.version} of the engine, but this is {spark_engine_version()}",
-            where="transform",
-            hint=f"to use this version, set `version: {spark_engine_version()}` in the manifest and run "
-            "odf add --update",
-        )
+    installed = engine_version(sql.engine)
+    if installed is None or sql.engine.lower() in map(str.lower, configured):
+        return
+    if sql.version not in (None, engine_version(sql.engine, sql.version)):
+        raise _other_version(sql.version, installed)
+
+
+def _other_version(required: str | None, actual: str) -> Unsupported:
+    return Unsupported(
+        f"the query is for version {required} of the engine, but this is {actual}",
+        where="transform",
+        hint=f"to use this version, set `version: {actual}` in the manifest and run odf add --update",
+    )
+
+
+def _record_lateness(workspace: Workspace, transaction: Transaction, reporter: Reporter) -> bool:
+    """Record the configured allowed lateness of the inputs in the chain; return whether it has changed.
+
+    Inputs without a setting keep the recorded one, which another workspace may have set.
+    """
+    recorded, configured = allowed_lateness(transaction.transform.transform), dict[str, str]()
+    for each in transaction.inputs:
+        found = workspace.config.allowed_lateness_of(str(each.entry.alias), str(each.entry.id))
+        if found is not None:
+            configured[each.alias] = found
+    transform = with_allowed_lateness(transaction.transform, recorded | configured)
+    if not configured or allowed_lateness(transform.transform) == recorded:
+        return False
+    state = transaction.state
+    head = transaction.entry.dataset.commit(
+        [transform],
+        system_time=max(Timestamp.now(), state.system_time),
+        expected_head=state.head,
+        block_version=workspace.config.block_version,
+    )
+    reporter.log(f"the allowed lateness of inputs changed: block {head}")
+    reporter.committed(str(transaction.entry.id), str(head), "SetTransform", 0)
+    return True
 
 
 class _TransactionRun:
@@ -115,9 +163,12 @@ class _TransactionRun:
         engine: Engine,
         folder: Path,
         reporter: Reporter,
+        checks: DatasetChecks | None,
     ) -> None:
+        self._checks = checks
         self._workspace = workspace
         self._version = workspace.config.block_version
+        self._forms = workspace.config.metadata
         self._transaction = transaction
         self._dataset = transaction.entry.dataset
         self._state = transaction.state
@@ -125,6 +176,7 @@ class _TransactionRun:
         self._folder = folder
         self._reporter = reporter
         self._system_time = max(Timestamp.now(), self._state.system_time)
+        self._events: list[MetadataEvent] = []  # further events of the commit
 
     def run(self) -> None:
         started = monotonic()
@@ -139,19 +191,46 @@ class _TransactionRun:
                 self._workspace, self._engine, self._transaction, request, self._reporter
             )
             check_changelog(self._transaction, result, self._reporter)
+            self._record_version(result.version)
             self._reporter.log(_describe_result(result, monotonic() - queried))
             self._commit(result, staged, started)
         finally:
             remove_temporary(staged)
 
+    def _record_version(self, version: str | None) -> None:
+        """Compare the version that the engine reports with that of the query, which has it from now on.
+
+        Raises:
+            Unsupported: the query is for another version.
+        """
+        sql = self._transaction.transform.transform
+        if sql.engine.lower() not in BUILT_IN_ENGINES or version != sql.version:
+            self._reporter.log(f"version of the engine {sql.engine}: {version or 'not reported'}")
+        if version is None or version == sql.version:
+            return
+        if sql.version is not None:
+            raise _other_version(sql.version, version)
+        if sql.engine.lower() not in BUILT_IN_ENGINES:
+            transform = self._transaction.transform
+            self._events.append(structs_replace(transform, transform=structs_replace(sql, version=version)))
+
     def _commit(self, result: TransactionResult, staged: Path, begun: float) -> None:
         state, reporter, written = self._state, self._reporter, result.written
+        executed = to_event(self._transaction, result)
+        if self._checks is not None and written is not None:
+            self._checks.check_slices(
+                [written],
+                result.schema,
+                system_time=self._system_time,
+                watermark=executed.new_watermark,
+                reporter=reporter,
+            )
         reporter.phase("commit")
         reporter.raise_if_cancelled()
-        events: list[MetadataEvent] = []
+        events = list(self._events)
         if written is not None and not state.has_schema:
-            events.append(SetDataSchema(schema=encode_schema(result.schema)))
-        events.append(to_event(self._transaction, result))
+            events.append(declare_schema(result.schema, None, odf=self._forms.data_schema == "odf"))
+        events.append(executed)
         head = self._dataset.commit(
             events,
             system_time=self._system_time,
@@ -242,6 +321,8 @@ def execute_transaction(
     """
     work = {"execute": engine.execute, "finish": engine.finish, "rebuild": engine.rebuild}[transaction.kind]
     declared = declared_schema(transaction.state)
+    if declared is None and workspace.config.metadata.system_columns == "kamu":
+        declared = _kamu_schema(engine, transaction)
     with attach_query_excerpt(request.transform.queries or []):
         try:
             return work(request, declared, reporter)
@@ -250,6 +331,20 @@ def execute_transaction(
             with job_scratch_folder(workspace.odf / "cache", "transform") as folder:
                 state = _recompute_state(workspace, engine, transaction, folder, error, reporter)
                 return work(structs_replace(request, prev_checkpoint_path=state), declared, reporter)
+
+
+def _kamu_schema(engine: Engine, transaction: Transaction) -> pa.Schema | None:
+    """Return the schema of the first result with kamu's types of system columns.
+
+    None if the engine cannot determine it: engines of other implementations use these types themselves.
+    """
+    inputs = [QueryInput(each.alias, decode_schema(each.schema), each.vocab) for each in transaction.inputs]
+    vocab = transaction.state.vocabulary
+    try:
+        checked = engine.validate(transaction.transform.transform, inputs, vocab, None)
+    except Unsupported:
+        return None
+    return with_kamu_types(checked.schema, vocab)
 
 
 def _recompute_state(
@@ -410,16 +505,33 @@ def _request_input(each: InputPlan, schema_file: Path, *, fresh: bool) -> Transf
     """Return the request of an input. ``fresh``: no state contains the previous watermark of the input."""
     # An empty file with the schema at the interval's end, which no slice may have yet.
     pq.write_table(decode_schema(each.schema).empty_table(), schema_file)
+    data_paths = [
+        str(_interval_file(each, row, schema_file.with_name(f"{schema_file.stem}-{row.start}.parquet")))
+        for row in each.slices
+    ]
     return TransformRequestInput(
         dataset_id=each.entry.id,
         dataset_alias=str(each.entry.alias),
         query_alias=each.alias,
         vocab=each.vocab,
         offset_interval=each.offsets,
-        data_paths=[str(each.entry.dataset.slice_path(row)) for row in each.slices],
+        data_paths=data_paths,
         schema_file=str(schema_file),
         explicit_watermarks=[*(_previous_watermark(each) if fresh else ()), *each.explicit],
     )
+
+
+def _interval_file(each: InputPlan, row: SliceSummary, cut: Path) -> Path:
+    """Return the file of a slice. A slice with rows outside of the interval is copied without them.
+
+    A compaction merges slices, and intervals that were read earlier can end within a merged one.
+    """
+    path, interval = each.entry.dataset.slice_path(row), each.offsets
+    if interval is None or (interval.start <= row.start and row.end <= interval.end):
+        return path
+    first, last = max(row.start, interval.start), min(row.end, interval.end)
+    copy_rows(path, cut, (first - row.start, last + 1 - row.start), vocab=each.vocab, reporter=Reporter())
+    return cut
 
 
 def _previous_watermark(each: InputPlan) -> Iterator[Watermark]:
@@ -497,7 +609,11 @@ def settings_events(state: ChainState) -> Iterator[MetadataEvent]:
 
 
 def transform_or_reset(
-    workspace: Workspace, entry: DatasetEntry, engine: Engine, reporter: Reporter
+    workspace: Workspace,
+    entry: DatasetEntry,
+    engine: Engine,
+    reporter: Reporter,
+    session: StartSession | None = None,
 ) -> ChainUpdate:
     """Run :func:`transform`; if an input has diverged, reset the dataset and run it again.
 
@@ -507,7 +623,7 @@ def transform_or_reset(
     """
     old = entry.dataset.state().head
     try:
-        return transform(workspace, entry, engine, reporter)
+        return transform(workspace, entry, engine, reporter, session)
     except Diverged as diverged:
         reporter.log(f"{diverged}; rebuilding the dataset", "warning")
     before = entry.dataset.state().head  # transactions before the diverged one may have been committed
@@ -515,6 +631,6 @@ def transform_or_reset(
     reporter.log(
         f"the previous chain up to block {before} is stored as refs/before-reset-{before.abbreviated}"
     )
-    result = transform(workspace, entry, engine, reporter)
+    result = transform(workspace, entry, engine, reporter, session)
     blocks = entry.dataset.state().blocks - 1  # the first block stays
     return replace(result, status="updated", old_head=old, blocks=blocks)

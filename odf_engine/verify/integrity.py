@@ -16,11 +16,14 @@ from msgspec.structs import replace
 
 from odf_engine.chain import append_rules
 from odf_engine.chain.block_search import BlockFiles, WalkedChain
+from odf_engine.chain.compacted_history import find_position
+from odf_engine.chain.compaction_check import OffsetFile, check_record
 from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.schema_evolution import read_declaration
 from odf_engine.chain.state import ChainState, apply_block, record_count
-from odf_engine.data.arrow_schema import decode_schema
 from odf_engine.errors import (
     BadData,
+    Cancelled,
     ChainRuleViolated,
     InvalidIdentity,
     InvalidSchema,
@@ -41,6 +44,7 @@ from odf_engine.metadata.model import (
     Seed,
     kind_of,
 )
+from odf_engine.metadata.object_links import find_link_columns, has_totals, read_totals
 from odf_engine.progress import Reporter
 from odf_engine.verify.report import INVALID_CHANGELOG, EngineUse, Finding, ReplayResult, Report
 from odf_engine.verify.retraction_check import ChainSlice, check_retractions
@@ -51,6 +55,7 @@ from odf_engine.verify.slice_check import (
     Problem,
     VerifiedSlices,
     VerifyProgress,
+    check_store,
 )
 
 if TYPE_CHECKING:
@@ -275,6 +280,8 @@ def verify(
     proofs = check_proofs(dataset.folder, check.owner, {each: numbers[str(each)] for each in chain.hashes})
     findings += _log_findings(proofs.invalid, reporter)
     unchecked += proofs.unchecked
+    if first is None and last is None:
+        findings += _log_findings(check_compactions(dataset, known, reporter), reporter)
     last_number = chain.first_number + len(chain.hashes) - 1
     return Report(
         valid=not findings,
@@ -290,6 +297,38 @@ def verify(
         proven=proofs.newest,
         newer=0 if proofs.newest is None else last_number - proofs.newest,
     )
+
+
+def check_compactions(dataset: Dataset, known: VerifiedSlices | None, reporter: Reporter) -> list[Finding]:
+    """Check the records of the compactions that led to the current chain.
+
+    Args:
+        dataset: the dataset.
+        known: records that were verified before, like slices.
+        reporter: receives the phase; checked for cancellation.
+    """
+    findings: list[Finding] = []
+    names = dataset.compactions.names()
+    if names:
+        reporter.phase("compactions")
+    for name in names:
+        try:
+            record = dataset.compactions.read(name)
+            if find_position(dataset, record.header.new_head) is None:
+                continue  # a compaction that was not committed, or of a chain that was reset
+            key = bytes(Multihash.sha3_256((dataset.compactions.folder / name).read_bytes()))
+            if known is not None and known.is_verified(key):
+                continue
+            slices = [OffsetFile(row.start, row.end, dataset.slice_path(row)) for row in dataset.slices()]
+            check_record(record, lambda block: dataset.block(block).block, slices, reporter)
+            if known is not None:
+                known.mark_verified(key)
+        except Cancelled:
+            raise
+        except (OdfError, OSError) as error:
+            message = error.message if isinstance(error, OdfError) else str(error.strerror)
+            findings.append(Finding("compaction-record", name[:100], message))
+    return findings
 
 
 def _finding(block: str, problem: Problem) -> Finding:
@@ -501,6 +540,9 @@ class _ChainCheck:
         Raises:
             _LostBlock: it is missing or damaged.
         """
+        if problem := check_store(self._dataset, "blocks", block_hash):
+            kind = "block-hash" if problem[0] == "block-physical-hash" else problem[0]
+            raise _LostBlock(kind, problem[1])
         try:
             data = self._blocks.read(block_hash)
             self.progress.bytes(len(data))
@@ -574,13 +616,21 @@ class _ChainCheck:
             schema=self._schema(),
             earliest=state.last_data_time if state else None,
             latest=block.system_time,
+            links=tuple(self._link_columns(event)),
+            linked=read_totals(event) if has_totals(event) else None,
         )
+
+    def _link_columns(self, event: AddData | ExecuteTransform) -> list[str]:
+        """Return the columns with links; empty if the schema is lost. Only root datasets have objects."""
+        if self._state is None or self._lost_settings or not isinstance(event, AddData):
+            return []
+        return find_link_columns(self._state.odf_schema)
 
     def _schema(self) -> pa.Schema | None:
         """Return the schema of the dataset; None if it is lost or invalid."""
-        if self._state is None or self._state.schema is None or self._lost_settings:
+        if self._state is None or self._lost_settings:
             return None
         try:
-            return decode_schema(self._state.schema)
+            return read_declaration(self._state)
         except InvalidSchema:
             return None  # The rule about SetDataSchema has reported it.

@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 from msgspec.structs import replace
 
-from odf_engine.chain.normal_form import SPARK, spark_engine_version
+from odf_engine.chain.normal_form import SPARK, engine_version
 from odf_engine.chain.state import ChainState
 from odf_engine.data.slices import WrittenSlice, read_batches
 from odf_engine.errors import Cancelled, NotFound, OdfError, SourceUnavailable, Unsupported
@@ -134,7 +134,8 @@ class Replay:
             difference = _difference(path, data, staged, written, self._reporter)
         else:
             return []
-        return [self._find_damaged_input(transaction) or _transform_problem(transaction, "data", difference)]
+        problem = _transform_problem(transaction, result, "data", difference)
+        return [self._find_damaged_input(transaction) or problem]
 
     def _run(
         self, transaction: Transaction, system_time: Timestamp, folder: Path, staged: Path
@@ -187,7 +188,7 @@ class Replay:
         written_by_another = (stored.format, stored.engine) != (carried.format, carried.engine)
         if replace(stored, format=carried.format, engine=carried.engine) != carried:
             message = "the state in the checkpoint differs from the replayed state"
-            return ReplayResult([*problems, _transform_problem(transaction, "checkpoint", message)])
+            return ReplayResult([*problems, _transform_problem(transaction, result, "checkpoint", message)])
         if written_by_another:
             return ReplayResult(problems)  # files of another format or version cannot be compared
         message = "the bytes of the checkpoint differ from the replayed one, which later transactions use"
@@ -211,8 +212,7 @@ def _engine_use(transform: SetTransform, result: TransactionResult) -> EngineUse
     """Return the engine that replayed one transaction."""
     sql = transform.transform
     rows = 0 if result.written is None else result.written.rows
-    version = spark_engine_version() if _is_spark(transform) else None
-    return EngineUse(sql.engine, sql.version, version, 1, rows)
+    return EngineUse(sql.engine, sql.version, result.version, 1, rows)
 
 
 def _compare_watermark(event: ExecuteTransform, expected: Timestamp | None) -> list[Problem]:
@@ -222,12 +222,14 @@ def _compare_watermark(event: ExecuteTransform, expected: Timestamp | None) -> l
     return [("transform-watermark", f"the watermark is {stored}, that of the inputs and the engine {found}")]
 
 
-def _transform_problem(transaction: Transaction, part: str, message: str) -> Problem:
+def _transform_problem(
+    transaction: Transaction, result: TransactionResult, part: str, message: str
+) -> Problem:
     """Return the problem of a transaction whose ``data`` or ``checkpoint`` differs after the replay."""
-    version = transaction.transform.transform.version
-    if not _is_spark(transaction.transform) or version == spark_engine_version():
+    version, replaying = transaction.transform.transform.version, result.version
+    if replaying is None or version == replaying:
         return (f"transform-{part}", message)
-    versions = f"stored by {version or 'an unknown version'}, replayed by {spark_engine_version()}"
+    versions = f"stored by {version or 'an unknown version'}, replayed by {replaying}"
     return ("transform-version", f"engine version differs ({versions}), and so does the result: {message}")
 
 
@@ -235,7 +237,8 @@ def _lacks_engine(error: OdfError, transform: SetTransform) -> bool:
     """Return whether a transaction failed because the engine that ran it first is missing."""
     if isinstance(error, EngineMissing | SourceUnavailable):
         return True
-    same = _is_spark(transform) and transform.transform.version == spark_engine_version()
+    sql = transform.transform
+    same = sql.version is not None and sql.version == engine_version(sql.engine, sql.version)
     return isinstance(error, Unsupported) and not same
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from odf_engine.chain.block_summary import SliceSummary
+from odf_engine.chain.compacted_history import find_current_number
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
@@ -130,9 +131,10 @@ def _limit(entry: DatasetEntry, end: Multihash | int | None) -> int:
         return end
     if end is None:
         return entry.dataset.state().sequence_number
-    if not entry.dataset.contains_block(end):
+    number = find_current_number(entry.dataset, end)
+    if number is None:
         raise NotFound(f"the history has changed: block {end}, which was read, no longer exists")
-    return entry.dataset.block(end).block.sequence_number
+    return number
 
 
 def _origin(

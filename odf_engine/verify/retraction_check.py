@@ -68,7 +68,7 @@ def check_retractions(
     verified = 0
     if known is not None:
         verified = next((at for at in range(len(keys), 0, -1) if known.is_verified(keys[at - 1])), 0)
-    objects = LocalObjectStore(dataset.folder / "data")
+    objects = dataset.objects("data")
     paths = [_path(objects, each) for each in slices]
     is_valid = True
     try:

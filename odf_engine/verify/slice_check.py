@@ -15,18 +15,20 @@ from msgspec.structs import astuple
 from pyarrow import types
 
 from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.linked_objects import read_links
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import OperationCheck
 from odf_engine.data.digest import LogicalHasher
+from odf_engine.data.schema_enforcement import without_layout
 from odf_engine.data.slices import read_batches
 from odf_engine.errors import BadData, InvalidSchema, NotFound
-from odf_engine.identity.multiformats import Multihash, _hasher
+from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import Checkpoint, DatasetVocabulary, DataSlice
+from odf_engine.metadata.object_links import LinkedTotals
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.storage.object_store import LocalObjectStore, find_object_name
+from odf_engine.storage.object_store import LocalObjectStore, find_object_name, hash_file
 
-_BYTES: Final = 1 << 20
 _CHECKS: Final = 1
 """Version of :func:`check_rows`: a new one invalidates the slices that were verified before."""
 DAMAGED_SLICE: Final = frozenset(
@@ -45,6 +47,8 @@ class ExpectedSlice(NamedTuple):
         vocabulary: names of the system columns.
         schema: of the dataset; None if it is not known.
         earliest, latest: bounds of the system time.
+        links: columns with links to objects.
+        linked: totals of the linked objects as the block declares them; None if it does not.
     """
 
     data: DataSlice
@@ -52,6 +56,8 @@ class ExpectedSlice(NamedTuple):
     schema: pa.Schema | None
     earliest: Timestamp | None
     latest: Timestamp
+    links: tuple[str, ...] = ()
+    linked: LinkedTotals | None = None
 
     @property
     def key(self) -> bytes:
@@ -107,16 +113,6 @@ def check_object(
         return
     if actual != expected:
         yield f"{what}-physical-hash", f"{what} {expected} has a different hash: {actual}"
-
-
-def hash_file(path: Path, code: int, progress: Callable[[int], None]) -> Multihash:
-    """Return the physical hash of a file by the algorithm with this multicodec number."""
-    hasher = _hasher(code)
-    with path.open("rb", buffering=0) as file:
-        while piece := file.read(_BYTES):
-            hasher.update(piece)
-            progress(len(piece))
-    return Multihash(code, hasher.digest())
 
 
 def check_rows(
@@ -178,24 +174,11 @@ def _check_schema(found: pa.Schema, expected: ExpectedSlice) -> Iterator[Problem
         )
         return
     for field, declared in zip(found, expected.schema, strict=True):
-        if _plain(field.type) != _plain(declared.type):
+        if without_layout(field.type) != without_layout(declared.type):
             yield (
                 "slice-schema",
                 f"column '{field.name}' is {field.type}, expected {declared.type}",
             )
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """Return the type without its layout of text and lists and the names of items."""
-    if types.is_large_string(kind) or types.is_string_view(kind):
-        return pa.string()
-    if types.is_large_binary(kind) or types.is_binary_view(kind):
-        return pa.binary()
-    if types.is_list(kind) or types.is_large_list(kind):
-        return pa.list_(pa.field("item", _plain(kind.value_type)))
-    if types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _plain(field.type)) for field in kind])
-    return kind
 
 
 class _Rows:
@@ -372,8 +355,10 @@ class FileChecks:
     """
 
     def __init__(self, dataset: Dataset, known: VerifiedSlices | None, progress: VerifyProgress) -> None:
-        self._data = LocalObjectStore(dataset.folder / "data")
-        self._checkpoints = LocalObjectStore(dataset.folder / "checkpoints")
+        self._dataset = dataset
+        self._data = dataset.objects("data")
+        self._checkpoints = dataset.objects("checkpoints")
+        self._valid_objects: set[tuple[Multihash, int]] = set()
         self._valid_checkpoints: set[tuple[Multihash, int]] = set()
         self._known = known
         self._progress = progress
@@ -385,28 +370,88 @@ class FileChecks:
             Cancelled: the verification was cancelled.
         """
         data, known = expected.data, self._known
+        if problem := check_store(self._dataset, "data", data.physical_hash):
+            return SliceResult([problem])
         path = locate_object(self._data, data.physical_hash)
         problems = list(check_object(path, "slice", data.physical_hash, data.size, self._progress.bytes))
         if path is None:
             return SliceResult(problems)
         if known is not None and not problems and known.is_verified(expected.key):
-            return SliceResult([], rows_known=True)
+            return SliceResult(list(self._check_links(path, expected)), rows_known=True)
         operations = OperationCheck()
         problems += check_rows(path, expected, self._progress.check, operations)
         if known is not None and not problems:
             known.mark_verified(expected.key)
+        problems += self._check_links(path, expected)
         return SliceResult(problems, only_appends=not problems and not operations.has_retractions)
+
+    def _check_links(self, path: Path, expected: ExpectedSlice) -> Iterator[Problem]:
+        """Check the objects that a slice links to.
+
+        Yields:
+            kinds ``link-invalid``, ``object-missing``, ``object-physical-hash``, ``linked-objects``.
+        """
+        if not expected.links:
+            return
+        try:
+            links = read_links(path, expected.links)
+        except (BadData, NotFound):
+            return  # The check of the rows has reported it.
+        if links.invalid is not None:
+            yield "link-invalid", links.invalid
+        objects = size = 0
+        is_complete = True
+        for link, count in links.counts.items():
+            self._progress.check()
+            found = locate_object(self._data, link)
+            is_complete = is_complete and found is not None
+            of_object = 0 if found is None else found.stat().st_size
+            if (link, of_object) not in self._valid_objects:
+                problems = list(check_object(found, "object", link, of_object, self._progress.bytes))
+                yield from problems
+                if not problems:
+                    self._valid_objects.add((link, of_object))
+            objects, size = objects + count, size + count * of_object
+        actual, declared = LinkedTotals(objects, size), expected.linked
+        if is_complete and declared is not None and declared != actual:
+            yield (
+                "linked-objects",
+                f"the block declares {declared.objects} links to {declared.size} bytes, the slice has"
+                f" {actual.objects} links to {actual.size} bytes",
+            )
 
     def checkpoint_problems(self, checkpoint: Checkpoint) -> list[Problem]:
         """Check a checkpoint. One that several transactions share is read once."""
         identity = (checkpoint.physical_hash, checkpoint.size)
         if identity in self._valid_checkpoints:
             return []
+        if problem := check_store(self._dataset, "checkpoints", checkpoint.physical_hash):
+            return [problem]
         path = locate_object(self._checkpoints, checkpoint.physical_hash)
         problems = list(check_object(path, "checkpoint", *identity, self._progress.bytes))
         if not problems:
             self._valid_checkpoints.add(identity)
         return problems
+
+
+_STORE_NAMES: Final = {"data": "slice", "checkpoints": "checkpoint", "blocks": "block"}
+
+
+def check_store(dataset: Dataset, kind: str, object_hash: Multihash) -> Problem | None:
+    """Fetch an object again if the dataset is in an object store: the local copy does not verify the store.
+
+    Returns:
+        The problem of the object in the store, if there is one; kinds as for files.
+    """
+    if dataset.origin is None:
+        return None
+    name = _STORE_NAMES[kind]
+    try:
+        if dataset.origin.fetch(kind, str(object_hash)):
+            return None
+    except BadData as error:
+        return f"{name}-physical-hash", error.message
+    return f"{name}-missing", f"the {name} is missing in the store: {object_hash}"
 
 
 def locate_object(objects: LocalObjectStore, object_hash: Multihash) -> Path | None:

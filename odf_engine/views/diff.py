@@ -87,18 +87,14 @@ def column_changes(old: ChainState, new: ChainState) -> list[ColumnChange]:
 
 
 def _columns(state: ChainState) -> Iterator[tuple[str, str]]:
-    if state.schema is not None:
-        from odf_engine.chain.schema_evolution import read_schema
+    from odf_engine.chain.schema_evolution import read_declaration
+
+    schema = read_declaration(state)
+    if schema is not None:
         from odf_engine.data.ddl import type_ddl
 
-        for field in read_schema(state.schema):
+        for field in schema:
             yield field.name, type_ddl(field.type) + ("" if field.nullable else " NOT NULL")
-    elif state.odf_schema is not None:
-        from odf_engine.metadata.yaml import to_builtins
-
-        for each in state.odf_schema.fields:
-            plain = to_builtins(each.type)
-            yield each.name, str(plain.get("kind", plain) if isinstance(plain, dict) else plain)
 
 
 # --- Settings ----------------------------------------------------------------------------------------
@@ -113,7 +109,7 @@ def setting_changes(old: ChainState, new: ChainState, names: DatasetNames) -> li
     if old.kind is not new.kind:
         found.append(Change("Seed", [f"- kind: {old.kind.value}", f"+ kind: {new.kind.value}"]))
     if _schema(old) != _schema(new) and not _columns_differ(old, new):
-        found.append(Change("SetDataSchema", ["  only the order of columns, or their comments"]))
+        found.append(Change("SetDataSchema", ["  only the order of columns, or their descriptions"]))
     found += [_change(pair, names) for pair in _pairs(old, new) if pair.old != pair.new]
     for key in sorted({*old.not_understood, *new.not_understood}):
         if old.not_understood.get(key) != new.not_understood.get(key):
@@ -122,7 +118,7 @@ def setting_changes(old: ChainState, new: ChainState, names: DatasetNames) -> li
 
 
 def _schema(state: ChainState) -> object:
-    return state.odf_schema if state.schema is None else state.schema
+    return state.schema if state.odf_schema is None else state.odf_schema
 
 
 def _columns_differ(old: ChainState, new: ChainState) -> bool:

@@ -15,9 +15,9 @@ from pyarrow import types
 
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.schema_evolution import read_declaration
 from odf_engine.chain.state import ChainState
 from odf_engine.data.arrow_compute import decoded_type, pc
-from odf_engine.data.arrow_schema import decode_schema
 from odf_engine.data.slice_file import FileLabel, RowRange, SliceFile
 from odf_engine.errors import InvalidSchema
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, DatasetVocabulary
@@ -334,12 +334,12 @@ def declared_schema(dataset: Dataset, state: ChainState, slices: Sequence[SliceS
     Raises:
         NotFound, BadData: the newest slice cannot be opened.
     """
-    schema = pa.schema([])
-    if state.schema is not None:
-        schema = decode_schema(state.schema)
-    elif slices:
-        with open_slice(dataset, slices[-1]) as file:
-            schema = file.schema
+    schema = read_declaration(state)
+    if schema is None:
+        schema = pa.schema([])
+        if slices:
+            with open_slice(dataset, slices[-1]) as file:
+                schema = file.schema
     return pa.schema([pa.field(field.name, field.type) for field in schema])
 
 

@@ -8,19 +8,18 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from odf_engine.chain.normal_form import BUILT_IN_ENGINES, DATAFUSION
 from odf_engine.chain.state import ChainState, parse_column_names
 from odf_engine.errors import OdfError
 from odf_engine.identity.did import DatasetId
 from odf_engine.metadata.model import (
     DEFAULT_VOCABULARY,
     AddPushSource,
-    ChangelogStream,
     DatasetVocabulary,
     SetPollingSource,
     SetTransform,
     Sql,
     SqlQueryStep,
-    UpsertStream,
 )
 from odf_engine.sql.lineage_model import (
     ANY_COLUMN,
@@ -29,8 +28,10 @@ from odf_engine.sql.lineage_model import (
     TransformationType,
     unknown_lineage,
 )
+from odf_engine.sql.query_text import with_backquotes
 from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.definition import accepts_operations, has_read_schema
 from odf_engine.workspace.workspace import Workspace
 
 SOURCE: Final = "input"
@@ -159,7 +160,7 @@ class _LineageReader:
             if declared is None
             else [name for name in declared if name not in _generated_columns(state.vocabulary)]
         )
-        if transform.transform.engine.casefold() != "spark":
+        if transform.transform.engine.casefold() not in BUILT_IN_ENGINES:
             problem = f"unsupported query engine '{transform.transform.engine}': lineage unknown"
             lineage = unknown_lineage(inputs, data_columns, problem)
         else:
@@ -181,7 +182,8 @@ class _LineageReader:
 
 
 def _steps(query: Sql) -> list[SqlQueryStep]:
-    return query.queries or [SqlQueryStep(query=query.query or "")]
+    steps = query.queries or [SqlQueryStep(query=query.query or "")]
+    return with_backquotes(steps) if query.engine.casefold() == DATAFUSION else steps
 
 
 def _declared_columns(state: ChainState) -> list[str] | None:
@@ -298,12 +300,9 @@ def _source_lineage(
     read = _read_columns(source)
     if source.preprocess is None:
         names = list(data_columns if data_columns is not None else read or [ANY_COLUMN])
-        has_operation = isinstance(source, AddPushSource) or isinstance(
-            source.merge, ChangelogStream | UpsertStream
-        )
         if (
             data_columns is not None
-            and has_operation
+            and accepts_operations(source)
             and (read is None or operation.casefold() in map(str.casefold, read))
         ):
             names.append(operation)  # the rows contain their operation
@@ -313,7 +312,7 @@ def _source_lineage(
              if name.casefold() in spelling}, [],
         )  # fmt: skip
     inputs = {SOURCE: read}
-    if source.preprocess.engine.casefold() != "spark":
+    if source.preprocess.engine.casefold() not in BUILT_IN_ENGINES:
         problem = f"unsupported query engine '{source.preprocess.engine}': lineage unknown"
         return unknown_lineage(inputs, data_columns, problem)
     return trace_columns(_steps(source.preprocess), inputs, outputs=data_columns)
@@ -321,16 +320,15 @@ def _source_lineage(
 
 def _read_columns(source: SetPollingSource | AddPushSource) -> list[str] | None:
     """Return the columns that a source declares; None if they are inferred from the data."""
-    ddl: list[str] | None = source.read.schema
-    if not ddl:
-        fields = source.read.odf_schema
-        return None if fields is None else [field.name for field in fields.fields]
-    from odf_engine.data.ddl import parse_ddl
+    if not has_read_schema(source.read):
+        return None
+    from odf_engine.data.odf_schema import columns_of_step
 
     try:
-        return parse_ddl(ddl).names
+        columns = columns_of_step(source.read)
     except OdfError:
         return None
+    return None if columns is None else columns.names
 
 
 ROWS: Final = ""

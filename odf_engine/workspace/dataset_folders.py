@@ -19,6 +19,7 @@ from odf_engine.files import fsync_folder, fsync_folders, open_no_follow, remove
 from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
+from odf_engine.mirror.catalog import MARKER, ORIGIN_FILE, CatalogEntry
 from odf_engine.storage.atomic_files import replace_text_file, write_error
 from odf_engine.storage.refs import HEAD, RefStore
 
@@ -99,8 +100,6 @@ def _is_empty(folder: Path) -> bool:
 
 
 ALIAS_FILE: Final = "info/alias"
-ORIGIN_FILE: Final = "info/origin"
-"""In a dataset's folder: the origin of its definition, if it has another author."""
 _STAGED: Final = ".new-"
 _DELETED: Final = ".gone-"
 
@@ -255,6 +254,54 @@ class DatasetFolders:
         except OSError as error:
             raise write_error(self.path(dataset_id), error) from error
         sync_change(self.home, "the dataset was added")
+
+    def follow(self, catalog: Mapping[str, CatalogEntry]) -> None:
+        """Make the mirrors of a store correspond to its list of datasets. Other datasets are not changed.
+
+        Args:
+            catalog: names and origins by the multibase form of ids.
+
+        Raises:
+            OSError: a folder cannot be changed.
+        """
+        existing = {each.id.multibase: each for each in self.aliases()}
+        for name, entry in catalog.items():
+            try:
+                dataset_id = DatasetId.parse(DID_PREFIX + name)
+                alias = DatasetAlias.parse(entry.alias)
+            except InvalidIdentity:
+                continue
+            if dataset_id.multibase != name:
+                continue  # another spelling of the id of a dataset
+            found = existing.get(name)
+            if found is not None and (found.alias == alias and str(found.alias) == entry.alias):
+                continue
+            if found is None:
+                # The list has the dataset, so its creation is committed, even if it was interrupted.
+                folder = self._staging(dataset_id)
+                (folder / MARKER).parent.mkdir(parents=True, exist_ok=True)
+                if entry.origin:
+                    (folder / ORIGIN_FILE).write_text(entry.origin, encoding="utf-8")
+                (folder / ALIAS_FILE).write_text(entry.alias, encoding="utf-8")
+                (folder / MARKER).touch()
+                os.utime(folder / MARKER, (0, 0))  # its head has not been read
+                if entry.origin:
+                    fsync_folders(folder)  # without its origin, it would be an own dataset
+                folder.rename(self.path(dataset_id))
+            else:
+                self.set_alias(dataset_id, alias)
+        for name, each in existing.items():
+            if name not in catalog and (self.path(each.id) / MARKER).exists():
+                with suppress(FileNotFoundError):
+                    self.remove(each.id)
+
+    def is_mirror(self, dataset_id: DatasetId) -> bool:
+        """Return whether the dataset is in the store of the workspace."""
+        return (self.path(dataset_id) / MARKER).exists()
+
+    def staging_path(self, dataset_id: DatasetId) -> Path:
+        """Return the folder in which a dataset is created."""
+        return self._staging(dataset_id)
 
     def discard(self, dataset_ids: Sequence[DatasetId], forget: Callable[[DatasetId], None]) -> None:
         """Remove datasets whose creation failed. Errors of the disk do not raise.

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from odf_engine.chain.block_index import BlockIndex
+from odf_engine.chain.compacted_history import find_current_number
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import ChainState
 from odf_engine.errors import OdfError
@@ -46,8 +47,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         last_offset: offset of the newest row.
         consumed: for each input, the last offset that was processed.
         last_blocks: for each input, the last block that was processed.
-        diverged: inputs whose chains no longer contain these blocks, since they were reset or replaced. The
-            dataset must be rebuilt (see :mod:`odf_engine.transform.run`).
+        diverged: inputs whose chains no longer contain these blocks, since they were reset or replaced, but
+            not compacted. The dataset must be rebuilt (see :mod:`odf_engine.transform.run`).
         compared: the heads of the inputs that ``diverged`` was determined with.
     """
 
@@ -152,7 +153,7 @@ def _with_divergence(
 
 def _contains_block(dataset: Dataset, block: Multihash) -> bool:
     try:
-        return dataset.contains_block(block)
+        return dataset.contains_block(block) or find_current_number(dataset, block) is not None
     except OdfError:
         return True  # a damaged input has its own problem
 
@@ -180,7 +181,7 @@ def _summarize_entry(
         head=state.head if state else None,
         blocks=state.blocks if state else 0,
         records=state.records if state else 0,
-        size=state.data_size if state else 0,
+        size=state.data_size + state.linked.size if state else 0,
         watermark=state.watermark if state else None,
         last_pulled=state.last_data_time if state else None,
         inputs=state.inputs() if state else [],

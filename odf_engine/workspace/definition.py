@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import SequenceMatcher, get_close_matches
@@ -19,8 +18,16 @@ from odf_engine.chain.normal_form import (
     with_engine_version,
     without_engine_version,
 )
-from odf_engine.chain.schema_evolution import add_source_columns, data_ddl, read_schema
+from odf_engine.chain.schema_evolution import (
+    add_source_columns,
+    data_ddl,
+    declare_schema,
+    read_declaration,
+    schema_from_ddl,
+    schema_from_odf,
+)
 from odf_engine.chain.state import ChainState, resolve_vocabulary
+from odf_engine.config import MetadataConfig
 from odf_engine.errors import (
     AlreadyExists,
     InvalidIdentity,
@@ -36,6 +43,7 @@ from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias, DatasetRef, parse_ref
 from odf_engine.metadata import model
+from odf_engine.metadata.data_types import schema_descriptions
 from odf_engine.metadata.model import (
     AddPushSource,
     DatasetKind,
@@ -45,10 +53,10 @@ from odf_engine.metadata.model import (
     kind_of,
 )
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.mirror.catalog import ORIGIN_FILE
 from odf_engine.storage.atomic_files import replace_text_file
-from odf_engine.workspace.dataset_folders import ORIGIN_FILE
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.ineffective_options import check_options
+from odf_engine.workspace.ineffective_options import check_fetch, check_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -148,6 +156,7 @@ def plan_datasets(
     existing: Mapping[DatasetAlias, DatasetId],
     snapshots: Sequence[model.DatasetSnapshot],
     new_id: Callable[[], DatasetId],
+    forms: MetadataConfig,
 ) -> list[NewDataset]:
     """Check definitions and plan their datasets, inputs first.
 
@@ -155,6 +164,7 @@ def plan_datasets(
         existing: the datasets of the workspace.
         snapshots: the definitions.
         new_id: creates an id; called once for each definition, after all checks.
+        forms: of the schemas of new datasets.
 
     Raises:
         AlreadyExists: a name exists, or is defined twice.
@@ -170,13 +180,14 @@ def plan_datasets(
                 hint="use odf add --update to change it, or choose another name",
             )
     check_inputs(existing, drafts)
-    return plan_drafts(existing, drafts, new_id)
+    return plan_drafts(existing, drafts, new_id, forms)
 
 
 def plan_drafts(
     existing: Mapping[DatasetAlias, DatasetId],
     drafts: Sequence[CheckedDefinition],
     new_id: Callable[[], DatasetId],
+    forms: MetadataConfig,
 ) -> list[NewDataset]:
     """Plan new datasets, inputs first.
 
@@ -186,7 +197,7 @@ def plan_drafts(
     ordered = _inputs_first(drafts)
     ids = {each.alias: new_id() for each in ordered}
     known = {**existing, **ids}
-    return [_plan(each, ids[each.alias], known) for each in ordered]
+    return [_plan(each, ids[each.alias], known, forms) for each in ordered]
 
 
 def check_definition(
@@ -284,14 +295,17 @@ def topological_order(inputs: Mapping[DatasetAlias, Sequence[DatasetAlias]]) -> 
 
 
 def _plan(
-    each: CheckedDefinition, dataset_id: DatasetId, known: Mapping[DatasetAlias, DatasetId]
+    each: CheckedDefinition,
+    dataset_id: DatasetId,
+    known: Mapping[DatasetAlias, DatasetId],
+    forms: MetadataConfig,
 ) -> NewDataset:
     events: list[model.MetadataEvent] = [model.Seed(dataset_id, each.kind)]
     for event in each.events:
         if isinstance(event, model.SetTransform):
             event = with_engine_version(resolve_inputs(event, known))
-        elif isinstance(event, model.SetDataSchema) and event.ddl is not None:
-            event = _schema_from_ddl(event.ddl, each.vocabulary)
+        elif isinstance(event, model.SetDataSchema):
+            event = complete_declaration(event, each.vocabulary, forms)
         events.append(event)
     return NewDataset(dataset_id, each.alias, events)
 
@@ -316,26 +330,36 @@ def _definition_vocabulary(
 
 def _check_schema(event: model.SetDataSchema, vocabulary: model.DatasetVocabulary, *, exists: bool) -> None:
     with error_context("SetDataSchema"):
-        if event.ddl is not None:
-            from odf_engine.data.ddl import parse_ddl
+        # Deferred, as everywhere in this module: Arrow and PyYAML are slow to import.
+        from odf_engine.data.ddl import parse_ddl
 
-            _schema_from_ddl(event.ddl, vocabulary)
-            if not exists:
-                check_column_precision(parse_ddl(event.ddl), vocabulary)
-        elif event.schema is not None:
-            # Deferred, as everywhere in this module: Arrow and PyYAML are slow to import.
-            from odf_engine.data.arrow_schema import decode_schema
-
-            decode_schema(event.schema)
+        complete_declaration(event, vocabulary, MetadataConfig())
+        if event.ddl is not None and not exists:
+            check_column_precision(parse_ddl(event.ddl), vocabulary)
 
 
-def _schema_from_ddl(ddl: Sequence[str], vocabulary: model.DatasetVocabulary) -> model.SetDataSchema:
-    """Return the schema of slices for a list of data columns."""
-    from odf_engine.data.arrow_schema import encode_schema
-    from odf_engine.data.ddl import parse_ddl
-    from odf_engine.data.slices import slice_schema
+def complete_declaration(
+    event: model.SetDataSchema, vocabulary: model.DatasetVocabulary, forms: MetadataConfig
+) -> model.SetDataSchema:
+    """Return the declaration of a new dataset with the system columns that the definition omits.
 
-    return model.SetDataSchema(encode_schema(slice_schema(parse_ddl(ddl), vocabulary)))
+    Raises:
+        InvalidSchema: a column is invalid.
+    """
+    from odf_engine.data.slices import with_kamu_types
+
+    if event.odf_schema is None and event.ddl is None:
+        read_declaration(event)
+        return event
+    if event.odf_schema is not None:
+        schema = schema_from_odf(event.odf_schema, None, vocabulary)
+        is_complete = any(field.name == vocabulary.offset_column for field in event.odf_schema.fields)
+    else:
+        schema = schema_from_ddl(event.ddl or [], None, vocabulary)
+        is_complete = False
+    if forms.system_columns == "kamu" and not is_complete:
+        schema = with_kamu_types(schema, vocabulary)
+    return declare_schema(schema, event, odf=forms.data_schema == "odf")
 
 
 def check_attachments(attachments: model.Attachments) -> None:
@@ -360,7 +384,7 @@ def _check_source(
 ) -> None:
     """Check a source for errors that would otherwise occur at the first pull."""
     if isinstance(source, model.SetPollingSource):
-        _check_fetch(source.fetch)
+        check_fetch(source.fetch)
     keys = [*getattr(source.merge, "primary_key", ())]
     if hasattr(source.merge, "primary_key") and not keys:
         raise InvalidManifest("the primary key of the merge strategy has no column", where="merge.primaryKey")
@@ -371,19 +395,21 @@ def _check_source(
             where="merge.compareColumns",
             hint="omit it to compare all columns",
         )
-    ddl = source.read.schema
-    if not ddl:
+    if not has_read_schema(source.read):
         return
-    from odf_engine.data.ddl import parse_ddl
+    from odf_engine.data.odf_schema import columns_of_step
     from odf_engine.data.slices import slice_schema
 
     with error_context("read.schema"):
-        names = parse_ddl(ddl).names
+        read = columns_of_step(source.read)
         columns = declared_columns(source, vocabulary)
         if columns is not None:
             slice_schema(columns, vocabulary)
-    if source.preprocess is None:
-        _check_columns(names, vocabulary, [*keys, *(compared or ())])
+    if source.preprocess is None and read is not None:
+        needed = [*keys, *(compared or ())]
+        if isinstance(source.merge, model.ChangelogStream):
+            needed.append(vocabulary.operation_type_column)
+        _check_columns(read.names, vocabulary, needed)
 
 
 def check_precision(
@@ -403,13 +429,13 @@ def check_precision(
     Raises:
         InvalidSchema: a column has a finer precision.
     """
-    if source.read.schema is None:
+    if not has_read_schema(source.read):
         return
-    from odf_engine.data.ddl import parse_ddl
+    from odf_engine.data.odf_schema import columns_of_step
 
     with error_context("read.schema"):
-        known = [] if before is None else list(parse_ddl(before.read.schema or []))
-        columns = parse_ddl(source.read.schema)
+        known = list((before and columns_of_step(before.read)) or [])
+        columns = columns_of_step(source.read) or []
         check_column_precision([field for field in columns if field not in known], vocabulary)
 
 
@@ -440,6 +466,13 @@ def check_column_precision(columns: Iterable[pa.Field], vocabulary: model.Datase
         )
 
 
+def accepts_operations(source: model.SetPollingSource | model.AddPushSource) -> bool:
+    """Return whether the rows of a source may have a column with operations, such as retract or correct."""
+    if isinstance(source, model.AddPushSource):
+        return True
+    return isinstance(source.merge, model.ChangelogStream | model.UpsertStream)
+
+
 def declared_columns(
     source: model.SetPollingSource | model.AddPushSource, vocabulary: model.DatasetVocabulary
 ) -> pa.Schema | None:
@@ -448,41 +481,20 @@ def declared_columns(
     Raises:
         InvalidSchema: the schema is malformed.
     """
-    if not source.read.schema or source.preprocess is not None:
+    if not has_read_schema(source.read) or source.preprocess is not None:
         return None
     import pyarrow as pa
 
-    from odf_engine.data.ddl import parse_ddl
+    from odf_engine.data.odf_schema import columns_of_step
 
-    # Pushed rows may contain their operation, such as retract or correct.
-    has_operation = isinstance(source, model.AddPushSource) or isinstance(
-        source.merge, model.ChangelogStream | model.UpsertStream
-    )
-    op = vocabulary.operation_type_column.casefold() if has_operation else None
-    return pa.schema([field for field in parse_ddl(source.read.schema) if field.name.casefold() != op])
+    op = vocabulary.operation_type_column.casefold() if accepts_operations(source) else None
+    columns = columns_of_step(source.read) or []
+    return pa.schema([field for field in columns if field.name.casefold() != op])
 
 
-def _check_fetch(fetch: model.FetchStep) -> None:
-    if isinstance(fetch, model.FilesGlob) and not fetch.path.strip():
-        raise InvalidManifest("the file pattern is empty", where="fetch.path")
-    if isinstance(fetch, model.Url) and not fetch.url.strip():
-        raise InvalidManifest("the URL is empty", where="fetch.url")
-    event_time = getattr(fetch, "event_time", None)
-    if not isinstance(event_time, model.FromPath):
-        return
-    where = "fetch.eventTime.pattern"
-    try:
-        pattern = re.compile(event_time.pattern)
-    except re.error as error:
-        raise InvalidManifest(
-            f"'{event_time.pattern}' is not a regular expression: {error}", where=where
-        ) from None
-    if not pattern.groups:
-        raise InvalidManifest(
-            f"'{event_time.pattern}' has no group",
-            where=where,
-            hint=r"enclose the time in parentheses, such as (\d{4}-\d{2}-\d{2})",
-        )
+def has_read_schema(read: model.ReadStep) -> bool:
+    """Return whether a read step declares columns."""
+    return bool(read.schema) or (read.odf_schema is not None and bool(read.odf_schema.fields))
 
 
 def _check_columns(
@@ -600,10 +612,15 @@ def _vocabulary_event(state: ChainState) -> model.SetVocab | None:
 
 
 def _definition_schema(state: ChainState) -> model.SetDataSchema | None:
-    if state.schema is None:
-        return None if state.odf_schema is None else model.SetDataSchema(odf_schema=state.odf_schema)
+    """Return the declaration for a definition; None if it follows from the sources."""
+    if not state.has_schema or "SetDataSchema" in state.not_understood:
+        return None
+    event = model.SetDataSchema(state.schema, state.odf_schema)
+    if state.odf_schema is not None and _has_attributes(state.odf_schema):
+        return event
     try:
-        declared = read_schema(state.schema)
+        declared = read_declaration(event)
+        assert declared is not None
         sources = [source for source in (state.polling_source, *state.push_sources.values()) if source]
         read = [
             columns for each in sources if (columns := declared_columns(each, state.vocabulary)) is not None
@@ -615,10 +632,15 @@ def _definition_schema(state: ChainState) -> model.SetDataSchema | None:
             for columns in read
         ):
             return None
-        ddl = data_ddl(declared, state.vocabulary)
+        ddl = None if state.odf_schema is not None else data_ddl(declared, state.vocabulary)
     except OdfError:
         ddl = None
-    return model.SetDataSchema(state.schema) if ddl is None else model.SetDataSchema(ddl=ddl)
+    return event if ddl is None else model.SetDataSchema(ddl=ddl)
+
+
+def _has_attributes(schema: model.DataSchema) -> bool:
+    """Whether a column at the top level, or the schema, has custom attributes."""
+    return schema.extra is not None or any(field.extra is not None for field in schema.fields)
 
 
 # --- Changes -----------------------------------------------------------------------------------
@@ -638,10 +660,11 @@ def describe_change(event: MetadataEvent, before: MetadataEvent | None, names: D
 
 
 def _render_event(event: MetadataEvent, names: DatasetNames) -> list[str]:
-    if isinstance(event, model.SetDataSchema) and event.schema is not None:
+    if isinstance(event, model.SetDataSchema) and event.ddl is None:
         from odf_engine.data.ddl import to_ddl
 
-        return to_ddl(read_schema(event.schema))
+        schema = read_declaration(event)
+        return [] if schema is None else to_ddl(schema, schema_descriptions(event.odf_schema))
     from odf_engine.metadata.yaml import to_yaml
 
     return to_yaml(to_user_form(event, names)).splitlines()
@@ -706,6 +729,8 @@ def record_origin(entry: DatasetEntry, origin: str) -> None:
     Raises:
         OdfError: the origin was not stored durably. The definition must not be committed without it.
     """
+    if entry.dataset.origin is not None:
+        entry.dataset.origin.record_author(origin)
     try:
         replace_text_file(entry.dataset.folder / ORIGIN_FILE, origin)
     except NotSynced as error:

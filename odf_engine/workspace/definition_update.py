@@ -15,10 +15,23 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from odf_engine.chain.append_rules import check_commit
-from odf_engine.chain.normal_form import normalize_event, with_engine_version, without_engine_version
-from odf_engine.chain.schema_evolution import add_source_columns, read_schema, same_schema, schema_from_ddl
+from odf_engine.chain.normal_form import (
+    allowed_lateness,
+    normalize_event,
+    with_allowed_lateness,
+    with_engine_version,
+)
+from odf_engine.chain.schema_evolution import (
+    add_source_columns,
+    declare_schema,
+    read_declaration,
+    read_schema,
+    same_declaration,
+    schema_from_ddl,
+    schema_from_odf,
+)
 from odf_engine.chain.state import ChainState, resolve_vocabulary
-from odf_engine.data.arrow_schema import encode_schema
+from odf_engine.config import MetadataConfig
 from odf_engine.data.ddl import parse_ddl
 from odf_engine.errors import InvalidIdentity, InvalidManifest, InvalidQuery, OdfError, Unsupported
 from odf_engine.identity.did import DatasetId
@@ -49,6 +62,7 @@ from odf_engine.workspace.definition import (
     check_inputs,
     check_precision,
     check_unique,
+    complete_declaration,
     declared_columns,
     describe_change,
     error_context,
@@ -57,7 +71,9 @@ from odf_engine.workspace.definition import (
     resolve_inputs,
     topological_order,
 )
+from odf_engine.workspace.discovery import ODF_FOLDER
 from odf_engine.workspace.ineffective_options import check_options
+from odf_engine.workspace.remotes import Remotes, localize_inputs
 
 Source = SetPollingSource | AddPushSource
 
@@ -79,6 +95,7 @@ def plan_schema(
     explicit: SetDataSchema | None,
     sources: Sequence[SourceChange],
     vocab: DatasetVocabulary,
+    forms: MetadataConfig,
 ) -> SetDataSchema | None:
     """Return the new schema of a definition, or None if it is unchanged.
 
@@ -89,44 +106,38 @@ def plan_schema(
         explicit: the schema in the definition.
         sources: the sources in the definition.
         vocab: names of the system columns according to the definition.
+        forms: of the first schema of a dataset.
 
     Raises:
         InvalidSchema: a malformed or invalid column.
-        Unsupported: schemas in terms of a newer specification, which cannot be compared.
+        Unsupported: the schema of the chain is from a newer specification.
     """
-    if state.has_schema and state.schema is None:
-        if explicit is not None and (explicit.odf_schema is None or explicit.odf_schema != state.odf_schema):
+    if "SetDataSchema" in state.not_understood:
+        if explicit is not None:
             raise Unsupported(
                 "the dataset's schema is from a newer specification",
                 where="SetDataSchema",
                 hint="omit SetDataSchema; the rest of the definition can change",
             )
         return None
-    if explicit is not None and explicit.odf_schema is not None:
-        if state.schema is None:
-            return explicit
-        raise Unsupported(
-            "odfSchema cannot be compared with the schema of the dataset",
-            where="SetDataSchema",
-            hint='list the columns as DDL: schema: ["id BIGINT", …]',
-        )
-    declared = None if state.schema is None else read_schema(state.schema)
+    declared = read_declaration(state)
+    if declared is None:
+        # Otherwise the first rows determine the schema.
+        return None if explicit is None else complete_declaration(explicit, vocab, forms)
     new_schema = declared if explicit is None else _explicit_schema(explicit, declared, vocab)
-    if declared is not None and new_schema is not None:
-        for change in sources:
-            if change.is_changed or explicit is not None:
-                new_schema = _with_source_columns(change, new_schema, declared, vocab)
-    if new_schema is None:
-        return None  # the first rows determine the schema
-    schema = encode_schema(new_schema)
-    if state.schema is not None and (new_schema is declared or same_schema(state.schema, schema)):
-        return None
-    return SetDataSchema(schema)
+    for change in sources:
+        if change.is_changed or explicit is not None:
+            new_schema = _with_source_columns(change, new_schema, declared, vocab)
+    before = state if explicit is None or explicit.odf_schema is None else explicit
+    event = declare_schema(new_schema, before, odf=False)
+    return None if new_schema is declared or same_declaration(state, event) else event
 
 
-def _explicit_schema(event: SetDataSchema, declared: pa.Schema | None, vocab: DatasetVocabulary) -> pa.Schema:
+def _explicit_schema(event: SetDataSchema, declared: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
+    if event.odf_schema is not None:
+        return schema_from_odf(event.odf_schema, declared, vocab)
     if event.ddl is not None:
-        known = {name.casefold() for name in ([] if declared is None else declared.names)}
+        known = {name.casefold() for name in declared.names}
         new = [field for field in parse_ddl(event.ddl) if field.name.casefold() not in known]
         with error_context("SetDataSchema"):
             check_column_precision(new, vocab)
@@ -173,6 +184,7 @@ def plan_updates(
     existing: Sequence[DatasetEntry],
     snapshots: Sequence[DatasetSnapshot],
     new_id: Callable[[], DatasetId] | None,
+    forms: MetadataConfig,
 ) -> UpdatePlan:
     """Compare definitions with the existing datasets and plan the changes.
 
@@ -180,6 +192,7 @@ def plan_updates(
         existing: the datasets of the workspace.
         snapshots: the definitions, of existing and new datasets.
         new_id: creates an id for a new dataset; None for a dry run.
+        forms: of the first schema of a dataset.
 
     Raises:
         NotFound: inputs that neither exist nor are defined here; the message lists all of them.
@@ -193,7 +206,7 @@ def plan_updates(
     check_unique(drafts)
     check_inputs(ids, drafts)
     new_definitions = [each for each in drafts if each.alias not in states]
-    plans = plan_drafts(ids, new_definitions, new_id or (lambda: DatasetId(os.urandom(32))))
+    plans = plan_drafts(ids, new_definitions, new_id or (lambda: DatasetId(os.urandom(32))), forms)
     known = {**ids, **{plan.alias: plan.id for plan in plans}}
     names = {dataset_id: str(alias) for alias, dataset_id in known.items()}
     new_datasets = {plan.alias: plan for plan in plans}
@@ -205,7 +218,9 @@ def plan_updates(
                 updates.append(_new_dataset_update(new_datasets[each.alias], names, now))
             else:
                 updates.append(
-                    _existing_dataset_update(each, entries[each.alias], states[each.alias], known, names, now)
+                    _existing_dataset_update(
+                        each, entries[each.alias], states[each.alias], known, names, now, forms
+                    )
                 )
     _check_cycles(existing, updates, names)
     return UpdatePlan(plans, updates)
@@ -251,9 +266,10 @@ def _existing_dataset_update(
     known: Mapping[DatasetAlias, DatasetId],
     names: DatasetNames,
     now: Timestamp,
+    forms: MetadataConfig,
 ) -> Update:
     system_time = max(now, state.system_time)
-    steps = list(_plan_steps(each, state, known))
+    steps = list(_plan_steps(each, state, known, forms))
     for step in steps:
         check_options(step.event)
     check_commit(state, [step.event for step in steps], system_time)
@@ -294,7 +310,10 @@ def _check_cycles(existing: Sequence[DatasetEntry], updates: Sequence[Update], n
 
 
 def _plan_steps(
-    each: CheckedDefinition, state: ChainState, known: Mapping[DatasetAlias, DatasetId]
+    each: CheckedDefinition,
+    state: ChainState,
+    known: Mapping[DatasetAlias, DatasetId],
+    forms: MetadataConfig,
 ) -> Iterator[_Step]:
     """Yield the missing events of the chain, in the order in which they are appended."""
     # The last of several events of the same kind applies, as in a chain.
@@ -316,9 +335,10 @@ def _plan_steps(
     for each_source in sources:
         if each_source.is_changed:
             check_precision(each_source.source, each.vocabulary, each_source.before)
-    schema = plan_schema(state, events_by_type.get(model.SetDataSchema), sources, each.vocabulary)
+    schema = plan_schema(state, events_by_type.get(model.SetDataSchema), sources, each.vocabulary, forms)
     if schema is not None:
-        yield _Step(schema, None if state.schema is None else model.SetDataSchema(state.schema))
+        before = model.SetDataSchema(state.schema, state.odf_schema) if state.has_schema else None
+        yield _Step(schema, before)
     yield from (_Step(each.source, each.before) for each in sources if each.is_changed)
     if (new_transform := events_by_type.get(model.SetTransform)) is not None:
         transform = _changed_transform(resolve_inputs(new_transform, known), state.transform)
@@ -342,12 +362,16 @@ def _changed_transform(
 ) -> model.SetTransform | None:
     """Return the transform to append, with its version; None if the chain already has it.
 
-    A definition without a version does not change the version in the chain.
+    A definition without a version does not change the version in the chain, and one without an allowed
+    lateness does not change that.
     """
     if previous is not None:
         comparable = normalize_for_comparison(previous)
+        with suppress(InvalidQuery):  # an invalid one is replaced
+            if not allowed_lateness(event.transform):
+                event = with_allowed_lateness(event, allowed_lateness(previous.transform))
         if event.transform.version is None:
-            comparable = without_engine_version(comparable)
+            comparable = replace(comparable, transform=replace(comparable.transform, version=None))
         if event == comparable:
             return None
     return with_engine_version(event)
@@ -472,7 +496,9 @@ def find_manifest_drift(
         defined = [found for _, found in documents if found is not None and _defines(found, entry)]
         if not defined:
             return ManifestDrift(path, [], f"it does not define {entry.alias}")
-        (update,) = plan_updates(datasets, defined[:1], None).updates
+        ids = {each.alias: each.id for each in datasets}
+        defined = localize_inputs(defined[:1], ids, Remotes(folder / ODF_FOLDER))
+        (update,) = plan_updates(datasets, defined, None, MetadataConfig()).updates
     except OdfError as error:
         return ManifestDrift(path, [], str(error))
     return ManifestDrift(path, update.changes) if update.changes else None

@@ -9,7 +9,7 @@ import shutil
 import sqlite3
 import stat
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -19,13 +19,19 @@ import msgspec
 
 from odf_engine import processes
 from odf_engine.chain.block_index import BlockIndex
-from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.compacted_history import find_position
+from odf_engine.chain.compaction_record import COMPACTIONS_FOLDER
+from odf_engine.chain.dataset import Dataset, DatasetOrigin
+from odf_engine.chain.linked_objects import read_links
 from odf_engine.chain.quarantine import QUARANTINE_FOLDER, Quarantine
-from odf_engine.errors import Cancelled, Conflict, InvalidIdentity, OdfError
+from odf_engine.chain.retention import RetentionRule, list_old_heads, select_expired
+from odf_engine.errors import Cancelled, Conflict, InvalidIdentity, NotFound, OdfError, SourceUnavailable
 from odf_engine.files import open_file, open_no_follow, translate_os_errors
 from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.ownership_proof import PROOFS_FOLDER, dataset_id_of_key, load_private_key
+from odf_engine.metadata.model import SetDataSchema
+from odf_engine.metadata.object_links import find_link_columns
 from odf_engine.progress import Reporter
 from odf_engine.storage.atomic_files import file_lock, read_small_file
 from odf_engine.storage.databases import connect_database
@@ -193,6 +199,7 @@ def check_dataset(
     *,
     busy: bool = False,
     has_index: bool = True,
+    without: Collection[str] = (),
 ) -> None:
     """Check one dataset and add the problems to ``report``.
 
@@ -203,8 +210,9 @@ def check_dataset(
         reporter: for cancellation.
         busy: whether a job uses the dataset, so that nothing may be repaired.
         has_index: whether the index of blocks is readable.
+        without: references to ignore, since they are about to be removed.
     """
-    _DatasetCheck(report, workspace, entry, reporter, busy).run(has_index)
+    _DatasetCheck(report, workspace, entry, reporter, busy, without).run(has_index)
 
 
 class _DatasetCheck:
@@ -215,13 +223,17 @@ class _DatasetCheck:
         entry: DatasetEntry,
         reporter: Reporter,
         busy: bool,
+        without: Collection[str],
     ) -> None:
+        self._without = without
         self._report, self._workspace, self._reporter = report, workspace, reporter
         self._entry, self._name = entry, str(entry.alias)
         self._folder = entry.dataset.folder
         self._refs = RefStore(self._folder / "refs", self._folder / "info" / "lock")
         self._left = _BUSY if busy else ""
         self._needed: dict[str, set[Multihash]] = {kind: set() for kind in _KINDS}
+        self._link_columns: set[str] = set()
+        self._slices: set[Multihash] = set()  # those whose links were not read yet
 
     def run(self, has_index: bool) -> None:
         """Run all checks of the dataset."""
@@ -234,6 +246,7 @@ class _DatasetCheck:
                 self._lock(stack)
             if is_whole and (not self._report.repair or self._left or self._follow(add_findings=False)):
                 self._orphans()
+                self._store_objects()
             self._half_written()
 
     def _lock(self, stack: ExitStack) -> None:
@@ -265,20 +278,41 @@ class _DatasetCheck:
                 is_whole = False
                 if add_findings:
                     self._report_broken(name, error)
+        try:
+            self._need_linked()
+        except OdfError as error:
+            is_whole = False
+            if add_findings:
+                message = f"the links of a slice cannot be read: {error}; run odf verify {self._name}"
+                self._report.add_finding("links-unknown", self._name, message)
         return is_whole
 
     def _references(self) -> Iterator[str]:
         names = sorted(path.name for path in self._refs.folder.glob("*"))
-        yield from (name for name in names if not name.startswith("."))
+        yield from (name for name in names if not name.startswith(".") and name not in self._without)
 
     def _need(self, block_hash: Multihash) -> Multihash | None:
         stored = self._entry.dataset.block(block_hash)
         event: Any = stored.block.event
+        if isinstance(event, SetDataSchema):
+            self._link_columns.update(find_link_columns(event.odf_schema))
         for kind, part in (("data", "new_data"), ("checkpoints", "new_checkpoint")):
             if (named := getattr(event, part, None)) is not None:
                 self._needed[kind].add(named.physical_hash)
+                self._slices |= {named.physical_hash} if kind == "data" else set()
         self._needed["blocks"].add(block_hash)
         return stored.block.prev_block_hash
+
+    def _need_linked(self) -> None:
+        """Add the objects that the slices of all references link to.
+
+        Raises:
+            OdfError: a slice cannot be read, so that its links are unknown.
+        """
+        while self._link_columns and self._slices:
+            self._reporter.raise_if_cancelled()
+            path = self._entry.dataset.slice_path(self._slices.pop())
+            self._needed["data"].update(read_links(path, sorted(self._link_columns)).counts)
 
     def _report_broken(self, name: str, error: OdfError) -> None:
         if name == HEAD:
@@ -295,7 +329,8 @@ class _DatasetCheck:
         index, head = self._workspace.index, self._entry.dataset.head()
         if head is None:
             return
-        rebuilt = Dataset(self._folder, BlockIndex(":memory:"))
+        origin = self._entry.dataset.origin
+        rebuilt = Dataset(self._folder, BlockIndex(":memory:"), origin)
         try:
             state = rebuilt.state()
         except OdfError as error:
@@ -304,7 +339,7 @@ class _DatasetCheck:
         try:
             indexed = index.state(head)  # if there is none, the next query indexes the head
             if indexed is None or (
-                state == indexed and _has_same_content(rebuilt, Dataset(self._folder, index))
+                state == indexed and _has_same_content(rebuilt, Dataset(self._folder, index, origin))
             ):
                 return
         except OdfError as error:
@@ -319,8 +354,12 @@ class _DatasetCheck:
     # --- Orphans ---
 
     def _orphans(self) -> None:
-        needed = {**self._needed, PROOFS_FOLDER: self._needed["blocks"]}
-        for kind, word in {**_KINDS, PROOFS_FOLDER: "proof"}.items():
+        needed = {
+            **self._needed,
+            PROOFS_FOLDER: self._needed["blocks"],
+            COMPACTIONS_FOLDER: self._needed["blocks"] | set(self._compactions()),
+        }
+        for kind, word in {**_KINDS, PROOFS_FOLDER: "proof", COMPACTIONS_FOLDER: "compaction"}.items():
             objects = LocalObjectStore(self._folder / kind)
             orphans: list[Path] = []
             unknown = 0
@@ -336,8 +375,45 @@ class _DatasetCheck:
                 message = f"not a name of an object, in {kind}/"
                 self._report.add_note("unknown-file", self._name, message, unknown)
 
+    def _compactions(self) -> Iterator[Multihash]:
+        """Yield the new heads of the records that lead to the chain, and of those that cannot be read."""
+        dataset = self._entry.dataset
+        for name in dataset.compactions.names():
+            with suppress(InvalidIdentity):
+                new_head = Multihash.parse(name)
+                try:
+                    dataset.compactions.read(name)
+                except OdfError:
+                    yield new_head  # `odf verify` reports it
+                    continue
+                if find_position(dataset, new_head) is not None:
+                    yield new_head
+
+    def _store_objects(self) -> None:
+        """Compare the objects in the store of the workspace with those that the references need."""
+        mirror = self._entry.dataset.origin
+        if mirror is None:
+            return
+        for kind, word in _KINDS.items():
+            self._reporter.raise_if_cancelled()
+            found = mirror.check_objects(kind, self._needed[kind])
+            if found.orphans:
+                message = "in the store, not used by any block or reference, older than a day"
+                fix = partial(mirror.delete, kind, found.orphans)
+                count = len(found.orphans)
+                self._report.add_finding(
+                    f"orphan-{word}", self._name, message, fix, count=count, left=self._left
+                )
+            if found.missing:
+                message = f"missing in the store: {kind}/{found.missing[0]}"
+                fixable = [each for each in found.missing if (self._folder / kind / str(each)).exists()]
+                fix = partial(_upload_all, mirror, kind, fixable) if fixable == found.missing else None
+                self._report.add_finding(
+                    f"missing-{word}", self._name, message, fix, count=len(found.missing), left=self._left
+                )
+
     def _half_written(self) -> None:
-        folders = (*_KINDS, "refs", PROOFS_FOLDER, "info")
+        folders = (*_KINDS, "refs", PROOFS_FOLDER, COMPACTIONS_FOLDER, "info")
         paths = [
             path
             for name in folders
@@ -350,6 +426,11 @@ class _DatasetCheck:
         arriving = [path] if any(_find_files(path := self._folder / QUARANTINE_FOLDER)) else []
         message = "left by an interrupted pull; the next pull resumes from it"
         self._report.add_files("arriving", self._name, message, arriving, left=self._left)
+
+
+def _upload_all(mirror: DatasetOrigin, kind: str, hashes: Sequence[Multihash]) -> None:
+    for each in hashes:
+        mirror.upload(kind, str(each))
 
 
 def _find_files(folder: Path) -> Iterator[Path]:
@@ -437,6 +518,60 @@ def _report_unreadable(report: FsckReport, where: str) -> Iterator[None]:
         report.add_finding("unreadable", where, f"{error}{hint}")
 
 
+_UNREADABLE: Final = ("chain-damaged", "reference-broken", "links-unknown")
+_GARBAGE: Final = ("old-head", "orphan-", "half-written", *_UNREADABLE)
+"""Beginnings of the kinds of findings that a collection of garbage reports."""
+
+
+def collect_garbage(
+    workspace: Workspace,
+    entries: Sequence[DatasetEntry],
+    reporter: Reporter,
+    *,
+    dry_run: bool,
+    now: bool = False,
+    busy: Collection[str] = (),
+) -> FsckReport:
+    """Remove the old heads that have expired by the settings, then the files that no reference uses.
+
+    Files and old heads that were written within the last hour remain, unless ``now``.
+
+    Args:
+        workspace: the workspace.
+        entries: its datasets to clean.
+        reporter: for progress and cancellation.
+        dry_run: only list what would be removed.
+        now: also remove recent files.
+        busy: ids of datasets that jobs use, from which nothing is removed.
+
+    Raises:
+        Cancelled: cancellation was requested.
+    """
+    report = FsckReport(repair=not dry_run, now=now)
+    for entry in entries:
+        reporter.phase(str(entry.alias))
+        is_busy = str(entry.id) in busy
+        rule = RetentionRule(*workspace.config.retention_of(str(entry.alias), str(entry.id)))
+        # References in an object store belong to all machines that use it.
+        local = entry.dataset.origin is None
+        expired = select_expired(list_old_heads(entry.dataset), rule) if local else []
+        if not now:  # jobs that started before may still read the rows of an old head
+            recent = time.time() - _SETTLED_SECONDS
+            expired = [each for each in expired if each.created <= recent]
+        for head in expired:
+            report.add_finding(
+                "old-head",
+                str(entry.alias),
+                f"refs/{head.name}, an old head that has expired",
+                partial(entry.dataset.remove_reference, head.name, head.block),
+                left=_BUSY if is_busy else "",
+            )
+        without = [head.name for head in expired] if dry_run else []
+        check_dataset(report, workspace, entry, reporter, busy=is_busy, has_index=False, without=without)
+    report.findings = [each for each in report.findings if each.kind.startswith(_GARBAGE)]
+    return report
+
+
 class _WorkspaceCheck:
     def __init__(self, report: FsckReport, workspace: Workspace) -> None:
         self._report, self._workspace, self._odf = report, workspace, workspace.odf
@@ -474,12 +609,18 @@ class _WorkspaceCheck:
         """Check for interrupted creations, deletions and transfers, and for folders of dead processes."""
         folders = DatasetFolders(self._odf / "datasets")
         with self._locked():
+            left = ""
             if self._report.repair:
-                for dataset_id in folders.find_uncreated_ids():
-                    self._workspace.keys.delete(dataset_id)
+                try:
+                    if (store := self._workspace.store) is not None:
+                        folders.follow(store.read().catalog.datasets)  # completes those that the store lists
+                    for dataset_id in folders.find_uncreated_ids():
+                        self._workspace.keys.delete(dataset_id)
+                except (SourceUnavailable, NotFound) as error:
+                    left = f"the store cannot be read: {error.message}"
             message = "left by an interrupted creation or deletion of a dataset"
             self._report.add_files(
-                "unfinished-dataset", "datasets", message, folders.find_unfinished(), unused=True
+                "unfinished-dataset", "datasets", message, folders.find_unfinished(), unused=True, left=left
             )
         incoming = self._odf / "incoming"
         for name in sorted({path.name.removesuffix(".lock") for path in incoming.glob("*")}):

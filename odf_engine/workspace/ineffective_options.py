@@ -1,13 +1,14 @@
-"""Checks of new definitions for parts that parse and would have no effect here."""
+"""Checks of new definitions for invalid sources, and for parts that parse and would have no effect here."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from odf_engine.chain.normal_form import SPARK, spark_engine_version
+from odf_engine.chain.normal_form import engine_version
 from odf_engine.errors import InvalidManifest, OdfError, Unsupported
 from odf_engine.metadata import model
 from odf_engine.metadata.model import kind_of
@@ -38,12 +39,6 @@ def _find_problems(event: Any) -> Iterator[OdfError]:
             yield from _source_problems(event)
         case model.AddPushSource():
             yield from _source_problems(event)
-        case model.SetDataSchema() if event.odf_schema is not None:
-            yield Unsupported(
-                "schemas in ODF format are not supported",
-                where="SetDataSchema",
-                hint='list the columns as DDL: schema: ["id BIGINT", …]',
-            )
 
 
 def _fetch_problems(fetch: Any) -> Iterator[OdfError]:
@@ -66,14 +61,127 @@ def _fetch_problems(fetch: Any) -> Iterator[OdfError]:
                     where="fetch.order",
                     hint="set fetch.eventTime to FromPath or FromMetadata, or use order ByName",
                 )
-        case model.Container():
+        case model.Container() | model.Mqtt() | model.EthereumLogs():
             return
         case _:
             yield Unsupported(
                 f"unsupported kind of source: {kind_of(fetch)}",
                 where="fetch.kind",
-                hint="supported kinds: Url (file, http, https, ftp, ftps, s3), FilesGlob, Container",
+                hint="supported kinds: Url (file, http, https, ftp, ftps, s3), FilesGlob, Container, Mqtt,"
+                " EthereumLogs",
             )
+
+
+def check_fetch(fetch: model.FetchStep) -> None:
+    """Check the fetch step of a source for errors that would otherwise occur at the first pull.
+
+    Raises:
+        InvalidManifest: it has one.
+    """
+    if isinstance(fetch, model.FilesGlob) and not fetch.path.strip():
+        raise InvalidManifest("the file pattern is empty", where="fetch.path")
+    if isinstance(fetch, model.Url) and not fetch.url.strip():
+        raise InvalidManifest("the URL is empty", where="fetch.url")
+    if isinstance(fetch, model.Mqtt):
+        _check_mqtt(fetch)
+    if isinstance(fetch, model.EthereumLogs):
+        _check_ethereum_logs(fetch)
+    event_time = getattr(fetch, "event_time", None)
+    if not isinstance(event_time, model.FromPath):
+        return
+    where = "fetch.eventTime.pattern"
+    try:
+        pattern = re.compile(event_time.pattern)
+    except re.error as error:
+        raise InvalidManifest(
+            f"'{event_time.pattern}' is not a regular expression: {error}", where=where
+        ) from None
+    if not pattern.groups:
+        raise InvalidManifest(
+            f"'{event_time.pattern}' has no group",
+            where=where,
+            hint=r"enclose the time in parentheses, such as (\d{4}-\d{2}-\d{2})",
+        )
+
+
+_MAX_TOPIC_BYTES: Final = 65_535
+
+
+def _check_mqtt(fetch: model.Mqtt) -> None:
+    if not re.fullmatch(r"[^\s/@#?]+", fetch.host) or fetch.host.count(":") == 1:
+        raise InvalidManifest(
+            "the host of the broker is not a host name",
+            where="fetch.host",
+            hint="write the name or address of the broker, without scheme and port",
+        )
+    if not 0 < fetch.port < 65_536:
+        raise InvalidManifest(
+            f"{fetch.port} is not a port from 1 to 65535", where="fetch.port", hint="most brokers use 1883"
+        )
+    if fetch.password is not None and not fetch.username:
+        raise InvalidManifest(
+            "MQTT requires a user name with a password", where="fetch.username", hint="set fetch.username"
+        )
+    if not fetch.topics:
+        raise InvalidManifest(
+            "the list of topics is empty", where="fetch.topics", hint="list at least one: - path: sensors/#"
+        )
+    paths = [topic.path for topic in fetch.topics]
+    for path in paths:
+        if paths.count(path) > 1:
+            raise InvalidManifest(f"topic '{path}' is listed twice", where="fetch.topics")
+        levels = path.split("/")
+        size = len(path.encode("utf-8", "surrogatepass"))
+        misplaced = "#" in "/".join(levels[:-1]) or any(
+            len(level) > 1 and ("#" in level or "+" in level) for level in levels
+        )
+        if not path or "\0" in path or size > _MAX_TOPIC_BYTES or misplaced:
+            raise InvalidManifest(
+                f"invalid topic '{path[:100]}'",
+                where="fetch.topics",
+                hint="+ replaces one level, and # all levels at the end, such as a/+/c or a/#",
+            )
+
+
+def _check_ethereum_logs(fetch: model.EthereumLogs) -> None:
+    # Deferred: sqlglot is slow to import.
+    from odf_engine.data.ethereum.abi import SignatureError, parse_event
+    from odf_engine.data.ethereum.log_filter import LogFilter, parse_filter
+
+    if fetch.chain_id is None and fetch.node_url is None:
+        raise InvalidManifest(
+            "an EthereumLogs source requires a chain or a node",
+            where="fetch",
+            hint="set chainId, such as 1 for Ethereum, or nodeUrl",
+        )
+    if fetch.node_url is not None and not re.match(r"https?://[^/]|\$\{\{", fetch.node_url, re.IGNORECASE):
+        is_websocket = fetch.node_url.lower().startswith(("ws:", "wss:"))
+        raise InvalidManifest(
+            "WebSocket URLs of nodes are not supported"
+            if is_websocket
+            else "the URL of the node is not HTTP",
+            where="fetch.nodeUrl",
+            hint="use the http or https URL of the node",
+        )
+    limits = LogFilter() if fetch.filter is None else parse_filter(fetch.filter)
+    if fetch.signature is not None:
+        try:
+            event = parse_event(fetch.signature)
+        except SignatureError as error:
+            raise InvalidManifest(
+                str(error),
+                where="fetch.signature",
+                hint="write it as in Solidity: Transfer(address indexed from, address to, uint256 value)",
+            ) from None
+        if not event.anonymous:
+            limits = limits.with_value("topic0", event.selector)
+    is_reversed = None not in (limits.first, limits.last) and limits.first > limits.last  # type: ignore[operator]
+    if limits.is_empty or is_reversed:
+        raise InvalidManifest(
+            "no log can match the filter",
+            where="fetch.filter",
+            hint="check its conditions; with a signature, topic0 is its selector",
+        )
 
 
 def _prepare_problems(step: model.PrepStep) -> Iterator[OdfError]:
@@ -95,13 +203,9 @@ def _prepare_problems(step: model.PrepStep) -> Iterator[OdfError]:
 
 def _source_problems(source: model.SetPollingSource | model.AddPushSource) -> Iterator[OdfError]:
     read, preprocess = source.read, source.preprocess
-    if read.odf_schema is not None:
-        yield Unsupported(
-            "schemas in ODF format are not supported in a read step",
-            where="read.schema",
-            hint='declare the columns as DDL, such as schema: ["id BIGINT", …]',
-        )
-    if isinstance(read, model.Csv) and read.infer_schema and read.schema is not None:
+    if isinstance(source, model.SetPollingSource):
+        yield from _format_problems(source.fetch, read)
+    if isinstance(read, model.Csv) and read.infer_schema and (read.schema or read.odf_schema) is not None:
         yield InvalidManifest(
             "inferSchema has no effect with read.schema",
             where="read.inferSchema",
@@ -109,22 +213,28 @@ def _source_problems(source: model.SetPollingSource | model.AddPushSource) -> It
         )
     if preprocess is not None:
         yield from _preprocess_problems(preprocess)
-    if not isinstance(source.merge, model.Append | model.Ledger | model.Snapshot):
-        yield Unsupported(
-            f"unsupported merge strategy: {kind_of(source.merge)}",  # type: ignore[arg-type]
-            where="merge.kind",
-            hint="use Append, Ledger or Snapshot",
+
+
+def _format_problems(fetch: model.FetchStep, read: model.ReadStep) -> Iterator[OdfError]:
+    if isinstance(fetch, model.Mqtt) and not isinstance(read, model.NdJson | model.NdGeoJson):
+        yield InvalidManifest(
+            f"{kind_of(read)} cannot read MQTT messages, which are lines of JSON",  # type: ignore[arg-type]
+            where="read.kind",
+            hint="use NdJson or NdGeoJson",
+        )
+    if isinstance(fetch, model.EthereumLogs) and not isinstance(read, model.Parquet):
+        yield InvalidManifest(
+            f"{kind_of(read)} cannot read Ethereum logs, which are a Parquet file",  # type: ignore[arg-type]
+            where="read.kind",
+            hint="use Parquet",
         )
 
 
 def _preprocess_problems(query: model.Sql) -> Iterator[OdfError]:
-    if (
-        query.version is not None
-        and query.engine.lower() == SPARK
-        and query.version != spark_engine_version()
-    ):
+    installed = engine_version(query.engine)
+    if installed is not None and query.version not in (None, engine_version(query.engine, query.version)):
         yield InvalidManifest(
-            f"unsupported engine version {query.version}: this is {spark_engine_version()}",
+            f"unsupported engine version {query.version}: this is {installed}",
             where="preprocess.version",
             hint="omit version",
         )

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Final
 
-from odf_engine.chain.normal_form import SPARK
+from odf_engine.chain.normal_form import (
+    BUILT_IN_ENGINES,
+    DATAFUSION,
+    INSTALL_DATAFUSION,
+    allowed_lateness,
+    engine_version,
+    stateful_query_error,
+)
 from odf_engine.errors import InvalidQuery
-from odf_engine.metadata.model import AddPushSource, MetadataEvent, SetPollingSource, SetTransform, Sql
-from odf_engine.sql.query_text import attach_query_excerpt
+from odf_engine.metadata.model import (
+    AddPushSource,
+    DatasetSnapshot,
+    MetadataEvent,
+    SetPollingSource,
+    SetTransform,
+    Sql,
+)
+from odf_engine.sql.query_text import attach_query_excerpt, with_backquotes
 
 
 def check_queries(events: Sequence[MetadataEvent], configured: Collection[str]) -> None:
@@ -20,12 +35,17 @@ def check_queries(events: Sequence[MetadataEvent], configured: Collection[str]) 
         configured: names of the configured engines.
 
     Raises:
-        InvalidQuery: an engine is unknown, or the query of a derivative dataset is not deterministic.
+        InvalidQuery: an engine is unknown, or the query of a derivative dataset is not deterministic or has
+            an invalid allowed lateness.
+        Unsupported: DataFusion cannot run the query of a derivative dataset.
     """
     for event in events:
         if isinstance(event, SetTransform):
             check_engine(event.transform.engine, configured)
             _check_repeatable(event.transform)
+            if event.transform.engine.lower() == DATAFUSION and DATAFUSION not in map(str.lower, configured):
+                _check_stateless(event.transform)
+            _check_lateness(event)
         elif isinstance(event, SetPollingSource | AddPushSource) and event.preprocess is not None:
             check_preprocess_engine(event.preprocess.engine)
 
@@ -41,13 +61,15 @@ def check_engine(name: str, configured: Collection[str], kind: type[InvalidQuery
     Raises:
         InvalidQuery: it is not.
     """
-    available = {SPARK, *(each.lower() for each in configured)}
+    external = {each.lower() for each in configured}
+    available = {*BUILT_IN_ENGINES, *external}
+    if name.lower() not in external:
+        _check_installed(name, "transform", kind)
     if name.lower() not in available:
         raise kind(
             f"the query is for the engine '{name}', which is not configured",
             where="transform",
-            hint=f"use {', '.join(sorted(available))}, or configure the engine: "
-            f"odf config set engines.{name.lower()} grpc://HOST:PORT",
+            hint=f"use {' or '.join(sorted(available))}; {_describe_ways(name)}",
         )
 
 
@@ -57,20 +79,74 @@ def check_preprocess_engine(name: str) -> None:
     Raises:
         InvalidQuery: it is not supported.
     """
-    if name.lower() != SPARK:
+    if name.lower() not in BUILT_IN_ENGINES:
         raise InvalidQuery(
             f"unsupported engine of the preprocess query: '{name}'",
             where="preprocess",
-            hint=f"set engine to spark and write the query in Spark SQL; supported engines: {SPARK}",
+            hint=f"supported: {', '.join(BUILT_IN_ENGINES)}; to translate the query, run: {_TRANSLATE}",
         )
+    _check_installed(name, "preprocess", InvalidQuery)
+
+
+def _check_installed(name: str, where: str, kind: type[InvalidQuery]) -> None:
+    """Check that an engine is installed if it is an optional one.
+
+    Raises:
+        InvalidQuery: it is not.
+    """
+    if name.lower() == DATAFUSION and engine_version(DATAFUSION) is None:
+        raise kind("the engine datafusion is not installed", where=where, hint=INSTALL_DATAFUSION)
+
+
+def _check_stateless(transform: Sql) -> None:
+    # Deferred: sqlglot is slow to import, and most commands have no query.
+    from odf_engine.sql.repeatability import find_stateful_operation
+
+    found = find_stateful_operation(with_backquotes(transform.queries or []))
+    if found is not None:
+        raise stateful_query_error(found)
+
+
+_TRANSLATED: Final = ("datafusion", "flink", "risingwave")
+_TRANSLATE: Final = "odf add --translate spark MANIFEST"
+
+
+def _describe_ways(name: str) -> str:
+    """Return the ways to run a transform for an engine that is not configured."""
+    key = name.lower()
+    configure = f"configure a running engine: odf config set engines.{key} grpc://HOST:PORT"
+    if key not in _TRANSLATED:
+        return f"or {configure}"
+    run = f"run its image: odf config set engines.{key} container"
+    return f"translate the query: {_TRANSLATE}; {run}; or {configure}"
+
+
+def can_translate(snapshots: Sequence[DatasetSnapshot], configured: Collection[str]) -> bool:
+    """Return whether a query of the definitions is for an engine that is missing, and from which it can be
+    translated.
+    """
+    for event in (event for snapshot in snapshots for event in snapshot.metadata):
+        query = event.transform if isinstance(event, SetTransform) else getattr(event, "preprocess", None)
+        if query is None or query.engine.lower() not in _TRANSLATED:
+            continue
+        try:
+            if isinstance(event, SetTransform):
+                check_engine(query.engine, configured)
+            else:
+                check_preprocess_engine(query.engine)
+        except InvalidQuery:
+            return True
+    return False
 
 
 def _check_repeatable(transform: Sql) -> None:
     # Deferred: sqlglot is slow to import, and most commands have no query.
     from odf_engine.sql.repeatability import find_nonrepeatable
 
-    steps = transform.queries or []
-    if transform.engine.lower() != SPARK or (found := find_nonrepeatable(steps)) is None:
+    steps, engine = transform.queries or [], transform.engine.lower()
+    if engine == DATAFUSION:
+        steps = with_backquotes(steps)
+    if engine not in BUILT_IN_ENGINES or (found := find_nonrepeatable(steps)) is None:
         return
     step = f" step {found.step + 1} of {len(steps)}" if len(steps) > 1 else ""
     hint = "use system_time() for the time of the transaction, and columns of the inputs otherwise"
@@ -82,3 +158,14 @@ def _check_repeatable(transform: Sql) -> None:
             where=f"query{step}, line {found.line}, column {found.column}",
             hint=hint,
         )
+
+
+def _check_lateness(event: SetTransform) -> None:
+    aliases = [each.alias or each.dataset_ref for each in event.inputs]
+    for name in allowed_lateness(event.transform):
+        if name not in aliases:
+            raise InvalidQuery(
+                f"the allowed lateness is for '{name}', which is not an input of the query",
+                where="query",
+                hint=f"use an alias of an input: {', '.join(aliases)}",
+            )

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 from urllib.parse import quote, unquote
 
 import msgspec
+from msgspec.structs import replace
 
-from odf_engine.errors import AlreadyExists, BadData, InvalidIdentity, NotFound, UsageError, disk_hint
+from odf_engine.errors import (
+    AlreadyExists,
+    BadData,
+    InvalidIdentity,
+    NotFound,
+    OdfError,
+    UsageError,
+    disk_hint,
+)
 from odf_engine.files import remove_file, translate_os_errors
 from odf_engine.identity.did import DID_PREFIX, DatasetId
-from odf_engine.identity.names import DatasetAliasRemote, DatasetRefRemote, DatasetUrl, is_valid_name
+from odf_engine.identity.names import (
+    DatasetAlias,
+    DatasetAliasRemote,
+    DatasetIdRemote,
+    DatasetRefRemote,
+    DatasetUrl,
+    is_valid_name,
+    parse_ref_any,
+)
+from odf_engine.metadata.model import DatasetSnapshot, SetTransform, TransformInput
 from odf_engine.net.urls import dataset_name_from_url, normalize_url, redact_url
 from odf_engine.storage.atomic_files import file_lock, make_folder, read_small_file, replace_text_file
 
 Kind = Literal["pull", "push"]
 """Whether a dataset is pulled from an address, or pushed to it."""
 KINDS: Final[tuple[Kind, ...]] = ("pull", "push")
+PATHS: Final = ("/", "./", "../", "~/", "file:")
+"""Prefixes of texts that are folders, not names."""
 
 
 class Repo(msgspec.Struct, frozen=True):
@@ -247,12 +267,123 @@ class Remotes:
         return find_display_name(self.repositories(), url)
 
 
+def resolve_location(remotes: Remotes, text: str) -> ResolvedUrl | None:
+    """Return the location that a text refers to: an address, a folder or ``repo/name``; else None."""
+    if "://" in text or text.startswith(PATHS) or text in (".", ".."):
+        return remotes.locate(DatasetUrl(normalize_url(text)))
+    if "%" in text:
+        return None
+    ref = parse_ref_any(text, remotes.is_repository)
+    if isinstance(ref, DatasetAliasRemote | DatasetIdRemote):
+        return remotes.locate(ref)
+    return None
+
+
+def resolve_address(remotes: Remotes, text: str, alias: DatasetAlias, several: bool = False) -> str:
+    """Return the address of a dataset at a remote: the name of a repository, ``repo/name``, or an address.
+
+    Raises:
+        UsageError: it is no address, or it is that of one dataset and ``several`` are pushed or pulled.
+    """
+    if is_valid_name(text):
+        return f"{remotes.repository(text).url}{alias}/"
+    try:
+        place = resolve_location(remotes, text)
+    except InvalidIdentity:
+        place = None
+    if place is None:
+        hint = "use a repository, REPO/NAME or a URL; odf repo list shows the repositories"
+        raise UsageError(f"{text}: not a remote", hint=hint)
+    if (repo := next((repo for repo in remotes.repositories() if repo.url == place.url), None)) is not None:
+        return f"{repo.url}{alias}/"
+    if several:
+        hint = "use a repository, which can store several datasets"
+        raise UsageError(f"{place.url} is the location of a single dataset", hint=hint)
+    return place.url
+
+
 def find_display_name(repositories: Sequence[Repo], url: str) -> str:
     """Return the name of a URL as :meth:`Remotes.display_name`, for callers with many URLs."""
     for repo in sorted(repositories, key=lambda repo: -len(repo.url)):
         if url.startswith(repo.url) and (rest := unquote(url[len(repo.url) :].strip("/"))):
             return f"{repo.name}/{rest}"
     return redact_url(url)
+
+
+class RemoteInputs(NotFound):
+    """Inputs of definitions are in remotes and were not pulled.
+
+    Attributes:
+        inputs: their locations, each once.
+    """
+
+    def __init__(self, message: str, inputs: Sequence[ResolvedUrl] = (), **details: str | None) -> None:
+        super().__init__(message, **details)
+        self.inputs = list(inputs)
+
+
+def localize_inputs(
+    snapshots: Sequence[DatasetSnapshot], existing: Mapping[DatasetAlias, DatasetId], remotes: Remotes
+) -> list[DatasetSnapshot]:
+    """Return definitions whose remote inputs (``repo/name`` or a URL) are replaced by ids of local datasets.
+
+    A dataset of the workspace, or of another definition, takes precedence over a repository with the name of
+    its account.
+
+    Args:
+        snapshots: the definitions.
+        existing: the datasets of the workspace.
+        remotes: the remotes of the workspace.
+
+    Raises:
+        RemoteInputs: some were not pulled; the message lists all of them.
+        UsageError: a URL is invalid.
+    """
+    local = {*map(str.lower, map(str, existing)), *(each.name.lower() for each in snapshots)}
+    ids, missing = set(existing.values()), dict[str, tuple[ResolvedUrl, str]]()
+
+    def localize(item: TransformInput, dataset: str) -> TransformInput:
+        text = item.dataset_ref
+        if text.lower() in local or ("/" not in text):
+            return item
+        try:
+            ref = parse_ref_any(text, remotes.is_repository)
+        except InvalidIdentity:
+            return item  # the check of the definition reports it
+        if not isinstance(ref, DatasetAliasRemote | DatasetUrl):
+            return item
+        try:
+            location = remotes.locate(ref)
+        except OdfError as error:
+            error.where = f"dataset {dataset}, input '{text}'"
+            raise
+        pulled = remotes.find_by_url(location.url)
+        if pulled in ids:
+            return replace(item, dataset_ref=str(pulled), alias=item.alias or text)
+        missing.setdefault(location.url, (location, f"'{text}' (input of {dataset})"))
+        return item
+
+    found = [
+        replace(
+            snapshot,
+            metadata=[
+                replace(event, inputs=[localize(each, snapshot.name) for each in event.inputs])
+                if isinstance(event, SetTransform)
+                else event
+                for event in snapshot.metadata
+            ],
+        )
+        for snapshot in snapshots
+    ]
+    if missing:
+        names = " ".join(remotes.display_name(url) for url in missing)
+        raise RemoteInputs(
+            "inputs are in remotes and not in this workspace: "
+            + ", ".join(text for _, text in missing.values()),
+            [location for location, _ in missing.values()],
+            hint=f"pull them: odf add --pull-inputs, or: odf pull {names}",
+        )
+    return found
 
 
 def _with_address(known: DatasetRemotes, url: str, kind: Kind) -> DatasetRemotes:

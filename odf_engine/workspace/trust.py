@@ -23,8 +23,8 @@ from odf_engine.identity.ownership_proof import (
 )
 from odf_engine.metadata import model
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.mirror.catalog import ORIGIN_FILE
 from odf_engine.storage.atomic_files import make_folder, read_small_file, replace_text_file
-from odf_engine.workspace.dataset_folders import ORIGIN_FILE
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.environment import find_variables
 from odf_engine.workspace.workspace import Workspace
@@ -116,6 +116,8 @@ KINDS: Final = {
     "header": "sends the header",
     "variable": "reads the environment variable",
     "image": "runs the container",
+    "logs": "reads the logs of",
+    "topic": "receives the messages of",
     "command": "with the command",
     "set": "with the variable",
     "pipe": "pipes the data through",
@@ -304,6 +306,14 @@ class Trust:
                 yield from (("set", f"{each.name}={each.value}") for each in env if each.value is not None)
                 yield from _iter_variables(each.value for each in env if each.value is not None)
                 yield from (("variable", each.name) for each in env if each.value is None)
+            case model.Mqtt():
+                yield from (
+                    ("topic", f"mqtt://{fetch.host}:{fetch.port} {each.path}") for each in fetch.topics
+                )
+                yield from _iter_variables([fetch.username or "", fetch.password or ""])
+            case model.EthereumLogs():
+                yield "logs", fetch.node_url or f"Ethereum chain {fetch.chain_id}"
+                yield from _iter_variables([fetch.node_url or ""])
             case _:
                 yield "other", model.kind_of(fetch)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -14,32 +16,40 @@ from msgspec.structs import replace
 from odf_engine import settings
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
+from odf_engine.config import Config
 from odf_engine.errors import (
     AlreadyExists,
     Conflict,
     NotFound,
     NotSynced,
     OdfError,
+    SourceUnavailable,
     Unsupported,
     disk_hint,
 )
-from odf_engine.files import remove_file, translate_os_errors
+from odf_engine.files import open_file, remove_file, translate_os_errors
 from odf_engine.identity.did import DatasetId, KeyStore, generate_key
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias, DatasetPattern, parse_ref
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, MetadataEvent, Seed
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.mirror.catalog import CatalogEntry
 from odf_engine.settings import CONFIG_FILE
 from odf_engine.storage.atomic_files import file_lock, read_small_file, replace_text_file
 from odf_engine.workspace.dataset_folders import DatasetFolders, NamedDataset
 from odf_engine.workspace.dataset_summary import DatasetEntry, Summary, summarize
 from odf_engine.workspace.discovery import ODF_FOLDER, make_workspace_folder, workspace_folder
-from odf_engine.workspace.remotes import Remotes
+from odf_engine.workspace.remotes import Remotes, localize_inputs
 
 if TYPE_CHECKING:
+    from odf_engine.mirror.dataset_store import DatasetStore
     from odf_engine.workspace.definition import NewDataset, Update
 
 
+_FRESH_SECONDS: Final = 0.5
+"""Age of the state of a store after which a command that names datasets reads it again."""
+_OFFLINE_SECONDS: Final = 30.0
+"""Time after a failed request in which a store is not read, so that cached datasets can be browsed."""
 VERSION: Final = 1
 """Version of the layout on disk. It changes when programs of an older version would damage the workspace."""
 _VERSION_FILE: Final = "version"
@@ -81,6 +91,8 @@ class Workspace:
     Attributes:
         folder: the folder that relative paths of sources refer to.
         odf: the ``.odf`` folder in it.
+        store_problem: why the store of the datasets could not be read. The datasets are then in the state
+            that was last read.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -89,6 +101,8 @@ class Workspace:
         self._folders = DatasetFolders(self.odf / "datasets")
         self._opened: dict[DatasetId, Dataset] = {}
         self._summaries: dict[DatasetId, Summary] = {}
+        self._offline_until = 0.0
+        self.store_problem: OdfError | None = None
 
     @classmethod
     def find(cls, start: Path | None = None, explicit: Path | None = None) -> Self:
@@ -112,17 +126,36 @@ class Workspace:
         return workspace
 
     @classmethod
-    def init(cls, folder: Path) -> Self:
+    def init(cls, folder: Path, store: str | None = None) -> Self:
         """Create a workspace in ``folder``, which is created if it is missing.
+
+        Args:
+            folder: the folder.
+            store: the URL of an object store for the datasets, which may have datasets.
 
         Raises:
             AlreadyExists: it is already a workspace.
+            UsageError: an unsupported URL of a store.
+            SourceUnavailable: the store cannot be read or written.
+            Unsupported: the store has no conditional writes.
         """
         workspace = cls(folder.expanduser().resolve())
+        config = Config()
+        if store is not None:
+            # Deferred: most workspaces have no store.
+            from odf_engine.mirror.dataset_store import DatasetStore
+            from odf_engine.mirror.store_client import normalize_url
+
+            if (workspace.odf).is_dir():
+                raise AlreadyExists(f"{workspace.folder} is already a workspace")
+            url = normalize_url(store, workspace.folder)
+            config = replace(config, store=replace(config.store, url=url))
+            effective = settings.load_workspace(workspace.odf)
+            DatasetStore(url, workspace.odf, effective).prepare()
         make_workspace_folder(workspace.folder)
         workspace._folders.home.mkdir()
         write_version(workspace.odf)
-        settings.save(settings.Config(), workspace.config_path)
+        settings.save(config, workspace.config_path)
         return workspace
 
     @property
@@ -131,9 +164,44 @@ class Workspace:
         return self.odf / CONFIG_FILE
 
     @cached_property
-    def config(self) -> settings.Config:
+    def config(self) -> Config:
         """The effective settings, read once."""
         return settings.load_workspace(self.odf)
+
+    @cached_property
+    def store(self) -> DatasetStore | None:
+        """The object store with the datasets; None if they are in the ``.odf`` folder."""
+        url = self.config.store.url
+        if not url:
+            return None
+        from odf_engine.mirror.dataset_store import DatasetStore  # deferred: most workspaces have no store
+
+        return DatasetStore(url, self.odf, self.config)
+
+    @property
+    def _usable_store(self) -> DatasetStore | None:
+        """The store; None if there is none or the settings are invalid, which must not prevent reading.
+
+        Datasets of a store cannot be opened without valid settings.
+        """
+        try:
+            return self.store
+        except OdfError:
+            return None
+
+    def _store_of(self, dataset_id: DatasetId) -> DatasetStore | None:
+        """Return the store of a dataset; None if the dataset is only in the ``.odf`` folder.
+
+        Raises:
+            OdfError: the dataset is in a store, and the settings are invalid.
+        """
+        try:
+            store = self.store
+        except OdfError:
+            if self._folders.is_mirror(dataset_id):
+                raise
+            return None
+        return store if store is not None and self._folders.is_mirror(dataset_id) else None
 
     @cached_property
     def index(self) -> BlockIndex:
@@ -166,7 +234,11 @@ class Workspace:
 
     def datasets(self) -> list[DatasetEntry]:
         """Return all datasets, sorted by name."""
+        store = self._usable_store
+        max_age = 0.0 if store is None else store.config.store.refresh_seconds
+        self._read_catalog(max_age)
         entries = [self._entry(*named) for named in self._folders.aliases()]
+        self._refresh(entries, max_age)
         return sorted(entries, key=lambda entry: str(entry.alias).lower())
 
     def resolve(self, text: str) -> DatasetEntry:
@@ -178,10 +250,13 @@ class Workspace:
             OdfError: there is no such dataset, and the name of one cannot be read.
         """
         ref = parse_ref(text)
+        self._read_catalog(_FRESH_SECONDS)
         named = list(self._folders.aliases())
         for each in named:
             if ref in (each.id, each.alias):
-                return self._entry(*each)
+                entry = self._entry(*each)
+                self._refresh([entry], _FRESH_SECONDS)
+                return entry
         problem = None if isinstance(ref, DatasetId) else _find_name_problem(named)
         raise problem or self._not_found(text)
 
@@ -194,7 +269,11 @@ class Workspace:
             OdfError: a text without a match, and the name of a dataset cannot be read.
         """
         found: dict[DatasetId, DatasetEntry] = {}
-        everything = self.datasets()
+        self._read_catalog(_FRESH_SECONDS)
+        everything = sorted(
+            (self._entry(*named) for named in self._folders.aliases()),
+            key=lambda entry: str(entry.alias).lower(),
+        )
         for text in texts:
             pattern = DatasetPattern.parse(text)
             matches = [entry for entry in everything if pattern.matches(entry.alias, entry.id)]
@@ -202,6 +281,7 @@ class Workspace:
                 problem = None if isinstance(pattern.ref, DatasetId) else _find_name_problem(everything)
                 raise problem or self._not_found(text)
             found.update((entry.id, entry) for entry in matches)
+        self._refresh(list(found.values()), _FRESH_SECONDS)
         return list(found.values())
 
     def summaries(self, entries: Sequence[DatasetEntry] | None = None) -> list[Summary]:
@@ -213,6 +293,23 @@ class Workspace:
         return summarize(self.datasets() if entries is None else entries, self.index, self._summaries)
 
     # --- Changing datasets --------------------------------------------------------------------
+
+    def column_types(self, ref: str) -> dict[str, str | None] | None:
+        """Return the types of the columns of a dataset, by name in lower case: names of Spark's types.
+
+        None if the dataset is not in the workspace or has no schema.
+        """
+        # Deferred: Arrow is slow to import.
+        from odf_engine.chain.schema_evolution import declared_schema
+        from odf_engine.data.ddl import type_ddl
+
+        try:
+            schema = declared_schema(self.resolve(ref).dataset.state())
+        except OdfError:
+            return None
+        if schema is None:
+            return None
+        return {field.name.lower(): type_ddl(field.type).partition("(")[0].upper() for field in schema}
 
     def add(
         self, snapshots: Sequence[DatasetSnapshot], origins: Mapping[str, str] | None = None
@@ -227,6 +324,7 @@ class Workspace:
         Raises:
             AlreadyExists: a name exists.
             NotFound: inputs that neither exist nor are among ``snapshots``; the message lists all of them.
+            RemoteInputs: inputs are in remotes and were not pulled.
             OdfError: a definition is invalid.
         """
         # Deferred: slow to import, and most commands do not need it.
@@ -237,7 +335,8 @@ class Workspace:
             self._sweep()
             existing = {each.alias: each.id for each in self._readable_names()}
             keys = _NewKeys()
-            plans = plan_datasets(existing, snapshots, keys.new)
+            snapshots = self.localize_inputs(snapshots)
+            plans = plan_datasets(existing, snapshots, keys.new, self.config.metadata)
             for plan in plans:
                 with error_context(f"dataset {plan.alias}"):
                     check_queries(plan.events, self.config.engines)
@@ -270,6 +369,7 @@ class Workspace:
                 differ from ``shown``.
             ChainRuleViolated: a change that an append rule rejects, such as an incompatible schema.
             UsageError: a query with a state changes, and the state requires a decision.
+            RemoteInputs: inputs are in remotes and were not pulled.
             OdfError: a definition is invalid.
         """
         from odf_engine.workspace.definition import commit_update, error_context, require_no_state
@@ -280,7 +380,9 @@ class Workspace:
             keys = None if dry_run else _NewKeys()
             if not dry_run:
                 self._sweep()
-            planned = plan_updates(self._readable_datasets(), snapshots, None if keys is None else keys.new)
+            new_id, forms = None if keys is None else keys.new, self.config.metadata
+            snapshots = self.localize_inputs(snapshots)
+            planned = plan_updates(self._readable_datasets(), snapshots, new_id, forms)
             for each in planned.updates:
                 with error_context(f"dataset {each.alias}"):
                     check_queries(each.events, self.config.engines)
@@ -309,6 +411,13 @@ class Workspace:
             replace(update, entry=made[update.alias]) if update.is_new else update
             for update in planned.updates
         ]
+
+    def localize_inputs(self, snapshots: Sequence[DatasetSnapshot]) -> list[DatasetSnapshot]:
+        """Return definitions with local datasets instead of remote inputs; see
+        :func:`odf_engine.workspace.remotes.localize_inputs`.
+        """
+        existing = {each.alias: each.id for each in self._readable_names()}
+        return localize_inputs(snapshots, existing, Remotes(self.odf))
 
     def create_dataset(
         self,
@@ -355,6 +464,8 @@ class Workspace:
         with self._lock():
             dataset_id = Dataset(folder, self.index).state().dataset_id
             self.check_importable(alias, dataset_id)
+            if self.store is not None:
+                self._publish({dataset_id: folder}, {dataset_id: CatalogEntry(str(alias), origin)})
             self._folders.import_dataset(folder, dataset_id, alias, origin)
             self._opened.pop(dataset_id, None)
             return self._entry(dataset_id, alias)
@@ -370,6 +481,8 @@ class Workspace:
             self._check_free(alias, but=entry.id)
             if not self._folders.path(entry.id).is_dir():
                 raise self._not_found(str(entry.alias))
+            if (store := self._store_of(entry.id)) is not None:
+                store.rename(entry.id.multibase, str(alias))
             self._folders.set_alias(entry.id, alias)
             return self._entry(entry.id, alias)
 
@@ -402,6 +515,8 @@ class Workspace:
             with suppress(OdfError):
                 if head := entry.dataset.head():
                     self.index.remove_chain(head)
+            if (store := self._store_of(entry.id)) is not None:
+                store.remove(entry.id.multibase)
             try:
                 self._folders.remove(entry.id)
             except FileNotFoundError:
@@ -434,8 +549,81 @@ class Workspace:
     ) -> DatasetEntry:
         dataset = self._opened.get(dataset_id)
         if dataset is None:
-            dataset = self._opened[dataset_id] = Dataset(self._folders.path(dataset_id), self.index)
+            dataset = self._open(dataset_id, self._folders.path(dataset_id))
+            self._opened[dataset_id] = dataset
         return DatasetEntry(dataset_id, alias, dataset, problem)
+
+    def _open(self, dataset_id: DatasetId, folder: Path) -> Dataset:
+        if (store := self._store_of(dataset_id)) is None:
+            return Dataset(folder, self.index)
+        from odf_engine.mirror.dataset_mirror import DatasetMirror  # deferred: most workspaces have no store
+
+        return Dataset(folder, self.index, DatasetMirror(store, folder, dataset_id.multibase))
+
+    # --- The store ----------------------------------------------------------------------------
+
+    def _read_catalog(self, max_age: float) -> None:
+        """Read the list of datasets from the store, unless it was read in the last ``max_age`` seconds.
+
+        Without access to the store, the datasets remain as they are; see :attr:`store_problem`.
+        """
+        store = self._usable_store
+        if store is None or store.cache_age() <= max_age or time.monotonic() < self._offline_until:
+            return
+        with (
+            self._reported_offline(),
+            translate_os_errors(self.odf),
+            open_file(self.odf / "lock", "wb") as lock,
+        ):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return  # another command changes datasets
+            self._folders.follow(store.read().catalog.datasets)
+
+    def _refresh(self, entries: Sequence[DatasetEntry], max_age: float) -> None:
+        """Read the heads of datasets from the store, unless read in the last ``max_age`` seconds."""
+        store = self._usable_store
+        if store is None or time.monotonic() < self._offline_until:
+            return
+        from odf_engine.mirror.dataset_mirror import DatasetMirror
+
+        old = [
+            entry.dataset
+            for entry in entries
+            if isinstance(origin := entry.dataset.origin, DatasetMirror) and origin.age() > max_age
+        ]
+        with self._reported_offline():
+            store.run_parallel(Dataset.refresh, old)
+
+    @contextmanager
+    def _reported_offline(self) -> Iterator[None]:
+        try:
+            yield
+            self.store_problem = None
+        except (SourceUnavailable, NotFound) as error:
+            self.store_problem = error
+            self._offline_until = time.monotonic() + _OFFLINE_SECONDS
+
+    def _publish(self, folders: Mapping[DatasetId, Path], entries: Mapping[DatasetId, CatalogEntry]) -> None:
+        """Store complete new datasets, then add them to the list of the store: all or none."""
+        from odf_engine.mirror.dataset_mirror import DatasetMirror
+
+        store = self.store
+        assert store is not None
+        try:
+            for dataset_id, folder in folders.items():
+                head = Dataset(folder, self.index).head()
+                assert head is not None, "the dataset is complete"
+                DatasetMirror(store, folder, dataset_id.multibase).publish(None, None, head)
+            store.add({each.multibase: entry for each, entry in entries.items()})
+        except BaseException:
+            with suppress(OdfError):
+                listed = store.read().catalog.datasets
+                for each in folders:
+                    if each.multibase not in listed:
+                        store.discard(each.multibase)
+            raise
 
     def _not_found(self, text: str) -> NotFound:
         from difflib import get_close_matches
@@ -468,6 +656,8 @@ class Workspace:
     def _lock(self) -> Iterator[None]:
         """Lock the creation, renaming and deletion of datasets; recover from an interrupted creation."""
         with translate_os_errors(self.odf), file_lock(self.odf / "lock"):
+            if (store := self._usable_store) is not None:
+                self._folders.follow(store.read().catalog.datasets)
             if self._folders.is_publishing():
                 self._folders.recover()
                 self._sweep()
@@ -501,13 +691,32 @@ class Workspace:
                 heads[plan.id] = Dataset(folder, self.index).commit(
                     plan.events, system_time=now, expected_head=None, block_version=version
                 )
-            self._folders.publish(heads)
+            if self.store is not None and plans:
+                self._publish(
+                    dict(zip(ids, staged, strict=True)),
+                    {plan.id: CatalogEntry(str(plan.alias), foreign.get(plan.alias) or "") for plan in plans},
+                )
+                self._complete_creation(heads)
+            else:
+                self._folders.publish(heads)
         except BaseException as error:
+            if self.store is not None:
+                try:
+                    listed = self.store.read().catalog.datasets
+                except OdfError:
+                    raise error from None  # the store may list the datasets: their keys stay
+                if any(each.multibase in listed for each in ids):
+                    raise
             self._folders.discard(ids, self.keys.delete)
             if isinstance(error, NotSynced):
                 raise error.as_failure() from error  # the commit was discarded
             raise
         return [self._entry(plan.id, plan.alias) for plan in plans]
+
+    def _complete_creation(self, heads: Iterable[DatasetId]) -> None:
+        """Publish the folders of datasets that the store lists. An interruption is completed later."""
+        for dataset_id in heads:
+            self._folders.staging_path(dataset_id).rename(self._folders.path(dataset_id))
 
     def _sweep(self) -> None:
         for dataset_id in self._folders.find_uncreated_ids():

@@ -352,6 +352,7 @@ GENERAL_ACTIONS: Final = (
     Action("pane_2", ("2",), "go to the blocks"),
     Action("pane_3", ("3",), "go to the rows"),
     Action("pane_4", ("4",), "go to the jobs"),
+    Action("flows", ("5",), "show the flows: scheduled and triggered runs"),
     Action("next_pane", ("tab",), "go to the next pane"),
     Action("previous_pane", ("shift+tab",), "go to the previous pane"),
     Action("refresh", ("r", "ctrl+r"), "reload everything"),
@@ -521,6 +522,15 @@ def _variables_guard(situation: Situation) -> str | None:
     return None if row.polls else f"{row.name} has no polling source, which could read variables"
 
 
+def _compact_guard(situation: Situation) -> str | None:
+    row = situation.dataset
+    if (refusal := require_readable_dataset(situation)) or row is None:
+        return refusal
+    return (
+        f"{row.name} is a derivative dataset: only root datasets can be compacted" if row.derivative else None
+    )
+
+
 def _menu_action(menu: str, key: str, name: str, title: str, guard: Guard | None = None) -> Action:
     if guard is None:
         return Action(name, (), title, menu=menu, menu_key=key)
@@ -532,6 +542,7 @@ DATASET_MENU_ACTIONS: Final = (
     _menu_action(_DATASET_MENU, "p", "pull_options", "pull with options", _pull_options_guard),
     _menu_action(_DATASET_MENU, "i", "ingest", "push rows from files into the dataset", _ingest_guard),
     _menu_action(_DATASET_MENU, "v", "verify_options", "verify with options", _verify_guard),
+    _menu_action(_DATASET_MENU, "s", "compact", "merge small slices of the dataset", _compact_guard),
     _menu_action(_DATASET_MENU, "r", "rename", "rename the dataset", require_dataset),
     _menu_action(
         _DATASET_MENU, "c", "duplicate", "create a dataset with the same definition", require_readable_dataset

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
-from typing import Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 import click
 
+from odf_engine.chain.normal_form import SPARK
 from odf_engine.coordinator import protocol
 from odf_engine.coordinator.client import Client
 from odf_engine.coordinator.endpoint import notify_datasets_changed
@@ -29,8 +30,10 @@ from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, SetTransform
 from odf_engine.metadata.yaml import snapshot_to_yaml, to_builtins
 from odf_engine.net.urls import redact_url
+from odf_engine.storage.atomic_files import rewrite_text_file
 from odf_engine.workspace.definition import Change, Update
 from odf_engine.workspace.definition_update import record_manifest
+from odf_engine.workspace.remotes import RemoteInputs
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.follow import exit_code, follow, print_failure
 from odf_tui.cli.output import (
@@ -46,9 +49,13 @@ from odf_tui.cli.output import (
     read_text,
     verb,
 )
+from odf_tui.cli.pull import PullArguments, resolve_targets
 from odf_tui.gateway.samples import add_datasets, make_requests, write_files
 from odf_tui.text.format import count_of, printable
 from odf_tui.text.job_text import update_line, validation_lines
+
+if TYPE_CHECKING:
+    from odf_engine.sql.manifest_translation import ManifestTranslation
 
 _STYLES = {"+": "green", "-": "red"}
 State = Literal["", "flush", "rebuild"]
@@ -155,31 +162,58 @@ class DefinitionUpdate:
         return dict(zip(queries, follow(self._workspace, requests), strict=True))
 
 
-def check_queries(workspace: Workspace, snapshots: Sequence[DatasetSnapshot]) -> int:
-    """Validate the queries of definitions, print the results, and return the exit code."""
+class QueryChecks(NamedTuple):
+    """The checks of the queries of definitions.
+
+    Attributes:
+        skipped: queries whose inputs are not in the workspace.
+        validated: results of the successful jobs.
+        jobs: the checks of the other queries.
+    """
+
+    skipped: list[ValidateResult]
+    validated: list[ValidateResult]
+    jobs: list[Job]
+
+
+def run_checks(
+    workspace: Workspace, snapshots: Sequence[DatasetSnapshot], only: Collection[str] | None = None
+) -> QueryChecks:
+    """Validate the queries of derivative datasets in the worker.
+
+    Args:
+        workspace: the workspace.
+        snapshots: all definitions of the command, since one may be an input of another.
+        only: names of the datasets to check; None: all.
+    """
     updates = workspace.update(snapshots, dry_run=True)
     known_ids = {str(entry.id) for entry in workspace.datasets()}
     requests: list[tuple[Request, str]] = []
-    results: list[ValidateResult] = []
-    documents: list[dict[str, Any]] = []
+    skipped: list[ValidateResult] = []
     for update, snapshot in zip(updates, snapshots, strict=True):
-        if snapshot.kind is not DatasetKind.Derivative:
+        if snapshot.kind is not DatasetKind.Derivative or (only is not None and snapshot.name not in only):
             continue
         input_ids = {item.dataset_ref for event in update.events for item in getattr(event, "inputs", ())}
         if update.is_new and not input_ids <= known_ids:
             message = "the query cannot be checked before its inputs exist and have data"
-            results.append(ValidateResult(str(update.alias), message=message))
-            documents.append({"name": str(update.alias), "checked": False, "message": message})
+            skipped.append(ValidateResult(str(update.alias), message=message))
             continue
         dataset = "" if update.entry is None else str(update.entry.id)
         request = protocol.Validate(manifest=snapshot_to_yaml(snapshot), dataset=dataset)
         requests.append((request, str(update.alias)))
     jobs = follow(workspace, requests)
     validated = [result for job in jobs if (result := job.result_of(protocol.Validate))]
+    return QueryChecks(skipped, validated, jobs)
+
+
+def check_queries(workspace: Workspace, snapshots: Sequence[DatasetSnapshot]) -> int:
+    """Validate the queries of definitions, print the results, and return the exit code."""
+    skipped, validated, jobs = run_checks(workspace, snapshots)
     if options_of().json:
+        documents = [{"name": each.name, "checked": False, "message": each.message} for each in skipped]
         print_json([*documents, *validated])
     else:
-        for result in [*results, *validated]:
+        for result in [*skipped, *validated]:
             for line in validation_lines(result):
                 sys.stdout.write(line + "\n")
     for job in jobs:
@@ -282,6 +316,13 @@ _DOWNLOAD_SECONDS: Final = 60.0
     help="Rebuild the state of the new query from the start of its inputs.",
 )
 @click.option("--accept-columns", is_flag=True, help="Add new columns of the inputs to the dataset.")
+@click.option(
+    "--translate",
+    "target",
+    type=click.Choice([SPARK]),
+    help="Translate queries for Flink, RisingWave and DataFusion, and update the manifest files.",
+)
+@click.option("--pull-inputs", is_flag=True, help="Pull inputs that are in remotes, without a prompt.")
 def add_verb(
     manifests: tuple[str, ...],
     recursive: bool,
@@ -290,11 +331,18 @@ def add_verb(
     check: bool,
     state: str | None,
     accept_columns: bool,
+    target: str | None,
+    pull_inputs: bool,
 ) -> None:
     """Add datasets from YAML manifests.
 
     MANIFESTS are files, URLs, folders (with -r), or - for stdin. Their order does not matter: a
-    derivative dataset may precede its inputs.
+    derivative dataset may precede its inputs. Inputs may be in remotes, as REPO/NAME or a URL: they are
+    pulled first, after a prompt.
+
+    With --translate, queries for other engines are translated into Spark SQL, printed and checked. What
+    cannot be translated is an error. The new queries are written to the manifest files, with the original
+    ones as comments.
 
     With --update, a manifest may define an existing dataset. Its differences from the chain are printed
     and appended. Settings that the manifest does not contain are not changed. A source is disabled if
@@ -308,9 +356,16 @@ def add_verb(
     snapshots: list[DatasetSnapshot] = []
     origins: dict[str, str] = {}
     files: dict[str, Path] = {}
+    translated: list[tuple[Path | None, ManifestTranslation]] = []
     for name in manifests:
         for source, text in _read_sources(name, recursive):
-            found = _parse_manifests(text, source)
+            if target is not None:
+                translation = _translate(workspace, text, source)
+                found = translation.snapshots
+                if translation.queries:
+                    translated.append((None if _is_url(name) or name == "-" else Path(source), translation))
+            else:
+                found = _parse_manifests(text, source)
             snapshots.extend(found)
             if _is_url(name):
                 origins.update((snapshot.name, redact_url(name)) for snapshot in found)
@@ -318,7 +373,7 @@ def add_verb(
                 files.update((snapshot.name, Path(source)) for snapshot in found)
     if not snapshots:
         raise UsageError("no manifest found", hint="specify YAML files, or a folder with -r")
-    if dry_run and not update:
+    if dry_run and not update and target is None:
         raise UsageError("--dry-run requires --update", hint="--update also adds new datasets")
     if (state or accept_columns) and (not update or dry_run):
         option = f"--{state}" if state else "--accept-columns"
@@ -326,8 +381,14 @@ def add_verb(
             f"{option} requires --update{'' if not dry_run else ' without --dry-run'}",
             hint="it applies to existing datasets",
         )
+    if not dry_run:
+        _pull_remote_inputs(workspace, snapshots, confirmed=pull_inputs)
     if check:
         sys.exit(check_queries(workspace, snapshots))
+    if translated and not dry_run:
+        _check_translations(workspace, snapshots, translated)
+    if dry_run and not update:
+        return
     if update:
         updating = DefinitionUpdate(workspace, origins, state=state or "", accept_columns=accept_columns)
         changed, code = updating.run(snapshots, dry_run=dry_run)
@@ -338,6 +399,7 @@ def add_verb(
         for name in changed:
             print_note(f"added {name}")
     if not dry_run:
+        _write_translations(translated)
         _record_manifests(workspace, files)
     notify_datasets_changed(workspace.folder)
     for snapshot in snapshots:
@@ -347,6 +409,94 @@ def add_verb(
                 f"{snapshot.name} is not trusted, so its source does not run: run odf trust {snapshot.name}"
             )
     if code:
+        sys.exit(code)
+
+
+def _translate(workspace: Workspace, text: str, source: str) -> ManifestTranslation:
+    """Translate the queries of a manifest, and print them."""
+    from odf_engine.sql.manifest_translation import translate_manifest  # deferred: loads sqlglot
+
+    translation = translate_manifest(text, source, workspace.column_types)
+    if options_of().quiet:
+        return translation
+    # Standard output has the JSON document only.
+    stream = sys.stderr if options_of().json else sys.stdout
+    for query in translation.queries:
+        stream.write(f"{query.dataset}: query translated from {query.engine} to {SPARK}\n")
+        stream.write("".join(f"    {printable(line)}\n" for line in query.diff()))
+        stream.write("".join(f"  changed result: {printable(line)}\n" for line in query.changes))
+    return translation
+
+
+def _check_translations(
+    workspace: Workspace,
+    snapshots: Sequence[DatasetSnapshot],
+    translated: Sequence[tuple[Path | None, ManifestTranslation]],
+) -> None:
+    """Validate translated queries of derivative datasets whose inputs have data.
+
+    Raises:
+        SystemExit: one is invalid. Nothing was added.
+    """
+    names = {query.dataset for _, each in translated for query in each.queries}
+    checks = run_checks(workspace, snapshots, names)
+    for result in [*checks.skipped, *checks.validated]:
+        if not result.checked:
+            print_note(f"{result.name}: {result.message}")
+    for job in checks.jobs:
+        if job.state is not JobState.done:
+            print_failure(job)
+    if code := exit_code(checks.jobs):
+        sys.exit(code)
+
+
+def _write_translations(translated: Sequence[tuple[Path | None, ManifestTranslation]]) -> None:
+    """Write translated manifests to their files."""
+    for path, translation in translated:
+        if path is None:
+            print_note(
+                "translated queries not saved: a manifest from a URL or from stdin has no file to update"
+            )
+            continue
+        rewrite_text_file(path, translation.text)
+        print_note(f"wrote the translated queries to {path}")
+
+
+def _pull_remote_inputs(
+    workspace: Workspace, snapshots: Sequence[DatasetSnapshot], *, confirmed: bool
+) -> None:
+    """Pull the inputs of definitions that are in remotes, after a prompt unless ``confirmed``.
+
+    Raises:
+        RemoteInputs: they are not pulled, because there is no terminal for the prompt.
+        SystemExit: a pull failed.
+    """
+    try:
+        workspace.localize_inputs(snapshots)
+        return
+    except RemoteInputs as error:
+        if not confirmed and not sys.stdin.isatty():
+            raise
+        inputs = error.inputs
+    targets = resolve_targets(workspace, PullArguments((), locations=inputs))
+    if not confirmed:
+        names = ", ".join(each.target for each in targets)
+        click.confirm(
+            f"Pull {names} from {'its remote' if len(targets) == 1 else 'their remotes'}?",
+            abort=True,
+            err=True,
+        )
+    jobs = follow(
+        workspace,
+        [(Pull(dataset=each.url or "", url=each.url, alias=each.alias), each.target) for each in targets],
+    )
+    for job, target in zip(jobs, targets, strict=True):
+        if job.state is not JobState.done:
+            print_failure(job)
+        else:
+            print_note(f"pulled {target.target}")
+    notify_datasets_changed(workspace.folder)
+    if code := exit_code(jobs):
         sys.exit(code)
 
 

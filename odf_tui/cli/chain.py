@@ -1,4 +1,4 @@
-"""log, schema, tail, block, digest: read the chain and the data of a dataset."""
+"""log, schema, tail, objects, block, digest: read the chain and the data of a dataset."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from odf_engine.errors import BadData, InvalidManifest, NotFound, UsageError
+from odf_engine.checks.reports import list_reports, read_report, result_json
+from odf_engine.errors import AlreadyExists, BadData, InvalidManifest, NotFound, OdfError, UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.workspace.dataset_folders import Rejects, read_rejects
 from odf_tui.cli.output import (
+    check_parent_folder,
+    common_options,
     json_value,
     open_workspace,
     options_of,
@@ -22,13 +25,19 @@ from odf_tui.cli.output import (
     use_timezone,
     verb,
 )
-from odf_tui.text.format import count_of, format_summary, format_time_seconds, printable
+from odf_tui.text.format import (
+    count_of,
+    format_bytes,
+    format_count,
+    format_summary,
+    format_time_seconds,
+    printable,
+)
 from odf_tui.text.pinned_blocks import as_at_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odf_engine.chain.dataset import Dataset
     from odf_engine.workspace.dataset_summary import DatasetEntry
 
 
@@ -79,11 +88,13 @@ def log_verb(name: str, limit: int | None, kinds: tuple[str, ...], as_at: str | 
                     "system_time": stored.block.system_time,
                     "block_version": stored.version,
                     "event": plain["event"],
+                    **_checks_json(entry, stored.block.event),
                     **({"rejected": rejected.rows, "rejects_file": str(rejected.file)} if rejected else {}),
                 }
             )
         print_json(document)
         return
+    checks = _report_summaries(entry)
     zone = use_timezone(workspace)
     print_table(
         ["block", "hash", f"system time ({zone})", "event", "summary"],
@@ -93,12 +104,42 @@ def log_verb(name: str, limit: int | None, kinds: tuple[str, ...], as_at: str | 
                 row.hash.abbreviated,
                 format_time_seconds(row.system_time),
                 row.kind,
-                format_summary(row.summary) + _rejected_text(rejects.get(str(row.hash))),
+                format_summary(row.summary)
+                + _rejected_text(rejects.get(str(row.hash)))
+                + checks.get(row.sequence_number, ""),
             ]
             for row in blocks
         ],
         right=["block"],
     )
+
+
+def _checks_json(entry: DatasetEntry, event: object) -> dict[str, Any]:
+    """Return the results of checks of an event for ``--json``; empty if it has none."""
+    written = getattr(event, "new_data", None)
+    try:
+        stored = written and read_report(entry.dataset.folder, entry.id, written.physical_hash)
+    except OdfError as error:
+        return {"checks_error": error.message}
+    if not stored:
+        return {}
+    results = [result_json(each) for each in stored.report.results]
+    return {"checks": results, "checks_signed": stored.signed}
+
+
+def _report_summaries(entry: DatasetEntry) -> dict[int, str]:
+    """Return the summaries of the reports of checks by the sequence numbers of their blocks."""
+    folder = entry.dataset.folder
+    if not list_reports(folder):
+        return {}
+    found: dict[int, str] = {}
+    for each in entry.dataset.slices():
+        try:
+            if stored := read_report(folder, entry.id, each.physical_hash):
+                found[each.sequence_number] = f", checks: {stored.report.summary}"
+        except OdfError:
+            found[each.sequence_number] = ", checks: damaged report"
+    return found
 
 
 def _rejected_text(rejects: Rejects | None) -> str:
@@ -136,10 +177,10 @@ def _parse_event_names(kinds: tuple[str, ...]) -> set[str] | None:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["ddl", "arrow", "parquet", "json"]),
+    type=click.Choice(["ddl", "arrow", "parquet", "json", "odf"]),
     default="ddl",
     show_default=True,
-    help="Output format.",
+    help="Output format; odf is the ODF schema in YAML.",
 )
 @click.option(
     "--manifest-json-schema",
@@ -158,34 +199,35 @@ def schema_verb(name: str | None, form: str, manifest_json_schema: bool) -> None
         return
     if name is None:
         raise click.MissingParameter(param_type="argument", param_hint="'NAME'")
-    dataset = open_workspace().resolve(name).dataset
-    schema = _read_schema(dataset)
+    from odf_engine.chain.schema_evolution import column_descriptions, odf_declaration, read_declaration
+
+    state = open_workspace().resolve(name).dataset.state()
+    schema = read_declaration(state)
     if schema is None:
         raise NotFound(f"{name} has no schema yet, because it has no data", hint=f"run odf pull {name}")
     if form == "ddl":
         from odf_engine.data.ddl import to_ddl
 
-        sys.stdout.write(",\n".join(to_ddl(schema)) + "\n")
+        sys.stdout.write(",\n".join(to_ddl(schema, column_descriptions(state))) + "\n")
     elif form == "arrow":
         sys.stdout.write(schema.to_string(show_schema_metadata=False, show_field_metadata=False) + "\n")
     elif form == "parquet":
         sys.stdout.write(_format_parquet_schema(schema))
+    elif form == "odf":
+        from odf_engine.metadata.yaml import to_yaml
+
+        sys.stdout.write(to_yaml(odf_declaration(state)))
     else:
+        described = column_descriptions(state)
         print_json(
             {
                 "fields": [
                     {"name": field.name, "type": str(field.type), "nullable": field.nullable}
+                    | ({"description": described[field.name]} if field.name in described else {})
                     for field in schema
                 ]
             }
         )
-
-
-def _read_schema(dataset: Dataset) -> pa.Schema | None:
-    from odf_engine.data.arrow_schema import decode_schema
-
-    raw = dataset.state().schema
-    return None if raw is None else decode_schema(raw)
 
 
 def _format_parquet_schema(schema: pa.Schema) -> str:
@@ -441,6 +483,68 @@ def decode(file: str) -> None:
 
 block_verb.add_command(encode)
 block_verb.add_command(decode)
+
+
+@click.group("objects", epilog="Example:  odf objects list my.photos")
+@common_options
+def objects_verb() -> None:
+    """List and copy the linked objects of a dataset.
+
+    Linked objects are files that columns with links refer to by their hashes.
+    """
+
+
+@verb("list", example="odf objects list my.photos --json", json=True)
+@click.argument("name")
+def list_objects(name: str) -> None:
+    """List the linked objects of a dataset, with their size and their number of links."""
+    from odf_engine.chain.linked_objects import linked_objects
+    from odf_engine.progress import Reporter
+
+    dataset = open_workspace().resolve(name).dataset
+    rows: list[tuple[Multihash, int, int | None]] = []
+    for link, links in linked_objects(dataset, Reporter()).items():
+        path = dataset.slice_path(link)
+        rows.append((link, links, path.stat().st_size if path.is_file() else None))
+    if options_of().json:
+        print_json([{"hash": link, "links": links, "size": size} for link, links, size in rows])
+        return
+    if not rows:
+        print_note(f"{name} has no linked objects")
+        return
+    print_table(
+        ["hash", "links", "size"],
+        [
+            [str(link), format_count(links), "missing" if size is None else format_bytes(size)]
+            for link, links, size in rows
+        ],
+        right=["links", "size"],
+    )
+
+
+@verb("get", example="odf objects get my.photos f1620… photo.jpg")
+@click.argument("name")
+@click.argument("hash_", metavar="HASH")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+def get_object(name: str, hash_: str, file: Path, force: bool) -> None:
+    """Copy a linked object to a file. Its bytes are verified.
+
+    HASH is the value in the column with the link.
+    """
+    from odf_engine.chain.linked_objects import export_object
+    from odf_engine.progress import Reporter
+
+    dataset = open_workspace().resolve(name).dataset
+    if file.exists() and not force:
+        raise AlreadyExists(f"{file} already exists", hint="use --force to overwrite it")
+    check_parent_folder(file)
+    export_object(dataset, Multihash.parse(hash_), file, Reporter())
+    print_note(f"{file}: {format_bytes(file.stat().st_size)}")
+
+
+objects_verb.add_command(list_objects)
+objects_verb.add_command(get_object)
 
 
 @verb("digest", example="odf digest data.parquet --json", json=True)

@@ -35,6 +35,7 @@ from odf_engine.workspace.column_lineage import (
 from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
 from odf_engine.workspace.definition import read_definition
+from odf_engine.workspace.environment import REDACTED
 from odf_engine.workspace.trust import Trust, find_newest_proven_block
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.output import (
@@ -52,7 +53,7 @@ from odf_tui.cli.output import (
 from odf_tui.gateway.dataset_reader import RemoteReader, add_remotes, make_dataset_rows
 from odf_tui.state.job_book import JobBook, dataset_healths
 from odf_tui.state.model import DatasetRow, Health
-from odf_tui.text.format import format_bytes, format_count, format_setting, format_time, printable
+from odf_tui.text.format import count_of, format_bytes, format_count, format_setting, format_time, printable
 from odf_tui.text.job_text import known_result
 
 
@@ -270,13 +271,24 @@ def _verification_json(job: Job | None) -> dict[str, Any] | None:
 
 @verb("init", example="odf init")
 @click.argument("folder", type=click.Path(path_type=Path), default=".")
-def init_verb(folder: Path) -> None:
-    """Create an empty workspace.
+@click.option(
+    "--store",
+    metavar="URL",
+    help="Object store for the datasets: s3://BUCKET/PREFIX, gs://, az:// or file:FOLDER.",
+)
+def init_verb(folder: Path, store: str | None) -> None:
+    """Create a workspace.
 
     FOLDER is the current folder by default. It is created if it does not exist.
+
+    With --store, the datasets are in an object store that several machines can use. The store is created if
+    it does not exist. See `odf help stores`.
     """
-    workspace = Workspace.init(folder)
+    workspace = Workspace.init(folder, store)
     print_note(f"created a workspace in {workspace.folder}")
+    if workspace.config.store.url:
+        datasets = count_of(len(workspace.datasets()), "dataset")
+        print_note(f"{datasets} in the store {workspace.config.store.url}")
     print_note("next: odf new NAME --root > dataset.yaml, edit the file, odf add dataset.yaml, odf pull NAME")
 
 
@@ -570,6 +582,8 @@ def _list_sources(dataset: Dataset, state: ChainState) -> Iterator[dict[str, Any
     """Yield the active sources with their known state, then the disabled ones."""
     if state.polling_source is not None:
         plain = to_builtins(state.polling_source)
+        if "${{" not in (plain["fetch"].get("password") or "${{"):
+            plain["fetch"]["password"] = REDACTED
         source = state.source_state
         known = None if source is None else {"kind": source.kind, "value": source.value}
         pulled = state.last_data_time if state.was_polled else None

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
@@ -484,13 +485,17 @@ def logs_verb(job: str, following: bool) -> None:
 
 
 @verb("worker", example="odf worker status", json=True)
-@click.argument("what", type=click.Choice(["start", "status", "stop"]))
+@click.argument("what", type=click.Choice(["start", "status", "stop", "install", "uninstall"]))
 def worker_verb(what: str) -> None:
-    """Start, show or stop the background worker.
+    """Start, show or stop the background worker, or install it as a service.
 
-    Commands that need the worker start it automatically.
+    Commands that need the worker start it automatically. As a service, it also runs without them, so that
+    flows run: `odf worker install` writes a unit of systemd (on macOS, of launchd) for your user.
     """
     workspace = open_workspace()
+    if what in ("install", "uninstall"):
+        _change_service(workspace.folder, install=what == "install")
+        return
     try:
         status = asyncio.run(_contact_worker(workspace, what))
     except OdfError:
@@ -510,6 +515,22 @@ def worker_verb(what: str) -> None:
             f"Spark: {status.spark} {status.spark_detail}\n"
             f"open file descriptors: {status.descriptors}\n"
         )
+
+
+def _change_service(folder: Path, *, install: bool) -> None:
+    """Write or remove the service of a workspace's worker, and print the command that applies the change."""
+    from odf_tui.gateway.worker_service import find_service  # deferred: only this needs it
+
+    service = find_service(folder)
+    if install:
+        service.write()
+        print_note(f"wrote {service.path}; to start it now and with every session, run:")
+    elif not service.remove():
+        raise NotFound(f"{service.path} not found", hint="the worker is not installed as a service")
+    else:
+        print_note(f"removed {service.path}; to stop it, run:")
+    for command in service.enable_commands if install else service.disable_commands:
+        sys.stdout.write(f"{command}\n")
 
 
 async def _contact_worker(workspace: Workspace, what: str) -> Any:

@@ -178,7 +178,18 @@ def open_workspace(options: Options | None = None) -> Workspace:
     from odf_engine.workspace.workspace import Workspace  # `odf help` starts without the engine
 
     options = options or options_of()
-    return Workspace.find(Path.cwd(), options.workspace)
+    workspace = Workspace.find(Path.cwd(), options.workspace)
+    if (context := click.get_current_context(silent=True)) is not None:
+        context.call_on_close(lambda: _note_store_problem(workspace))
+    return workspace
+
+
+def _note_store_problem(workspace: Workspace) -> None:
+    """Note that the command has used the local copy of datasets, because their store cannot be read."""
+    if workspace.store_problem is not None:
+        print_note(
+            f"the datasets are shown as they were last read: {escape_controls(str(workspace.store_problem))}"
+        )
 
 
 def use_timezone(workspace: Workspace) -> str:

@@ -28,16 +28,11 @@ from odf_engine.identity.did import DatasetId
 from odf_engine.identity.names import (
     DatasetAlias,
     DatasetAliasRemote,
-    DatasetIdRemote,
-    DatasetUrl,
-    is_valid_name,
-    parse_ref_any,
 )
-from odf_engine.net.urls import normalize_url
 from odf_engine.storage.scratch import spool_stream
 from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.remotes import Remotes, ResolvedUrl
+from odf_engine.workspace.remotes import Remotes, ResolvedUrl, resolve_address, resolve_location
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.follow import SECONDS_BETWEEN_LINES, error_entry, exit_code, follow, print_failure
 from odf_tui.cli.output import (
@@ -51,9 +46,6 @@ from odf_tui.cli.output import (
 )
 from odf_tui.text.format import format_bytes
 from odf_tui.text.job_text import pull_line
-
-PATHS = ("/", "./", "../", "~/", "file:")
-"""Prefixes of arguments that are folders, not names."""
 
 
 class PullTarget(NamedTuple):
@@ -94,18 +86,6 @@ def resolve_targets(workspace: Workspace, arguments: PullArguments) -> list[Pull
         AlreadyExists: another dataset in the workspace has the name.
     """
     return _TargetResolver(workspace).resolve(arguments)
-
-
-def resolve_location(remotes: Remotes, text: str) -> ResolvedUrl | None:
-    """Return the location that a text refers to: an address, a folder or ``repo/name``; else None."""
-    if "://" in text or text.startswith(PATHS) or text in (".", ".."):
-        return remotes.locate(DatasetUrl(normalize_url(text)))
-    if "%" in text:
-        return None
-    ref = parse_ref_any(text, remotes.is_repository)
-    if isinstance(ref, DatasetAliasRemote | DatasetIdRemote):
-        return remotes.locate(ref)
-    return None
 
 
 class _TargetResolver:
@@ -181,7 +161,8 @@ class _TargetResolver:
             hint = f"to create it, use odf pull --from {arguments.source} --as NAME"
             raise NotFound(error.message, hint=hint) from None
         for entry in entries:
-            self.urls[entry.id] = resolve_address(self.remotes, arguments.source, entry, len(entries) > 1)
+            url = resolve_address(self.remotes, arguments.source, entry.alias, len(entries) > 1)
+            self.urls[entry.id] = url
         return {entry.id for entry in entries}
 
     def _find_matching(self, name: str) -> Iterable[DatasetId]:
@@ -227,29 +208,6 @@ class _TargetResolver:
                 where=place.url,
                 hint=f"use --as NAME; for the existing dataset, use odf pull {alias} --from {place.url}",
             )
-
-
-def resolve_address(remotes: Remotes, text: str, entry: DatasetEntry, several: bool = False) -> str:
-    """Return the address of a dataset at a remote: the name of a repository, ``repo/name``, or an address.
-
-    Raises:
-        UsageError: it is no address, or it is that of one dataset and ``several`` are pushed or pulled.
-    """
-    if is_valid_name(text):
-        return f"{remotes.repository(text).url}{entry.alias}/"
-    try:
-        place = resolve_location(remotes, text)
-    except InvalidIdentity:
-        place = None
-    if place is None:
-        hint = "use a repository, REPO/NAME or a URL; odf repo list shows the repositories"
-        raise UsageError(f"{text}: not a remote", hint=hint)
-    if (repo := next((repo for repo in remotes.repositories() if repo.url == place.url), None)) is not None:
-        return f"{repo.url}{entry.alias}/"
-    if several:
-        hint = "use a repository, which can store several datasets"
-        raise UsageError(f"{place.url} is the location of a single dataset", hint=hint)
-    return place.url
 
 
 def datasets_of_repository(remotes: Remotes, repository: str, names: Iterable[str]) -> list[ResolvedUrl]:
@@ -473,6 +431,13 @@ _SPECIAL: Final = ("/dev/", "/proc/")
     metavar="KEY",
     help="Identify the push by this key. Default: by the contents of each file.",
 )
+@click.option(
+    "--attach",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Store this file, or the files of this folder, as linked objects. Can be repeated.",
+)
 @click.option("--force", is_flag=True, help="Ingest files again that are already ingested.")
 def ingest_verb(
     name: str,
@@ -483,6 +448,7 @@ def ingest_verb(
     ignore_unknown: bool,
     strict: bool,
     idempotency_key: str | None,
+    attach: tuple[Path, ...],
     force: bool,
 ) -> None:
     """Ingest rows from files or stdin into a push source.
@@ -495,6 +461,8 @@ def ingest_verb(
 
     A file with the same contents as an earlier one is not ingested again, unless --force is used. With
     --idempotency-key, the key is compared instead. The exit code is 0 in both cases.
+
+    Columns with links to objects have the hashes of files, or the names of attached files.
     """
     workspace = open_workspace()
     entry = workspace.resolve(name)
@@ -503,6 +471,9 @@ def ingest_verb(
         raise UsageError(
             f"--idempotency-key identifies one file, not {len(files)}", hint="ingest the files separately"
         )
+    for path in attach:
+        if not path.exists():
+            raise NotFound("file not found", where=str(path))
     if not files and sys.stdin.isatty():
         raise UsageError("no files specified", hint="specify files, or pipe rows to stdin")
     with ExitStack() as spools:
@@ -517,6 +488,7 @@ def ingest_verb(
             strict=strict,
             force=force,
             idempotency_key=idempotency_key,
+            attach=[str(path.resolve()) for path in attach],
         )
         jobs = follow(workspace, [(request, str(entry.alias))])
     if options_of().json:

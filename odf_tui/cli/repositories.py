@@ -17,9 +17,9 @@ from odf_engine.coordinator.results import FoundDataset, PushResult, SearchResul
 from odf_engine.errors import InvalidIdentity, NotFound, UsageError
 from odf_engine.identity.names import DatasetAliasRemote
 from odf_engine.net.credentials import Credentials, Login
-from odf_engine.net.urls import folder_of, is_s3, normalize_url, origin_of, supports_login
+from odf_engine.net.urls import folder_of, is_s3, normalize_login_url, origin_of, supports_login
 from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
-from odf_engine.workspace.remotes import KINDS, Kind, Remotes
+from odf_engine.workspace.remotes import KINDS, Kind, Remotes, resolve_address
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.follow import error_entry, exit_code, follow, print_failure
 from odf_tui.cli.output import (
@@ -31,7 +31,6 @@ from odf_tui.cli.output import (
     print_table,
     verb,
 )
-from odf_tui.cli.pull import resolve_address
 from odf_tui.text.format import fit_width, format_bytes, format_count, printable
 from odf_tui.text.job_text import push_line
 from odf_tui.text.remotes import Remote, direction, relation_text_for_people
@@ -145,6 +144,8 @@ def add(new: str, url: str) -> None:
       odf+https://host/path        a dataset server, such as odf serve
       s3://bucket/path             an S3 bucket
       s3+https://host/bucket/path  an S3-compatible bucket
+      gs://bucket/path             a bucket of Google Cloud Storage
+      az://container/path          a container of Azure Blob Storage
       ipfs://… and ipns://…        IPFS through a gateway, read-only
 
     URLs must not contain credentials. Store credentials with `odf repo login`.
@@ -192,18 +193,23 @@ def remove(repository: str) -> None:
 
 @verb("login", example="odf repo login lab --user jane")
 @click.argument("repository")
-@click.option("--user", metavar="USER", help="User name; for S3 the access key. Default: a token is used.")
+@click.option(
+    "--user",
+    metavar="USER",
+    help="User name; for S3 the access key, for Azure the account. Default: a token.",
+)
 @click.option("--stdin", is_flag=True, help="Read the secret from stdin instead of the terminal.")
 def login(repository: str, user: str | None, stdin: bool) -> None:
-    """Store the credentials of a repository or a URL.
+    """Store the credentials of a repository, a URL, or an MQTT broker: mqtt://HOST:PORT.
 
     Credentials are a token, or a user name and a password. They are stored with the private keys of the
     workspace, and sent to this host and port only.
 
     The secret is prompted for without echo. With --stdin, it is the first line of stdin. For S3, the
-    second line may be a session token.
+    second line may be a session token. For Azure, it is the key of the account or a shared access signature.
+    For Google, it is an access token, or the JSON key of a service account in one line.
     """
-    from odf_tui.gateway.administration import is_sent_unencrypted  # deferred: few verbs need it
+    from odf_tui.gateway.administration import unencrypted_warning  # deferred: few verbs need it
 
     workspace = open_workspace()
     url = _resolve_url(workspace, repository)
@@ -212,14 +218,14 @@ def login(repository: str, user: str | None, stdin: bool) -> None:
     new_login = _read_login(url, user, stdin)
     origin = Credentials(workspace.odf).set(url, new_login)
     print_note(f"stored credentials for {origin}")
-    if is_sent_unencrypted(url):
-        print_note("! they are sent unencrypted over http: use https if possible")
+    if warning := unencrypted_warning(url):
+        print_note(f"! {warning}")
 
 
 @verb("logout", example="odf repo logout lab")
 @click.argument("repository")
 def logout(repository: str) -> None:
-    """Remove the stored credentials of a repository or a URL."""
+    """Remove the stored credentials of a repository, a URL, or an MQTT broker."""
     workspace = open_workspace()
     url = _resolve_url(workspace, repository)
     was_stored = Credentials(workspace.odf).forget(url)
@@ -234,7 +240,7 @@ def _resolve_url(workspace: Workspace, text: str) -> str:
     remotes = Remotes(workspace.odf)
     if "://" not in text:
         return remotes.repository(text).url
-    return normalize_url(text)
+    return normalize_login_url(text)
 
 
 def _read_login(url: str, user: str | None, stdin: bool) -> Login:
@@ -315,7 +321,7 @@ def add_alias(name: str, place: str, kind: Kind | None) -> None:
         raise UsageError("missing kind of remote", hint="use --pull or --push")
     workspace = open_workspace()
     entry, remotes = workspace.resolve(name), Remotes(workspace.odf)
-    url = resolve_address(remotes, place, entry)
+    url = resolve_address(remotes, place, entry.alias)
     remotes.attach(entry.id, url, kind)
     notify_datasets_changed(workspace.folder)
     print_note(f"{entry.alias} is {'pulled from' if kind == 'pull' else 'pushed to'} {url}")
@@ -341,7 +347,7 @@ def remove_alias(name: str, place: str | None, kind: Kind | None) -> None:
     if place is None:
         urls = list(dict.fromkeys(url for each in kinds for url in getattr(known, each)))
     else:
-        urls = [resolve_address(remotes, place, entry)]
+        urls = [resolve_address(remotes, place, entry.alias)]
     removed = [
         (url, removed_kinds) for url in urls if (removed_kinds := remotes.detach(entry.id, url, kinds))
     ]
@@ -415,7 +421,7 @@ def _push_url(workspace: Workspace, entry: DatasetEntry, place: str | None, seve
     """
     remotes = Remotes(workspace.odf)
     if place is not None:
-        return resolve_address(remotes, place, entry, several)
+        return resolve_address(remotes, place, entry.alias, several)
     known = remotes.get(entry.id).push
     if len(known) == 1:
         return known[0]
@@ -425,7 +431,7 @@ def _push_url(workspace: Workspace, entry: DatasetEntry, place: str | None, seve
         )
     repos = remotes.repositories()
     if len(repos) == 1:
-        return resolve_address(remotes, repos[0].name, entry)
+        return resolve_address(remotes, repos[0].name, entry.alias)
     names = ", ".join(repo.name for repo in repos)
     hint = f"use --to REPO, one of {names}" if names else "use --to URL, or odf repo add NAME URL"
     raise UsageError(f"{entry.alias} has no push remote", hint=hint)

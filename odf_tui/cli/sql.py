@@ -1,4 +1,4 @@
-"""sql, export: run Spark SQL queries, interactively too; write datasets to files."""
+"""sql, export: run SQL queries, interactively too; write datasets to files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
 import click
 import msgspec
@@ -164,6 +164,11 @@ MAX_ROWS: Final = 1_000_000
     help="Write a proof of the result, which odf verify --proof checks.",
 )
 @click.option("--sign", metavar="NAME", help="Sign the proof with the private key of a dataset.")
+@click.option(
+    "--engine",
+    type=click.Choice(["spark", "datafusion"]),
+    help="Engine and SQL dialect. Default: the setting sql.engine, which is spark. See odf help engines.",
+)
 def sql_verb(
     query: str | None,
     as_csv: bool,
@@ -174,14 +179,18 @@ def sql_verb(
     pins: tuple[str, ...],
     proof: Path | None,
     sign: str | None,
+    engine: Literal["spark", "datafusion"] | None,
 ) -> None:
-    """Run a Spark SQL query over datasets.
+    """Run a SQL query over datasets.
 
     QUERY is the text of the query, @FILE for a file that contains it, or - for stdin. Without QUERY, an
     interactive shell opens, with history and completion. Its command \\? shows help.
 
     Tables are datasets, referred to by name. Names with special characters are quoted in backticks. A
     table has all rows of the dataset, with the system columns offset, op, system_time and event_time.
+
+    The dialect is that of the engine: Spark SQL, or with --engine datafusion that of DataFusion, which
+    does not start Spark.
 
     \b
     Functions in FROM:
@@ -196,10 +205,16 @@ def sql_verb(
     if query is None:
         if as_csv or output is not None or proof is not None or options_of().json:
             raise UsageError("missing QUERY", hint="--json, --csv, -o and --proof apply to one query")
+        workspace = open_workspace()
         settings = Query(
-            sql="", limit=limit or MAX_ROWS, as_at=as_at, as_of=as_of, pins=dict(map(_parse_pin, pins))
+            sql="",
+            limit=limit or MAX_ROWS,
+            as_at=as_at,
+            as_of=as_of,
+            pins=dict(map(_parse_pin, pins)),
+            engine=engine or workspace.config.sql.engine,
         )
-        SqlShell(open_workspace(), settings).run()
+        SqlShell(workspace, settings).run()
         return
     form = _output_form(as_csv, output)
     if sign is not None and proof is None:
@@ -216,6 +231,8 @@ def sql_verb(
         pins=dict(map(_parse_pin, pins)),
         proof=proof is not None,
         sign=sign,
+        # Only Spark creates proofs.
+        engine=engine or ("spark" if proof is not None else workspace.config.sql.engine),
     )
     result, shown = _run_query(workspace, request, form, output)
     if proof is not None:

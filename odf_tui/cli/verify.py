@@ -1,4 +1,4 @@
-"""verify, fsck, doctor: check datasets, proofs, the workspace and the environment."""
+"""verify, compact, gc, fsck, doctor: check and clean datasets, the workspace and the environment."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ import click
 import msgspec
 
 from odf_engine import processes
+from odf_engine.chain.compaction import require_compactable
+from odf_engine.chain.normal_form import DATAFUSION, INSTALL_DATAFUSION, engine_version
+from odf_engine.config import Config
 from odf_engine.coordinator.client import Client
 from odf_engine.coordinator.endpoint import WorkerEndpoint
 from odf_engine.coordinator.protocol import (
     CheckProof,
+    Compact,
     JobState,
     Request,
     Verify,
@@ -30,7 +34,6 @@ from odf_engine.coordinator.results import CheckProofResult
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.settings import Config
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.discovery import WORKSPACE_VARIABLE
 from odf_engine.workspace.fsck import FsckReport
@@ -38,8 +41,9 @@ from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.follow import exit_code, follow, print_failure
 from odf_tui.cli.output import open_workspace, options_of, print_json, print_note, print_result, verb
 from odf_tui.cli.pull import select_datasets
-from odf_tui.gateway.administration import check_files, read_proof
+from odf_tui.gateway.administration import check_files, collect_files, read_proof
 from odf_tui.text.format import format_bytes, format_time, format_time_seconds, printable
+from odf_tui.text.job_text import compact_line
 from odf_tui.text.verification_text import origin_lines, proof_verdict, report_lines, workspace_check_lines
 
 
@@ -117,6 +121,83 @@ def _print_workspace_report(report: FsckReport) -> None:
         print_note("odf fsck --repair removes orphaned files and rebuilds damaged caches")
     elif report.left:
         print_note(f"{len(report.findings) - len(report.left)} repaired, {len(report.left)} not repaired")
+
+
+@verb("compact", example="odf compact com.example.cases --dry-run", json=True)
+@click.argument("name")
+@click.option("--dry-run", is_flag=True, help="Show what would be merged, and change nothing.")
+@click.option(
+    "--max-rows",
+    type=click.IntRange(min=2),
+    help="Maximum rows of a merged slice. Default: compaction.maxRows.",
+)
+@click.option(
+    "--max-bytes",
+    type=click.IntRange(min=1024),
+    help="Maximum total size of slices merged into one. Default: compaction.maxBytes.",
+)
+def compact_verb(name: str, dry_run: bool, max_rows: int | None, max_bytes: int | None) -> None:
+    """Merge adjacent small slices of a root dataset.
+
+    Rows, offsets, times and order do not change. Blocks are immutable, so this writes a new chain with the
+    same identity. The old head remains under a reference such as compacted-20260103T040500Z-1a2b3c4d until
+    `odf gc` removes it. Datasets derived from the old chain remain valid. See `odf help compaction`.
+
+    Exits with 4 if the dataset changes during the compaction.
+    """
+    workspace = open_workspace()
+    entry = workspace.resolve(name)
+    require_compactable(entry.dataset, str(entry.alias))
+    request = Compact(str(entry.id), dry_run=dry_run, max_rows=max_rows, max_bytes=max_bytes)
+    (job,) = follow(workspace, [(request, str(entry.alias))])
+    result = job.result_of(Compact)
+    if job.state is not JobState.done or result is None:
+        print_failure(job)
+        sys.exit(exit_code([job]))
+    if options_of().json:
+        print_json(result)
+    else:
+        print_result(compact_line(result))
+
+
+@verb("gc", example="odf gc --dry-run", json=True)
+@click.argument("names", nargs=-1)
+@click.option("--dry-run", is_flag=True, help="List what would be removed, and change nothing.")
+@click.option("--now", is_flag=True, help="Also remove files and old heads of the last hour.")
+@click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
+def gc_verb(names: tuple[str, ...], dry_run: bool, now: bool, yes: bool) -> None:
+    """Remove expired old heads, and files that no reference uses.
+
+    Without NAMES, cleans all datasets. Lists the files and prompts for confirmation first.
+
+    Old heads of compactions expire after 7 days. The settings compaction.keepDays, compaction.keepLast,
+    compaction.keepDaysOf and compaction.keepLastOf change this. See `odf help compaction`.
+    """
+    workspace = open_workspace()
+    entries = workspace.match(names) if names else workspace.datasets()
+    found = collect_files(workspace, entries, _PhasePrinter(), dry_run=True, now=now)
+    if not dry_run and found.findings:
+        if not yes:
+            if not sys.stdin.isatty():
+                raise UsageError("removing files requires confirmation", hint="use --yes, or --dry-run")
+            _print_garbage(found, "to remove")
+            click.confirm("Remove them?", abort=True, err=True)
+        found = collect_files(workspace, entries, _PhasePrinter(), dry_run=False, now=now)
+    if options_of().json:
+        print_json(_report_json(found))
+    else:
+        _print_garbage(found, "to remove" if dry_run else "removed")
+    sys.exit(0 if dry_run or not found.left else 3)
+
+
+def _print_garbage(report: FsckReport, state: str) -> None:
+    """Print the removed or removable files, and their total size."""
+    for line in workspace_check_lines(report) if report.findings else ():
+        print_result(line)
+    removed = [each for each in report.findings if not report.repair or each.repaired]
+    files = sum(each.count for each in removed)
+    size = sum(each.size for each in removed)
+    print_note(f"{files:,} file{'' if files == 1 else 's'} {state}, {format_bytes(size)}")
 
 
 @verb("verify", example="odf verify --all", json=True)
@@ -254,12 +335,12 @@ class Check(msgspec.Struct, frozen=True):
 def doctor_verb(start: bool) -> None:
     """Check that jobs can run here.
 
-    Checks the installed packages, Java, memory, and in a workspace its settings, disk, permissions,
-    clock, worker and Spark. Each problem is printed with its remedy. Nothing is changed.
+    Checks the installed packages, Java, DataFusion, memory, and in a workspace its settings, disk,
+    permissions, clock, worker and Spark. Each problem is printed with its remedy. Nothing is changed.
 
     Exits with 1 if a check failed. To check the files of the workspace, use `odf fsck`.
     """
-    checks = [_check_packages(), _check_java()]
+    checks = [_check_packages(), _check_java(), _check_datafusion()]
     try:
         workspace = open_workspace()
         config = workspace.config
@@ -319,6 +400,13 @@ def _check_java() -> Check:
     except OdfError as error:
         return _failed_check("Java", error)
     return Check("Java", "ok", f"{java.full_version} in {java.home} ({java.origin})")
+
+
+def _check_datafusion() -> Check:
+    version = engine_version(DATAFUSION)
+    if version is None:
+        return Check("DataFusion", "ok", "not installed, optional", INSTALL_DATAFUSION)
+    return Check("DataFusion", "ok", version.partition("+")[0])
 
 
 def _check_memory(config: Config, status: WorkerStatus | None = None) -> Check:

@@ -6,7 +6,18 @@ import shlex
 from collections.abc import Callable
 from functools import partial
 
-from odf_engine.coordinator.protocol import Compare, Job, Pull, Push, Query, Request, Trace, Verify
+from odf_engine.coordinator.protocol import (
+    Check,
+    Compact,
+    Compare,
+    Job,
+    Pull,
+    Push,
+    Query,
+    Request,
+    Trace,
+    Verify,
+)
 from odf_engine.errors import OdfError
 from odf_tui.panes.data.view import QUERY, DataPane
 from odf_tui.services.controller import Controller
@@ -95,10 +106,15 @@ def job_command(job: Job, request: Request, name_of: Callable[[str], str]) -> li
         case Verify():
             options = {"--integrity": request.integrity, "--rows": request.rows}
             return ["verify", name_of(request.dataset), *(name for name, given in options.items() if given)]
+        case Check():
+            return ["check", "run", name_of(request.dataset)]
+        case Compact():
+            return ["compact", name_of(request.dataset), *(["--dry-run"] if request.dry_run else [])]
         case Compare():
             return ["repo", "status", name_of(request.dataset)]
         case Query():
-            return ["sql", request.sql]
+            engine = [] if request.engine == "spark" else ["--engine", request.engine]
+            return ["sql", request.sql, *engine]
         case Trace():
             first, last = request.runs[0][0], request.runs[-1][1]
             column = [] if request.column is None else ["--column", request.column]

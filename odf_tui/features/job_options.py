@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from odf_engine.coordinator.protocol import INGEST_FORMATS, Ingest, Pull, Request, Verify
+from odf_engine.coordinator.protocol import INGEST_FORMATS, Compact, Ingest, Pull, Request, Verify
 from odf_engine.errors import OdfError
 from odf_engine.metadata.timestamp import Timestamp, parse_user_time
 from odf_tui.features.dataset_actions import reset_lines
@@ -18,7 +18,7 @@ from odf_tui.services.controller import Controller
 from odf_tui.state.model import DatasetRow, sort_by_dependency
 from odf_tui.text.format import Span, error_with_hint, format_time, printable
 from odf_tui.text.remotes import pull_remotes
-from odf_tui.widgets.dialogs import TypedConfirmation
+from odf_tui.widgets.dialogs import ConfirmDialog, TypedConfirmation
 from odf_tui.widgets.form import Field, FormDialog, FormValues, check_time, existing_file
 
 _AUTOMATIC: Final = "auto"
@@ -110,6 +110,21 @@ class JobOptionsController(Controller):
         )
         names = ", ".join(each.name for each in files)
         self.jobs.submit([(request, row.name)], f", from {printable(names)}")
+
+    # --- Compaction ---
+
+    def compact(self) -> None:
+        """Merge small slices of the selected dataset, after confirmation."""
+        row = self.state.row
+        if row is not None:
+            self.host.start(self._compact(row))
+
+    async def _compact(self, row: DatasetRow) -> None:
+        remark = "Rows and offsets do not change. The old head is retained under refs/compacted-…"
+        remotes = "Remotes have the old chain until a push with force." if row.remotes else ""
+        dialog = ConfirmDialog(f"Merge small slices of {row.name}?", remark, *filter(None, (remotes,)))
+        if await self.host.ask(dialog):
+            self.jobs.submit([(Compact(dataset=row.id), row.name)])
 
     # --- Verification ---
 

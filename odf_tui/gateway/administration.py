@@ -18,7 +18,8 @@ from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.credentials import Credentials, Login
 from odf_engine.net.urls import origin_of
 from odf_engine.progress import Reporter
-from odf_engine.workspace.fsck import FsckReport, check_workspace
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.fsck import FsckReport, check_workspace, collect_garbage
 from odf_engine.workspace.remotes import KINDS, Kind, Remotes
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.gateway.dataset_reader import WorkspaceEntries
@@ -64,6 +65,7 @@ class Administration(WorkspaceEntries):
         config = settings.load_workspace(self.workspace.odf)
         mappings: dict[str, Mapping[str, object]] = {
             "allowedEnv": config.allowed_env,
+            "allowedLateness": config.allowed_lateness,
             "onConflict": config.on_conflict,
             "watermark.maxAhead": config.watermark.max_ahead,
             "watermark.delay": config.watermark.delay,
@@ -228,6 +230,34 @@ def _check_key_setting(action: str, keys: Mapping[str, str | Sequence[str]]) -> 
         )
 
 
+def collect_files(
+    workspace: Workspace,
+    entries: Sequence[DatasetEntry],
+    reporter: Reporter,
+    *,
+    dry_run: bool,
+    now: bool = False,
+) -> FsckReport:
+    """Remove expired old heads and unneeded files of datasets. Datasets of active jobs are left out.
+
+    Args:
+        workspace: the workspace.
+        entries: the datasets.
+        reporter: for progress.
+        dry_run, now: see :func:`odf_engine.workspace.fsck.collect_garbage`.
+
+    Raises:
+        Conflict: the jobs of the running worker cannot be read.
+    """
+    endpoint = WorkerEndpoint(workspace.folder)
+    jobs = _open_jobs(endpoint) if endpoint.worker_alive() else []
+    busy = {job.dataset for job in jobs}
+    report = collect_garbage(workspace, entries, reporter, dry_run=dry_run, now=now, busy=busy)
+    if not dry_run and report.findings:
+        notify_datasets_changed(workspace.folder)
+    return report
+
+
 def check_files(
     workspace: Workspace, reporter: Reporter, *, repair: bool = False, now: bool = False
 ) -> FsckReport:
@@ -284,8 +314,13 @@ def read_proof(file: Path) -> str:
     return data.decode("utf-8", "replace")
 
 
-def is_sent_unencrypted(url: str) -> bool:
-    """Return whether credentials for a URL are sent over HTTP to another machine."""
+def unencrypted_warning(url: str) -> str:
+    """Return a warning if credentials for a URL are sent unencrypted to another machine; else nothing."""
     host = origin_of(url).partition("://")[2]
-    is_loopback = host.startswith(("localhost", "127.", "[::1]"))
-    return url.startswith(("http:", "odf+http:", "s3+http:")) and not is_loopback
+    if host.startswith(("localhost", "127.", "[::1]")):
+        return ""
+    if url.startswith(("http:", "odf+http:", "s3+http:")):
+        return "they are sent unencrypted over http: use https if possible"
+    if url.startswith("mqtt:") and not host.endswith(":8883"):  # the port of MQTT over TLS
+        return "they are sent unencrypted: use port 8883 of the broker if possible"
+    return ""

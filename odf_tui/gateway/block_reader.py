@@ -9,13 +9,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from odf_engine.chain.block_summary import BlockSummary, StoredBlock
+from odf_engine.chain.compacted_history import find_current_number
 from odf_engine.chain.dataset import Dataset
+from odf_engine.checks.reports import read_report
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.errors import InvalidIdentity, NotFound, OdfError, UsageError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.ownership_proof import PROOFS_FOLDER
 from odf_engine.metadata import model
+from odf_engine.metadata.data_types import DESCRIPTION
 from odf_engine.metadata.model import ExecuteTransform, ExecuteTransformInput, SetTransform
 from odf_engine.workspace.dataset_folders import read_rejects
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -338,6 +341,7 @@ class BlockReader(RevisionReader):
             head += "# from a newer specification: " + ", ".join(stored.unknown) + "\n"
         if rejects := read_rejects(entry.dataset.folder).get(str(stored.hash)):
             head += f"# {count_of(rejects.rows, 'invalid row')} rejected: {rejects.file}\n"
+        head += _check_lines(entry, stored.block.event)
         try:
             transaction, links = (
                 read_transaction(self.workspace, entry, stored),
@@ -451,13 +455,32 @@ def _transaction_input(
     )
 
 
+def _check_lines(entry: DatasetEntry, event: object) -> str:
+    """Return the results of checks of an event as comments; empty if it has none."""
+    written = getattr(event, "new_data", None)
+    if written is None:
+        return ""
+    try:
+        stored = read_report(entry.dataset.folder, entry.id, written.physical_hash)
+    except OdfError as error:
+        return f"# checks: {error.message}\n"
+    if stored is None:
+        return ""
+    signed = ", signed" if stored.signed else ""
+    lines = [f"# checks: {stored.report.summary}{signed}\n"]
+    for result in stored.report.results:
+        lines.append(f"#   {result.outcome:<7}  {result.text} ({format_count(result.examined)} examined)\n")
+        for row in result.sample:
+            lines.append("#            " + ", ".join(f"{key}={value}" for key, value in row.items()) + "\n")
+    return "".join(lines)
+
+
 def find_block_number(entry: DatasetEntry | None, block: Multihash | None) -> int | None:
-    """Return the number of a block; None if the chain does not have it."""
+    """Return the number of a block, or of the one that a compaction replaced it with; None without one."""
     if entry is None or block is None:
         return None
     try:
-        is_held = entry.dataset.contains_block(block)
-        return entry.dataset.block(block).block.sequence_number if is_held else None
+        return find_current_number(entry.dataset, block)
     except OdfError:
         return None
 
@@ -548,25 +571,21 @@ def compare_events(
 
 def _read_columns(event: model.SetDataSchema) -> list[_Column] | None:
     """Return the columns; None if the schema cannot be read."""
-    if event.schema is not None:
-        from odf_engine.chain.schema_evolution import read_schema
-        from odf_engine.data.ddl import type_ddl
+    from odf_engine.chain.schema_evolution import read_declaration
+    from odf_engine.data.ddl import type_ddl
 
-        try:
-            schema = read_schema(event.schema)
-        except OdfError:
-            return None
-        nulls = ("" if field.nullable else " NOT NULL" for field in schema)
-        return [
-            (field.name, type_ddl(field.type) + null, _comment(field))
-            for field, null in zip(schema, nulls, strict=True)
-        ]
-    if event.odf_schema is None:
+    try:
+        schema = read_declaration(event)
+    except OdfError:
         return None
-    from odf_engine.metadata.yaml import to_builtins
-
+    if schema is None:
+        return None
+    comments = [_comment(field) for field in schema]
+    if event.odf_schema is not None:
+        comments = [_extra_text(field) for field in event.odf_schema.fields]
     return [
-        (each.name, _type_text(to_builtins(each.type)), _extra_text(each)) for each in event.odf_schema.fields
+        (field.name, type_ddl(field.type) + ("" if field.nullable else " NOT NULL"), comment)
+        for field, comment in zip(schema, comments, strict=True)
     ]
 
 
@@ -579,15 +598,14 @@ def _decode(value: bytes) -> str:
     return value.decode("utf-8", "replace")
 
 
-def _type_text(plain: Any) -> str:
-    if not isinstance(plain, dict):
-        return str(plain)
-    parts = [f"{key}={_type_text(value)}" for key, value in plain.items() if key != "kind"]
-    return str(plain.get("kind", "")) + (f"({', '.join(parts)})" if parts else "")
-
-
 def _extra_text(field: model.DataField) -> str:
-    return "" if field.extra is None else str(field.extra.entries)
+    """Return the description of a column, then its other attributes."""
+    if field.extra is None:
+        return ""
+    entries = dict(field.extra.entries)
+    description = entries.pop(DESCRIPTION, None)
+    parts = [] if description is None else [str(description)]
+    return ", ".join([*parts, *(f"{key}={value}" for key, value in entries.items())])
 
 
 def _column_lines(old: list[_Column], new: list[_Column]) -> Iterator[str]:

@@ -10,6 +10,7 @@ import msgspec
 
 from odf_engine.chain.state import ChainState
 from odf_engine.metadata import model
+from odf_engine.net.urls import without_login
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.trust import Trust, find_newest_proven_block
 from odf_engine.workspace.workspace import Workspace
@@ -41,7 +42,7 @@ _MERGE_TEXTS: Final = {
     model.Ledger: "Ledger: rows with a new key are added",
     model.Snapshot: "Snapshot: the complete list each time, compared by key",
     model.ChangelogStream: "ChangelogStream: rows are append, retract or correct operations",
-    model.UpsertStream: "UpsertStream: rows insert or update by key",
+    model.UpsertStream: "UpsertStream: rows insert, update or retract by key",
 }
 _STATE_NAMES: Final = {"odf/etag": "ETag", "odf/last-modified": "last modified"}
 
@@ -84,7 +85,9 @@ def _polling_facts(source: model.SetPollingSource, state: ChainState) -> Iterato
         yield "prepare", "\n".join(map(_describe_preparation, source.prepare))
     yield from _read_facts(source)
     if source_state := state.source_state:
-        yield "state", _describe_source_state(source_state, isinstance(source.fetch, model.FilesGlob))
+        yield "state", _describe_source_state(source_state, source.fetch)
+    elif isinstance(source.fetch, model.Mqtt):
+        yield "state", "the broker stores messages with QoS 1 and 2 until they are committed"
     else:
         missing = "none: the source does not report changes"
         yield "state", missing if state.has_data_block else "none: nothing was ingested yet"
@@ -119,6 +122,14 @@ def _fetch_facts(fetch: Any) -> Iterator[Fact]:
                 yield "variables", ", ".join(each.name for each in fetch.env)
         case model.Mqtt():
             yield "fetch", f"MQTT {fetch.host}:{fetch.port} " + ", ".join(each.path for each in fetch.topics)
+        case model.EthereumLogs():
+            chain = "" if fetch.chain_id is None else f" of chain {fetch.chain_id}"
+            node = "" if fetch.node_url is None else f" from {without_login(fetch.node_url)}"
+            yield "fetch", f"Ethereum logs{chain}{node}"
+            if fetch.signature is not None:
+                yield "signature", " ".join(fetch.signature.split())
+            if fetch.filter is not None:
+                yield "filter", " ".join(fetch.filter.split())
         case _:
             yield "fetch", type(fetch).__name__
     if getattr(fetch, "cache", None) is not None:
@@ -154,10 +165,12 @@ def _describe_preparation(step: Any) -> str:
     return f"unpack {format_name}" + (f", path {step.sub_path}" if step.sub_path else "")
 
 
-def _describe_source_state(source_state: model.SourceState, files: bool) -> str:
+def _describe_source_state(source_state: model.SourceState, fetch: model.FetchStep) -> str:
     value, *_ = source_state.value.split("\t")
-    if files:
+    if isinstance(fetch, model.FilesGlob):
         return f"files ingested up to {value}"
+    if isinstance(fetch, model.EthereumLogs):
+        return f"logs ingested up to block {value.partition('@')[0]}"
     shown = format_zoned_time(value) if source_state.kind == "odf/last-modified" else value
     return f"{_STATE_NAMES.get(source_state.kind, source_state.kind)} {shown}"
 
@@ -172,10 +185,10 @@ def describe_read(read: Any) -> str:
         for field, name in _OPTION_NAMES.items()
         if (value := getattr(read, field, None)) is not None
     ]
-    columns = read.schema
+    columns = read.schema if read.odf_schema is None else read.odf_schema.fields
     if columns:
         parts.append(f"{count_of(len(columns), 'column')} declared")
-    elif read.odf_schema is None:
+    else:
         parts.append("types inferred" if getattr(read, "infer_schema", None) else "columns not declared")
     return ", ".join(parts)
 
@@ -314,13 +327,16 @@ def _trust_sections(workspace: Workspace, entry: DatasetEntry) -> Iterator[Secti
 
 
 def _column_facts(state: ChainState) -> list[Fact]:
-    if state.schema is None:
-        return []
-    from odf_engine.data.arrow_schema import decode_schema
+    from odf_engine.chain.schema_evolution import column_descriptions, read_declaration
 
+    described = column_descriptions(state)
     return [
-        (field.name, f"{field.type}{'' if field.nullable else ', not null'}")
-        for field in decode_schema(state.schema)
+        (
+            field.name,
+            f"{field.type}{'' if field.nullable else ', not null'}"
+            + (f" · {described[field.name]}" if field.name in described else ""),
+        )
+        for field in read_declaration(state) or ()
     ]
 
 
@@ -345,6 +361,11 @@ def _size_facts(state: ChainState) -> Iterator[Fact]:
         "data",
         f"{format_bytes(state.data_size)} in {count_of(state.slices, 'slice')}",
     )
+    if state.linked.objects:
+        yield (
+            "linked objects",
+            f"{format_bytes(state.linked.size)} in {count_of(state.linked.objects, 'link')}",
+        )
     if state.transform is not None and state.has_data_block:
         yield "state", _describe_checkpoint(state)
     yield "blocks", format_count(state.blocks)

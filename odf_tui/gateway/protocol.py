@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import msgspec
 
+from odf_engine.config import UiConfig
 from odf_engine.coordinator.protocol import Event, Job, JournalEvent, Request, WorkerStatus
-from odf_engine.settings import UiConfig
 from odf_engine.views.statistics import Statistics
 from odf_tui.state.job_book import LogPage, WrittenBlock
 from odf_tui.state.model import BlockSummary, DatasetDetail, DatasetRow, PendingEvent, TrustRequest
 
 if TYPE_CHECKING:
+    from odf_engine.sql.manifest_translation import TranslatedQuery
     from odf_engine.views.as_at import PinnedVersion
     from odf_engine.workspace.column_lineage import ColumnGraph
     from odf_tui.gateway.row_window import RowWindow
@@ -185,6 +186,11 @@ class Gateway(Protocol):
         ...
 
     @property
+    def sql_engine(self) -> Literal["spark", "datafusion"]:
+        """The engine of queries: the setting ``sql.engine``."""
+        ...
+
+    @property
     def settings_problem(self) -> str:
         """Why the settings cannot be read; empty if they can."""
         ...
@@ -219,6 +225,14 @@ class Gateway(Protocol):
             Conflict: a file of the workspace has the name of one of the demo, and other content.
             OdfError: the files cannot be written.
         """
+        ...
+
+    def can_translate(self, path: Path) -> bool:
+        """Return whether a manifest file has a query for a missing engine that can be translated."""
+        ...
+
+    def translate(self, path: Path) -> tuple[ManifestChange, list[TranslatedQuery]]:
+        """Return a manifest file with queries for Spark, and these queries."""
         ...
 
     def derivative_in_manifest(self, path: Path) -> str:
@@ -474,6 +488,19 @@ class Gateway(Protocol):
 
     def primary_key(self, dataset: str) -> list[str]:
         """Return the columns that identify the rows of a dataset; empty if they are unknown."""
+        ...
+
+    def link_columns(self, dataset: str) -> list[str]:
+        """Return the columns of a dataset with links to objects; empty if its chain cannot be read."""
+        ...
+
+    def export_object(self, dataset: str, link: str, target: Path) -> None:
+        """Copy a linked object to a file, which is replaced.
+
+        Raises:
+            InvalidIdentity: the link is not a hash.
+            OdfError: the object is missing or damaged, or the file cannot be written.
+        """
         ...
 
     def file_rows(self, dataset: str, file: str) -> RowWindow:

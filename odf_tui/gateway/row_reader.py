@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -14,11 +13,16 @@ from uuid import uuid4
 
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.schema_evolution import column_descriptions
+from odf_engine.chain.state import parse_column_names
 from odf_engine.coordinator.client import read_journal
 from odf_engine.coordinator.protocol import Job, Query
 from odf_engine.errors import NotFound, OdfError
+from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata import model
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, DatasetVocabulary
+from odf_engine.metadata.object_links import find_link_columns
+from odf_engine.progress import Reporter
 from odf_tui.gateway.dataset_reader import WorkspaceEntries
 from odf_tui.gateway.protocol import FileTimeRange, Timeline
 from odf_tui.gateway.row_window import RowWindow, SliceMark, UnreadableRange
@@ -38,10 +42,6 @@ if TYPE_CHECKING:
 _SPOOL_ROWS: Final = 1 << 14
 _SPOOLS: Final = 8
 _SPOOL_BYTES: Final = 500_000_000
-_COMMENT: Final = re.compile(
-    r"""^\s*(?:`((?:[^`]|``)+)`|"((?:[^"]|"")+)"|(\w+))\s.*\bCOMMENT\s+(?:'((?:[^']|'')*)'|"((?:[^"]|"")*)")""",
-    re.IGNORECASE | re.DOTALL,
-)
 
 
 class StatisticsReader(WorkspaceEntries):
@@ -63,7 +63,7 @@ class StatisticsReader(WorkspaceEntries):
         found = load_statistics(self.workspace.odf, rows.fingerprint)
         whole = found is not None
         required = _required(state) if state is not None and file is None else ()
-        comments = column_comments(state) if state is not None else {}
+        comments = column_descriptions(state) if state is not None else {}
         return TableDescription(found or statistics_from_footers(rows), whole, types, required, comments)
 
     def primary_key(self, dataset: str) -> list[str]:
@@ -71,6 +71,24 @@ class StatisticsReader(WorkspaceEntries):
         from odf_engine.views.projection import dataset_key
 
         return dataset_key(self.entry(dataset).dataset)
+
+    def link_columns(self, dataset: str) -> list[str]:
+        """Return the columns of a dataset with links to objects; empty if its chain cannot be read."""
+        try:
+            return find_link_columns(self.entry(dataset).dataset.state().odf_schema)
+        except OdfError:
+            return []
+
+    def export_object(self, dataset: str, link: str, target: Path) -> None:
+        """Copy a linked object to a file, which is replaced.
+
+        Raises:
+            InvalidIdentity: the link is not a hash.
+            OdfError: the object is missing or damaged, or the file cannot be written.
+        """
+        from odf_engine.chain.linked_objects import export_object
+
+        export_object(self.entry(dataset).dataset, Multihash.parse(link), target, Reporter())
 
     def file_rows(self, dataset: str, file: str) -> RowWindow:
         """Return the rows of a Parquet file that was derived from a dataset.
@@ -120,28 +138,9 @@ class StatisticsReader(WorkspaceEntries):
 
 
 def _required(state: ChainState) -> tuple[str, ...]:
-    from odf_engine.data.arrow_schema import decode_schema
+    from odf_engine.chain.schema_evolution import read_declaration
 
-    if state.schema is None:
-        return ()
-    return tuple(field.name for field in decode_schema(state.schema) if not field.nullable)
-
-
-def column_comments(state: ChainState) -> dict[str, str]:
-    """Return the comments of columns, from the DDL of the sources and the descriptions in the schema."""
-    found: dict[str, str] = {}
-    for source in (state.polling_source, *state.push_sources.values()):
-        for entry in getattr(getattr(source, "read", None), "schema", None) or ():
-            if match := _COMMENT.match(entry):
-                quoted, double, bare, single, other = match.groups()
-                name = quoted or double or bare
-                found[name] = (single or other or "").replace("''", "'").strip()
-    for field in state.odf_schema.fields if state.odf_schema is not None else ():
-        entries: dict[str, Any] = {} if field.extra is None else field.extra.entries
-        described = next((each for key, each in entries.items() if key.endswith("description")), None)
-        if isinstance(described, str) and described.strip():
-            found[field.name] = described.strip()
-    return {name: text for name, text in found.items() if text}
+    return tuple(field.name for field in read_declaration(state) or () if not field.nullable)
 
 
 class _FileRows:
@@ -239,12 +238,11 @@ class SqlReader(WorkspaceEntries):
 
     def columns(self, dataset: str) -> list[tuple[str, str]]:
         """Return names and DDL types of the columns of a dataset; empty before its first data."""
-        from odf_engine.data.arrow_schema import decode_schema
+        from odf_engine.chain.schema_evolution import read_declaration
         from odf_engine.data.ddl import type_ddl
 
-        schema = self.entry(dataset).dataset.state().schema
-        fields = () if schema is None else decode_schema(schema)
-        return [(field.name, type_ddl(field.type)) for field in fields]
+        schema = read_declaration(self.entry(dataset).dataset.state())
+        return [(field.name, type_ddl(field.type)) for field in schema or ()]
 
     def result(self, path: str) -> RowWindow:
         """Return the rows of a query result, by its path within the workspace."""
@@ -326,7 +324,8 @@ class _Timeline:
         changed = dataset.list_blocks(_MAX_SCHEMAS, kinds=("SetDataSchema",))
         stops = {bisect_right(self.blocks, row.sequence_number) for row in changed}
         self.schemas: Sequence[int] = sorted(stop for stop in stops if 0 < stop < len(self.blocks))
-        self.timed = _has_column(state.schema, state.vocabulary.event_time_column)
+        names = parse_column_names(state.schema, state.odf_schema)
+        self.timed = names is None or state.vocabulary.event_time_column in names
 
     def probe(self, stops: Sequence[int]) -> list[FileTimeRange]:
         """Read the ranges of event time of the files at some stops. Skips unreadable files."""
@@ -370,12 +369,6 @@ class _Timeline:
             found.update(value * scale[0] // scale[1] for value in whole)
         every = max(len(found) // _MOMENTS, 1)
         return tuple(sorted(found)[::every])
-
-
-def _has_column(schema: bytes | None, name: str) -> bool:
-    from odf_engine.data.arrow_schema import decode_schema
-
-    return schema is None or name in decode_schema(schema).names
 
 
 def _changes(file: SliceFile, names: DatasetVocabulary) -> bool:

@@ -308,6 +308,8 @@ _MERGE: Final = """\
       #   Append    every row is new
       #   Ledger    rows with a new key are added
       #   Snapshot  the complete list each time; differences become retractions and corrections
+      #   UpsertStream     rows insert or update the row of their key; a column op may retract
+      #   ChangelogStream  rows are changes by key; a column op has their operation
 """
 _TAIL: Final = """\
     # The schema, to fix the columns of a query before the first data:
@@ -354,6 +356,18 @@ ROOT: Final = (
       #   image: ghcr.io/example/fetch:1.0
       #   args: [--since, 2024-01-01]
       #   env: [{name: TOKEN}]
+      # or the messages of an MQTT broker, with read: {kind: NdJson}:
+      # fetch:
+      #   kind: Mqtt
+      #   host: broker.example.com
+      #   port: 1883
+      #   topics: [{path: sensors/+/temperature, qos: AtLeastOnce}]
+      # or the logs of an Ethereum chain, with read: {kind: Parquet}:
+      # fetch:
+      #   kind: EthereumLogs
+      #   chainId: 1         # its node: odf config set ethereum.rpcEndpoints.1 URL
+      #   filter: address = X'ae78736cd615f374d3085123a210448e74fc6393'
+      #   signature: Transfer(address indexed from, address indexed to, uint256 value)
       #
       # Optional: unpack the data, or pipe it through a local program:
       # prepare:

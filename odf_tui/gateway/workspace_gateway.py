@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, Literal, cast
 
-from odf_engine import settings
+from odf_engine.config import Config, UiConfig
 from odf_engine.coordinator.client import Client, read_journal
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.coordinator.job_log import JobLogReader
@@ -16,7 +16,7 @@ from odf_engine.coordinator.protocol import Ingest, Job, JobState, JournalEvent,
 from odf_engine.errors import Conflict, InvalidManifest, NotFound, OdfError
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata import model
-from odf_engine.storage.atomic_files import atomic_file, write_error
+from odf_engine.storage.atomic_files import rewrite_text_file, write_error
 from odf_engine.workspace import trust
 from odf_tui.gateway.block_reader import BlockReader
 from odf_tui.gateway.dataset_reader import DatasetReads, WorkspaceEntries
@@ -32,6 +32,9 @@ from odf_tui.state.job_book import (
 )
 from odf_tui.state.model import PendingEvent, TrustedStep, TrustRequest
 from odf_tui.text.job_log_text import format_log_line, log_file_footer, log_file_header
+
+if TYPE_CHECKING:
+    from odf_engine.sql.manifest_translation import TranslatedQuery
 
 
 class DatasetEditor(WorkspaceEntries):
@@ -94,14 +97,12 @@ class DatasetEditor(WorkspaceEntries):
             Conflict: the file has changed since.
             OdfError: the file cannot be written.
         """
-        path = change.path.resolve()  # a symbolic link remains one
         try:
-            if path.read_text(encoding="utf-8") != change.old:
+            if change.path.read_text(encoding="utf-8") != change.old:
                 raise Conflict("the file has changed since", where=str(change.path), hint="press e again")
-            with atomic_file(path, path.stat().st_mode & 0o777) as part:
-                part.write_text(change.new, encoding="utf-8")
         except OSError as error:
             raise write_error(change.path, error) from error
+        rewrite_text_file(change.path, change.new)
 
     def _manifests(self, path: Path) -> list[model.DatasetSnapshot]:
         from odf_engine.metadata.yaml import read_manifests
@@ -117,6 +118,29 @@ class DatasetEditor(WorkspaceEntries):
         name = str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else str(path)
         return read_manifests(text, name)
 
+    def can_translate(self, path: Path) -> bool:
+        """Return whether a manifest file has a query for a missing engine that can be translated."""
+        from odf_engine.workspace.query_check import can_translate
+
+        try:
+            return can_translate(self._manifests(path), self.workspace.config.engines)
+        except OdfError:
+            return False
+
+    def translate(self, path: Path) -> tuple[ManifestChange, list[TranslatedQuery]]:
+        """Return a manifest file with queries for Spark, and these queries.
+
+        Raises:
+            InvalidQuery: a part of a query has no translation.
+            OdfError: the file cannot be read, or is invalid.
+        """
+        from odf_engine.sql.manifest_translation import translate_manifest  # deferred: loads sqlglot
+
+        self._manifests(path)
+        text = path.read_text(encoding="utf-8")
+        found = translate_manifest(text, str(path), self.workspace.column_types)
+        return ManifestChange(path, text, found.text), found.queries
+
     def make_demo(self) -> list[tuple[Request, str]]:
         """Write the demo into the workspace and add its datasets. Returns the requests to submit."""
         from odf_tui.gateway.samples import make_demo
@@ -127,8 +151,12 @@ class DatasetEditor(WorkspaceEntries):
         """Return the name of the derivative dataset of a manifest file.
 
         Empty if the file has a root dataset, or several datasets.
+
+        Raises:
+            RemoteInputs: inputs of the datasets are in remotes and were not pulled.
+            OdfError: the file cannot be read, or is invalid.
         """
-        snapshots = self._manifests(path)
+        snapshots = self.workspace.localize_inputs(self._manifests(path))
         derivative = len(snapshots) == 1 and snapshots[0].kind is model.DatasetKind.Derivative
         return snapshots[0].name if derivative else ""
 
@@ -335,9 +363,14 @@ class WorkspaceGateway(
         return saved_session.effective_theme(saved_session.load_layout(self.folder), self.ui.theme)
 
     @property
-    def ui(self) -> settings.UiConfig:
+    def ui(self) -> UiConfig:
         """The settings of the workstation; the defaults if the file of settings is invalid."""
-        return self._settings[0]
+        return self._settings[0].ui
+
+    @property
+    def sql_engine(self) -> Literal["spark", "datafusion"]:
+        """The engine of queries, as for ``odf sql``."""
+        return self._settings[0].sql.engine
 
     @property
     def settings_problem(self) -> str:
@@ -355,8 +388,8 @@ class WorkspaceGateway(
         return saved_session.data_fingerprint(self.folder)
 
     @cached_property
-    def _settings(self) -> tuple[settings.UiConfig, str]:
+    def _settings(self) -> tuple[Config, str]:
         try:
-            return self.workspace.config.ui, ""
+            return self.workspace.config, ""
         except OdfError as error:
-            return settings.UiConfig(), error.format_line
+            return Config(), error.format_line

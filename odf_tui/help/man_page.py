@@ -30,6 +30,8 @@ ENVIRONMENT: Final = (
     ("https_proxy, http_proxy, ftp_proxy, no_proxy", "Proxies for sources and repositories."),
     ("SSL_CERT_FILE", "Certificates, instead of those of the system."),
     ("AWS_REGION, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY", "Access to S3."),
+    ("GOOGLE_APPLICATION_CREDENTIALS, GOOGLE_SERVICE_ACCOUNT", "Access to Google Cloud Storage."),
+    ("AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY", "Access to Azure Blob Storage."),
 )
 FILES: Final = (
     (".odf/", "A workspace: datasets, private keys, settings, jobs and caches."),

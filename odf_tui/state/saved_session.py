@@ -13,10 +13,11 @@ from typing import Annotated, Any, Final, Protocol, TypedDict
 
 import msgspec
 
+from odf_engine.config import UiConfig
 from odf_engine.coordinator.protocol import PROTOCOL_VERSION, Job
 from odf_engine.errors import OdfError
 from odf_engine.files import open_file
-from odf_engine.settings import CONFIG_FILE, UiConfig, user_file, workspace_user_file
+from odf_engine.settings import CONFIG_FILE, user_file, workspace_user_file
 from odf_engine.storage.atomic_files import read_small_file
 from odf_tui.state import model
 from odf_tui.state.model import DatasetRow

@@ -27,6 +27,8 @@ from odf_engine.coordinator.protocol import (
 )
 from odf_engine.coordinator.results import (
     CheckProofResult,
+    CheckResult,
+    CompactResult,
     CompareResult,
     ExportResult,
     ProjectionResult,
@@ -424,6 +426,8 @@ def _result_outcome(job: Job) -> tuple[str, str]:
             return count_of(result.rows, "row") + (", truncated" if result.truncated else ""), "good"
         case ProjectionResult() as result:
             return f"{count_of(result.rows, 'row')} of {format_count(result.of)}", "good"
+        case CheckResult() as result:
+            return _check_outcome(result)
         case CheckProofResult(checked=False):
             return "a dataset or block is missing", "good"
         case CheckProofResult() as result:
@@ -433,6 +437,8 @@ def _result_outcome(job: Job) -> tuple[str, str]:
         case ExportResult() as result:
             rows = count_of(result.rows, "row")
             return f"{rows}, {format_bytes(result.size)} in {PurePath(result.path).name}", "good"
+        case CompactResult() as result:
+            return compact_outcome(result), "muted" if result.status == "unchanged" else "good"
         case StatisticsResult() as result:
             return f"{count_of(result.rows, 'row')} profiled", "good"
         case _:  # of another version
@@ -483,6 +489,25 @@ def pull_line(result: PullResult, remote: str, *, is_new: bool = False) -> str:
     return f"{result.name}: up to date{origin}{ahead}"
 
 
+def compact_outcome(result: CompactResult) -> str:
+    """Describe the result of a compaction without the name of the dataset."""
+    if result.status == "unchanged":
+        return "no small slices to merge"
+    slices = f"{count_of(result.old_slices, 'slice')} to {format_count(result.new_slices)}"
+    return f"{slices}, {count_of(result.old_blocks, 'block')} to {format_count(result.new_blocks)}"
+
+
+def compact_line(result: CompactResult) -> str:
+    """Describe the result of a compaction in a line."""
+    if result.status == "unchanged":
+        return f"{result.name}: {compact_outcome(result)}"
+    if result.status == "planned":
+        size = format_bytes(result.merged_bytes)
+        return f"{result.name}: would merge {compact_outcome(result)}, and rewrite {size}"
+    sizes = f"{format_bytes(result.merged_bytes)} to {format_bytes(result.written_bytes)}"
+    return f"{result.name}: {compact_outcome(result)}, {sizes}; the old head is refs/{result.reference}"
+
+
 def _plain_row_count(number: int) -> str:
     """Return a number of rows without separators, as the command line prints it."""
     return count_of(number, "row", separators=False)
@@ -524,6 +549,17 @@ def validation_lines(result: ValidateResult) -> Iterator[str]:
         yield printable(f"  {column}")
     if result.new:
         yield printable(f"  new columns: {', '.join(result.new)}")
+
+
+def _check_outcome(result: CheckResult) -> tuple[str, str]:
+    if not result.results:
+        return "no checks", "muted"
+    if result.failed:
+        return f"{count_of(len(result.failed), 'rule')} failed", "bad"
+    warnings = sum(each.outcome == "warning" for each in result.results)
+    if warnings:
+        return count_of(warnings, "warning"), "warn"
+    return f"{count_of(len(result.results), 'rule')} passed", "good"
 
 
 def _verify_outcome(result: VerifyResult) -> tuple[str, str]:

@@ -24,7 +24,7 @@ Relation = Literal["", "equal", "ahead", "behind", "diverged", "new"]
 FROM: Final = "⇣"
 TO: Final = "⇡"
 DIVERGED: Final = "÷"
-WRITABLE: Final = ("file", "s3", "s3+http", "s3+https", "odf+http", "odf+https")
+WRITABLE: Final = ("file", "s3", "s3+http", "s3+https", "gs", "az", "odf+http", "odf+https")
 """Schemes of URLs that can be pushed to."""
 
 _LABEL_WIDTH: Final = 40

@@ -26,15 +26,19 @@ from odf_tui.widgets.choice_list import Choice, Choices, fuzzy_rank
 from odf_tui.widgets.line_view import StaticLines, WrappedLines
 
 Result = TypeVar("Result")
-MOVE_KEYS: Final[tuple[BindingType, ...]] = (
+LINE_KEYS: Final[tuple[BindingType, ...]] = (
     Binding("j,down", "move('down')", show=False),
     Binding("k,up", "move('above')", show=False),
     Binding("g,home", "move('first')", show=False),
     Binding("G,end", "move('last')", show=False),
+)
+"""Bindings that move by a line and to the ends, for screens with an ``action_move``."""
+MOVE_KEYS: Final[tuple[BindingType, ...]] = (
+    *LINE_KEYS,
     Binding("pagedown,ctrl+d,ctrl+f", "move('page_down')", show=False),
     Binding("pageup,ctrl+u,ctrl+b", "move('page_up')", show=False),
 )
-"""Bindings that move up and down, for screens with an ``action_move``."""
+""":data:`LINE_KEYS`, and those that move by a page."""
 LIST_MOVES: Final = {
     "j": "down", "k": "above", "g": "first", "home": "first", "G": "last", "end": "last",
     "ctrl+d": "page_down", "ctrl+f": "page_down", "ctrl+u": "page_up", "ctrl+b": "page_up",
@@ -122,6 +126,11 @@ class PickerDialog(Dialog[str]):
                 line.cursor_blink = False
                 yield line
             yield Choices(self._choices, self.cursor)
+            yield from self.compose_below()
+
+    def compose_below(self) -> ComposeResult:
+        """Yield the widgets below the list."""
+        yield from ()
 
     def describe_keys(self) -> str:
         """Return a description of the keys, for the lower border."""
@@ -312,12 +321,9 @@ class TextDialog(Dialog[str]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "copy", "copy the complete text", show=False),
-        Binding("j,down", "move('down')", show=False),
-        Binding("k,up", "move('above')", show=False),
+        *LINE_KEYS,
         Binding("h,left", "move('left')", show=False),
         Binding("l,right", "move('right')", show=False),
-        Binding("g,home", "move('first')", show=False),
-        Binding("G,end", "move('last')", show=False),
         Binding("pagedown,space,ctrl+d,ctrl+f", "move('page_down')", show=False),
         Binding("pageup,ctrl+u,ctrl+b", "move('page_up')", show=False),
         Binding("left_square_bracket", "step(-1)", "show the older one", show=False),

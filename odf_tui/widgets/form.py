@@ -316,20 +316,13 @@ class DescribedPicker(PickerDialog):
         super().__init__(title, choices, typing=typing)
         self._about = about
 
-    def compose(self) -> ComposeResult:
-        """Yield the list, and the description below it."""
-        with Vertical(classes="dialog described -typing") as box:
-            box.border_title = Content(printable(self._title))
-            box.border_subtitle = Content(self.describe_keys())
-            if self._typing:
-                line = Input(placeholder="type to filter", compact=True)
-                line.cursor_blink = False
-                yield line
-            yield Choices(self._choices, self.cursor)
-            yield WrappedLines(id="about-choice")
+    def compose_below(self) -> ComposeResult:
+        """Yield the description."""
+        yield WrappedLines(id="about-choice")
 
     def on_mount(self) -> None:
         """Show the first description."""
+        self.query_one(".dialog").add_class("described", "-typing")
         self._describe()
 
     def on_line_view_moved(self) -> None:

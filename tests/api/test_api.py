@@ -23,7 +23,7 @@ from odf_engine.errors import AlreadyExists, BadData, InvalidQuery, NotFound, Un
 from odf_engine.spark.runtime import spark_conf
 from odf_engine.spark.runtime.session import SparkRuntime
 from tests.api import given_session
-from tests.api.conftest import POPULATION, ROWS, fill, on_runtime
+from tests.api.conftest import POPULATION, fill, on_runtime
 
 pytestmark = pytest.mark.spark
 
@@ -144,6 +144,17 @@ def test_definitions_queries_and_provenance(workspace: odf.Workspace) -> None:
     assert total.to_arrow().to_pydict() == {"n": [2800000]}
     with pytest.raises(InvalidQuery):
         workspace.sql("SELECT nothing FROM city.large")
+    # A function that only DataFusion has.
+    query = 'SELECT arrow_typeof(sum(population)) AS kind FROM "city.large"'
+    assert workspace.sql(query, engine="datafusion").to_arrow().to_pydict() == {"kind": ["Int64"]}
+    with pytest.raises(UsageError, match="unknown engine 'flink'"):
+        workspace.sql(query, engine="flink")  # type: ignore[arg-type]
+
+
+def test_the_engine_of_queries_is_a_setting(tmp_path: Path) -> None:
+    (odf.init(tmp_path).folder / ".odf" / "config.yaml").write_text("sql: {engine: datafusion}\n")
+    with odf.open(tmp_path, in_process=True) as workspace:
+        assert workspace.sql("SELECT arrow_typeof(1) AS kind").to_arrow()["kind"].to_pylist() == ["Int64"]
 
 
 def test_a_given_session(tmp_path: Path, runtime: SparkRuntime) -> None:
@@ -202,24 +213,3 @@ def test_an_interrupt_cancels_the_job(workspace: odf.Workspace) -> None:
     finally:
         signal.signal(signal.SIGINT, handler)
     assert workspace.sql("SELECT 1 AS n").to_arrow().to_pydict() == {"n": [1]}  # Spark still runs
-
-
-def test_the_worker_runs_jobs_too(tmp_path: Path) -> None:
-    workspace = odf.init(tmp_path / "ws", in_process=False)
-    (dataset,) = workspace.add(POPULATION)
-    events: list[object] = []
-    ended = threading.Event()
-
-    def listen(event: object) -> None:
-        events.append(event)
-        job = getattr(event, "job", None)
-        if getattr(job, "state", None) is not None and job.state.final:  # type: ignore[union-attr]
-            ended.set()
-
-    with workspace.watch(listen):
-        assert dataset.ingest(ROWS).records == 3
-        assert ended.wait(30)
-        with pytest.raises(BadData):
-            dataset.ingest([{"event_time": "2024-01-01T00:00:00Z", "city": "a", "population": 1.5}])
-    assert odf.open(tmp_path / "ws")["city.population"].verify().valid  # a worker runs: it is used
-    subprocess.run([sys.executable, "-m", "odf_tui", "-w", tmp_path / "ws", "worker", "stop"], check=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 import odf_engine as odf
 from odf_engine.chain.dataset import Dataset
-from odf_engine.errors import Conflict
+from odf_engine.errors import BadData, Conflict
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.storage.object_store import STAGING_PREFIX
 from tests.api.conftest import POPULATION, ROWS, fill, on_runtime
@@ -48,9 +49,21 @@ def worker_folder(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_worker_and_another_process_commit_at_once(worker_folder: Path, runtime: SparkRuntime) -> None:
     through_worker = odf.init(worker_folder, in_process=False)
-    through_worker.add(POPULATION)
-    theirs = through_worker["city.population"]
-    theirs.ingest(ROWS)
+    (theirs,) = through_worker.add(POPULATION)
+    ended = threading.Event()
+
+    def listen(event: object) -> None:
+        job = getattr(event, "job", None)
+        if getattr(job, "state", None) is not None and job.state.final:  # type: ignore[union-attr]
+            ended.set()
+
+    with through_worker.watch(listen):
+        assert theirs.ingest(ROWS).records == 3
+        assert ended.wait(300)
+        with pytest.raises(BadData):
+            theirs.ingest([{"event_time": "2024-01-01T00:00:00Z", "city": "a", "population": 1.5}])
+    # A worker runs: it is used.
+    assert odf.open(worker_folder)["city.population"].verify().valid
     ours = on_runtime(odf.open(worker_folder, in_process=True), runtime)["city.population"]
     row = {"event_time": "2024-06-01T00:00:00Z", "population": 1}
     commit = Dataset.commit

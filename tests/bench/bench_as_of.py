@@ -7,19 +7,17 @@ One transaction joins the rows with the versions of the keys that are valid at t
 rows, 100,000 versions and 50 keys by default). The plain plan runs in the same Java over the same files: a
 union of both sides, a window with the last version by key and time, and a filter, written as Parquet. Rows
 arrive about in the order of their time, or with ``--random`` in any order. The minimum of the runs counts.
-The processor time of Java and Python follows, which other programs on the machine disturb less, and the
-phases of the fastest run; a phase does not include the others within it.
+The processor time of Java and Python follows, which other programs on the machine disturb less, and that of
+the phases of the best run; a phase does not include the others within it.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,7 +34,7 @@ from odf_engine.workspace.workspace import Workspace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.bench.bench_transform import row
-from tests.bench.common import children, table, timed
+from tests.bench.common import measured, processor_seconds, table
 from tests.transform.deriving import DATA, Deriving
 
 QUERY = """
@@ -56,12 +54,12 @@ SEED = 3
 
 
 class Phases:
-    """Time spent in some functions, each without the time of the others that it calls."""
+    """Processor time of some functions, each without the time of the others that it calls."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._open: list[str] = []
-        self._since = time.perf_counter()
+        self._since = processor_seconds()
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -75,7 +73,7 @@ class Phases:
             self._open.pop()
 
     def _count(self) -> None:
-        now = time.perf_counter()
+        now = processor_seconds()
         if self._open:
             name = self._open[-1]
             self.seconds[name] = self.seconds.get(name, 0.0) + now - self._since
@@ -138,21 +136,6 @@ def add_rows(deriving: Deriving, entry: DatasetEntry, count: int, options: argpa
         deriving.batch(entry, pa.record_batch(columns, schema=DATA), watermark)
 
 
-def processor_seconds() -> float:
-    """Return the processor time of this process and of Java so far."""
-    total = 0
-    for pid in [os.getpid(), *children(os.getpid())]:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        total += int(fields[11]) + int(fields[12])
-    return total / os.sysconf("SC_CLK_TCK")
-
-
-def measured(work: Callable[[], object]) -> tuple[float, float]:
-    """Return the time of a call, and its processor time."""
-    before = processor_seconds()
-    return timed(work), processor_seconds() - before
-
-
 def measure(root: Path, options: argparse.Namespace) -> None:
     spark = SparkOptions(driver_memory=options.heap)
     runtime = SparkRuntime(spark, root / "spark.log", root / "cache")
@@ -194,7 +177,7 @@ def measure(root: Path, options: argparse.Namespace) -> None:
             for at, name in enumerate((what, "processor time"))
         ]
         table("As-of joins", cells)
-        parts = min(ours, key=lambda each: each[0][0])[1]
+        parts = min(ours, key=lambda each: each[0][1])[1]
         print()
         for name, part in parts.items():
             print(f"{name:17} {part:7.3f} s")

@@ -26,7 +26,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from odf_engine.data.ddl import parse_ddl
-from odf_engine.data.digest import LogicalHasher, digest_file, physical_hash
+from odf_engine.data.digest import LogicalHasher, SerialExecutors, digest_file, physical_hash
 from odf_engine.data.slices import WrittenSlice, read_batches, slice_schema, write_slice
 from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.metadata.timestamp import Timestamp
@@ -145,7 +145,7 @@ def both_hashes(batches: Sequence[pa.RecordBatch], path: Path, written: WrittenS
 
 
 def logical(batches: Sequence[pa.RecordBatch], written: WrittenSlice, threads: int) -> None:
-    with LogicalHasher(SCHEMA, threads) as hasher:
+    with SerialExecutors(threads) as executors, LogicalHasher(SCHEMA, executors) as hasher:
         for batch in batches:
             hasher.update(batch)
         check(hasher.finish() == written.logical_hash)

@@ -139,7 +139,7 @@ def replay(bench: Bench) -> tuple[str, str, str, str]:
     reports = []
     checking = timed(lambda: reports.append(verify(made.dataset, Reporter(), None, None, check)))
     assert reports[0].valid and reports[0].transforms == REPLAYED
-    return row(f"replay of {REPLAYED} transactions, and making them", checking, making, 0.8)
+    return row(f"replay of {REPLAYED} transactions, and making them", checking, making, 0.55)
 
 
 def planning(bench: Bench) -> tuple[str, str, str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import statistics
 import threading
 import time
@@ -163,6 +164,21 @@ def timed(work: Callable[[], object]) -> float:
 def median(work: Callable[[], object], times: int) -> float:
     """Median of so many runs, in seconds."""
     return statistics.median(timed(work) for _ in range(times))
+
+
+def processor_seconds() -> float:
+    """Return the processor time of this process and of Java so far."""
+    total = 0
+    for pid in [os.getpid(), *children(os.getpid())]:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def measured(work: Callable[[], object]) -> tuple[float, float]:
+    """Return the time of a call, and its processor time."""
+    before = processor_seconds()
+    return timed(work), processor_seconds() - before
 
 
 class Peaks:

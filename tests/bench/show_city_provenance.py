@@ -28,7 +28,7 @@ from odf_engine.spark.runtime.spark_conf import SparkOptions
 from odf_engine.views.as_at import resolve_as_at
 from odf_engine.views.scan import Scan
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_tui.cli.provenance import print_trace
+from odf_tui.cli.history import print_trace
 from tests.transform.city import City
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"

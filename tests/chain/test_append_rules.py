@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from odf_engine.chain.append_rules import check_append, find_violations
 from odf_engine.chain.block_summary import describe_event
 from odf_engine.chain.state import ChainState, apply_block, decode_state, encode_state
+from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.errors import ChainRuleViolated, NoOpEvent
 from odf_engine.metadata.flatbuffers import decode_block
 from odf_engine.metadata.model import (
@@ -25,15 +26,21 @@ from odf_engine.metadata.model import (
     Csv,
     DataField,
     DataSchema,
+    Decimal,
     DisablePollingSource,
     DisablePushSource,
     EthereumLogs,
     ExecuteTransformInput,
+    ExtraAttributes,
+    Int8,
     Int32,
+    Int64,
     Ledger,
+    List,
     MetadataBlock,
     NdJson,
     Opaque,
+    Option,
     Parquet,
     SetDataSchema,
     SetInfo,
@@ -41,6 +48,9 @@ from odf_engine.metadata.model import (
     SetVocab,
     Sql,
     SqlQueryStep,
+    String,
+    TimestampType,
+    TimeUnit,
     TransformInput,
 )
 from odf_engine.metadata.timestamp import Timestamp
@@ -460,11 +470,93 @@ def test_a_schema_that_cannot_be_read(chains: Chains) -> None:
         assert refusal(state, chains.block(state, event)).rule == "schema-given"
 
 
-def test_schemas_of_the_newer_kind(chains: Chains) -> None:
+def test_odf_schemas_without_data(chains: Chains) -> None:
     newer = SetDataSchema(odf_schema=DataSchema([DataField("a", Int32())]))
     state = chains.state(chains.root, newer)
     assert refusal(state, chains.block(state, newer)).rule == "schema-new"
     check_append(state, chains.block(state, chains.add_data(state, rows=1)))
+
+
+MS: Final = TimeUnit.Millisecond
+FIELDS: Final = [
+    DataField("a", Int32()),
+    DataField("b", Option(String())),
+    DataField("c", TimestampType()),
+    DataField("d", Option(Decimal(9, 2))),
+    DataField("e", List(String())),
+]
+
+
+def change_of(fields: list[DataField], extra: ExtraAttributes | None = None) -> SetDataSchema:
+    return SetDataSchema(odf_schema=DataSchema(fields, extra))
+
+
+@pytest.mark.parametrize(
+    ("fields", "rule"),
+    [
+        (FIELDS, "schema-new"),
+        (
+            [*FIELDS[:2], DataField("c", TimestampType(TimeUnit.Millisecond, "UTC")), *FIELDS[3:]],
+            "schema-new",
+        ),
+        ([*FIELDS, DataField("f", Option(Int8()))], None),
+        ([DataField("f", Option(Int8())), *FIELDS], None),
+        ([*FIELDS, DataField("f", Int8())], "schema-evolution"),
+        (FIELDS[::-1], None),
+        (FIELDS[:-1], "schema-evolution"),
+        ([*FIELDS[:-1], DataField("f", Option(Int8()))], "schema-evolution"),
+        ([DataField("a", Int32(), ExtraAttributes({"x.y/z": 1})), *FIELDS[1:]], None),
+        ([DataField("a", Int64()), *FIELDS[1:]], "schema-evolution"),
+        # A change of a type is refused beside another change too.
+        ([DataField("a", Int64()), *FIELDS[1:], DataField("f", Option(Int8()))], "schema-evolution"),
+        ([DataField("a", Option(Int32())), *FIELDS[1:]], "schema-evolution"),
+        ([FIELDS[0], DataField("b", String()), *FIELDS[2:]], "schema-evolution"),
+        ([*FIELDS[:2], DataField("c", TimestampType(timezone="+00:00")), *FIELDS[3:]], "schema-evolution"),
+        ([*FIELDS[:3], DataField("d", Option(Decimal(10, 2))), FIELDS[4]], "schema-evolution"),
+        ([*FIELDS[:4], DataField("e", List(Option(String())))], "schema-evolution"),
+        ([*FIELDS[:4], DataField("e", Option(Option(String())))], "schema-given"),
+    ],
+)
+def test_how_an_odf_schema_may_change(chains: Chains, fields: list[DataField], rule: str | None) -> None:
+    state = chains.state(chains.root, change_of(FIELDS))
+    block = chains.block(state, change_of(fields))
+    if rule is None:
+        check_append(state, block)
+    else:
+        assert refusal(state, block).rule == rule
+
+
+def test_attributes_of_a_schema_are_a_change(chains: Chains) -> None:
+    state = chains.state(chains.root, change_of(FIELDS, ExtraAttributes({"a.b/c": 1})))
+    check_append(state, chains.block(state, change_of(FIELDS)))
+    check_append(state, chains.block(state, change_of(FIELDS, ExtraAttributes({"a.b/c": True}))))
+    same = chains.block(state, change_of(FIELDS, ExtraAttributes({"a.b/c": 1})))
+    assert refusal(state, same).rule == "schema-new"
+
+
+def test_an_odf_schema_after_an_arrow_schema(chains: Chains) -> None:
+    """Only this one may change optionality."""
+    raw = pa.schema([
+        pa.field("a", pa.int32()),
+        pa.field("b", pa.large_string()),
+        pa.field("c", pa.timestamp("ms"), nullable=False),
+        pa.field("d", pa.decimal128(9, 2)),
+        pa.field("e", pa.list_(pa.field("element", pa.string()))),
+    ])  # fmt: skip
+    state = chains.state(chains.root, SetDataSchema(encode_schema(raw)))
+    same = [DataField("a", Option(Int32())), *FIELDS[1:4], DataField("e", Option(List(Option(String()))))]
+    assert refusal(state, chains.block(state, change_of(same))).rule == "schema-new"
+    check_append(state, chains.block(state, change_of(FIELDS)))
+    check_append(state, chains.block(state, change_of([*same, DataField("f", Option(Int8()))])))
+    for fields in (
+        FIELDS[1:],
+        [DataField("a", Int64()), *FIELDS[1:]],
+        [*FIELDS, DataField("f", Int8())],
+    ):
+        assert refusal(state, chains.block(state, change_of(fields))).rule == "schema-evolution"
+    after = chains.follow(state, chains.block(state, change_of(FIELDS)))
+    assert refusal(after, chains.block(after, change_of(same))).rule == "schema-evolution"
+    assert refusal(after, chains.block(after, SetDataSchema(encode_schema(raw)))).rule == "schema-evolution"
 
 
 # --- What is from a newer specification --------------------------------------------------------

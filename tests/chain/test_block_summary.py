@@ -20,6 +20,7 @@ from odf_engine.metadata.model import (
     DisablePollingSource,
     DisablePushSource,
     Embedded,
+    EthereumLogs,
     ExecuteTransform,
     ExecuteTransformInput,
     FilesGlob,
@@ -28,6 +29,7 @@ from odf_engine.metadata.model import (
     Mqtt,
     NdJson,
     Opaque,
+    Parquet,
     SetAttachments,
     SetDataSchema,
     SetInfo,
@@ -67,6 +69,9 @@ def test_summaries(chains: Chains) -> None:
         ),
         "source container img, read csv, merge append": c.polling(fetch=Container("img")),
         "source mqtt h:1, read csv, merge append": c.polling(fetch=Mqtt(host="h", port=1, topics=[])),
+        "source ethereum logs 1, read parquet, merge append": c.polling(
+            fetch=EthereumLogs(chain_id=1), read=Parquet()
+        ),
         "source opaque, read csv, merge append": c.polling(fetch=opaque),
         "source 'p', read ndJson, merge ledger": AddPushSource(
             source_name="p", read=NdJson(), merge=Ledger(["a"])

@@ -205,7 +205,7 @@ def test_what_is_not_understood_counts_as_not_known(chains: Chains) -> None:
 
 def test_schemas_of_the_newer_kind(chains: Chains) -> None:
     newer = DataSchema([DataField("a", Int32(), ExtraAttributes({"x": [1, {"y": None}]}))])
-    state = chains.state(chains.root, chains.schema(), SetDataSchema(odf_schema=newer))
+    state = chains.state(chains.root, SetDataSchema(odf_schema=newer))
     assert (state.schema, state.odf_schema, state.has_schema) == (None, newer, True)
     assert decode_state(encode_state(state)) == state
 

@@ -13,7 +13,9 @@ import pytest
 
 from odf_engine.coordinator.protocol import INGEST_FORMATS
 from odf_engine.ingest.push_source import FORMATS
+from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import Odf, Ran, call_odf, run_odf
+from tests.sync.linked import make_linked
 
 MANIFEST = """\
 kind: DatasetSnapshot
@@ -45,6 +47,26 @@ def event(number: int, **more: Any) -> str:
 
 def spools(folder: Path) -> list[Path]:
     return list((folder / ".odf" / "cache").glob("ingest-*"))
+
+
+def test_attached_files(folder: Path, odf: Odf, tmp_path: Path) -> None:
+    make_linked(Workspace(folder), "photos")
+    (tmp_path / "a.txt").write_text("census_a")
+    (folder / "rows.ndjson").write_text('{"photo": "a.txt", "n": 1}\n{"photo": null, "n": 2}\n')
+    assert "photos has no linked objects" in odf("objects", "list", "photos").err
+    missing = odf("ingest", "photos", "rows.ndjson", "--attach", "missing.txt")
+    assert missing.code == 1 and "error: missing.txt: file not found" in missing.err
+    assert odf("ingest", "photos", "rows.ndjson", "--attach", str(tmp_path)).code == 0
+    (row,) = odf("objects", "list", "photos", "--json").json
+    link = "f1620ffd8538233905b7fb9a9c7bff1315bbb3f9eaecd1746c6562426328835785dcb"
+    assert row == {"hash": link, "links": 1, "size": 8}
+    assert link in odf("objects", "list", "photos").out
+    assert "1 linked object" in odf("log", "photos", "-n", "1").out
+    assert odf("objects", "get", "photos", link, "copy.txt").code == 0
+    assert (folder / "copy.txt").read_bytes() == b"census_a"
+    assert "--force" in odf("objects", "get", "photos", link, "copy.txt").err
+    unknown = odf("objects", "get", "photos", link.replace("d8", "d9"), "other.txt")
+    assert unknown.code == 1 and "not found" in unknown.err and not (folder / "other.txt").exists()
 
 
 def test_stdin_files_and_pipes(folder: Path, odf: Odf) -> None:

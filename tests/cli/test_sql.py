@@ -46,6 +46,21 @@ def test_rows_of_a_query_in_every_format(odf: Odf, tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["x.csv", "x.json", "x.ndjson", "x.parquet"]
 
 
+def test_the_engine_datafusion(odf: Odf, tmp_path: Path) -> None:
+    query = BY_STATION.replace("GROUP BY ALL", "GROUP BY 1")
+    by_spark = odf("sql", BY_STATION, "--json").json
+    assert odf("sql", query, "--json", "--engine", "datafusion").json == by_spark
+    assert odf("sql", query, "-o", str(tmp_path / "x.csv"), "--engine", "datafusion").code == 0
+    assert (tmp_path / "x.csv").read_text().splitlines()[1] == "ph-01,240,2024-03-10T23:00:00Z"
+    limited = odf("sql", "SELECT * FROM port-haven.air-readings", "-n", "2", "--engine", "datafusion")
+    assert len(limited.out.splitlines()) == 3 and "truncated" in limited.err
+    assert "port-haven.air-readings@" in limited.err
+    proof = odf("sql", query, "--proof", str(tmp_path / "proof"), "--engine", "datafusion")
+    assert proof.code == 2 and "the engine datafusion cannot create a proof" in proof.err
+    wrong = odf("sql", "SELECT station FROM port-haven.stations WHERE", "--engine", "datafusion")
+    assert wrong.code == 1 and "error: query" in wrong.err
+
+
 def test_names_of_datasets_and_columns(odf: Odf, demo: tuple[Path, Ran]) -> None:
     """However they are quoted; a join gives two columns a name, and older slices nulls in newer columns."""
     query = """

@@ -10,13 +10,17 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from odf_engine import open as open_workspace
 from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.normal_form import spark_engine_version
 from odf_engine.errors import Conflict, InvalidManifest, OdfError, UsageError
 from odf_engine.metadata.model import ExecuteTransform, ExecuteTransformInput
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.verbs import odf as odf_group
+from odf_tui.gateway.block_reader import compare_events
+from odf_tui.gateway.dataset_detail import read_dataset_detail
 from odf_tui.gateway.samples import ROOT
 from tests.cli.conftest import Odf
 
@@ -65,7 +69,7 @@ def test_what_the_template_has_in_comments_is_valid_too() -> None:
     text = ROOT.replace("NAME", "x")
     fetches = re.findall(r"^      # (fetch:\n(?:      # .*\n)+?)(?=      # or|      #\n)", text, re.MULTILINE)
     reads = re.findall(r"^      # (read: \{.*?\})", text, re.MULTILINE)
-    assert (len(fetches), len(reads)) == (2, 5)
+    assert (len(fetches), len(reads)) == (4, 5)
     whole_fetch = re.search(r"^      fetch:\n(?:        .*\n)+", text, re.MULTILINE)
     whole_read = re.search(r"^      read:\n(?:        .*\n)+", text, re.MULTILINE)
     assert whole_fetch and whole_read
@@ -244,7 +248,7 @@ def test_a_query_with_a_state_changes(odf: Odf) -> None:
         assert [change["title"] for change in done["changes"]] == ["SetDataSchema", "SetTransform"]
         assert "state flushed" in odf("log", "port-haven.changing").out
         transform = odf("show", "port-haven.changing", "--json").json["transform"]["transform"]
-        assert transform["version"] == "4.3.0+odf1"
+        assert transform["version"] == spark_engine_version()
     finally:
         odf("delete", "port-haven.changing", "-y")
 
@@ -267,3 +271,50 @@ def test_queries_that_are_refused_without_an_engine(fresh: Odf) -> None:
     assert (ran.code, "for the engine 'flink', which is not configured" in ran.err) == (1, True)
     assert "odf config set engines.flink grpc://HOST:PORT" in ran.err
     assert fresh("list", "--json").json == []
+
+
+DESCRIBED = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: described
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: all
+      read: {kind: NdJson, schema: ["note STRING COMMENT 'it''s a note'"]}
+      merge: {kind: Append}
+    - kind: SetDataSchema
+      schema:
+        fields:
+          - {name: id, type: int64, extra: {opendatafabric.org/description: "Number, of a thing"}}
+          - {name: note, type: {kind: option, inner: string}}
+"""
+
+
+def test_descriptions_of_columns(workspace: Workspace) -> None:
+    (workspace.folder / "m").mkdir()
+    (workspace.folder / "m" / "described.yaml").write_text(DESCRIBED)
+    assert add_all(workspace).exit_code == 0
+    lines = run(workspace, "schema", "described").stdout.splitlines()
+    assert lines[4:] == [
+        "id BIGINT NOT NULL COMMENT 'Number, of a thing',",
+        "note STRING COMMENT 'it''s a note'",
+    ]
+    fields = json.loads(run(workspace, "schema", "described", "--format", "json").stdout)["fields"]
+    assert fields[4] == {
+        "name": "id", "type": "int64", "nullable": False, "description": "Number, of a thing",
+    }  # fmt: skip
+    assert fields[0] == {"name": "offset", "type": "uint64", "nullable": False}
+    printed = run(workspace, "schema", "described", "--format", "odf").stdout
+    assert printed.startswith("fields:\n  - name: offset\n    type:\n      kind: UInt64\n")
+    assert "opendatafabric.org/description: Number, of a thing" in printed
+    entry = workspace.resolve("described")
+    detail = read_dataset_detail(workspace, entry)
+    facts = [fact for section in detail.sections for fact in section.facts]
+    assert ("id", "int64, not null · Number, of a thing") in facts
+    with open_workspace(workspace.folder) as api:
+        described = api["described"].column_descriptions
+    assert described == {"id": "Number, of a thing", "note": "it's a note"}
+    declared = next(iter(entry.dataset.blocks())).block.event
+    assert any("BIGINT NOT NULL  Number, of a thing" in line for line in compare_events(declared, None, {}))

@@ -9,10 +9,13 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+from odf_engine.checks.reports import RuleResult
 from odf_engine.coordinator.job_log import JobLog, JobLogReader
 from odf_engine.coordinator.protocol import (
     BuildProjection,
+    Check,
     CheckProof,
+    Compact,
     Compare,
     ComputeStatistics,
     Diff,
@@ -36,6 +39,8 @@ from odf_engine.coordinator.protocol import (
 from odf_engine.coordinator.results import (
     Change,
     CheckProofResult,
+    CheckResult,
+    CompactResult,
     CompareResult,
     EngineUse,
     ExportResult,
@@ -176,6 +181,17 @@ RESULTS: list[tuple[Request, msgspec.Struct, str]] = [
         BuildProjection("x"),
         ProjectionResult("ports", ["n"], 3, 7, "/x", PinnedBlock("x", "ports", "f16", 7, AT, None, True)),
         "name key rows of file pin",
+    ),
+    (
+        Check("x"),
+        CheckResult("ports", [RuleResult("good", "1f", "NotNull(n)", "NotNull", "warn", 7)]),
+        "name results",
+    ),
+    (
+        Compact("x"),
+        CompactResult("ports", "compacted", "f1", "f2", 9, 5, 4, 1, 900, 500, "compacted-1"),
+        "name status old_head new_head old_blocks new_blocks old_slices new_slices merged_bytes"
+        " written_bytes reference",
     ),
     (Export("x", "/x.csv"), ExportResult("ports", 7, 900, "/x.csv"), "name rows size path"),
 ]  # fmt: skip

@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from odf_engine.coordinator.job_queue import JobContext
-from odf_engine.coordinator.protocol import Compare, Ingest, Pull, Push, Request, Search, Verify, needs_spark
+from odf_engine.coordinator.protocol import (
+    Compare,
+    Ingest,
+    Pull,
+    Push,
+    Query,
+    Request,
+    Search,
+    Verify,
+    needs_spark,
+)
 from odf_engine.errors import Cancelled, Conflict, NotFound, NotTrusted, OdfError, UsageError
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
@@ -315,6 +325,8 @@ def test_a_cancelled_job_changes_nothing(here, there) -> None:
         (Ingest("id", []), True),
         (Verify("id"), True),
         (Verify("id", integrity=True), False),
+        (Query("SELECT 1"), True),
+        (Query("SELECT 1", engine="datafusion"), False),
     ],
 )
 def test_which_jobs_have_spark_started(request_: Request, needs: bool) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odf_engine.data.ddl import parse_ddl, to_ddl
+from odf_engine.data.ddl import parse_comments, parse_ddl, to_ddl
 from odf_engine.errors import InvalidSchema
 
 UTC_MS = pa.timestamp("ms", "UTC")
@@ -55,6 +55,7 @@ UTC_MS = pa.timestamp("ms", "UTC")
         ("TIMESTAMP(4) WITH TIME ZONE", pa.timestamp("us", "UTC")),
         ("TIMESTAMP(9)", pa.timestamp("ns", "UTC")),
         ("TIMESTAMP WITH TIME ZONE", UTC_MS),
+        ("TIMESTAMP WITHOUT TIME ZONE", UTC_MS),
         ("ARRAY<STRING>", pa.list_(pa.string())),
         ("INT[]", pa.list_(pa.int32())),
         ("ARRAY<ARRAY<INT[]>>", pa.list_(pa.list_(pa.list_(pa.int32())))),
@@ -87,7 +88,12 @@ def test_names_can_be_quoted() -> None:
 
 
 def test_comments_and_null_are_accepted() -> None:
-    assert parse_ddl(["x INT NULL COMMENT 'it''s, a number'"]) == pa.schema([("x", pa.int32())])
+    commented = [
+        "x INT NULL COMMENT 'it''s, a number'",
+        'y INT, `b c` STRUCT<x: INT COMMENT "n"> COMMENT "z"',
+    ]
+    assert parse_ddl(commented[:1]) == pa.schema([("x", pa.int32())])
+    assert parse_comments(commented) == {"x": "it's, a number", "b c": "z"}
 
 
 @pytest.mark.parametrize(
@@ -110,7 +116,7 @@ def test_comments_and_null_are_accepted() -> None:
         ("x VARCHAR(1,2)", "too many numbers", ""),
         ("x BINARY(0)", "invalid type", ""),
         ("x TIME(10)", "invalid type", "0 to 9"),
-        ("x TIMESTAMP WITHOUT TIME ZONE", "unexpected 'WITHOUT'", ""),
+        ("x TIMESTAMP WITHOUT ZONE", "expected 'TIME', found 'ZONE'", ""),
         ("x INT NOT", "expected 'NULL'", ""),
         ("x INT COMMENT", "COMMENT", ""),
         ("x 'INT'", "invalid type", ""),

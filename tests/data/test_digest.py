@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odf_engine.data.digest import LogicalHasher, digest_file, logical_hash, physical_hash
+from odf_engine.data.digest import LogicalHasher, SerialExecutors, digest_file, logical_hash, physical_hash
 from odf_engine.errors import BadData, InvalidSchema, NotFound
 from odf_engine.identity.multiformats import ARROW0_SHA3_256, Multihash
 
@@ -307,7 +307,7 @@ def test_a_hash_of_the_threads_is_the_hash_of_one(tmp_path: Path) -> None:
     batch = pa.record_batch({f"c{n}": list(range(n, n + 5000)) for n in range(9)})
     found = set()
     for threads in (1, 2, 7):
-        with LogicalHasher(batch.schema, threads) as hasher:
+        with SerialExecutors(threads) as executors, LogicalHasher(batch.schema, executors) as hasher:
             for at in range(0, 5000, 100):
                 hasher.update(batch.slice(at, 100))
             found.add(hasher.finish())

@@ -17,10 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odf_engine.data import row_groups
+from odf_engine.data import row_groups, slices
 from odf_engine.data.ddl import parse_ddl
 from odf_engine.data.digest import digest_file, logical_hash
-from odf_engine.data.slices import WrittenSlice, read_batches, slice_schema, write_slice
+from odf_engine.data.row_groups import SliceLimits
+from odf_engine.data.schema_enforcement import cast_lossless
+from odf_engine.data.slices import WrittenSlice, read_batches, slice_schema, write_slice, write_slices
 from odf_engine.errors import BadData, Cancelled, InvalidSchema, NotFound, OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import DatasetVocabulary
@@ -322,11 +324,86 @@ def test_no_limit_makes_groups_depend_on_the_batches(monkeypatch: pytest.MonkeyP
     for limit in range(20, 90):
         monkeypatch.setattr(row_groups, "MAX_BYTES", limit)
         whole, cut = (
-            [group.num_rows for group in row_groups.split_row_groups(batches)]
+            [group.rows.num_rows for group in row_groups.split_row_groups(batches)]
             for batches in (table.to_batches(), pieces)
         )
         assert whole == cut
         assert sum(whole) == 60
+
+
+def test_slices_end_at_the_limits_independent_of_batches_and_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_groups, "MAX_ROWS", 48)
+    table = pa.table({"n": list(range(1000)), "t": ["x" * (n % 7) for n in range(1000)]})
+    schema = slice_schema(table.schema, VOCAB)
+
+    def write_all(batches: Sequence[pa.RecordBatch], rows: int, size: int = 1 << 20) -> list[WrittenSlice]:
+        paths = (tmp_path / f"{at}" for at in range(1000))
+        return write_slices(
+            batches, schema=schema, vocab=VOCAB, new_path=lambda: next(paths), first_offset=7,
+            system_time=NOW, fallback_event_time=FALLBACK, reporter=Reporter(),
+            limits=SliceLimits(rows, size),
+        )  # fmt: skip
+
+    whole = write_all(table.to_batches(), 300)
+    assert [each.rows for each in whole] == [300, 300, 300, 100]
+    assert [each.offset_interval.start for each in whole] == [7, 307, 607, 907]
+    for each in whole:
+        found = digest_file(each.path)
+        assert (found.logical_hash, found.physical_hash) == (each.logical_hash, each.physical_hash)
+        assert (found.size, found.rows) == (each.size, each.rows)
+    assert [row["n"] for each in whole for row in rows_of(each.path)] == list(range(1000))
+    for cores, backlog in ((1, 1), (7, 1 << 30)):
+        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+        monkeypatch.setattr(slices, "_BACKLOG_BYTES", backlog)
+        assert write_all(_cut(table, [3, 299, 1, 400]), 300) == whole
+    assert [each.rows for each in write_all(table.to_batches(), 1000)] == [1000]
+    by_size = write_all(table.to_batches(), 1000, 4000)
+    assert len({each.rows for each in by_size[:-1]}) <= 2 < len(by_size)  # complete row groups
+    assert [each.rows % 48 for each in by_size[:-1]] == [0] * (len(by_size) - 1)
+
+
+def test_a_correction_is_not_divided(tmp_path: Path) -> None:
+    operations = [0, 0, 2, 3, 2, 3, 2, 3, 1]
+    table = pa.table({"op": pa.array(operations, pa.uint8()), "n": range(9)})
+    schema = slice_schema(pa.schema([("n", pa.int64())]), VOCAB)
+    paths = (tmp_path / f"{at}" for at in range(9))
+    found = write_slices(
+        table.to_batches(), schema=schema, vocab=VOCAB, new_path=lambda: next(paths), first_offset=0,
+        system_time=NOW, fallback_event_time=FALLBACK, reporter=Reporter(), limits=SliceLimits(3, 1 << 20),
+    )  # fmt: skip
+    assert [each.rows for each in found] == [4, 4, 1]
+
+
+@pytest.mark.parametrize("failing", ["rows", "disk"])
+def test_an_error_removes_the_files_of_all_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    table, schema = _many(), slice_schema(_many().schema, VOCAB)
+    paths = (tmp_path / f"{at}" for at in range(100))
+    write = os.write
+
+    def full(descriptor: int, data: bytes) -> int:
+        if (tmp_path / "2").exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(descriptor, data)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from table.to_batches()
+        if failing == "rows":
+            raise BadData("damaged")
+        yield from table.to_batches()
+
+    if failing == "disk":
+        monkeypatch.setattr("os.write", full)
+    with pytest.raises(OdfError, match="damaged" if failing == "rows" else "disk is full"):
+        write_slices(
+            batches(), schema=schema, vocab=VOCAB, new_path=lambda: next(paths), first_offset=0,
+            system_time=NOW, fallback_event_time=FALLBACK, reporter=Reporter(),
+            limits=SliceLimits(table.num_rows // 4, 1 << 30),
+        )  # fmt: skip
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_encodings_of_the_input_make_no_difference(tmp_path: Path) -> None:
@@ -571,3 +648,20 @@ def test_rows_ahead_do_not_count_for_the_watermark(tmp_path: Path, kind: pa.Data
         0,
         result.max_event_time,
     )
+
+
+def test_items_and_members_that_are_required() -> None:
+    """Arrow casts nulls into types that cannot be null; a slice must not have them."""
+    item = pa.list_(pa.field("item", pa.string(), nullable=False))
+    member = pa.struct([pa.field("b", pa.int64(), nullable=False), ("c", item)])
+    good = [None, {"b": 1, "c": None}, {"b": 2, "c": ["x"]}]
+    target = pa.field("a", pa.list_(member))
+    values = pa.array([None, good, [], good])
+    assert cast_lossless(values, target, 0).to_pylist() == [None, good, [], good]
+    for wrong, problem in (
+        ({"b": None, "c": []}, "does not fit"),
+        ({"b": 1, "c": ["x", None]}, "contains null"),
+    ):
+        with pytest.raises(BadData, match=f"column 'a'.*{problem}") as caught:
+            cast_lossless(pa.array([None, good, [*good, wrong]]), target, 10)
+        assert caught.value.where == "row 13"

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 
 from odf_engine.coordinator.handlers.dispatch import run_request
 from odf_engine.coordinator.job_queue import JobContext
+from odf_engine.data.odf_schema import columns_of_step
 from odf_engine.data.slices import slice_schema, write_slice
 from odf_engine.errors import BadData, Unsupported
 from odf_engine.ingest.merge.merge_plan import PreparedMerge, run_merge
 from odf_engine.ingest.payload import PayloadJob, result_schema
-from odf_engine.ingest.read.read_step import declared_columns
 from odf_engine.metadata.model import TransformRequest
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
@@ -154,14 +154,14 @@ class Jobs:
         def read(job: Any, prepared: Any) -> _File | None:
             self.interrupt()
             rows = payload_rows(prepared.path)
-            return _File(rows, declared_columns(job._source.read)) if rows else None
+            return _File(rows, columns_of_step(job._source.read)) if rows else None
 
         return read
 
 
-def _write(job: Any, file: _File, staged: Path) -> Any:
-    """Merge the rows of a payload with those of the dataset, and write a slice."""
-    from odf_engine.ingest.payload import _StagedSlice
+def _write(job: Any, file: _File) -> Any:
+    """Merge the rows of a payload with those of the dataset, and write slices."""
+    from odf_engine.ingest.payload import _StagedSlices
 
     vocab, dataset, strategy = job._state.vocabulary, job._dataset, type(job._source.merge).__name__
     schema = result_schema(file.columns, file.columns, job._declared, vocab)
@@ -177,10 +177,10 @@ def _write(job: Any, file: _File, staged: Path) -> Any:
 
     written = run_merge(
         PreparedMerge(lambda plan: merged()),  # type: ignore[arg-type, return-value]
-        lambda batches: job._write_slice(batches, schema, staged),
+        lambda batches: job._write_slices(batches, schema),
         job._reporter,
     )
-    return _StagedSlice(schema, written)
+    return _StagedSlices(schema, written)
 
 
 class ArrowEngine:

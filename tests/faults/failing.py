@@ -20,18 +20,8 @@ from unittest import mock
 
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import Ran, call_odf
+from tests.manifests import ROOT_WITH_INFO
 from tests.sync.builders import make_root
-
-MANIFEST = """\
-kind: DatasetSnapshot
-version: 1
-content:
-  name: {name}
-  kind: Root
-  metadata:
-    - kind: SetInfo
-      description: {text}
-"""
 
 
 class _Reads:
@@ -93,7 +83,7 @@ def alias() -> None:
         for number in count():
             text = f"{number} {len(command)}"
             with _reads(path, {number}) as reads:
-                ran = _odf(*command, text=MANIFEST.format(name="boats", text=text))
+                ran = _odf(*command, text=ROOT_WITH_INFO.format(name="boats", text=text))
             assert _names() == ["boats", "cars"], f"{command}, read {number}: {_names()}"
             if reads.seen <= number:
                 break
@@ -103,7 +93,7 @@ def alias() -> None:
 
     with _reads(path, None):
         for command in (["add", "-"], ["rename", "cars", "boats"], ["rename", "cars", "lorries"]):
-            ran = _odf(*command, text=MANIFEST.format(name="planes", text="x"))
+            ran = _odf(*command, text=ROOT_WITH_INFO.format(name="planes", text="x"))
             assert ran.code == 1 and "info/alias" in ran.err, f"{command}: {ran.err}"
         ran = _odf("log", "boats")
         assert ran.code == 1 and "info/alias" in ran.err, ran.err
@@ -126,7 +116,7 @@ def partial_update() -> None:
     workspace = Workspace.init(folder)
     for text in ("made", "changed"):
         for name in "abc":
-            (folder / f"{name}.yaml").write_text(MANIFEST.format(name=name, text=text))
+            (folder / f"{name}.yaml").write_text(ROOT_WITH_INFO.format(name=name, text=text))
         if text == "made":
             run_command(folder, "add", "a.yaml", "b.yaml", "c.yaml")
     refs = workspace.resolve("b").dataset.folder / "refs"

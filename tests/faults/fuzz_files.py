@@ -21,6 +21,7 @@ from odf_engine import settings
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import decode_state, encode_state
+from odf_engine.config import Config
 from odf_engine.data.column_sketch import ColumnSketch
 from odf_engine.data.digest import digest_file
 from odf_engine.errors import MalformedBlock, OdfError
@@ -328,7 +329,7 @@ def run_chain(data: bytes, scene: Scene) -> None:
     workspace.index.close()
 
 
-SETTINGS: Final = [settings.render(settings.Config()).encode(), b"pull: ctrl+l\nquit: [q, x]\n"]
+SETTINGS: Final = [settings.render(Config()).encode(), b"pull: ctrl+l\nquit: [q, x]\n"]
 
 
 def run_settings(data: bytes, scene: Scene) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from odf_engine import settings
+from odf_engine.config import Config
 from odf_engine.coordinator import protocol
 from odf_engine.coordinator.protocol import JobState
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
@@ -219,7 +220,7 @@ def _run_time(text: str, scene: Scene) -> None:
 
 def _run_setting(text: str, scene: Scene) -> None:
     key, _, value = text.partition("=")
-    config = settings.set_value(settings.Config(), key, value)
+    config = settings.set_value(Config(), key, value)
     settings.render(config)
     config.watermark.max_ahead_of("x")
     config.watermark.delay_of("x")

@@ -32,7 +32,8 @@ from odf_engine.sync.remotes.folder_remote import FolderRemote
 from odf_engine.verify.integrity import verify
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import Ran, call_odf
-from tests.faults.failing import MANIFEST, run_command
+from tests.faults.failing import run_command
+from tests.manifests import ROOT_WITH_INFO
 from tests.sync.builders import add_slices, make_root
 
 _CHANGES: Final = frozenset(
@@ -192,10 +193,10 @@ def commands(form: str = "long") -> None:
     workspace = Workspace.init(folder)
     make_root(workspace, slices=1)
     for name in "abcd":
-        (folder / f"{name}.yaml").write_text(MANIFEST.format(name=name, text="made"))
+        (folder / f"{name}.yaml").write_text(ROOT_WITH_INFO.format(name=name, text="made"))
     run_command(folder, "add", "c.yaml", "d.yaml")
     for name in "cd":
-        (folder / f"{name}.yaml").write_text(MANIFEST.format(name=name, text="changed"))
+        (folder / f"{name}.yaml").write_text(ROOT_WITH_INFO.format(name=name, text="changed"))
     run_command(folder, "repo", "add", "usb", f"file://{folder}/usb")
     workspace.index.close()
     here = {"numbers", "c", "d"}

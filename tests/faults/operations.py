@@ -21,6 +21,7 @@ import pytest
 
 import odf_tui.main
 from odf_engine.chain.block_index import BlockIndex
+from odf_engine.chain.compaction import CompactionPolicy, compact
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import read_batches, write_slice
@@ -59,20 +60,11 @@ from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import call_odf
 from tests.ingest import arrow_merge
 from tests.ingest.arrow_merge import ArrowMerge, Row
+from tests.manifests import ROOT_WITH_INFO
 from tests.sync import builders
 from tests.sync.pushing import read_whole
 from tests.sync.serving_here import served
 
-_ROOT: Final = """\
-kind: DatasetSnapshot
-version: 1
-content:
-  name: {name}
-  kind: Root
-  metadata:
-    - kind: SetInfo
-      description: {text}
-"""
 _DERIVATIVE: Final = """\
 kind: DatasetSnapshot
 version: 1
@@ -155,7 +147,7 @@ def _workspace(folder: Path) -> Iterator[Workspace]:
 
 def _write_manifests(folder: Path, text: str = "made") -> None:
     for name in "ab":
-        (folder / f"{name}.yaml").write_text(_ROOT.format(name=name, text=text))
+        (folder / f"{name}.yaml").write_text(ROOT_WITH_INFO.format(name=name, text=text))
     (folder / "c.yaml").write_text(_DERIVATIVE)
 
 
@@ -242,8 +234,11 @@ def _make_damaged(folder: Path) -> None:
 # --- Changes ---------------------------------------------------------------------------------------
 
 
-def _ingest(keys: Sequence[int]) -> Callable[[Path], None]:
-    """Merge rows with these keys into a ledger, whose key index has the keys of earlier rows."""
+def _ingest(keys: Sequence[int], slice_rows: int = 1 << 20) -> Callable[[Path], None]:
+    """Merge rows with these keys into a ledger, whose key index has the keys of earlier rows.
+
+    A slice has at most ``slice_rows`` rows.
+    """
 
     def run(folder: Path) -> None:
         with (
@@ -253,7 +248,7 @@ def _ingest(keys: Sequence[int]) -> Callable[[Path], None]:
             pytest.MonkeyPatch.context() as patch,
         ):
             merging = ArrowMerge(scratch, patch, workspace.resolve("rows").dataset)
-            merging.merge(_LEDGER, [Row(key, key, 1) for key in keys])
+            merging.merge(_LEDGER, [Row(key, key, 1) for key in keys], slice_rows=slice_rows)
 
     return run
 
@@ -416,6 +411,18 @@ def _make_key(folder: Path) -> None:
     (folder / "key.pem").write_text(generate_key()[1])
 
 
+def _make_read_numbers(folder: Path) -> None:
+    """A root dataset with a derivative that has read one of its slices."""
+    _make_derivative(folder)
+    with _workspace(folder) as workspace:
+        builders.add_slices(workspace.resolve("numbers"), 3)
+
+
+def _compact(folder: Path) -> None:
+    with _workspace(folder) as workspace:
+        compact(workspace.resolve("numbers").dataset, CompactionPolicy(), Reporter())
+
+
 OPERATIONS: Final[dict[str, Operation]] = {
     "add": Operation(_make_empty, _command("add", "c.yaml", "b.yaml", "a.yaml")),
     "add-one": Operation(_make_empty, _command("add", "a.yaml")),
@@ -424,7 +431,9 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "rename": Operation(_make_added, _command("rename", "a", "d")),
     "delete": Operation(_make_derivative, _command("delete", "derived", "--yes")),
     "ingest": Operation(_make_rows, _ingest(range(2, 5)), repeatable=True),
+    "ingest-slices": Operation(_make_rows, _ingest(range(2, 9), slice_rows=2), repeatable=True),
     "compact": Operation(_make_rows, _ingest(range(2, 40)), repeatable=True),
+    "compact-chain": Operation(_make_read_numbers, _compact, repeatable=True),
     "transform": Operation(_make_derivative, _transform, repeatable=True),
     "reset": Operation(_make_derivative, _reset),
     "clone": Operation(_make_source, _clone, repeatable=True),

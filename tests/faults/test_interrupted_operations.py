@@ -21,8 +21,8 @@ from tests.faults.system_calls import UNTRACED
 @pytest.mark.parametrize(
     ("program", "operations", "most"),
     [
-        ("system_calls", "add delete compact transform pull push-force fsck", 2),
-        ("crash_states", "add ingest clone push", 3),
+        ("system_calls", "add delete compact compact-chain ingest-slices transform pull push-force fsck", 2),
+        ("crash_states", "add ingest-slices clone push", 3),
     ],
 )
 def test_an_interrupted_operation(program: str, operations: str, most: int, tmp_path: Path) -> None:

@@ -16,31 +16,31 @@ import pytest
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.dataset import Dataset
+from odf_engine.config import OnConflict
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.changelog import Op
-from odf_engine.data.slices import WrittenSlice, read_batches, slice_schema, write_slice
+from odf_engine.data.row_groups import SliceLimits
+from odf_engine.data.slices import WrittenSlice, read_batches, slice_schema, write_slices
 from odf_engine.errors import BadData
 from odf_engine.files import remove_temporary
 from odf_engine.identity.did import DatasetId
-from odf_engine.ingest.merge import merge_strategy
+from odf_engine.ingest.merge import merge_changelog, merge_upsert
 from odf_engine.ingest.merge.base import POSITION, KeyedMerge, MergeInputs
 from odf_engine.ingest.merge.changelog_check import CODE
 from odf_engine.ingest.merge.key_file import KEY, OFFSET, SECOND, TIME, VALUES
+from odf_engine.ingest.merge.merge_changelog import OP_TEXT, Changelog, UnkeyedChangelog
 from odf_engine.ingest.merge.merge_plan import run_merge
-from odf_engine.ingest.merge.merge_strategy import Changelog, UnkeyedChangelog, merge
+from odf_engine.ingest.merge.merge_strategy import merge
+from odf_engine.ingest.merge.merge_upsert import Upsert
+from odf_engine.ingest.payload import data_events
 from odf_engine.metadata.model import (
     DEFAULT_VOCABULARY,
-    AddData,
-    Append,
     DatasetKind,
-    DataSlice,
-    Ledger,
+    MergeStrategy,
     Seed,
     SetDataSchema,
-    Snapshot,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.settings import OnConflict
 from odf_engine.spark import row_order
 from tests.ingest.recorder import Recorder
 
@@ -94,8 +94,9 @@ class ArrowMerge:
         patch.setattr(KeyedMerge, "frame", lambda keyed, **options: self._keyed_frame(**options))
         patch.setattr(KeyedMerge, "_history", lambda keyed, slices: self._history(slices))
         patch.setattr(Changelog, "_frame", lambda changelog: self._changelog_frame(changelog))
+        patch.setattr(Upsert, "_frame", lambda upsert: self._upsert_frame(upsert))
         patch.setattr(UnkeyedChangelog, "_history", lambda changelog, rows: self._matching_rows(rows))
-        for module in (row_order, merge_strategy):
+        for module in (row_order, merge_changelog, merge_upsert):
             patch.setattr(
                 module, "arrow_batches", lambda frame, reporter: (None, (each for each in frame.batches))
             )
@@ -108,12 +109,13 @@ class ArrowMerge:
 
     def merge(
         self,
-        strategy: Append | Ledger | Snapshot,
+        strategy: MergeStrategy,
         rows: Sequence[Row],
         *,
         on_conflict: OnConflict = "warn",
         changelog: bool = False,
         index: bool = True,
+        slice_rows: int = 1 << 20,
     ) -> int:
         """Merge and commit rows; return the number of new rows. ``index``: the keys are committed too."""
         self._new = list(rows)
@@ -135,32 +137,35 @@ class ArrowMerge:
             changelog="op" if changelog else None,
             on_conflict=on_conflict,
         )
-        staged = self.dataset.staging_path("data")
 
-        def write(batches: Iterator[pa.RecordBatch]) -> WrittenSlice | None:
-            return write_slice(
-                batches, schema=SCHEMA, vocab=DEFAULT_VOCABULARY, path=staged, first_offset=first,
-                system_time=NOW, fallback_event_time=NOW, reporter=self.reporter,
+        def write(batches: Iterator[pa.RecordBatch]) -> list[WrittenSlice]:
+            return write_slices(
+                batches, schema=SCHEMA, vocab=DEFAULT_VOCABULARY, first_offset=first, system_time=NOW,
+                new_path=lambda: self.dataset.staging_path("data"), fallback_event_time=NOW,
+                reporter=self.reporter, limits=SliceLimits(slice_rows, 1 << 30),
             )  # fmt: skip
 
+        merged = run_merge(merge(strategy, inputs), write, self.reporter)
+        if not merged.written:
+            return 0
         try:
-            merged = run_merge(merge(strategy, inputs), write, self.reporter)
-            if merged.written is None:
-                return 0
-            self._commit(merged.written, staged)
+            self._commit(merged.written)
         finally:
-            remove_temporary(staged)
+            for each in merged.written:
+                remove_temporary(each.path)
         if index and merged.keys is not None:
-            end, physical_hash = merged.written.offset_interval.end, str(merged.written.physical_hash)
-            merged.keys.commit(end, physical_hash, self.reporter)
-        return merged.written.rows
+            last = merged.written[-1]
+            merged.keys.commit(last.offset_interval.end, str(last.physical_hash), self.reporter)
+        return sum(each.rows for each in merged.written)
 
-    def _commit(self, written: WrittenSlice, staged: Path) -> None:
+    def _commit(self, written: list[WrittenSlice]) -> None:
         state = self.dataset.state()
-        data = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
-        watermark = max(time for time in (state.watermark, written.max_event_time) if time)
-        event = AddData(prev_offset=state.last_offset, new_data=data, new_watermark=watermark)
-        self.dataset.commit([event], system_time=NOW, expected_head=state.head, data=staged)
+        times = [state.watermark, *(each.max_event_time for each in written)]
+        events = data_events(
+            state, written, [None] * len(written), watermark=max(filter(None, times)), source_state=None
+        )
+        data = [each.path for each in written]
+        self.dataset.commit(events, system_time=NOW, expected_head=state.head, data=data)
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows of the dataset, with the day of their event time."""
@@ -191,11 +196,16 @@ class ArrowMerge:
         columns = {POSITION: list(range(len(rows)))} if check_keys else {}
         return self._frame(rows, columns, lambda row: (*key_hashes(row.id), digest(row.n)))
 
-    def _changelog_frame(self, changelog: Changelog) -> Frame:
+    def _upsert_frame(self, upsert: Upsert) -> Frame:
+        if upsert._inputs.changelog is None:
+            return self._keyed_frame(check_keys=False)
+        return self._changelog_frame(upsert)
+
+    def _changelog_frame(self, changelog: Changelog | Upsert) -> Frame:
         codes = {op.code: int(op) for op in Op}
         columns = {
             CODE: pa.array([codes.get(row.op or "") for row in self._new], pa.int32()),
-            merge_strategy._OP_TEXT: [row.op for row in self._new],
+            OP_TEXT: [row.op for row in self._new],
         }
         by_key = not isinstance(changelog, UnkeyedChangelog)
 

@@ -6,11 +6,11 @@ import tempfile
 from email.utils import format_datetime
 from pathlib import Path
 
+from odf_engine.config import FetchConfig
 from odf_engine.ingest.fetch.fetch_step import fetch
 from odf_engine.ingest.fetch.model import FetchContext, Payload
 from odf_engine.metadata.model import FetchStep, SourceState
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.settings import FetchConfig
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.recorder import Recorder
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from odf_engine.config import FetchConfig
 from odf_engine.errors import (
     BadData,
     Cancelled,
@@ -25,7 +26,6 @@ from odf_engine.errors import (
 from odf_engine.ingest.fetch.fetch_step import fetch
 from odf_engine.ingest.fetch.model import FetchContext
 from odf_engine.metadata.model import Container, EnvVar, SourceState
-from odf_engine.settings import FetchConfig
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.recorder import Recorder
 from tests.ingest.stand_in import StandIn

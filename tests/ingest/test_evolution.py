@@ -159,13 +159,13 @@ def test_an_update_during_a_pull_stops_the_pull(pulled: Pulled, monkeypatch: pyt
 
     pulled.write("a.csv", "1,a\n")
     pulled.add(ROWS % "a.csv")
-    real = payload.write_slice
+    real = payload.write_slices
 
     def late(*args: Any, **kwargs: Any) -> Any:
         update(pulled, ROWS % "a.csv", "- kind: SetInfo\n  description: new")
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(payload, "write_slice", late)
+    monkeypatch.setattr(payload, "write_slices", late)
     with pytest.raises(Conflict):
         pulled.pull()
     assert pulled.kinds() == ["Seed", "SetPollingSource", "SetInfo"]

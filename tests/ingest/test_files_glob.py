@@ -8,6 +8,7 @@ import pytest
 
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
+from odf_engine.config import FetchConfig
 from odf_engine.errors import BadData, InvalidManifest, SourceUnavailable
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.ingest.fetch.fetch_step import fetch
@@ -27,7 +28,6 @@ from odf_engine.metadata.model import (
     Url,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.settings import FetchConfig
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.recorder import Recorder
 

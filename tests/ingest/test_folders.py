@@ -14,6 +14,7 @@ def test_folders_of_dead_processes_go(tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     left = [tmp_path / f"{kind}-{gone.pid}-x" for kind in ("pull", "transform", "replay", "sandbox")]
+    left.append(tmp_path / f"pull-{10**30}-x")  # no process can have this id
     others = [tmp_path / "spark", tmp_path / f"ingest-{gone.pid}-x", tmp_path / f"sandbox-{os.getpid()}-x"]
     for folder in (*left, *others):
         (folder / "in").mkdir(parents=True)

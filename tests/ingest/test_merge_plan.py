@@ -41,11 +41,11 @@ class Script:
     def remove(self) -> None:
         self.removed += 1
 
-    def write(self, rows: Iterator[pa.RecordBatch]) -> WrittenSlice | None:
+    def write(self, rows: Iterator[pa.RecordBatch]) -> list[WrittenSlice]:
         self.written.append([])
         for batch in rows:
             self.written[-1].append(batch)
-        return None
+        return []
 
     def run(self) -> PendingKeys | None:
         return run_merge(PreparedMerge(self.rows, self.remove), self.write, self.reporter).keys

@@ -11,14 +11,17 @@ import pytest
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.changelog import Op
-from odf_engine.errors import BadData
+from odf_engine.errors import BadData, InvalidSchema
 from odf_engine.ingest.merge import key_file
 from odf_engine.ingest.merge.key_index import KeyIndex
-from odf_engine.metadata.model import Append, Ledger, Snapshot
+from odf_engine.metadata.model import Append, ChangelogStream, Ledger, Snapshot, UpsertStream
 from odf_engine.spark import row_order
 from tests.ingest.arrow_merge import ArrowMerge, Row
 
 LEDGER, SNAPSHOT = Ledger(primary_key=["id"]), Snapshot(primary_key=["id"])
+UPSERT, STREAM = UpsertStream(primary_key=["id"]), ChangelogStream(primary_key=["id"])
+BAKHMUT, KYIV, ODESSA, SEATTLE, VANCOUVER = range(5)
+CITIES = [Row(VANCOUVER, 1, 1), Row(SEATTLE, 2, 1), Row(KYIV, 3, 1)]
 STRATEGIES = pytest.mark.parametrize("strategy", [LEDGER, SNAPSHOT], ids=["Ledger", "Snapshot"])
 A, R, F, T = (op.code for op in Op)
 DAMAGED = "the key index is damaged: rebuilding it"
@@ -329,3 +332,148 @@ def test_corrections_of_a_ledger_whatever_the_batches(data: ArrowMerge, seed: in
         data.merge(LEDGER, [Row(key, n, 1) for key, n in day.items()], on_conflict="correct")
         state |= day
         assert values(data) == state
+
+
+def new_rows(data: ArrowMerge, before: int = 0) -> list[tuple[str, int, int, int]]:
+    """Operation, key, value and day of the rows from an offset on."""
+    return [(Op(row["op"]).code, row["id"], row["n"], row["day"]) for row in data.rows()[before:]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([Row(ODESSA, 4, 1)], [(A, ODESSA, 4, 1)]),
+        (CITIES, []),
+        (
+            [Row(VANCOUVER, 2, 1, A), Row(KYIV, 4, 1, T)],
+            [(F, KYIV, 3, 1), (T, KYIV, 4, 1), (F, VANCOUVER, 1, 1), (T, VANCOUVER, 2, 1)],
+        ),
+        (
+            [Row(VANCOUVER, 2, 1, A), Row(VANCOUVER, 3, 1, A)],
+            [(F, VANCOUVER, 1, 1), (T, VANCOUVER, 3, 1)],
+        ),
+        ([Row(SEATTLE, 0, 1, R)], [(R, SEATTLE, 2, 1)]),
+        ([Row(SEATTLE, 3, 1, T), Row(SEATTLE, 0, 1, R)], [(R, SEATTLE, 2, 1)]),
+        # A new key whose other columns are null is a row.
+        ([Row(ODESSA, None, None)], [(A, ODESSA, None, 152)]),
+        # A -C does not change the state: the row after it has the new values.
+        ([Row(SEATTLE, 9, 1, F), Row(SEATTLE, 2, 1, T)], []),
+        ([Row(ODESSA, 9, 1, F), Row(KYIV, 3, 1), Row(ODESSA, 5, 1, T)], [(A, ODESSA, 5, 1)]),
+        ([Row(KYIV, None, None)], [(F, KYIV, 3, 1), (T, KYIV, None, 152)]),
+        ([Row(SEATTLE, None, None, R), Row(BAKHMUT, None, None, R)], [(R, SEATTLE, 2, 1)]),
+    ],
+)
+def test_an_upsert_stream(
+    data: ArrowMerge, rows: list[Row], expected: list[tuple[str, int, int, int]]
+) -> None:
+    assert data.merge(UPSERT, CITIES) == 3
+    assert [row["id"] for row in data.rows()] == [KYIV, SEATTLE, VANCOUVER]
+    with_operations = any(row.op for row in rows)
+    assert data.merge(UPSERT, rows, changelog=with_operations) == len(expected)
+    assert new_rows(data, 3) == expected
+    assert data.merge(UPSERT, rows, changelog=with_operations) == 0  # Every upsert can be repeated.
+
+
+def test_an_upsert_stream_into_an_empty_dataset(data: ArrowMerge) -> None:
+    rows = [
+        Row(VANCOUVER, 1, 1, A), Row(VANCOUVER, 2, 1, A), Row(VANCOUVER, 3, 1, T), Row(SEATTLE, 2, 1, A),
+        Row(KYIV, 3, 1, A), Row(SEATTLE, 2, 1, R),
+    ]  # fmt: skip
+    assert data.merge(UPSERT, rows, changelog=True) == 2
+    assert new_rows(data) == [(A, KYIV, 3, 1), (A, VANCOUVER, 3, 1)]
+    assert "3 rows superseded by later rows of the same key" in str(data.reporter.lines)
+    assert "1 retraction of unknown keys ignored" in str(data.reporter.lines)
+
+
+def test_an_upsert_stream_compares_event_times(data: ArrowMerge) -> None:
+    data.merge(UPSERT, [*CITIES, Row(BAKHMUT, 4, 1)])
+    data.merge(UPSERT, [Row(BAKHMUT, 0, 1, R), Row(KYIV, 4, 1)], changelog=True)
+    rows = [
+        Row(ODESSA, 5, 1), Row(KYIV, 4, 1), Row(VANCOUVER, 2, 2), Row(BAKHMUT, 1, 2), Row(SEATTLE, 0, 2, R),
+    ]  # fmt: skip
+    assert data.merge(UPSERT, rows, changelog=True) == 5
+    assert new_rows(data, 7) == [
+        (A, BAKHMUT, 1, 2), (A, ODESSA, 5, 1), (R, SEATTLE, 2, 1), (F, VANCOUVER, 1, 1), (T, VANCOUVER, 2, 2),
+    ]  # fmt: skip
+    assert data.merge(UPSERT, [Row(ODESSA, 5, 3), Row(KYIV, 4, None)]) == 2
+    assert new_rows(data, 12) == [(F, ODESSA, 5, 1), (T, ODESSA, 5, 3)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([Row(1, 1, 1, A), Row(2, 1, 1, "+B")], "1 invalid row: row 2 .*column op: invalid operation '\\+B'"),
+        ([Row(1, 1, 1), Row(None, 1, 1)], "row 2 .*id=None.*the primary key is null"),
+        ([Row(1, 1, 1, F), Row(2, 1, 1, T)], "row 1 .*-C must be followed by the \\+C"),
+    ],
+)
+def test_invalid_upserts(data: ArrowMerge, rows: list[Row], message: str) -> None:
+    head = data.dataset.head()
+    with pytest.raises(BadData, match=message):
+        data.merge(UPSERT, rows, changelog=any(row.op for row in rows))
+    assert data.dataset.head() == head
+
+
+def test_a_changelog_stream_is_written_by_key(data: ArrowMerge) -> None:
+    rows = [
+        Row(VANCOUVER, 1, 1, A), Row(SEATTLE, 2, 1, A), Row(KYIV, 3, 1, A), Row(VANCOUVER, 1, 1, F),
+        Row(VANCOUVER, 2, 1, T),
+    ]  # fmt: skip
+    assert data.merge(STREAM, rows, changelog=True) == 5
+    assert new_rows(data) == [
+        (A, KYIV, 3, 1), (A, SEATTLE, 2, 1), (A, VANCOUVER, 1, 1), (F, VANCOUVER, 1, 1), (T, VANCOUVER, 2, 1),
+    ]  # fmt: skip
+    # Several changes of a key keep their order. The two rows of a correction need not be adjacent.
+    rows = [
+        Row(SEATTLE, 2, None, F), Row(KYIV, 3, 1, F), Row(SEATTLE, 5, 2, T), Row(KYIV, 4, 1, T),
+        Row(SEATTLE, 5, 2, R), Row(KYIV, 4, 1, R), Row(SEATTLE, 6, 1, A),
+    ]  # fmt: skip
+    assert data.merge(STREAM, rows, changelog=True) == 7
+    assert new_rows(data, 5) == [
+        (F, KYIV, 3, 1), (T, KYIV, 4, 1), (R, KYIV, 4, 1),
+        (F, SEATTLE, 2, 1), (T, SEATTLE, 5, 2), (R, SEATTLE, 5, 2), (A, SEATTLE, 6, 1),
+    ]  # fmt: skip
+    for rows, message in (
+        ([Row(KYIV, 1, 1, A), Row(SEATTLE, 6, 1, F), Row(KYIV, 2, 1, T)], "row 2 .*-C must.*row 3 .*follow"),
+        ([Row(SEATTLE, 7, 1, R)], "the values differ"),
+        ([Row(SEATTLE, 7, 1, None)], "invalid operation NULL"),
+    ):
+        with pytest.raises(BadData, match=message):
+            data.merge(STREAM, rows, changelog=True)
+    with pytest.raises(InvalidSchema, match="requires the column 'op'"):
+        data.merge(STREAM, CITIES)
+    assert values(data) == {VANCOUVER: 2, SEATTLE: 6}
+
+
+@pytest.mark.parametrize("strategy", [UPSERT, STREAM], ids=["UpsertStream", "ChangelogStream"])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_projection_of_a_stream_is_the_fold_of_its_input(
+    data: ArrowMerge, strategy: UpsertStream | ChangelogStream, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last row of each key in all inputs so far is the state, whatever runs are sorted in files."""
+    monkeypatch.setattr(key_file, "_IN_MEMORY", 50)
+    monkeypatch.setattr(row_order, "_MAX_MEMORY_BYTES", 500)
+    monkeypatch.setattr(row_order, "_BATCH_ROWS", 7)
+    dice = random.Random(seed)
+    state: dict[int, tuple[int, int]] = {}
+    for _ in range(6):
+        rows: list[Row] = []
+        for _ in range(80):
+            key, n, day, op = dice.randrange(30), dice.randrange(3), dice.randrange(1, 4), A
+            if key in state:
+                old = state[key]
+                op = dice.choice([R, T, T if strategy is STREAM else dice.choice([A, ""])])
+                if op == T:
+                    rows.append(Row(key, *old, F))
+                elif op == R and strategy is STREAM:
+                    n, day = old
+            elif strategy is UPSERT and dice.random() < 0.2:
+                op = R  # of an unknown key
+            rows.append(Row(key, n, day, op or None))
+            state.pop(key, None)
+            if op != R:
+                state[key] = n, day
+        data.merge(strategy, rows, changelog=True)
+        assert data.state() == state
+        keys = [row["id"] for row in data.rows()[-5:]]
+        assert keys == sorted(keys)

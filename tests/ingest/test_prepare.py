@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from odf_engine.config import Config
 from odf_engine.errors import BadData
 from odf_engine.ingest.prep_step import Limits, prepare
 from odf_engine.metadata.model import CompressionFormat, Decompress, Pipe, PrepStep
-from odf_engine.settings import Config, save, set_value
+from odf_engine.settings import save, set_value
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.pulling import Pulled
 from tests.ingest.recorder import Recorder

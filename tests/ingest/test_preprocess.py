@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.errors import InvalidQuery, InvalidSchema
+from odf_engine.data.arrow_schema import decode_schema
+from odf_engine.errors import BadData, InvalidQuery, InvalidSchema
 from odf_engine.metadata.model import Sql
 from tests.ingest.pulling import Pulled
 
@@ -72,7 +73,7 @@ def test_wrong_queries_say_where(pulled: Pulled) -> None:
     assert state.polling_source is not None and isinstance(state.polling_source.preprocess, Sql)
     flink = replace(state.polling_source, preprocess=replace(state.polling_source.preprocess, engine="flink"))
     pulled.dataset.commit([flink], system_time=state.system_time, expected_head=state.head)
-    pulled.fails(InvalidQuery, "'flink'", "supported engines: spark")
+    pulled.fails(InvalidQuery, "'flink'", "supported: spark, datafusion")
     add(pulled, "SELECT town AS event_time, n FROM input", name="time")
     pulled.fails(
         InvalidSchema, "in.csv", "event time column 'event_time' is a STRING", "CAST(event_time AS TIMESTAMP)"
@@ -119,3 +120,41 @@ def test_rows_that_were_only_picked_stay_in_their_order(pulled: Pulled) -> None:
     add(pulled, "SELECT n, explode(array(town, upper(town))) AS town FROM input WHERE n <> 2")
     pulled.pull()
     assert pulled.rows("n", "town") == [(1, "b"), (1, "B"), (3, "a"), (3, "A"), (4, "a"), (4, "A")]
+
+
+def test_queries_of_datafusion(pulled: Pulled) -> None:
+    path = pulled.write("in.csv", TEXT)
+    first = 'SELECT CAST("day" AS TIMESTAMP) AS event_time, town AS "Town", n FROM input'
+    second = "SELECT *, arrow_cast(n, 'UInt64') AS u, 7 / 2 AS half FROM \"some rows\" WHERE n <> 2"
+    steps = [{"alias": "some rows", "query": first}, {"query": second}]
+    preprocess = json.dumps({"kind": "Sql", "engine": "DataFusion", "queries": steps})
+    pulled.add(SOURCE.format(preprocess=preprocess, merge="{kind: Append}"))
+    pulled.pull()
+    expected = [(day(1), "a", 4, 3), (day(2), "b", 1, 3), (day(2), "a", 3, 3)]
+    assert pulled.rows("event_time", "Town", "n", "half") == expected
+    schema = decode_schema(pulled.dataset.state().schema)
+    assert [str(schema.field(name).type) for name in ("event_time", "u")] == [
+        "timestamp[ms, tz=UTC]",
+        "uint64",
+    ]
+    path.write_text(f"{TEXT}2024-01-03,c,x\n")
+    pulled.fails(BadData, 'in.csv: line 6, column "n"', "'x' is not a BIGINT")
+    grouped = "SELECT CAST(min(day) AS TIMESTAMP) AS event_time, town, sum(n) AS n FROM input GROUP BY town"
+    path.write_text(TEXT)
+    for name, query in {"grouped": grouped, "union": f"{grouped} UNION ALL {grouped}"}.items():
+        preprocess = json.dumps({"kind": "Sql", "engine": "datafusion", "query": query})
+        pulled.add(SOURCE.format(preprocess=preprocess, merge="{kind: Append}"), name=name)
+        pulled.pull()
+        assert list(dict.fromkeys(pulled.rows("town", "n"))) == [("a", 7), ("b", 3)]
+    for query, kind, parts in (
+        (
+            "SELECT n, CAST(town AS INT) AS t FROM input",
+            BadData,
+            ["Cannot cast string 'b' to value of Int32"],
+        ),
+        ("SELECT n FROM input WHERE N > 1", InvalidQuery, ["column 'N' not found", "case-sensitive"]),
+        ("COPY input TO '/tmp/x.csv'", InvalidQuery, ["must be a SELECT, not COPY"]),
+    ):
+        preprocess = json.dumps({"kind": "Sql", "engine": "datafusion", "query": query})
+        pulled.add(SOURCE.format(preprocess=preprocess, merge="{kind: Append}"), name=f"bad{len(query)}")
+        pulled.fails(kind, *parts)

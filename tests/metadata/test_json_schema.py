@@ -27,10 +27,15 @@ EXAMPLE: dict[str, Any] = {
             {"kind": "SetDataSchema", "schema": "AQ=="},
             {
                 "kind": "SetDataSchema",
-                "schema": {"fields": [{"name": "a", "type": {"kind": "List", "itemType": {"kind": "Int8"}}}]},
+                "schema": {
+                    "fields": [
+                        {"name": "a", "type": {"kind": "List", "itemType": {"kind": "Int8"}}},
+                        {"name": "b", "type": "uInt64", "extra": {"a.b/c": 1}},
+                    ]
+                },
             },
             {"kind": "Seed", "datasetId": "did:odf:fed01", "datasetKind": "Derivative"},
-            {"kind": "AddData", "prevOffset": 2**64 - 1, "extra": {"entries": {"x": [1]}}},
+            {"kind": "AddData", "prevOffset": 2**64 - 1, "extra": {"a.b/x": [1]}},
         ],
     },
 }
@@ -64,6 +69,8 @@ def valid(schema: dict[str, Any], value: Any, root: dict[str, Any]) -> bool:
                 good = set(value) <= set(schema["properties"])
             case "required":
                 good = set(rule) <= set(value)
+            case "propertyNames":
+                good = all(valid(rule, key, root) for key in value)
             case "minimum":
                 good = value >= rule
             case "maximum":
@@ -98,6 +105,9 @@ def test_an_example_is_valid():
         (("content", "metadata", 0, "merge"), {"kind": "Snapshot"}),
         (("content", "metadata", 1), {"kind": "SetDataSchema"}),
         (("content", "metadata", 2, "schema", "fields", 0, "type", "itemType"), {"kind": "Int9"}),
+        (("content", "metadata", 2, "schema", "fields", 1, "type"), "decimal"),
+        (("content", "metadata", 2, "schema", "fields", 1, "type"), "UINT64"),
+        (("content", "metadata", 2, "schema", "fields", 1, "extra"), {"c": 1}),
         (("content", "metadata", 3, "datasetId"), "fed01"),
         (("content", "metadata", 4, "prevOffset"), 2**64),
         (("content", "metadata", 4, "prevOffset"), -1),

@@ -73,6 +73,9 @@ def values_of(shape: descriptors.FieldType) -> st.SearchStrategy[Any]:
             return {bytes: st.binary(max_size=9), Multihash: hashes, DatasetId: dataset_ids}[kind]
         case descriptors.InstantType():
             return moments
+        case descriptors.TableType(kind) if kind is model.ExtraAttributes:
+            keys = st.from_regex(model.ExtraAttributes.KEY, fullmatch=True)
+            return st.builds(kind, st.dictionaries(keys, json_values, max_size=3))
         case descriptors.TableType(kind):
             return st.deferred(lambda: tables(kind))
         case descriptors.UnionType(_, members):
@@ -88,8 +91,15 @@ def tables(kind: type[model.Model]) -> st.SearchStrategy[Any]:
         for field in describe_table(kind).fields
     }
     built = st.builds(kind, **fields)
-    needed = kind.NEEDS_ONE_OF
-    return built.filter(lambda value: not needed or any(getattr(value, name) is not None for name in needed))
+    needed, exclusive = kind.NEEDS_ONE_OF, kind.AT_MOST_ONE_OF
+
+    def is_valid(value: model.Model) -> bool:
+        given = [
+            [name for name in names if getattr(value, name) is not None] for names in (needed, exclusive)
+        ]
+        return bool(given[0] or not needed) and len(given[1]) < 2
+
+    return built.filter(is_valid)
 
 
 events = values_of(field_type_of(model.MetadataEvent)[0])
@@ -122,6 +132,34 @@ def test_data_types_survive(data_type: Any):
     event = model.SetDataSchema(odf_schema=schema)
     assert decode_table(encode_table(event), model.MetadataEvent) == event
     assert read_event(to_yaml(event), "event") == event
+
+
+@FAST
+@given(
+    kind=st.sampled_from(field_type_of(model.DataType)[0].members),
+    spelling=st.integers(0, 2),
+    place=st.sampled_from(
+        [
+            "%s",
+            "{kind: Option, inner: %s}",
+            "{kind: list, itemType: {kind: option, inner: %s}}",
+            "{kind: Map, keyType: %s, valueType: string}",
+            "{kind: Map, keyType: int8, valueType: %s}",
+            "{kind: Struct, fields: [{name: b, type: %s}]}",
+        ]
+    ),
+)
+def test_short_forms_equal_long_forms(kind: type[model.Model], spelling: int, place: str):
+    """At each place of a type, in each accepted spelling; only for kinds without required fields."""
+    name = descriptors.union_tag(kind) or ""
+    written = (name, name[0].lower() + name[1:], name.lower())[spelling]
+    event = "kind: SetDataSchema\nschema: {fields: [{name: a, type: " + place + "}]}"
+    if descriptors.required_keys(kind):
+        with pytest.raises(OdfError, match=f"{name} requires"):
+            read_event(event % written, "e")
+        return
+    quoted = f"'{written}'" if name == "Null" else written
+    assert read_event(event % quoted, "e") == read_event(event % f"{{kind: '{written}'}}", "e")
 
 
 @settings(FAST, max_examples=30)

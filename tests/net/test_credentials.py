@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from odf_engine.errors import BadData, UsageError
 from odf_engine.net.credentials import Credentials, Login
+from odf_engine.net.urls import normalize_login_url, normalize_url
 
 
 @pytest.fixture
@@ -89,3 +90,13 @@ def test_a_file_that_nests_too_deeply_or_cannot_be_read(logins: Credentials, tmp
     path.symlink_to(path.name)
     with pytest.raises(BadData, match="the stored logins cannot be read"):
         logins.origins()
+
+
+def test_logins_of_brokers(logins: Credentials) -> None:
+    """The default port is that of MQTT. A broker is no repository."""
+    login = Login("jane", "secret")
+    assert logins.set(normalize_login_url("mqtt://Broker.example"), login) == "mqtt://broker.example"
+    assert logins.of("mqtt://broker.example:1883") == login
+    assert logins.of("mqtt://broker.example:8883") is None
+    with pytest.raises(UsageError, match="unsupported URL: mqtt:"):
+        normalize_url("mqtt://broker.example")

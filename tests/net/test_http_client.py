@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from odf_engine.config import FetchConfig
 from odf_engine.errors import Cancelled, SourceUnavailable
 from odf_engine.metadata.model import RequestHeader, Url
 from odf_engine.net import address_policy, connector
@@ -19,7 +20,6 @@ from odf_engine.net.address_policy import AddressPolicy, PublicAddresses
 from odf_engine.net.download import AttemptFailed
 from odf_engine.net.http_client import HttpClient, _may_forward
 from odf_engine.progress import Reporter
-from odf_engine.settings import FetchConfig
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.fetching import get
 from tests.ingest.ftp_server import make_certificate

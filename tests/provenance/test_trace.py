@@ -14,7 +14,6 @@ from odf_engine.provenance.step import TransactionTrace
 from odf_engine.provenance.trace import Tracer
 from odf_engine.provenance.trace_check import check_trace
 from odf_engine.spark.runtime.session import SparkRuntime
-from odf_engine.transform.engines.sandbox import Sandbox
 from odf_engine.workspace.dataset_folders import ORIGIN_FILE
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
@@ -168,10 +167,10 @@ def test_queries_of_somebody_else(
     (made.dataset.folder / ORIGIN_FILE).write_text("https://elsewhere.example")
     shut_in: list[str] = []
 
-    def no_walls(sandbox: Sandbox, *_: object) -> None:
+    def no_walls(*_: object, **__: object) -> None:
         shut_in.append("asked")
 
-    monkeypatch.setattr(Sandbox, "_find_program", no_walls)
+    monkeypatch.setattr("odf_engine.transform.engines.sandbox.find_program", no_walls)
     tracer = Tracing(copied, runtime).tracer
     step = tracer.trace(made, [(3, 3)], depth=1)
     assert (step.exact, [each.runs for each in step.feeds], shut_in) == (True, [[(1, 2)]], ["asked"])

@@ -20,7 +20,7 @@ from odf_engine.transform.engines.grpc_messages import (
     OWN_SERVICE,
     PROVENANCE,
     Derivation,
-    DerivedFrom,
+    InputRows,
     encode,
     encode_fields,
 )
@@ -97,7 +97,7 @@ def test_an_engine_that_names_rows_that_it_was_not_given(deriving: Deriving, tmp
     root = deriving.root()
     deriving.rows(root, (1, "a", 1))
     asked = request_of(deriving, deriving.derivative("SELECT event_time, x FROM input"), tmp_path / "first")
-    answer = encode(Derivation([DerivedFrom("input", [OffsetInterval(0, 1)])]))
+    answer = encode(Derivation([InputRows("input", [OffsetInterval(0, 1)])]))
     server = grpc.server(ThreadPoolExecutor(1))
     method = grpc.unary_stream_rpc_method_handler(lambda _, __: iter([encode_fields(answer)]))
     server.add_generic_rpc_handlers(

@@ -18,9 +18,12 @@ from odf_engine.metadata.model import (
     Decompress,
     DisablePollingSource,
     DisablePushSource,
+    EthereumLogs,
     FilesGlob,
     Ledger,
     MergeStrategy,
+    Mqtt,
+    MqttTopicSubscription,
     NdJson,
     Pipe,
     SetPollingSource,
@@ -92,15 +95,28 @@ def test_each_row_has_the_source_of_its_time(rooted: Rooted) -> None:
     rooted.commit(root, [polling(Container("busybox:1", ["cat"], ["x y"]))])
     rooted.state = None
     rooted.rows(root, (4, "f", 6))
+    rooted.commit(root, [polling(Mqtt(host="h", port=1883, topics=[MqttTopicSubscription("t/#")]))])
+    rooted.rows(root, (5, "g", 7))
+    logs = EthereumLogs(1, "https://jane:secret@node", filter="block_number\n > 5")
+    rooted.commit(root, [polling(logs)])
+    rooted.state = SourceState("default", ETAG, "20@" + "0" * 64)
+    rooted.rows(root, (6, "h", 8))
 
-    step = rooted.trace(root, (1, 3), (3, 5))
-    assert (step.kind, step.runs, step.rows, step.exact, step.feeds) == ("root", [(1, 5)], 5, True, [])
+    step = rooted.trace(root, (1, 3), (3, 7))
+    assert (step.kind, step.runs, step.rows, step.exact, step.feeds) == ("root", [(1, 7)], 7, True, [])
     assert [(each.kind, each.place, each.state.partition(", ")[0], each.runs) for each in step.sources] == [
         ("polling", "https://a.example/x.csv", 'ETag "v1"', [(1, 1)]),
         ("polling", "https://a.example/x.csv", "changed at 2024-02-03T00:00:00Z", [(2, 2)]),
         ("polling", "in/b.csv", "file b.csv", [(3, 3)]),
         ("polling", "in/a.csv", "file a.csv", [(4, 4)]),
         ("polling", "container busybox:1 cat x y", "", [(5, 5)]),
+        ("polling", "mqtt://h:1883 t/#", "", [(6, 6)]),
+        (
+            "polling",
+            "logs of the Ethereum chain 1 at https://node block_number > 5",
+            "up to block 20",
+            [(7, 7)],
+        ),
     ]
     assert step.sources[0].steps == [
         "fetched from https://a.example/x.csv",
@@ -115,7 +131,7 @@ def test_each_row_has_the_source_of_its_time(rooted: Rooted) -> None:
         str(root.dataset.block(each.sequence_number).hash) for each in slices
     ]
     assert [each.ingested for each in step.sources] == [str(each.system_time) for each in slices]
-    assert step.how == ["5 rows appended (+A)"]
+    assert step.how == ["7 rows appended (+A)"]
 
 
 def test_pushed(rooted: Rooted) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -10,7 +13,7 @@ import pytest
 
 from odf_engine.coordinator.handlers.query_jobs import check_table
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.errors import InvalidQuery, NotFound, OdfError, UsageError
+from odf_engine.errors import BadData, Cancelled, InvalidQuery, NotFound, OdfError, UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import SetDataSchema
 from odf_engine.progress import Reporter
@@ -18,6 +21,7 @@ from odf_engine.query.execution import (
     Tables,
     TimeTravelDefaults,
     columns_at,
+    execute_with_datafusion,
     parse_time_travel,
     resolve,
     resolve_pin,
@@ -75,3 +79,55 @@ def test_blocks_and_columns_of_a_time(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="dataset 'number' not found") as caught:
         resolve(workspace, "number")
     assert caught.value.hint == "did you mean numbers?"
+
+
+def test_queries_without_spark(tmp_path: Path) -> None:
+    workspace = Workspace.init(tmp_path / "a [b]*")
+    entry = make_root(workspace, "port.numbers", slices=2)
+    make_root(workspace, "town", slices=1)
+
+    def run(sql: str, reporter: Reporter | None = None, **defaults: Any) -> list[dict[str, Any]]:
+        reporter = reporter or Reporter()
+        tables = Tables(workspace, reporter, TimeTravelDefaults(**defaults))
+        with execute_with_datafusion(sql, tables.names, tables.files, tmp_path, 64 << 20, reporter) as answer:
+            return pa.Table.from_batches(list(answer.batches), answer.schema).to_pylist()
+
+    # A name unquoted, in double quotes, in another case, as qualifier; the offset is a BIGINT.
+    grouped = 'SELECT city, sum("offset") AS n, count(*) AS "Rows" FROM "Port.Numbers" GROUP BY city;'
+    assert run(grouped) == [{"city": "Bern", "n": 15, "Rows": 6}]
+    joined = (
+        "SELECT port.numbers.people AS people, t.* FROM port.numbers"
+        " JOIN town t ON t.people = port.numbers.people WHERE t.people = 2"
+    )
+    (row,) = run(joined)
+    assert row["people"] == 2 and row["people_2"] == 2 and row["city"] == "Bern"
+    assert run("SELECT count(*) AS n FROM as_at(port.numbers, 2) WHERE people >= 0") == [{"n": 3}]
+    assert run("SELECT city FROM current(port.numbers, city)") == [{"city": "Bern"}]
+    assert run("SELECT count(*) AS n FROM port.numbers", blocks={str(entry.id): "2"}) == [{"n": 3}]
+    assert run("SELECT NULL AS x, to_timestamp('1969-12-31T23:59:59.123456789') AS t") == [
+        {"x": None, "t": datetime(1969, 12, 31, 23, 59, 59, 123456, UTC)}
+    ]
+    for sql, kind, message, where in (
+        (
+            "SELECT x FROM port.number",
+            InvalidQuery,
+            "dataset 'port.number' not found",
+            "query, line 1, column 15",
+        ),
+        ("SELECT 1,\n  2 FRM town t", InvalidQuery, "found: town", "query, line 2, column 9"),
+        ('SELECT "City" FROM town', InvalidQuery, "column 'City' not found", "query"),
+        ("SELECT people / 0 AS n FROM town", BadData, "divide by zero error", "query"),
+        ("COPY town TO 'x.csv'", InvalidQuery, "must be a SELECT", "query"),
+        ("SELECT * FROM 'x.csv'", InvalidQuery, "dataset 'x.csv' not found", "query, line 1, column 16"),
+    ):
+        with pytest.raises(kind, match=message) as error:
+            run(sql)
+        assert error.value.where == where
+    reporter = Reporter()
+    threading.Timer(1, reporter.cancel).start()
+    with pytest.raises(Cancelled):
+        run("SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE a.value * b.value = 7", reporter)
+    entry.dataset.slice_path(entry.dataset.slices()[0]).unlink()
+    with pytest.raises(NotFound, match="missing slice"):
+        run("SELECT * FROM port.numbers")
+    assert list(tmp_path.glob("query-*")) == []

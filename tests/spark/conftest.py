@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 Rows = list[dict[str, Any]]
 
 
+@pytest.fixture(autouse=True)
+def _use_generated_code(request: pytest.FixtureRequest) -> None:
+    """Tests of Spark evaluate queries as users do."""
+    if "runtime" in request.fixturenames:
+        request.getfixturevalue("generated_code")
+
+
 @pytest.fixture
 def session(runtime: SparkRuntime) -> SparkSession:
     """As a job gets it."""

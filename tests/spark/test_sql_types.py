@@ -7,7 +7,8 @@ import pytest
 from pyspark.sql import types as st
 
 from odf_engine.errors import InvalidSchema
-from odf_engine.spark.sql_types import arrow_schema, spark_schema
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.spark.sql_types import arrow_schema, spark_schema, spark_type, typed_null
 
 SAME = [
     pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(),
@@ -52,6 +53,13 @@ def test_nested() -> None:
     back = arrow_schema(spark_schema(pa.schema([("a", kind)]))).field("a").type
     assert back.field("x").type.value_type == pa.int16()
     assert back.field("m").type.item_type == pa.int32()
+
+
+def test_null_of_a_struct_whose_fields_need_quotes(runtime: SparkRuntime) -> None:
+    inner = pa.struct([("x>y", pa.string()), ("m", pa.map_(pa.string(), pa.int32()))])
+    kind = pa.struct([("a b", pa.int64()), ("a:`b", pa.list_(inner)), ("struct<", pa.decimal128(9, 2))])
+    frame = runtime.session().sql(f"SELECT {typed_null(kind, 'a')} AS a")
+    assert frame.schema["a"].dataType == spark_type(kind, "a")
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,15 @@ class _Handler(BaseHTTPRequestHandler):
         if len(sent[start:]) < length:
             self.close_connection = True
 
+    def do_HEAD(self) -> None:
+        path = self.files.folder / self.path.lstrip("/")
+        if not path.is_file():
+            self.send_error(404)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(path.stat().st_size))
+        self.end_headers()
+
     def log_message(self, format: str, *arguments: Any) -> None:
         """Says nothing."""
 

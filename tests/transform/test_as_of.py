@@ -7,16 +7,17 @@ from random import Random
 
 import pytest
 
+from odf_engine.data.changelog import OPERATION, POSITION
 from odf_engine.data.slices import slice_schema
 from odf_engine.errors import InvalidQuery, OdfError, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary, Sql, SqlQueryStep, TemporalTable
 from odf_engine.progress import Reporter
-from odf_engine.spark.plan_rewrite import POSITION
 from odf_engine.spark.runtime.session import SparkRuntime
-from odf_engine.spark.streaming.as_of_join import IS_OLDEST, TIME, retained_versions
+from odf_engine.spark.stateful.as_of_join import DUE, IS_OLDEST, TIME, add_due_time, retained_versions
 from odf_engine.transform.engines.contract import QueryInput
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from tests.transform.deriving import DATA, Deriving
+from tests.transform.test_replay import check
 from tests.transform.test_stateful import CF, CT, A, Lines, R, Step, hashed
 
 STEPS: list[Step] = [
@@ -32,13 +33,16 @@ STEPS: list[Step] = [
 def fed(
     deriving: Deriving, query: str, steps: Sequence[Step], lines: Lines | None = None, **keys: str
 ) -> list[DatasetEntry]:
-    """Datasets of one query that took the inputs in at once, and in parts: with ``lines`` step by step."""
+    """Return datasets of one query: one read its inputs at once, the other one in parts.
+
+    With ``lines``, which receives the warnings of the first, the other one reads after every second step.
+    """
     names = list(dict.fromkeys(step[0] for step in steps))
     roots = {name: deriving.root(name) for name in names}
     once, parts = (deriving.derivative(query, *names, name=name, **keys) for name in ("once", "parts"))
     for number, (name, rows, watermark) in enumerate(steps):
         deriving.rows(roots[name], *rows, watermark=watermark)
-        if lines or number in (len(steps) - 3, len(steps) - 1):
+        if number == len(steps) - 1 or (number % 2 if lines else number == len(steps) - 3):
             deriving.run(parts)
     deriving.run(once, lines)
     return [once, parts]
@@ -121,6 +125,89 @@ def test_joins_in_a_row_keep_corrections(deriving: Deriving) -> None:
     assert len({hashed(deriving, each) for each in made}) == 1
 
 
+def test_corrections_of_emitted_rows_repeat_their_version(deriving: Deriving) -> None:
+    query = (
+        "SELECT t.event_time, t.city, t.x * r.x AS y, part FROM trades t\n"
+        "JOIN rates FOR SYSTEM_TIME AS OF t.event_time AS r ON t.city = r.city\n"
+        "LATERAL VIEW explode(array(1, 2)) AS part"
+    )
+    steps: list[Step] = [
+        ("rates", [(1, "a", 10), (2.5, "a", 20), (3, "q", 0)], None),
+        ("trades", [(2, "a", 1), (3, "a", 2)], None),
+        ("rates", [(5, "q", 0)], None),
+        ("trades", [(2, "a", 1, CF), (4, "a", 5, CT), (5, "q", 0)], None),
+    ]
+    roots = {name: deriving.root(name) for name in ("rates", "trades")}
+    made = deriving.derivative(query, *roots, rates="city")
+    for number, (name, rows, watermark) in enumerate(steps):
+        deriving.rows(roots[name], *rows, watermark=watermark)
+        if number in (2, 3):
+            deriving.run(made)
+    assert days(deriving, made, "op", "y", "part")[:8] == [
+        (2, A, 10, 1), (2, A, 10, 2), (3, A, 40, 1), (3, A, 40, 2),
+        (2, R, 10, 1), (2, R, 10, 2), (4, A, 100, 1), (4, A, 100, 2),
+    ]  # fmt: skip
+
+
+def test_retractions_of_late_rows_repeat_the_version_that_they_had(deriving: Deriving) -> None:
+    query = (
+        "SELECT t.event_time, t.city, t.x, r.x AS rate FROM trades t\n"
+        "JOIN rates FOR SYSTEM_TIME AS OF t.event_time AS r ON t.city = r.city"
+    )
+    steps: list[Step] = [
+        ("rates", [(1, "a", 10), (2, "a", 20), (3, "a", 30), (5, "q", 0)], None),
+        ("trades", [(4, "a", 1)], None),
+        ("trades", [(1.5, "a", 7), (1.5, "a", 7)], None),  # late: 10 is no longer known
+        ("rates", [(3.5, "a", 35), (6, "q", 0)], None),  # late: 4 came out with 30
+        ("trades", [(4.5, "a", 2)], None),
+        ("trades", [(4, "a", 1, R), (1.5, "a", 7, CF), (4.75, "a", 8, CT)], None),
+        ("trades", [(1.5, "a", 7, R), (4.5, "a", 2, R), (5, "q", 3)], None),
+    ]
+    made = fed(deriving, query, steps, rates="city")
+    expected = [(1, 30), (7, 30), (7, 30), (2, 35), (1, 30), (7, 30), (8, 35), (7, 30), (2, 35), (3, 0)]
+    assert [sorted(deriving.result(each, "x", "rate")) for each in made] == [sorted(expected)] * 2
+    assert days(deriving, made[1], "op", "x", "rate")[4:] == [
+        (4, R, 1, 30), (1.5, CF, 7, 30), (4.75, CT, 8, 35), (1.5, R, 7, 30), (4.5, R, 2, 35), (5, A, 3, 0),
+    ]  # fmt: skip
+    assert len({hashed(deriving, each) for each in made}) == 1
+
+
+def test_rows_corrected_to_an_earlier_time_can_be_corrected_again(deriving: Deriving) -> None:
+    query = (
+        "SELECT t.event_time, t.city, t.x, r.x AS rate FROM trades t\n"
+        "LEFT JOIN rates FOR SYSTEM_TIME AS OF t.event_time AS r ON t.city = r.city"
+    )
+    steps: list[Step] = [
+        ("rates", [(1, "a", 10)], None),
+        ("trades", [(3, "a", 1)], None),
+        ("trades", [(3, "a", 1, CF), (2, "a", 2, CT)], None),
+        ("trades", [(2, "a", 2, CF), (2, "a", 3, CT)], None),
+        ("rates", [(2.5, "a", 20)], None),  # the watermark is between the two times
+        ("trades", [], "2024-01-05T00:00:00Z"),
+        ("rates", [(5, "q", 0)], None),
+    ]
+    made = fed(deriving, query, steps, rates="city")
+    assert days(deriving, made[0], "op", "x", "rate") == [
+        (2, A, 2, 10), (2, CF, 2, 10), (2, CT, 3, 10), (3, A, 1, 20), (3, R, 1, 20),
+    ]  # fmt: skip
+    assert len({hashed(deriving, each) for each in made}) == 1
+    assert check(deriving, made[1]).findings == []
+
+
+def test_due_times_of_correction_pairs(runtime: SparkRuntime) -> None:
+    rows = [(3, 0, CF), (2, 1, CT), (1, 2, CF), (4, 3, CT), (1, 4, R), (5, 5, A)]
+    values = ", ".join(f"(timestamp_millis({time}), {place}L, {op})" for time, place, op in rows)
+    frame = runtime.session().sql(f"SELECT * FROM VALUES {values} AS v({TIME}, {POSITION}, {OPERATION})")
+
+    def due(*, pairs: bool, revision: int) -> list[int]:
+        found = add_due_time(frame, pairs=pairs, revision=revision).sort(POSITION)
+        return [each[0] for each in found.selectExpr(f"unix_millis({DUE})").collect()]
+
+    assert due(pairs=False, revision=3) == [3, 2, 1, 4, 1, 5]
+    assert due(pairs=True, revision=3) == [3, 2, 4, 4, 1, 5]
+    assert due(pairs=True, revision=2) == [3, 3, 4, 4, 1, 5]  # queries keep the rules of their version
+
+
 @pytest.mark.parametrize("window", [True, False])
 def test_what_follows_a_join_may_group(deriving: Deriving, window: bool) -> None:
     by = ("window.start", "window(t.event_time, '1 day'), ") if window else ("max(t.event_time)", "")
@@ -183,6 +270,8 @@ AS_OF = "SELECT t.event_time, r.x FROM trades t JOIN rates FOR SYSTEM_TIME AS OF
         (AS_OF.replace("JOIN rates", "JOIN trades") + " ON t.city = r.city", InvalidQuery,
          ["'trades'", "not a temporal table", "primaryKey"]),
         ("SELECT * FROM rates FOR SYSTEM_TIME AS OF trades.event_time", InvalidQuery, ["right of a JOIN"]),
+        (f"{AS_OF} ON t.city = r.city WHERE t.op <> 2".replace("SELECT", "SELECT t.op + 1 AS was,"),
+         Unsupported, ["column 'was'", "operation", "remove it"]),
         (f"{AS_OF} ON t.city = r.city".replace("trades t", "(SELECT DISTINCT * FROM trades) t"),
          Unsupported, ["DISTINCT", "separate dataset"]),
     ],

@@ -8,20 +8,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from odf_engine.config import Config
 from odf_engine.data.slices import slice_schema
 from odf_engine.errors import Cancelled, InvalidManifest, InvalidQuery
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, Sql, SqlQueryStep
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
-from odf_engine.settings import Config, load, save, set_value
+from odf_engine.settings import load, save, set_value
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.transform.engines.contract import Engine, QueryInput
 from odf_engine.transform.engines.engine_router import EngineRouter
 from odf_engine.transform.engines.grpc_client import GrpcEngine
 from odf_engine.transform.engines.grpc_server import EngineServer
 from odf_engine.transform.engines.spark_engine import SparkEngine
+from odf_engine.workspace.dataset_folders import list_late_rows
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from tests.transform.deriving import DATA, DERIVATIVE, Deriving
 
@@ -64,15 +67,15 @@ def test_each_query_goes_to_the_engine_that_it_is_for(
     save(config, tmp_path / "config.yaml")
     assert load(tmp_path / "config.yaml") == config
     here = SparkEngine(runtime)
-    engines = EngineRouter(config, here)
+    engines = EngineRouter(config, {"spark": lambda: here})
     assert engines.get_engine("Spark") is here
     assert isinstance(engines.get_engine("FLINK"), GrpcEngine) and engines.get_engine(
         "flink"
     ) is engines.get_engine("FLINK")
     with pytest.raises(InvalidQuery, match="'risingwave', which is not configured") as error:
         engines.get_engine("risingwave")
-    assert "flink, spark" in str(error.value.hint)
-    nobody = EngineRouter(set_value(config, "engines.spark", "grpc://127.0.0.1:9"), here)
+    assert "datafusion or flink or spark" in str(error.value.hint)
+    nobody = EngineRouter(set_value(config, "engines.spark", "grpc://127.0.0.1:9"), {"spark": lambda: here})
     assert nobody.get_engine("spark") is not here
     for wrong in ("127.0.0.1:1", "grpc://a", "grpc://a:1?folder=/x&other=1", "grpc://a:1?as=/x"):
         with pytest.raises(InvalidManifest):
@@ -150,6 +153,26 @@ def test_what_an_engine_says_meanwhile_is_heard(deriving: Deriving, served: str)
     reporter = Listening()
     deriving.run(made, reporter)
     assert ("late rows dropped: 1 (input: 1)", "warning") in reporter.said
+    (late,) = list_late_rows(made.dataset)
+    assert pq.read_table(late.path).column("city").to_pylist() == ["late"]
+    # A state with merged values only is computed again.
+    smallest = deriving.derivative(query.replace("count(*) AS n", "min(x) AS n"), name="smallest")
+    deriving.run(smallest)
+    deriving.rows(root, (9.25, "a", 3), (9.5, "a", 2))
+    deriving.run(smallest)
+    deriving.rows(root, (9, "a", 1, 1), (11, "a", 4))
+    deriving.run(smallest)
+    assert deriving.result(smallest, "n") == [(1,), (5,), (2,)]
+    # The watermark of joined rows is behind.
+    deriving.rows(deriving.root("more"), (1, "a", 1), (11, "a", 4))
+    joined = deriving.derivative(
+        "SELECT a.event_time, a.x FROM more a LEFT JOIN more b ON a.city = b.city "
+        "AND b.event_time BETWEEN a.event_time AND a.event_time + INTERVAL 1 DAY",
+        "more",
+        name="joined",
+    )
+    deriving.run(joined)
+    assert str(joined.dataset.state().watermark) == "2024-01-10T00:00:00Z"
     assert ["bytes", "rows"] in reporter.said
     wrong = deriving.derivative("SELECT event_time,\n  nothing FROM input", name="wrong")
     with pytest.raises(InvalidQuery) as error:

@@ -16,19 +16,31 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as structs_replace
 
 from odf_engine.errors import BadData, InvalidManifest, InvalidQuery, SourceUnavailable, Unsupported
 from odf_engine.metadata.flatbuffers import decode_table, encode_table
 from odf_engine.metadata.model import (
     DEFAULT_VOCABULARY,
+    DataField,
+    DataSchema,
+    DatasetSnapshot,
+    Int32,
+    Int64,
     OffsetInterval,
+    Option,
     RawQueryInvalidQuery,
     RawQueryProgress,
     RawQueryRequest,
     RawQueryResponse,
     RawQuerySuccess,
+    SetDataSchema,
+    SetTransform,
     Sql,
     SqlQueryStep,
+    String,
+    TimestampType,
+    TimeUnit,
     TransformRequest,
     TransformSuccess,
 )
@@ -40,12 +52,16 @@ from odf_engine.transform.engines.grpc_messages import (
     RAW_QUERY,
     SERVICE,
     TRANSFORM,
+    InputRows,
+    ResponseExtension,
     decode_field,
+    encode,
     encode_fields,
 )
 from odf_engine.transform.engines.grpc_server import EngineServer
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay
+from odf_engine.workspace.definition import current_definition
 from tests.transform.deriving import Deriving
 
 
@@ -113,7 +129,7 @@ def test_raw_query(served: str, tmp_path: Path) -> None:
 
 @contextmanager
 def lying(
-    work: Callable[[TransformRequest], TransformSuccess | None],
+    work: Callable[[TransformRequest], TransformSuccess | tuple[TransformSuccess, ResponseExtension] | None],
     folder: Path | None = None,
     seconds: float | None = None,
 ) -> Iterator[GrpcEngine]:
@@ -121,7 +137,9 @@ def lying(
 
     def answers(request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         answer = work(decode_table(decode_field(request), TransformRequest))
-        if answer is not None:
+        if isinstance(answer, tuple):
+            yield encode_fields(encode_table(answer[0]), encode(answer[1]))
+        elif answer is not None:
             yield encode_fields(encode_table(answer))
 
     handler = grpc.unary_stream_rpc_method_handler(answers)
@@ -199,6 +217,46 @@ def test_engines_that_break_the_contract(deriving: Deriving, tmp_path: Path) -> 
     assert deriving.result(made, "offset", "x") == [(0, 1), (1, 2)]
 
 
+def test_output_of_engines_for_a_declared_schema(deriving: Deriving) -> None:
+    """Layouts may differ; types may not, and required values are checked."""
+    root = deriving.root()
+    made = deriving.derivative("SELECT event_time, city, x FROM input")
+    time = TimestampType(TimeUnit.Millisecond, "UTC")
+    fields = [
+        DataField("offset", Int64()), DataField("op", Int32()), DataField("system_time", time),
+        DataField("event_time", time), DataField("city", Option(String())), DataField("x", Int64()),
+    ]  # fmt: skip
+    deriving.commit(made, [SetDataSchema(odf_schema=DataSchema(fields))])
+    deriving.rows(root, (1, "a", 1), (1, "b", 2))
+    head = made.dataset.head()
+
+    def write(request: TransformRequest, **changes: pa.Array) -> TransformSuccess:
+        table = pq.read_table(request.query_inputs[0].data_paths[0])
+        kinds = {"offset": pa.int64(), "op": pa.int32(), "city": pa.large_string()}
+        columns = {name: table.column(name).cast(kinds.get(name, table.column(name).type))
+                   for name in table.column_names}  # fmt: skip
+        pq.write_table(pa.table({**columns, **changes}), request.new_data_path)
+        return TransformSuccess(OffsetInterval(0, 1))
+
+    for changes, text in (
+        ({"x": pa.array([1, None], pa.int64())}, "row 2: column 'x' is NOT NULL"),
+        ({"x": pa.array([1, 2], pa.int32())}, "column 'x' is int32, expected int64"),
+        ({"city": pa.array([1, 2], pa.int32())}, "column 'city' is int32, expected string"),
+        ({"more": pa.array([1, 2])}, "columns are offset, op, system_time, event_time, city, x, more"),
+    ):
+        with lying(lambda request, changes=changes: write(request, **changes)) as engine:
+            deriving.engine = engine
+            with pytest.raises(BadData, match=text):
+                deriving.run(made)
+        assert made.dataset.head() == head
+    with lying(write) as engine:
+        deriving.engine = engine
+        assert deriving.run(made) == 1
+    stored = pq.read_schema(made.dataset.slice_path(made.dataset.slices()[0]))
+    assert stored.field("city").type == pa.large_string()
+    assert verify(made.dataset, Reporter()).valid
+
+
 def test_the_watermark_of_an_engine(deriving: Deriving) -> None:
     root = deriving.root()
     made = deriving.derivative("SELECT event_time, city, x FROM input")
@@ -227,6 +285,69 @@ def test_the_watermark_of_an_engine(deriving: Deriving) -> None:
         replay = Replay(deriving.workspace, made, engine, Reporter())
         findings = verify(made.dataset, Reporter(), replay=replay).findings
     assert [each.kind for each in findings] == ["transform-watermark"] * 2  # it reports later ones now
+
+
+def test_the_version_of_an_engine(deriving: Deriving) -> None:
+    root = deriving.root()
+    made = deriving.derivative("SELECT event_time, city, x FROM input")
+    transform = made.dataset.state().transform
+    assert transform is not None
+    deriving.commit(
+        made,
+        [
+            structs_replace(
+                transform, transform=structs_replace(transform.transform, engine="flink", version=None)
+            )
+        ],
+    )
+    late: list[InputRows] = []
+    version: str | None = None
+
+    def work(request: TransformRequest) -> tuple[TransformSuccess, ResponseExtension]:
+        (path,) = request.query_inputs[0].data_paths
+        table = pq.read_table(path)
+        offsets = pa.array([request.next_offset], table.schema.field(0).type)
+        pq.write_table(table.set_column(0, table.schema.field(0), offsets), request.new_data_path)
+        success = TransformSuccess(OffsetInterval(request.next_offset, request.next_offset))
+        return success, ResponseExtension(version, late)
+
+    def recorded() -> str | None:
+        found = made.dataset.state().transform
+        assert found is not None
+        return found.transform.version
+
+    with lying(work) as engine:
+        deriving.engine = engine
+        for number, reported, expected in (
+            (1, None, None),
+            (2, "1.16\x1b", "1.16\ufffd"),
+            (3, None, "1.16\ufffd"),
+        ):
+            version = reported
+            deriving.rows(root, (number, "a", number))
+            deriving.run(made)
+            assert recorded() == expected
+        deriving.rows(root, (4, "a", 4))
+        version = "1.20"
+        with pytest.raises(Unsupported, match=r"for version 1\.16. of the engine, but this is 1\.20"):
+            deriving.run(made)
+        version = None
+        for wrong in (
+            [InputRows("input", [OffsetInterval(2, 3)])],
+            [InputRows("other", [OffsetInterval(3, 3)])],
+        ):
+            late = wrong
+            with pytest.raises(BadData, match="late rows that are not in the input"):
+                deriving.run(made)
+        # A definition that does not mention a version leaves it unchanged.
+        assert deriving.workspace.update([_without_version(current_definition(made))])[0].events == []
+
+
+def _without_version(definition: DatasetSnapshot) -> DatasetSnapshot:
+    transform = definition.metadata[0]
+    assert isinstance(transform, SetTransform)
+    plain = structs_replace(transform.transform, version=None)
+    return structs_replace(definition, metadata=[structs_replace(transform, transform=plain)])
 
 
 def test_addresses_and_nobody_there(deriving: Deriving, monkeypatch: pytest.MonkeyPatch) -> None:

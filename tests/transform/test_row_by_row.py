@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
+from odf_engine.chain.schema_evolution import declared_schema
 from odf_engine.errors import BadData, InvalidQuery, OdfError, Unsupported
-from odf_engine.metadata.model import AddData, SourceState
+from odf_engine.metadata.model import AddData, SourceState, Sql, SqlQueryStep
+from odf_engine.transform.engines.contract import QueryInput
 from odf_engine.workspace.dataset_summary import is_behind
 from tests.transform.deriving import Deriving
 
@@ -207,6 +211,17 @@ def test_a_retraction_repeats_the_row_that_it_retracts(deriving: Deriving) -> No
     same = deriving.derivative(query.format("x"), name="same")
     other = deriving.derivative(query.format("x + 1"), name="other")
     known = deriving.derivative("SELECT event_time, city, system_time() AS known FROM input", name="known")
+    # A new query of this kind is refused.
+    vocab, schema = root.dataset.state().vocabulary, declared_schema(root.dataset.state())
+    assert schema is not None
+    for select, refused in (("op AS x", True), ("x, 0 AS op, op AS was", False), ("x", False)):
+        branch = f"SELECT event_time,\n{select} FROM input"
+        step = SqlQueryStep(query=f"{branch} WHERE op < 2 UNION ALL {branch}")
+        with pytest.raises(Unsupported, match="'x' depends") if refused else nullcontext() as caught:
+            deriving.engine.validate(
+                Sql("spark", queries=[step]), [QueryInput("input", schema, vocab)], vocab, None
+            )
+        assert caught is None or caught.value.where == "line 2, column 1"
     deriving.rows(root, (1, "a", 1), (1, "b", 2), (1, "b", 2))
     for made in (same, other, known):
         deriving.run(made)

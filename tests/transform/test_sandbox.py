@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from odf_engine.config import Config, SandboxConfig
 from odf_engine.errors import InvalidQuery, NotTrusted, OdfError
 from odf_engine.metadata.model import Sql, SqlQueryStep
 from odf_engine.progress import Reporter
-from odf_engine.settings import Config, SandboxConfig, set_value
+from odf_engine.settings import set_value
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.transform.engines import sandbox
 from odf_engine.transform.engines.engine_router import engines_for
@@ -236,7 +237,7 @@ def test_a_foreign_query_gives_the_same(deriving: Deriving, runtime: SparkRuntim
     wrong = deriving.derivative("SELECT event_time,\n  nothing FROM input", name="wrong")
     (made.dataset.folder / ORIGIN_FILE).write_text("https://example.com/output.yaml")
     reporter, here = Listening(), deriving.engine
-    with engines_for(deriving.workspace, made, runtime) as deriving.engine:
+    with engines_for(deriving.workspace, made, lambda: runtime) as deriving.engine:
         for day in (1, 2):
             deriving.rows(root, (day, "a", day), (day, "b", 1))
             assert deriving.run(made, reporter) == 1
@@ -277,7 +278,7 @@ def test_who_is_shut_in(deriving: Deriving, runtime: SparkRuntime) -> None:
     made = deriving.derivative("SELECT event_time, x FROM input")
 
     def engine() -> object:
-        with engines_for(deriving.workspace, made, runtime) as engines:
+        with engines_for(deriving.workspace, made, lambda: runtime) as engines:
             return engines.get_engine("spark")
 
     assert isinstance(engine(), SparkEngine)

@@ -6,22 +6,31 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
+from odf_engine.chain.normal_form import allowed_lateness
 from odf_engine.data.digest import LogicalHasher
 from odf_engine.errors import BadData, Cancelled, InvalidQuery, OdfError, Unsupported
+from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, ExecuteTransform
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
+from odf_engine.spark.stateful import incremental
+from odf_engine.spark.stateful.incremental import IncrementalPlanner
 from odf_engine.transform.engines import checkpoint
 from odf_engine.transform.plan import plan_transaction
 from odf_engine.transform.run import make_request
+from odf_engine.verify.integrity import verify
+from odf_engine.verify.replay import Replay
 from odf_engine.workspace.dataset_folders import list_late_rows
 from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from tests.transform.deriving import Deriving
 
 A, R, CF, CT = 0, 1, 2, 3
@@ -50,12 +59,16 @@ def fed(
     parts: bool = False,
     names: Sequence[str] = ("once", "each", "parts"),
 ) -> list[DatasetEntry]:
-    """Datasets of one query that took the inputs in at once, step by step, and when asked in three parts."""
+    """Return datasets of one query: one read its inputs at once, the next one after every second step.
+
+    With ``parts``, the second one reads after each step, and a third one in three parts.
+    """
     roots = {name: deriving.root(name) for name in inputs or ("input",)}
     made = [deriving.derivative(query, *inputs, name=name) for name in names[: 3 if parts else 2]]
     for number, (name, rows, watermark) in enumerate(steps):
         deriving.rows(roots[name], *rows, watermark=watermark)
-        deriving.run(made[1])
+        if parts or number % 2 or number == len(steps) - 1:
+            deriving.run(made[1])
         if parts and number in (len(steps) // 3, len(steps) - 2, len(steps) - 1):
             deriving.run(made[2])
     deriving.run(made[0], reporter)
@@ -126,6 +139,27 @@ def test_event_times_from_year_1_to_9999(deriving: Deriving) -> None:
     assert times == [
         (each - 1) * 86_400_000 + 1704067200000 for each in (first, before_1970, before_1970 + 1)
     ]
+
+
+def test_windows_are_in_utc_for_event_times_of_any_zone(deriving: Deriving) -> None:
+    midnight = 1704063600000  # of 2024-01-01 in Berlin; 23:00 UTC
+    for name, zone in (("berlin", "Europe/Berlin"), ("utc", "UTC")):
+        kind = pa.timestamp("ms", zone)
+        root = deriving.root(name, pa.schema([("event_time", kind), ("x", pa.int64())]))
+        times = pa.array([midnight, midnight + 3_600_000, midnight + 48 * 3_600_000], kind)
+        columns = {"event_time": times, "x": [1, 2, 4], "op": pa.array([0, 0, 0], pa.int32())}
+        deriving.batch(root, pa.record_batch(columns), midnight + 72 * 3_600_000)
+    made = deriving.derivative(
+        "SELECT window.start AS event_time, count(*) AS n, sum(x) AS s\n"
+        "FROM (SELECT event_time, x FROM berlin UNION ALL SELECT event_time, x FROM utc)\n"
+        "GROUP BY window(event_time, '1 day')",
+        "berlin", "utc",
+    )  # fmt: skip
+    deriving.run(made)
+    found = [(row[0].isoformat()[:19], *row[1:]) for row in deriving.result(made, "event_time", "n", "s")]
+    assert found == [
+        ("2023-12-31T00:00:00", 2, 2), ("2024-01-01T00:00:00", 2, 4), ("2024-01-02T00:00:00", 2, 8),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -327,6 +361,12 @@ def test_cancelling_stops_spark(deriving: Deriving) -> None:
     assert made.dataset.state().last_inputs is None
 
 
+TOP = (
+    "SELECT event_time, n FROM (SELECT *, row_number() OVER (ORDER BY x) AS n FROM input)\n"
+    "WHERE n % 2 = 1 AND n < 3"
+)
+
+
 @pytest.mark.parametrize(
     ("query", "kind", "parts"),
     [
@@ -337,12 +377,23 @@ def test_cancelling_stops_spark(deriving: Deriving) -> None:
          ["ORDER BY over groups"]),
         ("SELECT DISTINCT city FROM input", InvalidQuery, ["without the event time"]),
         ("SELECT max(event_time) AS event_time FROM input GROUP BY city", InvalidQuery, ["city"]),
-        ("SELECT event_time, sum(x) OVER (PARTITION BY city) AS s FROM input", Unsupported, ["window("]),
-        ("SELECT max(event_time) AS event_time, sum(DISTINCT x) AS s FROM input", InvalidQuery, ["DISTINCT"]),
+        ("SELECT event_time, sum(x) OVER (PARTITION BY city) AS s FROM input", Unsupported,
+         ["line 1, column 20", "frame", "window("]),
+        ("SELECT event_time, sum(x) OVER (ORDER BY x) AS s FROM input", Unsupported, ["event time"]),
+        ("SELECT event_time,\nstddev(x) OVER (ORDER BY event_time) AS s FROM input", Unsupported,
+         ["line 2, column 1", "stddev()", "avg"]),
+        ("SELECT event_time, rank() OVER (ORDER BY x) AS n FROM input", Unsupported, ["no limit", "n <= 10"]),
+        (f"SELECT window.end AS event_time, count(*) AS n FROM ({TOP}) GROUP BY window(event_time, '1 day')",
+         Unsupported, ["last stateful step", "separate dataset"]),
+        (f"{TOP} ORDER BY n", Unsupported, ["ORDER BY over", "remove"]),
+        ("SELECT max(event_time) AS event_time, sum(DISTINCT x) AS s FROM input", Unsupported,
+         ["line 1, column 39", "sum(DISTINCT"]),
         ("SELECT max(event_time) AS event_time, first(x) AS s FROM input", InvalidQuery, ["first()"]),
         ("SELECT max(event_time) AS event_time, collect_set(x) AS s FROM input", InvalidQuery, ["collect"]),
         ("SELECT max(event_time) AS event_time FROM (SELECT max(event_time) AS event_time FROM input)",
          Unsupported, ["last step"]),
+        ("SELECT * FROM (\n  SELECT DISTINCT event_time, city FROM input LIMIT 3\n) ORDER BY event_time",
+         Unsupported, ["a LIMIT", "line 2, column", "row_number()"]),
         ("SELECT window.start AS s, count(*) AS n FROM input GROUP BY window(event_time, '1 day')",
          InvalidQuery, ["no event time"]),
     ],
@@ -373,3 +424,163 @@ def test_a_checkpoint_file_depends_on_its_content_alone(tmp_path: Path) -> None:
     assert made[0] == made[1]
     assert checkpoint.read_checkpoint(tmp_path / "one.tar.zst", tmp_path / "read") == about
     assert (tmp_path / "read" / "state" / "b").read_text() == "b"
+
+
+DAILY_MINIMUM = (
+    "SELECT window.start AS event_time, city, min(x) AS x, count(*) AS n\n"
+    "FROM input GROUP BY window(event_time, '1 day'), city\n"
+)
+
+
+def test_several_commits_retract_from_groups_without_windows(deriving: Deriving) -> None:
+    query = (
+        "SELECT max(event_time) AS event_time, city, min(x) AS m, avg(CAST(x AS DECIMAL(9, 2))) AS a\n"
+        "FROM input GROUP BY city"
+    )
+    steps: list[Step] = [
+        ("input", [(1, "a", 1), (1, "b", 5), (1.5, "a", 3)], None),
+        ("input", [(1, "a", 1, R), (2, "a", 5)], None),
+        ("input", [(1, "b", 5, CF), (1, "b", 7, CT)], None),
+    ]
+    made = fed(deriving, query, steps)
+    assert len({hashed(deriving, each) for each in made}) == 1
+    # The last change of each city.
+    assert deriving.result(made[0], "city", "m", "a")[-1] == ("b", 7, Decimal("7.000000"))
+
+
+def test_allowed_lateness_is_recorded_in_the_chain(deriving: Deriving) -> None:
+    def configure(lateness: str | None) -> None:
+        text = "" if lateness is None else f"allowedLateness: {{'inp%': {lateness}}}\n"
+        (deriving.workspace.odf / "config.yaml").write_text(text)
+        deriving.workspace = Workspace(deriving.workspace.odf.parent)  # settings are read once
+
+    root = deriving.root()
+    made = deriving.derivative(DAILY_MINIMUM)
+    configure("1d")
+    steps: list[tuple[list[tuple[Any, ...]], str | None]] = [
+        ([(1, "a", 1), (1.5, "b", 2)], None),
+        ([(2.5, "a", 7)], None),
+        ([(1.25, "a", 0)], None),  # late, but the window is still open
+        ([(3.25, "a", 4)], "0s"),
+        ([(3.5, "a", 5), (2.75, "a", 3)], "2d"),  # the second one is late: its window is closed
+        ([(3.5, "a", 5, R), (3.5, "a", 6)], None),  # the state is computed again, as each row was counted
+        ([(8, "a", 1)], None),
+    ]
+    watermarks: list[str] = []
+    for rows, lateness in steps:
+        if lateness is not None:
+            configure(lateness)
+        deriving.rows(root, *rows)
+        deriving.run(made)
+        watermarks.append(str(made.dataset.state().watermark)[:16])
+    assert deriving.result(made, "city", "x", "n") == [("a", 0, 2), ("b", 2, 1), ("a", 7, 1), ("a", 4, 2)]
+    assert watermarks == [
+        "2023-12-31T12:00", "2024-01-01T12:00", "2024-01-01T12:00", "2024-01-03T06:00", "2024-01-03T06:00",
+        "2024-01-03T06:00", "2024-01-06T00:00",
+    ]  # fmt: skip
+    (late,) = list_late_rows(made.dataset)
+    assert pq.read_table(late.path).column("x").to_pylist() == [3]
+    transform = made.dataset.state().transform
+    assert transform is not None and allowed_lateness(transform.transform) == {"input": "2d"}
+    # Without the setting the same lateness applies, also in a definition that does not mention it.
+    configure(None)
+    report = verify(
+        made.dataset, Reporter(), replay=Replay(deriving.workspace, made, deriving.engine, Reporter())
+    )
+    assert report.findings == []
+    written = replace(transform, transform=replace(transform.transform, queries=None, query=DAILY_MINIMUM))
+    (update,) = deriving.workspace.update([DatasetSnapshot("output", DatasetKind.Derivative, [written])])
+    assert update.events == []
+
+
+def test_retractions_in_groups_of_several_commits(deriving: Deriving) -> None:
+    query = (
+        "SELECT max(event_time) AS event_time, city, min(x) AS low, bool_and(x > 1) AS high,\n"
+        "count_if(x > 1) AS n, '\n-- odf.allowedLateness is text here' AS note FROM input GROUP BY city"
+    )
+    steps: list[Step] = [
+        ("input", [(1, "a", 1), (1, "a", 2), (1, "b", 3)], None),
+        ("input", [(2, "a", 1, R), (2, "a", 5)], None),
+        ("input", [(3, "b", 3, R), (3, "a", 2, CF), (3, "a", 4, CT)], None),
+    ]
+    made = fed(deriving, query, steps, parts=True)
+    last = ("a", 4, True, 2)
+    assert [deriving.result(each, "city", "low", "high", "n")[-1] for each in made] == [last] * len(made)
+    assert len({hashed(deriving, each) for each in made}) == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "queries"),
+    [
+        (
+            "SELECT max(event_time) AS event_time, city, count(*) AS n, avg(x / 3) AS a, min(x) AS m\n"
+            "FROM input GROUP BY city HAVING count(*) < 4",
+            1,
+        ),
+        (
+            "SELECT session_window.start AS event_time, city, sum(x) AS s, count(DISTINCT x) AS d\n"
+            "FROM input GROUP BY session_window(event_time, '1 day'), city",
+            2,  # a row of the fourth commit could extend a session that was emitted
+        ),
+    ],
+)
+def test_commits_are_processed_in_one_query(
+    deriving: Deriving, query: str, queries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 0
+    result = IncrementalPlanner.result
+
+    def counted(planner: IncrementalPlanner, frame: Any) -> Any:
+        nonlocal count
+        count += 1
+        return result(planner, frame)
+
+    steps: list[Step] = [
+        ("input", [(1, "a", 1), (1.5, "a", 2), (1.5, "b", 7)], None),
+        ("input", [(2.25, "a", 5), (2.25, "c", 5)], None),
+        ("input", [(4.5, "a", 7), (4.5, "b", 1)], None),
+        ("input", [(3.75, "a", 3), (3.25, "b", 1), (6.5, "c", 2)], None),
+        ("input", [(9, "a", 4)], None),
+    ]
+    made = fed(deriving, query, steps, parts=True)
+    again = deriving.derivative(query, name="again")
+    monkeypatch.setattr(IncrementalPlanner, "result", counted)
+    deriving.run(again)
+    assert count == queries
+    assert len({hashed(deriving, each) for each in (*made, again)}) == 1
+
+
+def test_rows_are_added_to_a_large_state(
+    deriving: Deriving, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(incremental, "_LARGE_STATE", 4)
+    query = (
+        "SELECT window.start AS event_time, city, min(x) AS m, sum(x) AS s, count(DISTINCT x) AS d\n"
+        "FROM input GROUP BY window(event_time, '2 days'), city"
+    )
+    steps: list[Step] = [
+        ("input", [(1, "a", 1), (1, "b", 2), (1.5, "c", 3), (1.5, "d", 4), (1.5, "e", 4)], None),
+        ("input", [(2.25, "a", 0), (2.5, "f", 6)], None),
+        ("input", [(2.25, "a", 0, R), (3.25, "b", 5)], None),
+        ("input", [(2.75, "a", 9), (3.5, "b", 4), (3.5, "c", 1), (3.5, "d", 4), (3.5, "e", 5)], None),
+        ("input", [(3.75, "b", 4, R)], None),
+        ("input", [(3.75, "z", 1)], "2024-01-09T00:00:00Z"),
+    ]
+    made = fed(deriving, query, steps, parts=True)
+    assert sorted(deriving.result(made[1], "city", "m", "s", "d")) == [
+        ("a", 1, 1, 1), ("a", 9, 9, 1), ("b", 2, 2, 1), ("b", 5, 5, 1), ("c", 1, 1, 1), ("c", 3, 3, 1),
+        ("d", 4, 4, 1), ("d", 4, 4, 1), ("e", 4, 4, 1), ("e", 5, 5, 1), ("f", 6, 6, 1), ("z", 1, 1, 1),
+    ]  # fmt: skip
+    assert len({hashed(deriving, each) for each in made}) == 1
+    states: list[int] = []
+    for number, stored in enumerate(made[1].dataset.blocks()):
+        if isinstance(event := stored.block.event, ExecuteTransform) and event.new_checkpoint is not None:
+            folder = tmp_path / str(number)
+            checkpoint.read_checkpoint(
+                made[1].dataset.checkpoint_path(event.new_checkpoint.physical_hash), folder
+            )
+            states.append(len(list(folder.rglob("*.parquet"))))
+    assert max(states) > 1
+    replay = Replay(deriving.workspace, made[1], deriving.engine, Reporter())
+    report = verify(made[1].dataset, Reporter(), replay=replay)
+    assert (report.findings, report.unchecked) == ([], [])

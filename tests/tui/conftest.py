@@ -165,6 +165,15 @@ class Driven:
         reading = any(each.name not in lasting and not each.is_finished for each in self.app.workers)
         return reading or self.bench.controller(DatasetsController).waiting
 
+    async def clear_notice(self) -> None:
+        """Remove the notice, and wait until the status line is painted without it."""
+        status = self.bench.query_one(StatusLine)
+        shown = status.notice
+        status.clear_notice()
+        if shown is not None:
+            await self.until(lambda: shown[0] not in self.text())
+        await self.settle()
+
     async def until(self, condition: Callable[[], object]) -> None:
         """Waits until something is so."""
         deadline = time.monotonic() + 60

@@ -10,6 +10,7 @@ from zlib import crc32
 import pyarrow as pa
 from msgspec.structs import replace
 
+from odf_engine.config import UiConfig
 from odf_engine.coordinator.protocol import (
     Committed,
     Event,
@@ -26,7 +27,7 @@ from odf_engine.coordinator.protocol import (
     WorkerStatus,
 )
 from odf_engine.errors import InvalidManifest, OdfError
-from odf_engine.settings import UiConfig
+from odf_engine.sql.manifest_translation import TranslatedQuery
 from odf_tui.gateway.protocol import ManifestChange
 from odf_tui.state.model import DatasetDetail, DatasetRow, PendingEvent, TrustedStep, TrustRequest
 from odf_tui.text.format import Section
@@ -241,6 +242,14 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQueries, FakeStatistics, FakeSharing)
         self.rows_ = list(HAVEN)
         pairs = [(Pull(row.id), Verify(row.id)) for row in HAVEN]
         return [(request, row.name) for row, pair in zip(HAVEN, pairs, strict=True) for request in pair]
+
+    def can_translate(self, path: Path) -> bool:
+        """No query is for another engine."""
+        return False
+
+    def translate(self, path: Path) -> tuple[ManifestChange, list[TranslatedQuery]]:
+        """Change nothing."""
+        return ManifestChange(path, "", ""), []
 
     def derivative_in_manifest(self, path: Path) -> str:
         """Return the name of files with ``derivative`` in their name."""

@@ -131,6 +131,9 @@ class FakeStatistics:
         statistics = Statistics(7200, COUNTED if whole else TOLD)
         return TableDescription(statistics, whole, TYPES, ("offset", "event_time"), comments)
 
+    def link_columns(self, dataset: str) -> list[str]:
+        return []
+
     def primary_key(self, dataset: str) -> list[str]:
         """Return the prepared key."""
         return self.keys.get(dataset, [])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pyarrow as pa
 
 from odf_engine.coordinator.protocol import Job
@@ -22,7 +24,10 @@ class FakeQueries:
         kept: rows of results by path.
         history: the history of queries.
         questions: queries by id of the job.
+        sql_engine: the engine of queries.
     """
+
+    sql_engine: Literal["spark", "datafusion"] = "spark"
 
     kept: dict[str, pa.Table]
     history: list[str]

@@ -358,6 +358,9 @@ def test_settings_that_cannot_be_read_are_a_problem_of_the_gateway(workspace: Wo
     assert "config.yaml:3:" in source.settings_problem
     assert "the settings are not valid YAML" in source.settings_problem
     assert source.theme != "paper"
+    assert source.sql_engine == "spark"
+    workspace.config_path.write_text("sql: {engine: datafusion}\n")
+    assert WorkspaceGateway(Workspace(workspace.folder)).sql_engine == "datafusion"
 
 
 def test_a_journal_that_is_no_database(workspace: Workspace) -> None:

@@ -37,6 +37,7 @@ from odf_tui.panes.data.row_dialogs import RowTarget, parse_row_target
 from odf_tui.text.format import Span
 from odf_tui.text.values import column_texts
 from odf_tui.widgets.row_table import ColumnArrangement, MarkedRows, RowTable, load_window
+from tests.sync.linked import add_object, add_rows, make_linked
 from tests.tui.conftest import Driven, driven
 from tests.tui.data_screen import AIR, rows_shown
 from tests.tui.fake import SYSTEM, FakeSource, Rows
@@ -320,6 +321,36 @@ async def test_a_row_in_full(source: FakeSource, dataset: Dataset) -> None:
         await drive.press("enter")
         await drive.press(*"JJJJK")
         assert "Row 6 of 300" in drive.text()
+
+
+async def test_a_linked_object_is_saved(source: FakeSource, tmp_path: Path) -> None:
+    workspace = Workspace.init(tmp_path / "ws")
+    entry = make_linked(workspace, "rows")
+    add_rows(entry, [add_object(entry, b"census_a"), "damaged link"])
+    gateway, dataset = WorkspaceGateway(workspace), str(entry.id)
+    source.windows[AIR] = stored(entry.dataset)  # type: ignore[assignment]
+    source.link_columns = lambda _: gateway.link_columns(dataset)  # type: ignore[method-assign]
+    source.export_object = (  # type: ignore[attr-defined]
+        lambda _, link, target: gateway.export_object(dataset, link, target)
+    )
+    file = tmp_path / "north.jpg"
+    async with rows_shown(source, (120, 24)) as drive:
+        await drive.press("enter")
+        assert "o saves object" in drive.text()
+        await drive.press("o")  # the cursor is on another column
+        assert "Save object as" not in drive.text()
+        await drive.press("G", "k", "o")
+        assert "Save object as" in drive.text()
+        await drive.press("enter")
+        assert "missing file name" in drive.text()
+        await drive.press(f"={file}", "enter")
+        assert file.read_bytes() == b"census_a"
+        assert drive.screen.notices[-1] == (f"saved as {file}", "good")
+        await drive.press("J")
+        await drive.press("o", f"={file}", "enter")
+        assert "already exists" in drive.text()
+        await drive.press(f"={file}2", "enter")
+        assert drive.screen.notices[-1][1] == "bad" and not file.with_name("north.jpg2").exists()
 
 
 def test_nested_values_json_and_bytes_over_several_lines() -> None:

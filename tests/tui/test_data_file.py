@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from odf_engine import settings
+from odf_engine.config import FetchConfig
 from odf_engine.errors import BadData, Cancelled, NotFound
 from odf_engine.ingest.read.file_inference import FileChoices, InferredFile
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
-from odf_engine.settings import FetchConfig
 from odf_tui.features.definitions.controller import DefinitionsController
 from odf_tui.features.definitions.file_dialog import (
     DataFileDialog,

@@ -36,7 +36,6 @@ from odf_tui.text.highlight import Text
 from odf_tui.text.job_text import job_outcome
 from odf_tui.widgets.choice_list import Choices
 from odf_tui.widgets.dialogs import TypedConfirmation
-from odf_tui.widgets.status_bar import StatusLine
 from tests.tui.conftest import driven
 from tests.tui.context import Fakes
 from tests.tui.fake import FakeSource, dataset
@@ -84,8 +83,7 @@ async def test_details_trust_and_pushed_datasets_on_the_screen(source: FakeSourc
         await drive.until(lambda: len(source.link.submitted) == 7)
         assert TIDES not in [request.dataset for request in source.link.submitted]
         assert "1 untrusted" in drive.hint()
-        drive.bench.query_one(StatusLine).clear_notice()  # notices disappear after some seconds
-        await drive.until(lambda: "1 untrusted" not in drive.text())
+        await drive.clear_notice()
         await drive.pilot.press("p")
         await drive.until(lambda: isinstance(drive.app.screen, TypedConfirmation))
         await drive.settle()

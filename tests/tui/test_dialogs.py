@@ -13,12 +13,26 @@ from textual.screen import ModalScreen
 from textual.widgets import Input
 
 import odf_tui
+from odf_engine.coordinator.protocol import Pull
+from odf_engine.coordinator.results import PullResult
+from odf_engine.identity.names import DatasetAlias
+from odf_engine.progress import Reporter
+from odf_engine.sync.pull import clone_dataset
+from odf_engine.sync.remotes.folder_remote import FolderRemote
+from odf_engine.workspace.remotes import RemoteInputs, Remotes, ResolvedUrl
+from odf_engine.workspace.workspace import Workspace
 from odf_tui.features.definitions.controller import DefinitionsController
-from odf_tui.features.definitions.manifest_dialogs import AddManifestDialog, find_manifest_files
+from odf_tui.features.definitions.manifest_dialogs import (
+    AddManifestDialog,
+    UnresolvedManifest,
+    find_manifest_files,
+)
+from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from odf_tui.panes.datasets.view import GraphView
 from odf_tui.text.highlight import yaml_spans
 from odf_tui.widgets.choice_list import fuzzy_rank, fuzzy_score
 from odf_tui.widgets.dialogs import TextDialog
+from tests.sync.builders import as_repository, make_root
 from tests.tui.context import Fakes
 from tests.tui.fake import FakeSource
 from tests.tui.waiting import until
@@ -148,3 +162,50 @@ def test_yaml_highlights_keys_and_escapes_control_characters() -> None:
     assert lines[0] == [("# a block", "muted")]
     assert lines[1] == [("", ""), ("key:", "name"), (" value", "")]
     assert lines[2] == [("  - ", ""), ("kind:", "name"), (" ␛[31mred", "")]
+
+
+async def test_inputs_that_are_in_a_remote_are_pulled(tmp_path: Path) -> None:
+    shop, there = tmp_path / "shop", Workspace.init(tmp_path / "there")
+    as_repository(make_root(there, "numbers", slices=1).dataset.folder, shop / "numbers")
+    workspace = Workspace.init(tmp_path / "here")
+    Remotes(workspace.odf).add("shop", str(shop))
+    manifest = workspace.folder / "ours.yaml"
+    query = "{kind: Sql, engine: spark, query: SELECT event_time FROM x}"
+    manifest.write_text(
+        "kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: ours\n  kind: Derivative\n  metadata:\n"
+        "    - kind: SetTransform\n      inputs: [{datasetRef: shop/numbers, alias: x}]\n"
+        f"      transform: {query}\n"
+    )
+    gateway: Any = WorkspaceGateway(workspace)
+    async with shown(AddManifestDialog(gateway)) as (app, pilot):
+        app.screen.query_one(Input).value = "ours.yaml"
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.result, UnresolvedManifest))
+    unresolved = app.result
+
+    def pull(request: Pull) -> object:
+        assert request.url and request.alias
+        remote, alias = FolderRemote(request.url), DatasetAlias.parse(request.alias)
+        entry, _ = clone_dataset(workspace, alias, remote, Reporter(), parallel=1)
+        Remotes(workspace.odf).attach(entry.id, request.url, "pull")
+        return PullResult()
+
+    graph = SimpleNamespace(selected=None)
+    for confirmed in (False, True):
+        answers = [unresolved, confirmed]
+        fakes = Fakes(gateway, widgets={GraphView: graph}, answers=answers, results={Pull: pull})
+        DefinitionsController(fakes.context).add_from_manifest()
+        await fakes.host.stories()
+        names = [str(entry.alias) for entry in workspace.datasets()]
+        assert names == (["numbers", "ours"] if confirmed else [])
+        assert fakes.host.last_notice == ("added ours: p pulls" if confirmed else "nothing was added")
+    # A pull that fails adds nothing.
+    manifest.write_text(manifest.read_text().replace("ours", "more").replace("numbers", "others"))
+    (tmp_path / "shop" / "others").mkdir()
+    unresolved = UnresolvedManifest(
+        manifest, RemoteInputs("", [ResolvedUrl(f"file://{shop}/others/", "others")])
+    )
+    fakes = Fakes(gateway, answers=[unresolved, True], results={Pull: pull})
+    DefinitionsController(fakes.context).add_from_manifest()
+    await fakes.host.stories()
+    assert fakes.host.notices[-1][1] == "bad" and len(workspace.datasets()) == 2

@@ -29,7 +29,12 @@ from odf_engine.workspace.workspace import Workspace
 from odf_tui.app import Workstation
 from odf_tui.features.definitions import manifest_draft
 from odf_tui.features.definitions.controller import DefinitionsController
-from odf_tui.features.definitions.manifest_dialogs import TextPosition, error_position, excerpt_lines
+from odf_tui.features.definitions.manifest_dialogs import (
+    TextPosition,
+    UnresolvedManifest,
+    error_position,
+    excerpt_lines,
+)
 from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from odf_tui.panes.datasets.view import GraphView
 from odf_tui.theming import terminal
@@ -515,3 +520,51 @@ def test_long_lines_are_shown_around_their_column() -> None:
     shown, mark = ("".join(text for text, _ in line) for line in lines[1:3])
     assert mark.index("^") == shown.index("HERE")
     assert len(shown) <= 70
+
+
+FOREIGN = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: scores
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: main
+      read: {kind: NdJson, schema: ["event_time TIMESTAMP", "score BIGINT"]}
+      preprocess: {kind: Sql, engine: risingwave, query: 'select event_time, "score" from input'}
+      merge: {kind: Append}
+"""
+
+
+async def test_a_query_for_another_engine_is_translated(
+    workspace: Workspace, typist: Typist, tmp_path: Path
+) -> None:
+    (tmp_path / "foreign.yaml").write_text(FOREIGN)
+    writing = Writing(workspace)
+    typist.next(f'cp "{tmp_path}/foreign.yaml" "$file"')
+    notice = await writing.add("push", "translate", "write")
+    assert notice.startswith("added scores (scores.yaml)")
+    assert "unsupported engine of the preprocess query: 'risingwave'" in writing.texts[0]
+    assert "scores: from risingwave to Spark" in writing.texts[1] and "+  `score`" in writing.texts[1]
+    text = (workspace.folder / "scores.yaml").read_text()
+    assert "# Translated from risingwave" in text and "engine: spark" in text
+    # Without a translation, the problem is shown at its position.
+    (tmp_path / "foreign.yaml").write_text(
+        FOREIGN.replace("scores", "more").replace('"score"', "mystery(score) as score")
+    )
+    typist.next(f'cp "{tmp_path}/foreign.yaml" "$file"')
+    assert "discarded" in await writing.add("push", "translate", "discard")
+    assert "the function mystery has no known equivalent" in writing.texts[-1]
+    assert [str(entry.alias) for entry in workspace.datasets()] == ["scores"]
+
+    # The dialog of a file offers the same.
+    path = workspace.folder / "third.yaml"
+    path.write_text(FOREIGN.replace("scores", "third"))
+    error = NotFound("no engine")
+    writing.host.answers.extend(
+        [UnresolvedManifest(path, error), writing._decide("translate"), writing._decide("write")]
+    )
+    writing.controller.add_from_manifest()
+    assert (await writing._end()).startswith("added third")
+    assert "engine: spark" in path.read_text()

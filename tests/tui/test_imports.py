@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-_HEAVY = ("pyspark", "py4j", "grpc", "aiohttp", "pyarrow", "yaml", "numpy", "pandas")
+_HEAVY = ("pyspark", "py4j", "grpc", "aiohttp", "pyarrow", "yaml", "numpy", "pandas", "obstore")
 
 
 def _loaded(module: str) -> set[str]:

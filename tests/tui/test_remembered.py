@@ -9,8 +9,8 @@ from unittest.mock import Mock
 
 import pytest
 
+from odf_engine.config import UiConfig
 from odf_engine.coordinator.protocol import JobState
-from odf_engine.settings import UiConfig
 from odf_tui.main import DeferredGateway
 from odf_tui.panes.pane_layout import SAVE_SECONDS, PaneGrid, PaneLayout, resize_pane
 from odf_tui.state import saved_session

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from textual import events
 from textual.color import Color
 
+from odf_engine.config import UiConfig
 from odf_engine.coordinator.protocol import Job, JobProgress, JobState, Progress, WorkerStatus
-from odf_engine.settings import UiConfig
 from odf_tui.actions import user_keys
 from odf_tui.actions.model import PANES, Situation
 from odf_tui.actions.table import DEFAULT_KEYMAP
@@ -118,8 +118,7 @@ async def test_lists_hints_and_mouse(source: FakeSource, monkeypatch: pytest.Mon
         assert drive.graph.row.name == "port-haven.stations"
         assert drive.datasets_pane.filter == ""
         # A click runs a hint, and chooses a line of a list.
-        drive.bench.query_one(StatusLine).clear_notice()
-        await drive.settle()
+        await drive.clear_notice()
         await drive.pilot.click("#hints", offset=(drive.hint().index("? keys") + 1, 0))
         await drive.settle()
         choices = drive.app.screen.query_one(Choices)

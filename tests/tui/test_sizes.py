@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.settings import UiConfig
-from odf_tui.widgets.status_bar import StatusLine
+from odf_engine.config import UiConfig
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import HAVEN, FakeSource, dataset
 from tests.tui.test_pictures import GOLDEN
@@ -74,8 +73,7 @@ async def test_any_size_at_any_moment(tmp_path: Path) -> None:
             await drive.press(*keys)
             await resize(drive, (200, 60))  # without scroll bars: their width changes where lines break
             await resize(drive, (120, 36))
-            drive.bench.query_one(StatusLine).clear_notice()
-            await drive.settle()
+            await drive.clear_notice()
             before = drive.text()
             for size in (SMALLEST, (chance.randint(20, 300), chance.randint(5, 100)), LARGEST):
                 await resize(drive, size)

@@ -154,9 +154,8 @@ async def resize(drive: Driven, size: tuple[int, int]) -> None:
 
 async def without_notice(drive: Driven) -> None:
     """Show hints in place of the notice."""
-    drive.bench.query_one("#status").clear_notice()  # type: ignore[attr-defined]
     drive.bench.show_hints()
-    await drive.settle()
+    await drive.clear_notice()
 
 
 FAILURE = Failure(
@@ -328,9 +327,10 @@ async def test_the_last_completions_of_a_query(source: FakeSource) -> None:
 
 
 async def test_the_progress_of_a_query_and_its_cancellation(source: FakeSource) -> None:
+    source.sql_engine = "datafusion"
     async with sql(source) as shown:
         job = replace(await shown.run("SELECT 1"), state=JobState.running, started="2024-03-11T09:00:01Z")
-        assert shown.fakes.jobs.requests == [Query(sql="SELECT 1")]
+        assert shown.fakes.jobs.requests == [Query(sql="SELECT 1", engine="datafusion")]
         assert source.history == ["SELECT 1"]
         await shown.change(replace(job, progress=Progress(phase="query", rows=1200)))
         shown.fakes.state.second.send(None)

@@ -346,7 +346,7 @@ async def test_the_slider_in_the_workstation(source: FakeSource) -> None:
             await drive.resize(*size)
             await drive.press("at")
             await drive.press("left", "left")
-            drive.bench.query_one("#status").clear_notice()  # type: ignore[attr-defined]
+            await drive.clear_notice()
             compare(drive, "blocks")
             await drive.press("at")
             await drive.press("left", "pageup")
@@ -359,7 +359,7 @@ async def test_the_slider_in_the_workstation(source: FakeSource) -> None:
             await ends(drive, job, result=state_of(31, "station"))
             await drive.until(lambda: "as of" in title(drive))
             await drive.settle()
-            drive.bench.query_one("#status").clear_notice()  # type: ignore[attr-defined]
+            await drive.clear_notice()
             compare(drive, "events")
             await drive.press("t")
             assert "go there" in drive.hint()

@@ -9,10 +9,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.schema_evolution import read_schema
 from odf_engine.chain.state import ChainState
+from odf_engine.config import MetadataConfig
 from odf_engine.errors import (
     AlreadyExists,
     ChainRuleViolated,
@@ -26,6 +28,7 @@ from odf_engine.metadata import model
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, kind_of
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests, snapshot_to_yaml
+from odf_engine.settings import save
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definition import Update, current_definition
 from odf_engine.workspace.workspace import Workspace
@@ -334,16 +337,145 @@ def test_schemas_as_others_declare_them_stay(workspace: Workspace, data: Dataset
     assert not workspace.update([printed])[0].events
 
 
-def test_schemas_in_newer_terms(workspace: Workspace, data: DatasetEntry) -> None:
-    newer = model.SetDataSchema(odf_schema=model.DataSchema([model.DataField("id", model.Int32())]))
-    snapshot = DatasetSnapshot("data", DatasetKind.Root, [newer])
-    with pytest.raises(OdfError, match="schemas in ODF format are not supported"):
-        workspace.update([snapshot])
-    commit(data.dataset, newer)
-    assert not workspace.update([snapshot])[0].events
+# --- ODF schemas -------------------------------------------------------------------------------
+
+DESCRIBED = """
+- kind: SetDataSchema
+  schema:
+    fields:
+      - {name: id, type: int32, extra: {opendatafabric.org/description: number of the city}}
+      - {name: city, type: {kind: option, inner: string}}
+      - {name: at, type: {kind: Option, inner: timestamp}}
+    extra: {example.com/a: [1, {b: null}]}
+"""
+ODF_SOURCE = """
+- kind: SetPollingSource
+  fetch: {kind: Url, url: a.csv}
+  read:
+    kind: Csv
+    schema: {fields: [{name: id, type: int32}, {name: city, type: {kind: option, inner: string}}]}
+  merge: {kind: Ledger, primaryKey: [id]}
+"""
+
+
+def with_forms(workspace: Workspace, data_schema: Any, system_columns: Any) -> Workspace:
+    forms = MetadataConfig(data_schema, system_columns)
+    save(replace(workspace.config, metadata=forms), workspace.config_path)
+    return Workspace(workspace.folder)
+
+
+def odf_schema_of(entry: DatasetEntry) -> model.DataSchema:
+    state = entry.dataset.state()
+    assert state.schema is None and state.odf_schema is not None
+    return state.odf_schema
+
+
+def test_odf_schemas_of_definitions(workspace: Workspace) -> None:
+    """System columns are added; short forms and attributes are kept; an equal schema is no change."""
+    (data,) = workspace.add([manifest(DESCRIBED)])
+    fields = odf_schema_of(data).fields
+    assert [(field.name, field.type) for field in fields] == [
+        ("offset", model.UInt64()),
+        ("op", model.UInt8()),
+        ("system_time", model.TimestampType(model.TimeUnit.Millisecond, "UTC")),
+        ("event_time", model.Option(model.TimestampType(model.TimeUnit.Millisecond, "UTC"))),
+        ("id", model.Int32()),
+        ("city", model.Option(model.String())),
+        ("at", model.Option(model.TimestampType())),  # as written, without the default unit
+    ]
+    assert odf_schema_of(data).extra == model.ExtraAttributes({"example.com/a": [1, {"b": None}]})
+    same = DESCRIBED.replace("inner: timestamp", "inner: {kind: timestamp, unit: millisecond, timezone: UTC}")
+    assert not change(workspace, DESCRIBED).events
+    assert not change(workspace, same).events
     assert not workspace.update([current_definition(data)])[0].events
-    with pytest.raises(OdfError, match="newer specification"):
-        change(workspace, "- {kind: SetDataSchema, schema: [id INT]}")
+    assert "opendatafabric.org/description: number" in snapshot_to_yaml(current_definition(data))
+    told = change(workspace, DESCRIBED.replace("number of the city", "number"))
+    assert kinds(told) == ["SetDataSchema"]
+    assert "+ id INT NOT NULL COMMENT 'number'" in told.changes[0].lines
+    columns = "id INT NOT NULL, more DATE, city STRING, at TIMESTAMP"
+    grown = change(workspace, f"- {{kind: SetDataSchema, schema: [{columns}]}}")
+    assert kinds(grown) == ["SetDataSchema"]
+    assert odf_schema_of(data).extra is not None
+    by_name = {field.name: field for field in odf_schema_of(data).fields}
+    assert by_name["id"].extra == model.ExtraAttributes({"opendatafabric.org/description": "number"})
+    assert by_name["more"].type == model.Option(model.Date())
+
+
+def test_forms_of_new_schemas(workspace: Workspace) -> None:
+    listed = "- {kind: SetDataSchema, schema: [id INT]}"
+    workspace = with_forms(workspace, "odf", "kamu")
+    (data,) = workspace.add([manifest(listed)])
+    names = [(field.name, field.type) for field in odf_schema_of(data).fields]
+    time = model.TimestampType(model.TimeUnit.Millisecond, "UTC")
+    assert names == [
+        ("offset", model.Int64()), ("op", model.Int32()), ("system_time", time), ("event_time", time),
+        ("id", model.Option(model.Int32())),
+    ]  # fmt: skip
+    workspace = with_forms(workspace, "arrow", "kamu")
+    (raw,) = workspace.add([manifest(listed, "raw")])
+    assert schema_of(raw).field("op").type == pa.int32()
+    change(workspace, "- {kind: SetDataSchema, schema: [id INT, x INT]}")
+    assert len(odf_schema_of(data).fields) == 6  # the dataset keeps its form
+    workspace = with_forms(workspace, "odf", "specification")
+    change(workspace, "- {kind: SetDataSchema, schema: [id INT, x INT]}", name="raw")
+    assert schema_of(raw).names[-1] == "x"
+    (explicit,) = workspace.add([manifest(DESCRIBED, "explicit")])
+    assert odf_schema_of(explicit).fields[1].type == model.UInt8()
+
+
+def test_an_odf_schema_replaces_an_arrow_schema(workspace: Workspace, filled: DatasetEntry) -> None:
+    """The first one may change optionality; without another change there is nothing to do."""
+    columns = "{fields: [{name: id, type: int32}, {name: city, type: %s}%s]}"
+    optional = "{kind: option, inner: string}"
+    event = POLLED + "- {kind: SetDataSchema, schema: " + columns + "}"
+    assert not change(workspace, event % (optional, "")).events
+    with pytest.raises(ChainRuleViolated, match="'city' changed from STRING to INT"):
+        change(workspace, QUERIED + "- {kind: SetDataSchema, schema: " + columns % ("int32", "") + "}")
+    described = "{name: id, type: int32, extra: {opendatafabric.org/description: x}}"
+    text = (event % (optional, "")).replace("{name: id, type: int32}", described)
+    assert kinds(change(workspace, text)) == ["SetDataSchema"]
+    assert [field.name for field in odf_schema_of(filled).fields][3:] == ["event_time", "id", "city"]
+    with pytest.raises(ChainRuleViolated, match="nullable"):
+        change(workspace, QUERIED + "- {kind: SetDataSchema, schema: " + columns % ("string", "") + "}")
+
+
+def test_columns_of_an_odf_source(workspace: Workspace) -> None:
+    """Bare types are required, as NOT NULL."""
+    workspace = with_forms(workspace, "odf", "specification")
+    listed = "- {kind: SetDataSchema, schema: [id INT NOT NULL, city STRING]}"
+    (data,) = workspace.add([manifest(ODF_SOURCE + listed)])
+    assert not change(workspace, ODF_SOURCE).events
+    assert kinds(change(workspace, POLLED)) == ["SetPollingSource"]  # columns of the same types
+    assert kinds(change(workspace, ODF_SOURCE)) == ["SetPollingSource"]
+    day = "inner: string}}, {name: day, type: {kind: option, inner: date}}"
+    more = ODF_SOURCE.replace("inner: string}}", day)
+    assert kinds(change(workspace, more)) == ["SetDataSchema", "SetPollingSource"]
+    assert odf_schema_of(data).fields[-1] == model.DataField("day", model.Option(model.Date()))
+    assert not any(isinstance(event, model.SetDataSchema) for event in current_definition(data).metadata)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ("{name: op, type: int32}", "system column 'offset' is missing"),
+        ("{name: offset, type: int64}, {name: op, type: int64}, {name: system_time, type: timestamp},"
+         " {name: event_time, type: timestamp}", "'op' is BIGINT NOT NULL, expected INT or TINYINT UNSIGNED"),
+        ("{name: offset, type: {kind: option, inner: int64}}, {name: op, type: int32},"
+         " {name: system_time, type: timestamp}, {name: event_time, type: timestamp}",
+         "'offset' is BIGINT, expected"),
+        ("{name: event_time, type: string}", "event time column 'event_time' is a string"),
+        ("{name: a, type: {kind: option, inner: {kind: option, inner: int8}}}", "is an Option of an Option"),
+        ("{name: a, type: {kind: decimal, precision: 77, scale: 0}}", "precision 77"),
+        ("{name: a, type: {kind: timestamp, unit: nanosecond}}", "slices store timestamp"),
+        ("{name: a, type: {kind: map, keyType: string, valueType: string}}", "column 'a'"),
+        ("{name: a, type: duration}", "column 'a'"),
+        ("{name: a, type: int8}, {name: A, type: int8}", "'a' and 'A' have the same name"),
+    ],
+)  # fmt: skip
+def test_odf_schemas_that_slices_cannot_have(workspace: Workspace, fields: str, message: str) -> None:
+    with pytest.raises(OdfError, match=message):
+        workspace.add([manifest(f"- {{kind: SetDataSchema, schema: {{fields: [{fields}]}}}}")])
+    assert not list(workspace.datasets())
 
 
 # --- What is refused ---------------------------------------------------------------------------

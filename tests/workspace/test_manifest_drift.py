@@ -18,17 +18,7 @@ from odf_engine.workspace.definition_update import (
     replace_definition,
 )
 from odf_engine.workspace.workspace import Workspace
-
-MANIFEST = """\
-kind: DatasetSnapshot
-version: 1
-content:
-  name: {name}
-  kind: Root
-  metadata:
-    - kind: SetInfo
-      description: {text}
-"""
+from tests.manifests import ROOT_WITH_INFO
 
 
 def drift_of(workspace: Workspace, entry: DatasetEntry) -> ManifestDrift | None:
@@ -37,13 +27,13 @@ def drift_of(workspace: Workspace, entry: DatasetEntry) -> ManifestDrift | None:
 
 def test_manifest_files(workspace: Workspace) -> None:
     folder = workspace.folder
-    texts = MANIFEST.format(name="a", text="x"), MANIFEST.format(name="b", text="y")
+    texts = ROOT_WITH_INFO.format(name="a", text="x"), ROOT_WITH_INFO.format(name="b", text="y")
     both = "---\n".join(("# Two datasets\n", *texts))
     a, b = workspace.add(read_manifests(both, "both"))
     assert (find_manifest(folder, a), drift_of(workspace, a)) == (None, None)
     # A file with the name of the dataset, then the recorded one.
     named, path = folder / "a.yaml", folder / "all.yaml"
-    named.write_text(MANIFEST.format(name="a", text="x"))
+    named.write_text(ROOT_WITH_INFO.format(name="a", text="x"))
     assert find_manifest(folder, a) == named
     path.write_text(both)
     record_manifest(folder, a, path)
@@ -68,11 +58,11 @@ def test_manifest_files(workspace: Workspace) -> None:
     changed = [line for line in drift.changes[0].lines if line[0] in "+-"]
     assert changed == ["- description: y", "+ description: z"]
     # The definition is written into its document only.
-    text = replace_definition(path, b, MANIFEST.format(name="b", text="y") + "# Mine")
+    text = replace_definition(path, b, ROOT_WITH_INFO.format(name="b", text="y") + "# Mine")
     assert text == both + "# Mine\n"
 
     # Files that do not define the dataset, or cannot be read.
-    path.write_text(MANIFEST.format(name="c", text="x"))
+    path.write_text(ROOT_WITH_INFO.format(name="c", text="x"))
     assert drift_of(workspace, a) == ManifestDrift(path, [], "it does not define a")
     with pytest.raises(InvalidManifest, match="does not define a"):
         replace_definition(path, a, "")
@@ -86,10 +76,10 @@ def test_manifest_files(workspace: Workspace) -> None:
 
 
 def test_files_in_other_folders(workspace: Workspace, tmp_path: Path) -> None:
-    (a,) = workspace.add(read_manifests(MANIFEST.format(name="a", text="x"), "a"))
+    (a,) = workspace.add(read_manifests(ROOT_WITH_INFO.format(name="a", text="x"), "a"))
     path = tmp_path / "elsewhere" / "a.yaml"
     path.parent.mkdir()
-    path.write_text(MANIFEST.format(name="a", text="z"))
+    path.write_text(ROOT_WITH_INFO.format(name="a", text="z"))
     record_manifest(workspace.folder, a, path)
     assert find_manifest(workspace.folder, a) == path
     assert drift_of(workspace, a) is not None

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from odf_engine.chain.normal_form import allowed_lateness
+from odf_engine.config import parse_duration
 from odf_engine.errors import InvalidQuery
+from odf_engine.metadata.model import Sql, SqlQueryStep
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.settings import set_value
 from odf_engine.workspace.workspace import Workspace
@@ -53,15 +56,24 @@ def derivative(engine: str = "Spark", value: str = "1", name: str = "output") ->
     return DERIVATIVE.format(engine=engine, value=value, name=name)
 
 
+def lateness(text: str) -> str:
+    return derivative(value=f"1 AS y,\n          -- odf.allowedLateness {text}\n            2")
+
+
 REFUSED = [
+    (lateness('{"other": "1h"}'), "is for 'other', which is not an input", "dataset output, query"),
+    (lateness('{"input": "soon"}'), "invalid allowed lateness", "dataset output, query"),
     (derivative(value="rand()"), "rand() is not deterministic", "dataset output, query, line 2, column 3"),
     (derivative("flink"), "for the engine 'flink', which is not configured", "dataset output, transform"),
-    (ROOT.format(name="more", engine="datafusion"), "engine of the preprocess query: 'datafusion'",
+    (ROOT.format(name="more", engine="flink"), "engine of the preprocess query: 'flink'",
      "dataset more, preprocess"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "message", "where"), REFUSED, ids=["rand", "engine", "preprocess"])
+IDS = ["other-input", "no-duration", "rand", "engine", "preprocess"]
+
+
+@pytest.mark.parametrize(("text", "message", "where"), REFUSED, ids=IDS)
 @pytest.mark.parametrize("update", [False, True])
 def test_refused(workspace: Workspace, text: str, message: str, where: str, update: bool) -> None:
     snapshots = read_manifests(text, "test")
@@ -70,9 +82,17 @@ def test_refused(workspace: Workspace, text: str, message: str, where: str, upda
     assert message in caught.value.message
     assert str(caught.value.where).startswith(where)
     assert caught.value.hint
+    assert ("odf add --translate spark" in caught.value.hint) is ("flink" in message)
     assert [str(entry.alias) for entry in workspace.datasets()] == ["input"]
     if "rand" in message:
         assert caught.value.excerpt == ("2 |   rand() AS x FROM input", "  |   ^")
+
+
+def test_a_line_break_after_a_duration() -> None:
+    """A chain of another author can have it."""
+    query = 'SELECT 1\n-- odf.allowedLateness {"input": "1h\\n"}'
+    found = allowed_lateness(Sql(engine="spark", queries=[SqlQueryStep(query=query)]))
+    assert parse_duration(found["input"]) == 3600
 
 
 def test_changes(workspace: Workspace) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ import msgspec
 
 from odf_engine.coordinator.protocol import (
     BuildProjection,
+    Check,
+    Compact,
     ComputeStatistics,
     Diff,
     Export,
@@ -20,6 +23,8 @@ from odf_engine.coordinator.protocol import (
 )
 from odf_engine.coordinator.results import (
     Change,
+    CheckResult,
+    CompactResult,
     ExportResult,
     PinnedBlock,
     ProjectionResult,
@@ -27,7 +32,7 @@ from odf_engine.coordinator.results import (
     UpdateResult,
     ValidateResult,
 )
-from odf_engine.errors import UsageError
+from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
     from odf_engine.provenance.model import TraceResult
     from odf_engine.views.diff import Difference
     from odf_engine.views.scan import Scan
+    from odf_engine.workspace.workspace import Workspace
 
 
 def validate(request: Validate, context: JobContext, reporter: Reporter) -> ValidateResult:
@@ -49,17 +55,15 @@ def validate(request: Validate, context: JobContext, reporter: Reporter) -> Vali
     from odf_engine.data.ddl import to_ddl
 
     workspace = context.workspace
-    snapshot = _definition(request.manifest)
-    runtime = context.host.spark(reporter)
-    from odf_engine.transform.engines.engine_router import (
-        EngineRouter,  # after Spark has started, see warm_up
-    )
-    from odf_engine.transform.engines.spark_engine import SparkEngine
+    snapshot = _definition(request.manifest, workspace)
+    from odf_engine.transform.engines.engine_router import EngineRouter, built_in_engines
     from odf_engine.transform.query_migration import InputWithoutSchema, preview_migration
 
     reporter.phase("validate")
+    engines = built_in_engines(workspace, partial(context.host.spark, reporter))
     try:
-        found = preview_migration(workspace, snapshot, EngineRouter(workspace.config, SparkEngine(runtime)))
+        with closing(EngineRouter(workspace.config, engines, workspace.odf)) as router:
+            found = preview_migration(workspace, snapshot, router)
     except InputWithoutSchema as error:
         return ValidateResult(snapshot.name, message=error.message)
     if found is None:
@@ -67,6 +71,29 @@ def validate(request: Validate, context: JobContext, reporter: Reporter) -> Vali
     return ValidateResult(
         snapshot.name, checked=True, schema=to_ddl(found.columns), new=found.new, state=found.state
     )
+
+
+def check(request: Check, context: JobContext, reporter: Reporter) -> CheckResult:
+    """Evaluate the checks of a dataset on its stored rows.
+
+    Raises:
+        OdfError: a check is invalid, not accepted, or cannot be evaluated.
+    """
+    from odf_engine.checks.gate import load_checks
+    from odf_engine.query.execution import release_arrow_memory
+
+    workspace = context.workspace
+    entry = workspace.resolve(request.dataset)
+    checks = load_checks(workspace, entry, partial(context.session, reporter))
+    if checks is None:
+        reporter.log(f"{entry.alias} has no checks")
+        return CheckResult(str(entry.alias))
+    with release_arrow_memory():
+        results = checks.check_stored(reporter)
+    for each in results:
+        level = {"failed": "error", "warning": "warning"}.get(each.outcome, "info")
+        reporter.log(each.text, level)
+    return CheckResult(str(entry.alias), results)
 
 
 def update(request: Update, context: JobContext, reporter: Reporter) -> UpdateResult:
@@ -79,18 +106,17 @@ def update(request: Update, context: JobContext, reporter: Reporter) -> UpdateRe
 
     workspace = context.workspace
     entry = workspace.resolve(request.dataset)
-    snapshot = _definition(request.manifest)
+    snapshot = _definition(request.manifest, workspace)
     if snapshot.name.lower() != str(entry.alias).lower():
         raise UsageError(f"the definition is for {snapshot.name}, not for {entry.alias}")
-    runtime = context.host.spark(reporter)
-    from odf_engine.chain.state import ChainUpdate  # after Spark has started, see warm_up
+    from odf_engine.chain.state import ChainUpdate
     from odf_engine.transform.engines.engine_router import engines_for
     from odf_engine.transform.query_migration import migrate_query
 
     before = entry.dataset.state()
     if request.origin is not None:  # recorded first: it makes the query run in the sandbox
         record_origin(entry, request.origin)
-    with engines_for(workspace, entry, runtime) as engine:
+    with engines_for(workspace, entry, partial(context.host.spark, reporter)) as engine:
         outcome = migrate_query(
             workspace,
             entry,
@@ -100,6 +126,7 @@ def update(request: Update, context: JobContext, reporter: Reporter) -> UpdateRe
             choice=request.state,
             accept_columns=request.accept_columns,
             origin=request.origin,
+            session=partial(context.session, reporter),
         )
     result = ChainUpdate.from_states(before, entry.dataset.state())
     return UpdateResult(
@@ -114,13 +141,13 @@ def update(request: Update, context: JobContext, reporter: Reporter) -> UpdateRe
     )
 
 
-def _definition(manifest: str) -> DatasetSnapshot:
+def _definition(manifest: str, workspace: Workspace) -> DatasetSnapshot:
     from odf_engine.metadata.yaml import read_manifests
 
     found = read_manifests(manifest, "manifest")
     if len(found) != 1:
         raise UsageError(f"the manifest has {len(found)} definitions instead of one")
-    return found[0]
+    return workspace.localize_inputs(found)[0]
 
 
 def _text(value: object) -> str | None:
@@ -213,6 +240,54 @@ def diff(request: Diff, context: JobContext, reporter: Reporter) -> Difference:
             key=request.key,
             reporter=reporter,
         )
+
+
+def compact(request: Compact, context: JobContext, reporter: Reporter) -> CompactResult:
+    """Compact a root dataset, and sign its new head if the workspace has the dataset's key.
+
+    Raises:
+        OdfError: it is a derivative dataset, has changed in the meantime, or is damaged.
+    """
+    from odf_engine.chain import compaction
+    from odf_engine.identity.ownership_proof import create_and_store_proof
+
+    workspace = context.workspace
+    entry = workspace.resolve(request.dataset)
+    compaction.require_compactable(entry.dataset, str(entry.alias))
+    configured = workspace.config.compaction
+    policy = compaction.CompactionPolicy(
+        request.max_rows or configured.max_rows, request.max_bytes or configured.max_bytes
+    )
+    if request.dry_run:
+        found = compaction.plan_compaction(entry.dataset, policy, reporter)
+    else:
+        with _release_arrow_memory():
+            version = workspace.config.block_version
+            found = compaction.compact(entry.dataset, policy, reporter, block_version=version)
+    changed = found.new_head != found.old_head
+    if changed and found.new_head is not None:
+        reporter.committed(str(entry.id), str(found.new_head), "compaction", 0)
+        try:
+            key = workspace.keys.private_key_pem(entry.id)
+            create_and_store_proof(entry.dataset.folder, entry.id, key, found.new_head)
+        except NotFound:
+            pass  # a dataset of another author
+        except (OSError, OdfError) as error:
+            reporter.log(f"the new head is not signed: {error}", "warning")
+    status = "unchanged" if not changed else "planned" if request.dry_run else "compacted"
+    return CompactResult(
+        name=str(entry.alias),
+        status=status,
+        old_head=_text(found.old_head),
+        new_head=_text(found.new_head),
+        old_blocks=found.old_blocks,
+        new_blocks=found.new_blocks,
+        old_slices=found.old_slices,
+        new_slices=found.new_slices,
+        merged_bytes=found.merged_bytes,
+        written_bytes=found.written_bytes,
+        reference=found.reference,
+    )
 
 
 @contextmanager

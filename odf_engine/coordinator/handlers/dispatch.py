@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,9 @@ from msgspec.structs import asdict
 from odf_engine.coordinator.handlers import dataset_jobs, query_jobs
 from odf_engine.coordinator.protocol import (
     BuildProjection,
+    Check,
     CheckProof,
+    Compact,
     Compare,
     ComputeStatistics,
     Diff,
@@ -64,6 +67,8 @@ def run_request(request: Request, context: JobContext, reporter: Reporter) -> ms
             return _ingest(request, context, reporter)
         case Verify():
             return _verify(request, context, reporter)
+        case Check():
+            return dataset_jobs.check(request, context, reporter)
         case Validate():
             return dataset_jobs.validate(request, context, reporter)
         case Update():
@@ -82,6 +87,8 @@ def run_request(request: Request, context: JobContext, reporter: Reporter) -> ms
             return dataset_jobs.build_projection(request, context, reporter)
         case Export():
             return dataset_jobs.export(request, context, reporter)
+        case Compact():
+            return dataset_jobs.compact(request, context, reporter)
 
 
 def warm_up() -> None:
@@ -90,7 +97,7 @@ def warm_up() -> None:
     Two threads must not import PySpark at the same time.
     """
     import odf_engine.ingest.push_source
-    import odf_engine.transform.engines.engine_router
+    import odf_engine.transform.engines.spark_engine
     import odf_engine.transform.run  # noqa: F401
 
 
@@ -107,7 +114,6 @@ def _pull(request: Pull, context: JobContext, reporter: Reporter) -> PullResult:
         return sync_jobs.pull(workspace, entry, url, request, reporter)
     if request.set_watermark is None:
         Trust(workspace).require_trust(entry)  # checked again by the pull; here it fails before Spark starts
-    runtime = context.host.spark(reporter)
     if entry.dataset.state().kind is DatasetKind.Derivative:
         if request.set_watermark is not None:
             reporter.log(
@@ -119,9 +125,11 @@ def _pull(request: Pull, context: JobContext, reporter: Reporter) -> PullResult:
         from odf_engine.transform.run import transform, transform_or_reset
 
         run = transform_or_reset if request.reset_on_divergence else transform
-        with engines_for(workspace, entry, runtime) as engine:
-            return _pull_result(entry, run(workspace, entry, engine, reporter))
+        with engines_for(workspace, entry, partial(context.host.spark, reporter)) as engine:
+            session = partial(context.session, reporter)
+            return _pull_result(entry, run(workspace, entry, engine, reporter, session))
 
+    runtime = context.host.spark(reporter)
     from odf_engine.ingest.polling_source import pull  # after Spark has started, see warm_up
 
     result = pull(
@@ -167,6 +175,7 @@ def _ingest(request: Ingest, context: JobContext, reporter: Reporter) -> PullRes
             strict=request.strict,
             force=request.force,
             idempotency_key=request.idempotency_key,
+            attach=[Path(file) for file in request.attach],
         )
         return _pull_result(entry, result.update, result.already_ingested)
     finally:
@@ -215,11 +224,11 @@ def _verify(request: Verify, context: JobContext, reporter: Reporter) -> VerifyR
     with ExitStack() as stack:
         replay = None
         if not request.integrity and is_derivative(entry.dataset):
-            runtime = context.host.spark(reporter)
             from odf_engine.transform.engines.engine_router import engines_for
             from odf_engine.verify.replay import Replay
 
-            engine = stack.enter_context(engines_for(workspace, entry, runtime))
+            start = partial(context.host.spark, reporter)
+            engine = stack.enter_context(engines_for(workspace, entry, start))
             replay = Replay(workspace, entry, engine, reporter)
         known = None if request.rows else workspace.index
         report = verify(entry.dataset, reporter, request.first, request.last, replay, known)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
+from odf_engine.config import parse_size
 from odf_engine.coordinator.endpoint import engine_version
 from odf_engine.coordinator.protocol import CheckProof, Query
 from odf_engine.coordinator.results import (
@@ -23,6 +24,7 @@ from odf_engine.coordinator.results import (
 from odf_engine.errors import BadData, InvalidIdentity, NotFound, OdfError, UsageError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter, count_of
+from odf_engine.storage.scratch import job_scratch_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -224,7 +226,7 @@ def query(request: Query, context: JobContext, reporter: Reporter) -> QueryResul
         OdfError: an expression fails on a value, a slice is missing, or Spark fails.
         Cancelled: the job was cancelled; its Spark jobs are stopped.
     """
-    from odf_engine.query.execution import Tables, execute_query, parse_time_travel, release_arrow_memory
+    from odf_engine.query.execution import Tables, parse_time_travel, release_arrow_memory
 
     began = time.monotonic()
     _check(request)
@@ -232,18 +234,13 @@ def query(request: Query, context: JobContext, reporter: Reporter) -> QueryResul
     defaults = parse_time_travel(workspace, request.as_at, request.as_of, request.pins)
     key = None if request.sign is None else _key(workspace, request.sign)
     reporter.log(request.sql.strip())
-    session = context.host.spark(reporter).session()
     tables = Tables(workspace, reporter, defaults)
-    with (
-        release_arrow_memory(),
-        execute_query(
-            request.sql, tables.names, tables.files, session, reporter, proven=request.proof
-        ) as answer,
-    ):
+    session = None if request.engine == "datafusion" else context.host.spark(reporter).session()
+    with release_arrow_memory(), _execute(request, workspace, tables, session, reporter) as answer:
         tables.check_all_used()
         stored = _store_rows(request, workspace, answer, reporter)
         proof = None
-        if request.proof:
+        if request.proof and session is not None:
             proof = _create_proof(request, defaults, key, answer, tables, session, reporter)
     if stored.truncated:
         reporter.log(f"result truncated: only the first rows are stored ({stored.rows})")
@@ -259,11 +256,34 @@ def query(request: Query, context: JobContext, reporter: Reporter) -> QueryResul
     )
 
 
+@contextmanager
+def _execute(
+    request: Query, workspace: Workspace, tables: Tables, session: SparkSession | None, reporter: Reporter
+) -> Iterator[QueryAnswer]:
+    """Run the query with Spark, or with DataFusion without a session."""
+    from odf_engine.query.execution import execute_query, execute_with_datafusion
+
+    if session is not None:
+        with execute_query(
+            request.sql, tables.names, tables.files, session, reporter, proven=request.proof
+        ) as answer:
+            yield answer
+        return
+    memory = parse_size(workspace.config.datafusion.memory)
+    with (
+        job_scratch_folder(workspace.odf / "cache", "query") as folder,
+        execute_with_datafusion(request.sql, tables.names, tables.files, folder, memory, reporter) as answer,
+    ):
+        yield answer
+
+
 def _check(request: Query) -> None:
     if not request.sql.strip():
         raise UsageError("the query is empty", hint="write a query, such as SELECT 1")
     if request.limit is not None and request.limit < 1:
         raise UsageError("invalid limit: must be at least 1")
+    if request.proof and request.engine != "spark":
+        raise UsageError(f"the engine {request.engine} cannot create a proof", hint="use the engine spark")
     if request.sign is not None and not request.proof:
         raise UsageError("only a query proof can be signed")
 

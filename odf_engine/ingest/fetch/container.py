@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from odf_engine.config import FetchConfig
 from odf_engine.errors import BadData, InvalidManifest, SourceUnavailable, Unsupported
 from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED, SOURCE_NAME, FetchContext, Payload
 from odf_engine.ingest.prep_step import CommandResult, run_command
 from odf_engine.metadata.model import Container, SourceState
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.settings import FetchConfig
 from odf_engine.workspace.environment import resolve_variable
 
 BATCH_SIZE: Final = 10_000
@@ -58,7 +58,7 @@ def fetch_container(step: Container, context: FetchContext) -> Iterator[Payload]
         InvalidManifest: the name of the image or of a variable is invalid.
         Cancelled: the container was killed.
     """
-    runtime = _Runtime.find(context.config, context.reporter, context.job)
+    runtime = ContainerRuntime.find(context.config, context.reporter, context.job)
     command = _command(step)
     variables = _variables(step, context)
     runtime.ensure_image(step.image)
@@ -90,7 +90,7 @@ def _is_new(batch: _Batch, before: SourceState | None, name: str) -> bool:
 
 
 def _run(
-    runtime: _Runtime, folder: Path, name: str, command: list[str], variables: Mapping[str, str]
+    runtime: ContainerRuntime, folder: Path, name: str, command: list[str], variables: Mapping[str, str]
 ) -> _Batch:
     out = folder / "out"
     out.mkdir()
@@ -189,8 +189,8 @@ def _read(path: Path, name: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class _Runtime:
-    """The container runtime."""
+class ContainerRuntime:
+    """The container runtime: podman, docker, or a program with the same commands."""
 
     program: str
     config: FetchConfig
@@ -198,15 +198,28 @@ class _Runtime:
     job: Path
 
     @classmethod
-    def find(cls, config: FetchConfig, reporter: Reporter, job: Path) -> _Runtime:
+    def find(
+        cls, config: FetchConfig, reporter: Reporter, job: Path, purpose: str = "the source is"
+    ) -> ContainerRuntime:
+        """Return the configured runtime.
+
+        Args:
+            config: names the runtime.
+            reporter: receives the output of its commands.
+            job: folder for temporary files.
+            purpose: subject of the error, with its verb.
+
+        Raises:
+            Unsupported: no runtime is installed.
+        """
         wanted = config.container_runtime
         for name in ("podman", "docker") if wanted == "auto" else (wanted,):
             if program := shutil.which(name):
                 return cls(program, config, reporter, job)
         raise Unsupported(
-            "the source is a container, but neither podman nor docker is installed"
+            f"{purpose} a container, but neither podman nor docker is installed"
             if wanted == "auto"
-            else f"the source is a container, but its runtime '{wanted}' is not installed",
+            else f"{purpose} a container, but its runtime '{wanted}' is not installed",
             hint="install podman (such as: apt install podman, brew install podman), or set another"
             " runtime: odf config set fetch.containerRuntime PATH",
         )
@@ -214,13 +227,13 @@ class _Runtime:
     def ensure_image(self, image: str) -> None:
         """Pull the image, unless it is present."""
         target = self.job / "image"
-        shown = self._do(["image", "inspect", "--format", "{{.Id}}", "--", image], target, "debug")
+        shown = self.run_command(["image", "inspect", "--format", "{{.Id}}", "--", image], target, "debug")
         if shown.code == 0:
             self.reporter.log(f"image {image}, {target.read_text(errors='replace').strip()}")
             return
-        self._check_service(shown.remarks)
+        self.check_service(shown.remarks)
         self.reporter.log(f"pulling image {image}")
-        pulled = self._do(["pull", "--", image], None, "info")
+        pulled = self.run_command(["pull", "--", image], None, "info")
         if pulled.code != 0:
             raise SourceUnavailable(
                 f"cannot pull the image: {pulled.remarks}",
@@ -247,15 +260,16 @@ class _Runtime:
             *(f"--env-file={listed}", f"--volume={out}:{_OUT}:Z"),
         ]
         try:
-            ended = self._do([*options, *command], data, "info")
+            ended = self.run_command([*options, *command], data, "info")
         except BaseException:
-            self._kill(container)
+            self.remove(container)
             raise
         if ended.code != 0:
-            self._check_service(ended.remarks)
+            self.check_service(ended.remarks)
             raise SourceUnavailable(f"container {ended}", where=name)
 
-    def _do(self, arguments: list[str], target: Path | None, level: str) -> CommandResult:
+    def run_command(self, arguments: list[str], target: Path | None, level: str) -> CommandResult:
+        """Run a command of the runtime until it ends; its output goes to ``target`` or to the log."""
         return run_command(
             [self.program, *arguments],
             folder=self.job,
@@ -265,7 +279,8 @@ class _Runtime:
             level=level,
         )
 
-    def _kill(self, container: str) -> None:
+    def remove(self, container: str) -> None:
+        """Kill and remove a container. Errors are ignored."""
         # `rm` alone waits for the container.
         for arguments in (["kill", container], ["rm", "-f", container]):
             with suppress(OSError, subprocess.TimeoutExpired):
@@ -277,7 +292,12 @@ class _Runtime:
                     timeout=_KILL_SECONDS,
                 )
 
-    def _check_service(self, remarks: str) -> None:
+    def check_service(self, remarks: str) -> None:
+        """Check whether an error of a command is that of a service that does not run.
+
+        Raises:
+            SourceUnavailable: it is.
+        """
         if _NO_SERVICE.search(remarks):
             raise SourceUnavailable(
                 f"{Path(self.program).name} cannot run containers: {remarks}",

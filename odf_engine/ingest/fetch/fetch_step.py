@@ -17,10 +17,12 @@ from odf_engine.ingest.fetch.model import (
 )
 from odf_engine.metadata.model import (
     Container,
+    EthereumLogs,
     FetchStep,
     FilesGlob,
     FromMetadata,
     FromPath,
+    Mqtt,
     SourceState,
     Url,
     kind_of,
@@ -72,11 +74,20 @@ def _payloads(step: FetchStep, context: FetchContext) -> Iterator[Payload]:
         from odf_engine.ingest.fetch.container import fetch_container
 
         yield from fetch_container(step, context)
+    elif isinstance(step, Mqtt):
+        from odf_engine.ingest.fetch.mqtt import fetch_mqtt
+
+        yield from fetch_mqtt(step, context)
+    elif isinstance(step, EthereumLogs):
+        from odf_engine.ingest.fetch.ethereum import fetch_ethereum_logs
+
+        yield from fetch_ethereum_logs(step, context)
     else:
         kind = kind_of(step)  # type: ignore[arg-type]
         raise Unsupported(
             f"unsupported kind of source: {kind}",
-            hint="supported kinds: Url (file, http, https, ftp, ftps, s3), FilesGlob, Container",
+            hint="supported kinds: Url (file, http, https, ftp, ftps, s3), FilesGlob, Container, Mqtt,"
+            " EthereumLogs",
         )
 
 

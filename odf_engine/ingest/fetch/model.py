@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from odf_engine.chain.dataset import Dataset
+from odf_engine.config import EthereumConfig, FetchConfig, MqttConfig
 from odf_engine.errors import BadData, SourceUnavailable
 from odf_engine.files import translate_os_errors
 from odf_engine.identity.multiformats import SHA2_256, Multihash
 from odf_engine.metadata.model import SourceState
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.net.credentials import Credentials
 from odf_engine.progress import Reporter
-from odf_engine.settings import FetchConfig
 from odf_engine.workspace.environment import substitute_variables
 
 ETAG: Final = "odf/etag"
@@ -35,6 +36,8 @@ class Payload:
         state: for the chain; None if the source has no state.
         event_time: of rows without one; None means the time of ingestion.
         stamp: modification time and size of a file that is read in place.
+        line_origins: the origin of each line, such as its topic, for messages; empty if all have the same.
+        on_commit: called after the rows were committed.
     """
 
     path: Path
@@ -42,6 +45,8 @@ class Payload:
     state: SourceState | None
     event_time: Timestamp | None
     stamp: tuple[int, int] | None = None
+    line_origins: Sequence[str] = ()
+    on_commit: Callable[[], None] = lambda: None
 
     def check_unchanged(self) -> None:
         """Check the file after its rows were read.
@@ -69,6 +74,10 @@ class FetchContext:
         name: of the dataset, for hints.
         untrusted: connect to public addresses only, since an untrusted author wrote the source.
         downloads: folder of partial downloads for the next pull; None to keep none.
+        dataset_id: of the dataset, for sources that identify their clients.
+        credentials: the stored logins; None if there are none.
+        mqtt: limits of MQTT sources.
+        ethereum: nodes and limits of EthereumLogs sources.
     """
 
     resolve: Callable[[str], Path]
@@ -84,6 +93,10 @@ class FetchContext:
     name: str = "DATASET"
     untrusted: bool = False
     downloads: Path | None = None
+    dataset_id: str = ""
+    credentials: Credentials | None = None
+    mqtt: MqttConfig = field(default_factory=MqttConfig)
+    ethereum: EthereumConfig = field(default_factory=EthereumConfig)
 
     def substitute_variables(self, text: str) -> str:
         """Return a text with its variables substituted. It may have secrets: do not log or store it.

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
-from odf_engine.errors import BadData, InvalidManifest, SourceUnavailable
-from odf_engine.ingest.fetch.model import FetchContext, Payload
+from odf_engine.errors import BadData, InvalidManifest, OdfError, SourceUnavailable
+from odf_engine.ingest.fetch.model import ETAG, FetchContext, Payload
 from odf_engine.ingest.fetch.transfer import Transfer, source_state
 from odf_engine.metadata.model import Url
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.net.address_policy import require_public_host
+from odf_engine.net.bucket_client import (
+    BUCKET,
+    BucketLocation,
+    StoreError,
+    open_store,
+    parse_setup_error,
+    parse_store_error,
+)
 from odf_engine.net.download import AttemptFailed, is_disk_error
-from odf_engine.net.s3_client import ACCESS_DENIED_CODES, BUCKET, endpoint_of, file_system, parse_s3_error
 
 if TYPE_CHECKING:
-    from pyarrow.fs import S3FileSystem
+    from obstore import GetOptions, GetResult
+    from obstore.store import ObjectStore
 
-_CHUNK: Final = 8 << 20
+_CHUNK: Final = 1 << 20
 _URL: Final = re.compile(r"s3://([^/]+)/(.+)", re.IGNORECASE | re.DOTALL)
-_VERSION_KEYS: Final = {"etag": "ETag", "modified": "Last-Modified"}
 
 
 def fetch_s3(step: Url, context: FetchContext) -> Payload | None:
@@ -42,99 +46,112 @@ def fetch_s3(step: Url, context: FetchContext) -> Payload | None:
 
 
 class _S3Transfer(Transfer):
-    """A download of an S3 object."""
+    """A download of an S3 object: one request, which also returns the version of the object."""
 
     def __init__(self, step: Url, bucket: str, key: str, context: FetchContext) -> None:
         super().__init__(step, step.url, context, [context.config.s3_endpoint, bucket, key])
-        self._bucket, self._key = bucket, key
+        self._location = BucketLocation("s3", "", bucket, "")
+        self._key = key
         self._is_stopped = False
 
     def attempt(self) -> Payload | None:
+        # Deferred: few sources need the library.
+        from obstore.exceptions import BaseError, NotModifiedError, PreconditionError
+
         try:
-            return self._exchange(_file_system(self._bucket, self.context))
-        except FileNotFoundError:
-            hint = "check bucket and key in fetch.url"
-            error = SourceUnavailable("object not found", where=self.name, hint=hint)
-            raise AttemptFailed(error, again=False) from None
+            # Retries are those of the transfer, which logs them.
+            config, untrusted = self.context.config, self.context.untrusted
+            return self._exchange(open_store(self._location, config, untrusted=untrusted))
+        except NotModifiedError:
+            self.partial.restart()
+            self.reporter.log(f"{self.name} not modified")
+            return None
+        except PreconditionError:
+            self.partial.restart()
+            problem = "the object was overwritten during the download"
+            error = BadData(problem, where=self.name, hint="pull again")
+            raise AttemptFailed(error, again=True) from None
+        except (BaseError, FileNotFoundError) as error:
+            raise self._failure(parse_store_error(error)) from None
+        except ValueError as error:
+            problem = f"invalid key: {str(error)[:200]}"
+            raise AttemptFailed(SourceUnavailable(problem, where=self.name), again=False) from None
         except OSError as error:
             if is_disk_error(error):
                 raise
-            raise self._failure(error) from None
+            raise self._failure(parse_setup_error(error)) from None
 
     def abort(self) -> None:
         self._is_stopped = True
 
-    def _exchange(self, service: S3FileSystem) -> Payload | None:
+    def _exchange(self, store: ObjectStore) -> Payload | None:
         self.reporter.log(f"GET {self.name}")
-        path = f"{self._bucket}/{self._key}"
-        with service.open_input_file(path) as source:
-            facts = _version(source)
+        found = self._resume(store)
+        if found is None:
+            found = self._get(store, self._condition())
+            facts = _version(found)
             state = source_state(facts.get("etag"), _modified(facts))
             if state is not None and self.is_unchanged(state, f"({state.kind} {state.value})"):
                 return None
-            if self.partial.facts != facts:
-                self.partial.restart(**facts)
-            if self.partial.size:
-                self.reporter.log(f"resuming {self.name} from byte {self.partial.size:,}")
-            self.store(self._pieces(source, int(facts["size"])), int(facts["size"]))
-        with service.open_input_file(path) as source:
-            if _version(source) != facts:
-                self.partial.restart()
-                error = BadData(
-                    "the object was overwritten during the download", where=self.name, hint="pull again"
-                )
-                raise AttemptFailed(error, again=True)
-        return self.finish(state, _modified(facts), f"modified {facts.get('modified', 'at an unknown time')}")
+            self.partial.restart(**facts)
+        facts = _version(found)
+        self.store(self._pieces(found), int(facts["size"]))
+        state = source_state(facts.get("etag"), _modified(facts))
+        return self.finish(state, _modified(facts), f"modified {facts['modified']}")
 
-    def _pieces(self, source: Any, total: int) -> Iterator[bytes]:
-        at = self.partial.size
-        while at < total and not self._is_stopped:
-            chunk = source.read_at(min(_CHUNK, total - at), at)
-            if not chunk:
-                raise OSError(f"connection error: closed after {at:,} of {total:,} bytes")
-            at += len(chunk)
-            yield chunk
+    def _resume(self, store: ObjectStore) -> GetResult | None:
+        """Request the rest of a partial download, if there is one of the present version."""
+        first, etag = self.partial.size, self.partial.facts.get("etag")
+        if not etag or not 0 < first < self.partial.facts["size"]:
+            return None
+        self.reporter.log(f"resuming {self.name} from byte {first:,}")
+        return self._get(store, {"if_match": etag, "range": {"offset": first}})
 
-    def _failure(self, error: OSError) -> AttemptFailed:
-        found = parse_s3_error(error)
-        text, again, hint = found.text, not found.is_permanent, "try again later"
-        if found.code in ACCESS_DENIED_CODES:
-            again, text = False, "access to the object denied"
+    def _get(self, store: ObjectStore, options: GetOptions) -> GetResult:
+        import obstore  # deferred: few sources need the library
+
+        return obstore.get(store, self._key, options=options)
+
+    def _condition(self) -> GetOptions:
+        state = self.context.state
+        return {"if_none_match": state.value} if state is not None and state.kind == ETAG else {}
+
+    def _pieces(self, found: GetResult) -> Iterator[bytes]:
+        for piece in found.stream(_CHUNK):
+            if self._is_stopped:
+                return
+            yield bytes(piece)
+
+    def _failure(self, error: StoreError) -> AttemptFailed:
+        text, hint = error.text or f"the service returned {error.status}", "try again later"
+        if error.status is not None and error.kind in ("busy", "service", "request"):
+            text = f"the service returned {error.status}"
+        if error.kind in ("missing", "no bucket"):
+            text = "object not found" if error.kind == "missing" else "bucket not found"
+            hint = "check bucket and key in fetch.url"
+        elif error.kind in ("denied", "expired"):
+            text = "access to the object denied"
             hint = (
                 "check the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws);"
                 " for a public bucket: odf config set fetch.s3Anonymous true"
             )
-        elif found.code == "NETWORK_CONNECTION":
+        elif error.kind == "connection":
             hint = "check the network and fetch.s3Endpoint, then pull again"
-        elif found.code == "INTERNAL_FAILURE":
-            text = "the download was interrupted"
-        elif found.status is not None:
-            text = f"the service returned {found.status}"
-            if found.status == 301:
-                hint = "set the region of the bucket: odf config set fetch.s3Region REGION"
-        return AttemptFailed(SourceUnavailable(text, where=self.name, hint=hint), again=again)
+        elif error.kind == "region":
+            text = "the service returned 301"
+            hint = "set the region of the bucket: odf config set fetch.s3Region REGION"
+        failure: OdfError = SourceUnavailable(text, where=self.name, hint=hint)
+        return AttemptFailed(failure, again=error.is_temporary)
 
 
-def _file_system(bucket: str, context: FetchContext) -> S3FileSystem:
-    endpoint = endpoint_of(context.config)
-    if context.untrusted and endpoint:
-        require_public_host(urlsplit(endpoint if "://" in endpoint else f"//{endpoint}").hostname or "")
-    # Retries are those of the transfer, which logs them.
-    anonymous = context.config.s3_anonymous or context.untrusted
-    return file_system(bucket, context.config, endpoint=endpoint, anonymous=anonymous)
+def _version(found: GetResult) -> dict[str, Any]:
+    meta = found.meta
+    facts: dict[str, Any] = {
+        "size": meta["size"],
+        "modified": str(Timestamp.from_datetime(meta["last_modified"])),
+    }
+    return facts | ({"etag": meta["e_tag"]} if meta["e_tag"] else {})
 
 
-def _version(source: Any) -> dict[str, Any]:
-    metadata: dict[str, bytes] = source.metadata() or {}
-    facts: dict[str, Any] = {"size": source.size()}
-    facts |= {name: metadata[key].decode() for name, key in _VERSION_KEYS.items() if key in metadata}
-    return facts
-
-
-def _modified(facts: dict[str, Any]) -> Timestamp | None:
-    try:
-        return Timestamp.parse(facts["modified"])
-    except KeyError:
-        return None
-    except ValueError:
-        return Timestamp.from_datetime(parsedate_to_datetime(facts["modified"]))
+def _modified(facts: dict[str, Any]) -> Timestamp:
+    return Timestamp.parse(facts["modified"])

@@ -1,3 +1,3 @@
-"""Merge phase: append, ledger, snapshot and changelog strategies, and the key index that makes them
-incremental.
+"""Merge phase: append, ledger, snapshot, changelog and upsert strategies, and the key index that
+makes them incremental.
 """

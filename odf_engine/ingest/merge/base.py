@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.dataset import Dataset
+from odf_engine.config import OnConflict
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import Op
 from odf_engine.data.ddl import TIMESTAMP, UUID
@@ -24,7 +25,6 @@ from odf_engine.ingest.read.error_location import shorten
 from odf_engine.metadata.model import DatasetVocabulary, SqlQueryStep
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter, count_of
-from odf_engine.settings import OnConflict
 from odf_engine.spark import sql_types
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.readers import slices_frame
@@ -295,6 +295,18 @@ class KeyedMerge:
     def key_sorter(self, *, unique: bool = True) -> KeySorter:
         """Return a sorter for the keys of the slice; ``unique`` rejects a key that occurs twice."""
         return KeySorter(self.hashes.columns, self.inputs.scratch, unique=unique)
+
+    def add_retracted(self, sorter: KeySorter, keys: pa.Array, seconds: pa.Array, offsets: pa.Array) -> None:
+        """Add retracted keys to the keys of the slice.
+
+        Args:
+            sorter: of the slice.
+            keys, seconds: the two hashes of each key.
+            offsets: of the rows that are retracted.
+        """
+        zeros = pa.repeat(pa.scalar(0, _NUMBER), len(offsets))
+        others = [zeros] * (len(self.hashes.columns) - 3)
+        sorter.add([keys, seconds, pc.bit_wise_not(offsets), *others])
 
     def split_keys(
         self, rows: Iterator[pa.RecordBatch], index: KeyIndex, sorter: KeySorter, *, retracted: bool = False

@@ -20,7 +20,7 @@ LIVE: Final = "live "
 RETRACTING: Final = pa.array([Op.RETRACT, Op.CORRECT_FROM], pa.int32())
 _ADDING: Final = pa.array([Op.APPEND, Op.CORRECT_TO], pa.int32())
 FAULTS: Final = {
-    1: "invalid operation {op}; use +A, -R, -C, +C or 0 to 3",
+    1: "column {column}: invalid operation {op}; use +A, -R, -C, +C or 0 to 3",
     2: "the primary key is null",
     3: "a row with this primary key already exists",
     4: "the retracted row does not exist",
@@ -30,12 +30,16 @@ FAULTS: Final = {
 }
 
 
-def check_keyed_rows(rows: pa.Table, default_time: pa.Scalar) -> tuple[pa.Array, pa.Array]:
+def check_keyed_rows(
+    rows: pa.Table, default_time: pa.Scalar, *, by_key: bool = False
+) -> tuple[pa.Array, pa.Array]:
     """Check rows that have a primary key.
 
     Args:
         rows: hashes, ``CODE``, event time and position of the new rows, and the ``LIVE`` columns.
         default_time: event time of rows that have none, as a 64-bit integer.
+        by_key: the two rows of a correction follow each other among the rows of their key; otherwise among
+            all rows.
 
     Returns:
         For each row its key in ``FAULTS``, or 0, and the event time of the row with the same key before it.
@@ -54,7 +58,7 @@ def check_keyed_rows(rows: pa.Table, default_time: pa.Scalar) -> tuple[pa.Array,
         pc.not_equal(array_of(ordered, VALUES), values), pc.fill_null(pc.not_equal(time, times), False)
     )
     retracts = pc.is_in(op, RETRACTING)
-    faults = _first_true(
+    faults = first_true(
         {
             2: array_of(ordered, KEY).is_null(),
             3: pc.and_(pc.equal(op, pa.scalar(Op.APPEND, op.type)), values.is_valid()),
@@ -62,8 +66,12 @@ def check_keyed_rows(rows: pa.Table, default_time: pa.Scalar) -> tuple[pa.Array,
             5: pc.and_(retracts, differs),
         }
     )
+    if by_key:
+        faults = _with_unpaired(ordered, faults, same_key)
     places = order.cast(pa.int64())
     faults, times = (pc.scatter(each, places, max_index=len(order) - 1) for each in (faults, times))
+    if by_key:
+        return faults, times
     return _with_unpaired(rows, faults, _has_key_of_previous(rows)), times
 
 
@@ -109,7 +117,7 @@ def _with_unpaired(rows: pa.Table, faults: pa.Array, is_pair: pa.Array) -> pa.Ar
     """Add the faults of operations that are invalid, or half of a correction. They precede other faults.
 
     Args:
-        rows: with ``CODE``, in the order of the source.
+        rows: with ``CODE``, in the order of the source, or in that of the key.
         faults: of the rows.
         is_pair: whether a row and the previous one can be a correction.
     """
@@ -120,11 +128,11 @@ def _with_unpaired(rows: pa.Table, faults: pa.Array, is_pair: pa.Array) -> pa.Ar
     )
     completes = pc.and_(pc.and_(end, is_pair), pc.fill_null(_shifted(start, 1), False))
     completed = pc.fill_null(_shifted(completes, -1), False)
-    unpaired = _first_true({1: op.is_null(), 6: pc.and_not(start, completed), 7: pc.and_not(end, completes)})
+    unpaired = first_true({1: op.is_null(), 6: pc.and_not(start, completed), 7: pc.and_not(end, completes)})
     return pc.if_else(pc.greater(unpaired, 0), unpaired, faults)
 
 
-def _first_true(cases: dict[int, pa.Array]) -> pa.Array:
+def first_true(cases: dict[int, pa.Array]) -> pa.Array:
     """Return for each row the number of the first case that is true, or 0."""
     conditions = pc.make_struct(*(pc.fill_null(each, False) for each in cases.values()))
     return pc.case_when(conditions, *(pa.scalar(number, pa.int32()) for number in (*cases, 0)))

@@ -292,12 +292,12 @@ class KeyIndex:
     # --- Updates ------------------------------------------------------------------------------
 
     def add(self, file: Path, end: int, physical_hash: str) -> None:
-        """Add the keys of a slice.
+        """Add the keys of the slices of a commit.
 
         Args:
-            file: key file of the slice; it is moved.
-            end: last offset of the slice.
-            physical_hash: hash of the slice.
+            file: key file of the slices; it is moved.
+            end: last offset of the slices.
+            physical_hash: hash of the last slice.
         """
         folder = self._location.folder
         folder.mkdir(parents=True, exist_ok=True)

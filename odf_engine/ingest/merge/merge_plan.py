@@ -46,11 +46,11 @@ class MergePlan:
 
 @dataclass(frozen=True)
 class PendingKeys:
-    """The keys of a slice that is not yet committed.
+    """The keys of slices that are not yet committed.
 
     Attributes:
         index: the key index that they extend.
-        file: the key file of the slice.
+        file: the key file of the slices.
     """
 
     index: KeyIndex
@@ -60,8 +60,8 @@ class PendingKeys:
         """Add the keys to the index. A failure removes the index: the next merge rebuilds it.
 
         Args:
-            end: last offset of the slice.
-            physical_hash: hash of the slice.
+            end: last offset of the slices.
+            physical_hash: hash of the last slice.
             reporter: receives a debug message about a failure.
         """
         try:
@@ -74,8 +74,8 @@ class PendingKeys:
 
 MergeRows = Generator[pa.RecordBatch, None, PendingKeys | None]
 """Yields the rows to write, in order, with their operations; returns their keys if the merge has an index."""
-WriteRows = Callable[[Iterator[pa.RecordBatch]], WrittenSlice | None]
-"""Writes a slice; returns None if there are no rows. An exception of the iterator discards the slice."""
+WriteRows = Callable[[Iterator[pa.RecordBatch]], list[WrittenSlice]]
+"""Writes slices; returns none if there are no rows. An exception of the iterator discards the slices."""
 
 
 @dataclass(frozen=True)
@@ -92,20 +92,20 @@ class PreparedMerge:
 
 
 @dataclass(frozen=True)
-class MergedSlice:
+class MergedSlices:
     """The result of a merge.
 
     Attributes:
-        written: the slice; None if it would have no rows.
-        keys: of the slice, to add to the key index after the commit.
+        written: the slices; none if there are no rows.
+        keys: of all slices, to add to the key index after the commit.
     """
 
-    written: WrittenSlice | None
+    written: list[WrittenSlice]
     keys: PendingKeys | None
 
 
-def run_merge(merge: PreparedMerge, write: WriteRows, reporter: Reporter) -> MergedSlice:
-    """Run attempts until one writes the slice. Each reason to abandon an attempt occurs at most once.
+def run_merge(merge: PreparedMerge, write: WriteRows, reporter: Reporter) -> MergedSlices:
+    """Run attempts until one writes the slices. Each reason to abandon an attempt occurs at most once.
 
     Raises:
         BadData: null or conflicting primary keys, invalid operations and the like; the message shows rows.
@@ -114,7 +114,7 @@ def run_merge(merge: PreparedMerge, write: WriteRows, reporter: Reporter) -> Mer
     plan = MergePlan()
     while True:
         match _attempt(merge, plan, write):
-            case MergedSlice() as merged:
+            case MergedSlices() as merged:
                 return merged
             case Fallback.UNSORTED_ROWS:
                 reporter.log("the rows are not ordered by event time: sorting them")
@@ -132,15 +132,15 @@ def run_merge(merge: PreparedMerge, write: WriteRows, reporter: Reporter) -> Mer
                 plan = replace(plan, index_rebuilt=True)
 
 
-def _attempt(merge: PreparedMerge, plan: MergePlan, write: WriteRows) -> MergedSlice | Fallback:
-    """Write the rows as planned; return the slice, or why it was discarded."""
+def _attempt(merge: PreparedMerge, plan: MergePlan, write: WriteRows) -> MergedSlices | Fallback:
+    """Write the rows as planned; return the slices, or why they were discarded."""
     keys: PendingKeys | None = None
 
     def rows() -> Iterator[pa.RecordBatch]:
         nonlocal keys
         keys = yield from merge.rows(plan)
 
-    # Errors from within the stream of rows make the writer discard its file.
+    # Errors from within the stream of rows make the writer discard its files.
     try:
         written = write(rows())
     except UnsortedResult:
@@ -151,4 +151,4 @@ def _attempt(merge: PreparedMerge, plan: MergePlan, write: WriteRows) -> MergedS
         if plan.index_rebuilt:
             raise
         return Fallback.CORRUPT_KEY_INDEX
-    return MergedSlice(written, keys)
+    return MergedSlices(written, keys)

@@ -142,9 +142,8 @@ def _find_changes(
                 yield compared.rows
     ops = [operations_of(Op.CORRECT_FROM, len(part)) for part in offsets]
     for missing in index.live_keys_except(known):
-        zeros = [_zeros(missing.num_rows)] * (len(keyed.hashes.columns) - 3)
         retracted = missing.column(OFFSET)
-        sorter.add([missing.column(KEY), missing.column(SECOND), pc.bit_wise_not(retracted), *zeros])
+        keyed.add_retracted(sorter, missing.column(KEY), missing.column(SECOND), retracted)
         offsets.append(retracted)
         ops.append(operations_of(Op.RETRACT, missing.num_rows))
     if offsets:
@@ -159,7 +158,7 @@ def stored_changes(
     offsets, ops = offsets.take(order), ops.take(order)
     at = 0
     for batch in stored_rows_at(inputs, offsets):
-        zeros = [_zeros(batch.num_rows)] * len(comparison.hashes)
+        zeros = [pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)] * len(comparison.hashes)
         yield comparison.batch(batch.columns, ops[at : at + batch.num_rows], zeros)
         at += batch.num_rows
 
@@ -265,7 +264,3 @@ class SnapshotComparison:
 def operations_of(op: Op, count: int) -> pa.Array:
     """Return a column with the same operation in all rows."""
     return pa.repeat(pa.scalar(op, _OP), count)
-
-
-def _zeros(count: int) -> pa.Array:
-    return pa.repeat(pa.scalar(0, pa.int64()), count)

@@ -36,7 +36,7 @@ class FileChoices(msgspec.Struct, frozen=True):
         names: names of columns by their position.
         time: name of the event time column; empty for none.
         key: names of the columns of the primary key.
-        merge: ``Append``, ``Ledger`` or ``Snapshot``.
+        merge: ``Append``, ``Ledger``, ``Snapshot`` or ``UpsertStream``.
     """
 
     separator: str | None = None

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from msgspec.structs import replace
 
-from odf_engine.data.ddl import parse_ddl
-from odf_engine.errors import BadData, InvalidSchema, Unsupported
+from odf_engine.data.odf_schema import columns_of_step
+from odf_engine.errors import BadData, InvalidSchema
 from odf_engine.ingest.prep_step import Limits, PreparedFile
 from odf_engine.ingest.read.error_location import (
     TextFile,
@@ -138,9 +138,8 @@ def read(
     Raises:
         BadData: the file is not of its format.
         InvalidSchema: the declared columns are malformed, or differ from the header of the file.
-        Unsupported: the columns are declared as an ODF schema.
     """
-    declared = declared_columns(step)
+    declared = columns_of_step(step)
     columns = declared or known
     if prepared.path.stat().st_size == 0:
         reporter.log(f"{prepared.name}: empty file", "warning")
@@ -160,21 +159,6 @@ def read(
     # Without a declaration, a column that the file lacks is null in all rows.
     compare = compare_keys or (None if declared is None else _compare_keys)
     return _read_lines(session, lines, columns, prepared, job, reporter, compare)
-
-
-def declared_columns(step: ReadStep) -> pa.Schema | None:
-    """Return the columns that a step declares; None if it declares none.
-
-    Raises:
-        InvalidSchema: the declaration is malformed.
-        Unsupported: the declaration is an ODF schema.
-    """
-    if step.schema is None and step.odf_schema is not None:
-        raise Unsupported(
-            "schemas in ODF format are not supported in a read step",
-            hint='declare the columns as DDL, such as schema: ["id BIGINT", …]',
-        )
-    return parse_ddl(step.schema) if step.schema else None
 
 
 # --- CSV ---------------------------------------------------------------------------------------

@@ -268,7 +268,7 @@ class SparkRuntime:
         try:
             with tempfile.TemporaryDirectory(prefix="warm-", dir=folder) as scratch:
                 class_data_archive.warm_up_job(self.session(), Path(scratch))
-        except Exception:
+        except Exception:  # jobs run without the warm-up
             if not self._stopping and self.is_alive:
                 _log.warning("the warm-up job of Spark failed", exc_info=True)
 

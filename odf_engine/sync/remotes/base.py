@@ -13,8 +13,9 @@ from odf_engine.errors import BadData, Cancelled, NotFound, UsageError
 from odf_engine.identity.multiformats import HASH_NAMES, SHA2_256, SHA3_256, Multihash
 from odf_engine.progress import Reporter
 
-ObjectKind = Literal["blocks", "data", "checkpoints", "proofs"]
-"""The folders of the repository layout. ``proofs`` is an extension for ownership proofs."""
+ObjectKind = Literal["blocks", "data", "checkpoints", "proofs", "compactions"]
+"""The folders of the repository layout. ``proofs`` is an extension for ownership proofs, ``compactions`` for
+compaction records, which are named after a block."""
 MAX_BLOCK_BYTES: Final = 1 << 20
 """Maximum size of a block, which is held in memory."""
 MAX_PROOF_BYTES: Final = 1 << 12
@@ -22,7 +23,7 @@ MAX_HEAD_BYTES: Final = 128
 
 
 class ObjectFile(NamedTuple):
-    """A slice or a checkpoint that a block refers to."""
+    """A slice or a checkpoint that a block refers to, or a linked object, which is of kind ``data`` too."""
 
     kind: Literal["data", "checkpoints"]
     hash: Multihash
@@ -48,6 +49,10 @@ class RemoteDataset(Protocol):
         """Return the newest block; None if there is no dataset yet."""
         ...
 
+    def reference(self, name: str) -> Multihash | None:
+        """Return the block of a reference; None if it does not exist or is not transferred."""
+        ...
+
     def read(self, kind: ObjectKind, object_hash: Multihash, at_most: int) -> bytes:
         """Return a small object; BadData if it has more than ``at_most`` bytes."""
         ...
@@ -59,6 +64,10 @@ class RemoteDataset(Protocol):
         after one
         byte more than ``file.size``.
         """
+        ...
+
+    def size(self, kind: ObjectKind, object_hash: Multihash) -> int | None:
+        """Return the size of an object in bytes; None if it does not exist."""
         ...
 
     def prepare(self, files: Sequence[ObjectFile]) -> None:
@@ -94,7 +103,7 @@ class BlockwiseRemote:
 
 @runtime_checkable
 class WritableRemote(RemoteDataset, Protocol):
-    """A remote dataset whose files can be written one by one: a folder, an S3 bucket."""
+    """A remote dataset whose files can be written one by one: a folder, a bucket."""
 
     def holds(self, kind: ObjectKind, object_hash: Multihash, size: int | None = None) -> bool:
         """Return whether the object exists, with this size."""
@@ -110,6 +119,10 @@ class WritableRemote(RemoteDataset, Protocol):
 
     def set_ref(self, name: str, block: Multihash) -> None:
         """Set the reference ``name`` to a block, which keeps the block; an existing one is not changed."""
+        ...
+
+    def replace_ref(self, name: str, block: Multihash) -> None:
+        """Set the reference ``name`` to a block; an existing one is changed."""
         ...
 
     def set_head(self, expected: Multihash | None, new: Multihash) -> None:
@@ -151,7 +164,7 @@ class RepositoryEntry(NamedTuple):
 
 _T = TypeVar("_T")
 PIECE: Final = 1 << 20
-_LAYOUT: Final = ("refs", "blocks", "data", "checkpoints", "proofs", "info")
+_LAYOUT: Final = ("refs", "blocks", "data", "checkpoints", "proofs", "compactions", "info")
 _HASHERS: Final = {SHA2_256: hashlib.sha256, SHA3_256: hashlib.sha3_256}
 _MEND: Final = "it was not sent; run odf verify to find all errors, and restore it from a copy of the dataset"
 

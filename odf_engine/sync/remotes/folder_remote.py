@@ -60,15 +60,19 @@ class FolderRemote(BlockwiseRemote):
 
     def head(self) -> Multihash | None:
         """Return the newest block; None if there is no dataset yet."""
+        return self.reference(HEAD)
+
+    def reference(self, name: str) -> Multihash | None:
+        """Return the block of a reference; None if it does not exist."""
         try:
             # Reading a pipe may never end.
-            return self._refs.get(HEAD) if (self.folder / "refs" / HEAD).is_file() else None
+            return self._refs.get(name) if (self.folder / "refs" / name).is_file() else None
         except MalformedBlock as error:
             raise BadData(error.message, where=self.url, hint=error.hint) from None
         except NotFound as error:
             raise SourceUnavailable(error.message, where=self.url) from None
         except OSError as error:
-            raise self._unreadable("refs/head", error) from error
+            raise self._unreadable(f"refs/{name}", error) from error
 
     def read(self, kind: ObjectKind, object_hash: Multihash, at_most: int) -> bytes:
         """Return a small object."""
@@ -86,10 +90,15 @@ class FolderRemote(BlockwiseRemote):
 
     def holds(self, kind: ObjectKind, object_hash: Multihash, size: int | None = None) -> bool:
         """Return whether the object exists, with this size."""
+        found = self.size(kind, object_hash)
+        return found is not None and size in (None, found)
+
+    def size(self, kind: ObjectKind, object_hash: Multihash) -> int | None:
+        """Return the size of an object in bytes; None if it does not exist."""
         objects = self._objects(kind)
         try:
             name = find_object_name(objects, object_hash)
-            return name is not None and size in (None, objects.size(name))
+            return None if name is None else objects.size(name)
         except OSError as error:
             raise self._unreadable(f"{kind}/{object_hash}", error) from error
 
@@ -116,6 +125,11 @@ class FolderRemote(BlockwiseRemote):
         with self._writing(), self._refs.locked():
             if self._refs.read(name) is None:
                 self._refs.compare_and_set(name, None, block)
+
+    def replace_ref(self, name: str, block: Multihash) -> None:
+        """Set a reference to a block; an existing one is changed."""
+        with self._writing(), self._refs.locked():
+            self._refs.compare_and_set(name, self._refs.get(name), block)
 
     def set_head(self, expected: Multihash | None, new: Multihash) -> None:
         """Move the head, under the lock that concurrent programs use.

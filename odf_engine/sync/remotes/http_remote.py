@@ -49,7 +49,11 @@ class HttpRemote(BlockwiseRemote):
 
     def head(self) -> Multihash | None:
         """Return the newest block; None if there is no dataset yet."""
-        url = f"{self._base}refs/{HEAD}"
+        return self.reference(HEAD)
+
+    def reference(self, name: str) -> Multihash | None:
+        """Return the block of a reference; None if it does not exist."""
+        url = f"{self._base}refs/{name}"
         try:
             data = self.web.get_bytes(url, MAX_HEAD_BYTES, self.no_head)
         except NotFound:
@@ -72,22 +76,43 @@ class HttpRemote(BlockwiseRemote):
             yield first
             yield from rest
 
+    def size(self, kind: ObjectKind, object_hash: Multihash) -> int | None:
+        """Return the size of an object in bytes; None if it does not exist.
+
+        Raises:
+            BadData: the server does not send it.
+        """
+        try:
+            return self._try_names(
+                kind, object_hash, lambda url: self.web.with_retries(lambda: self._size(url))
+            )
+        except NotFound:
+            return None
+
     def close(self) -> None:
         """Close all connections."""
         self.web.close()
+
+    def _size(self, url: str) -> int:
+        with self.web.request("HEAD", url, missing=self.no_head) as response:
+            length = response.headers.get("Content-Length", "")
+            if not length.isdecimal():
+                problem = BadData("the server does not send the size of an object", where=printable_url(url))
+                raise AttemptFailed(problem, again=False)
+            return int(length)
 
     def _try_names(self, kind: ObjectKind, object_hash: Multihash, get: Callable[[str], _Result]) -> _Result:
         """Call ``get`` with the canonical name of an object, then with the names of older repositories."""
         canonical = str(object_hash)
         names: Iterable[str] = candidate_names(object_hash)  # lazy: base58 is slow
-        if kind == "proofs":  # older repositories have none
+        if kind in ("proofs", "compactions"):  # older repositories have none
             names = [canonical]
         for name in reversed(list(names)) if self._base58 else names:
             try:
                 result = get(f"{self._base}{kind}/{name}")
             except NotFound:
                 continue
-            if kind != "proofs":
+            if kind not in ("proofs", "compactions"):
                 self._base58 = name != canonical
             return result
         raise NotFound(f"{kind}/{object_hash} not found", where=self.url)

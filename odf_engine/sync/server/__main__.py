@@ -21,8 +21,8 @@ from typing import Any, Final
 from aiohttp import web
 from msgspec.structs import replace
 
+from odf_engine.config import ServeConfig
 from odf_engine.errors import NotFound, OdfError, UsageError
-from odf_engine.settings import ServeConfig
 from odf_engine.sync.server.request_router import SILENT, RequestRouter
 from odf_engine.sync.server.service import COMMON_HEADERS, DatasetService
 from odf_engine.terminal_text import escape_standard_streams

@@ -16,12 +16,14 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from odf_engine.chain.compaction_record import COMPACTION_REF
 from odf_engine.errors import BadData, Conflict, MalformedBlock, NotFound, OdfError
 from odf_engine.files import remove_temporary, write_all
 from odf_engine.identity.multiformats import SHA2_256, SHA3_256, Multihash
 from odf_engine.identity.ownership_proof import MAX_PROOF_BYTES, OwnershipProof, store_proof, verify_proof
 from odf_engine.storage.atomic_files import translate_commit_errors
 from odf_engine.storage.object_store import LocalObjectStore, candidate_names
+from odf_engine.storage.refs import HEAD
 from odf_engine.sync.server.service import (
     COMMON_HEADERS,
     DatasetService,
@@ -50,19 +52,20 @@ class _OpenedObject:
 
 
 async def send_head(served: ServedDataset, name: str, request: web.BaseRequest) -> web.StreamResponse:
-    """Send ``refs/head``, the only reference.
+    """Send ``refs/head``, or ``refs/compaction``, by which copies find the record of a compaction.
 
     Raises:
         NotFound: another reference, or the dataset is empty.
     """
-    if name != "head":
+    if name not in (HEAD, COMPACTION_REF):
         raise NotFound("reference not found")
+    dataset = served.entry.dataset
     try:
-        head = await served.serving.run(served.entry.dataset.head)
+        head = await served.serving.run(dataset.head if name == HEAD else dataset.newest_compaction)
     except MalformedBlock:
         raise OdfError("the head of the dataset is damaged") from None
     if head is None:
-        raise NotFound("the dataset is empty")
+        raise NotFound("the dataset is empty" if name == HEAD else "reference not found")
     headers = {"ETag": f'"{head}"', "Cache-Control": "no-cache"}
     if _matches_etag(request.headers.get("If-None-Match"), headers["ETag"]):
         return web.Response(status=304, headers=headers)
@@ -79,7 +82,8 @@ async def send_object(
         NotFound: the object does not exist.
     """
     object_hash = parse_hash(name)
-    opened = await served.serving.run(_open_object, served.entry.dataset.folder / kind, object_hash, name)
+    objects = served.entry.dataset.objects(kind)
+    opened = await served.serving.run(_open_object, objects, object_hash, name)
     if opened is None:
         raise NotFound(f"object not found in {kind}")
     try:
@@ -111,11 +115,13 @@ async def send_object(
             opened.file.close()
 
 
-def _open_object(folder: Path, object_hash: Multihash, written: str) -> _OpenedObject | None:
+def _open_object(objects: LocalObjectStore, object_hash: Multihash, written: str) -> _OpenedObject | None:
     for name in candidate_names(object_hash, written):
+        if not objects.exists(name):
+            continue
         try:
             # A pipe or device with this name must not block the thread.
-            descriptor = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            descriptor = os.open(objects.path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
             continue
         status = os.fstat(descriptor)

@@ -28,8 +28,9 @@ from odf_engine.files import fsync_folder
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import Seed
+from odf_engine.mirror.catalog import ORIGIN_FILE
 from odf_engine.storage.atomic_files import make_folder, translate_commit_errors
-from odf_engine.sync.chain_download import referenced_objects
+from odf_engine.sync.chain_download import referenced_objects, slice_with_links
 from odf_engine.sync.history import RemoteBlock, verify_block
 from odf_engine.sync.remotes.base import ObjectFile, read_verified_chunks
 from odf_engine.sync.server.service import PUSH_ORIGIN, Forbidden, PushSession, PushTarget
@@ -44,7 +45,7 @@ from odf_engine.sync.server.upload_pack import (
 from odf_engine.sync.smart import messages as m
 from odf_engine.sync.smart.messages import read_archive
 from odf_engine.sync.smart.websocket import MessageChannel, ReceiveTimeout
-from odf_engine.workspace.dataset_folders import ORIGIN_FILE, incoming_folder
+from odf_engine.workspace.dataset_folders import incoming_folder
 from odf_engine.workspace.definition import record_origin
 
 _OLD_HEAD_PREFIX: Final = "before-push-"
@@ -70,6 +71,9 @@ class ReceivePack:
         self._common: Multihash | None = None
         self._common_objects: set[ObjectFile] = set()
         self._requested: set[ObjectFile] = set()
+        self._linked_slices: dict[Multihash, list[str]] = {}
+        self._links: set[Multihash] = set()
+        self._linked: dict[ObjectFile, None] = {}
         self._is_forking = False
         self._discards_blocks = False
 
@@ -114,6 +118,7 @@ class ReceivePack:
             self._open_quarantine.store(block_hash, data)
             self._open_quarantine.append(block.stored)
             self.files.update(dict.fromkeys(referenced_objects(block)))
+            self._linked_slices.update(slice_with_links(block, self._open_quarantine))
         if self._is_forking:
             self._fork()  # all blocks are stored already: newer ones are discarded
 
@@ -128,7 +133,9 @@ class ReceivePack:
         for reference in request.object_files:
             file = reference.file
             if file not in self.files and file not in self._common_objects:
-                raise BadData(f"no block refers to {file.kind}/{file.hash} with {file.size:,} bytes")
+                if not self._is_linked(file):
+                    raise BadData(f"no block refers to {file.kind}/{file.hash} with {file.size:,} bytes")
+                self._linked[file] = None
             self._requested.add(file)
             missing.append(None if self._is_stored(file) else file)
         self._session.folder = self._open_quarantine.folder
@@ -150,6 +157,9 @@ class ReceivePack:
             is_present = self._has_arrived(file) or find_object(dataset, file) is not None
             if not (is_present if file in self._requested else self._is_stored(file)):
                 raise NotFound(f"{file.kind}/{file.hash} with {file.size:,} bytes is missing")
+        for file in self._linked:
+            if not self._has_arrived(file) and find_object(dataset, file) is None:
+                raise NotFound(f"linked object {file.hash} with {file.size:,} bytes is missing")
         with translate_commit_errors(dataset.folder):
             self._move_objects(dataset)
         old_head = self._old_head
@@ -232,6 +242,20 @@ class ReceivePack:
 
     # --- Objects ---
 
+    def _is_linked(self, file: ObjectFile) -> bool:
+        """Return whether a slice that has arrived links to an object."""
+        if file.kind == "data" and file.hash not in self._links and self._linked_slices:
+            # Deferred: loads Arrow, and few datasets have links.
+            from odf_engine.chain.linked_objects import read_links
+
+            for slice_hash, columns in list(self._linked_slices.items()):
+                path = self._open_quarantine.folder / "data" / str(slice_hash)
+                path = path if path.is_file() else self._target_dataset.slice_path(slice_hash)
+                if path.is_file():
+                    self._links.update(read_links(path, columns).counts)
+                    del self._linked_slices[slice_hash]
+        return file.kind == "data" and file.hash in self._links
+
     def _is_stored(self, file: ObjectFile) -> bool:
         """Return whether an object is stored with the right bytes; objects of interrupted transfers are
         verified.
@@ -257,10 +281,11 @@ class ReceivePack:
 
     def _move_objects(self, dataset: Dataset) -> None:
         """Move received objects to their final place. They are synced, and unused before the head moves."""
-        kinds = {file.kind for file in self.files}
+        files = [*self.files, *self._linked]
+        kinds = {file.kind for file in files}
         for kind in kinds:
             make_folder(dataset.folder / kind)
-        for file in self.files:
+        for file in files:
             if find_object(dataset, file) is None:
                 os.replace(self._arriving_path(file), dataset.folder / file.kind / str(file.hash))  # noqa: PTH105
         for kind in kinds:

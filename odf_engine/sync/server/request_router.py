@@ -199,7 +199,7 @@ def _format_size(number: int) -> str:
     return f"{value:.1f} TB"
 
 
-_KINDS: Final = frozenset({"refs", "blocks", "data", "checkpoints", "proofs"})
+_KINDS: Final = frozenset({"refs", "blocks", "data", "checkpoints", "proofs", "compactions"})
 _SMART_KINDS: Final = frozenset({"pull", "push"})
 _UPLOAD_KINDS: Final = frozenset({"data", "checkpoints", "proofs"})
 _MAX_PATH: Final = 1024

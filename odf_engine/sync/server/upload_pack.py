@@ -14,7 +14,7 @@ from odf_engine.chain.block_index import BlockIndex, BlockPosition
 from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import NotFound, OdfError, Unsupported
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.storage.object_store import LocalObjectStore, find_object_name
+from odf_engine.storage.object_store import find_object_name
 from odf_engine.sync.remotes.base import ObjectFile
 from odf_engine.sync.server.service import DatasetService, ServedDataset
 from odf_engine.sync.smart import messages as m
@@ -272,7 +272,7 @@ def _max_request_bytes(dataset: Dataset) -> int:
 
 def find_object(dataset: Dataset, file: ObjectFile) -> str | None:
     """Return the name under which a dataset stores an object with this size; None if it does not."""
-    objects = LocalObjectStore(dataset.folder / file.kind)
+    objects = dataset.objects(file.kind)
     name = find_object_name(objects, file.hash)
     try:
         return name if name is not None and objects.size(name) == file.size else None

@@ -401,7 +401,7 @@ def _check_packed(size: int, most_bytes: int) -> None:
     if size > most_bytes:
         raise Unsupported(
             f"the new blocks do not fit into one message: their archive has more than {most_bytes:,} bytes",
-            hint="use a folder, S3 or the simple protocol, which transfer blocks one by one",
+            hint="use a folder, a bucket or the simple protocol, which transfer blocks one by one",
         )
 
 

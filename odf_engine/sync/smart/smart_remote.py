@@ -21,7 +21,7 @@ from odf_engine.net.http_client import HttpClient
 from odf_engine.net.urls import origin_of
 from odf_engine.progress import Reporter
 from odf_engine.sync.history import Relation
-from odf_engine.sync.push import PushResult
+from odf_engine.sync.push import PushResult, linked_files
 from odf_engine.sync.remotes.base import (
     MAX_PROOF_BYTES,
     ObjectFile,
@@ -216,9 +216,17 @@ class SmartRemote:
         """Return the newest block; None if there is no dataset yet."""
         return self._plain.head()
 
+    def reference(self, name: str) -> Multihash | None:
+        """Return the block of a reference; None if it does not exist."""
+        return self._plain.reference(name)
+
     def read(self, kind: ObjectKind, object_hash: Multihash, at_most: int) -> bytes:
         """Return a small object."""
         return self._plain.read(kind, object_hash, at_most)
+
+    def size(self, kind: ObjectKind, object_hash: Multihash) -> int | None:
+        """Return the size of an object in bytes; None if it does not exist."""
+        return self._plain.size(kind, object_hash)
 
     # --- Pull ---
 
@@ -528,11 +536,12 @@ _REPORT_TIMEOUT: Final = 7 * 86_400.0
 
 
 class _Outgoing(NamedTuple):
-    """Blocks, oldest first, and the objects that they refer to."""
+    """Blocks, oldest first, the objects that they refer to, and the objects that their slices link to."""
 
     head: Multihash
     blocks: list[Multihash]
     files: list[ObjectFile]
+    linked: list[ObjectFile]
     plan: m.TransferPlan
 
 
@@ -624,9 +633,10 @@ class SmartPush:
         if at != common:
             where = str(self._dataset.folder)
             raise Conflict("the dataset was reset during the push", where=where, hint="push again")
-        total = sum(file.size for file in files)
-        plan = m.TransferPlan(len(blocks), len(files), records, raw, total)
-        return _Outgoing(head, blocks[::-1], list(files)[::-1], plan)
+        linked = linked_files(self._dataset, common, self._reporter)
+        total = sum(file.size for file in (*files, *linked))
+        plan = m.TransferPlan(len(blocks), len(files) + len(linked), records, raw, total)
+        return _Outgoing(head, blocks[::-1], list(files)[::-1], linked, plan)
 
     def _archive(self, blocks: Sequence[Multihash]) -> bytes:
         def read() -> Iterator[tuple[Multihash, bytes]]:
@@ -655,18 +665,22 @@ class SmartPush:
             text = await channel.receive(expected=4 * new.plan.bytes_in_raw_blocks)
             m.read_answer(text, m.Empty, self._base)
             self._reporter.phase("send")
-            self._uploads.begin(new.files)
-            for start in range(0, max(1, len(new.files)), _ROUND):
-                await self._send_round(channel, new.files, start)
+            self._uploads.begin([*new.files, *new.linked])
+            # The server can read the links of the slices only after it has received them.
+            rounds = [
+                files[start : start + _ROUND]
+                for files in (new.files, new.linked)
+                for start in range(0, len(files), _ROUND)
+            ] or [[]]
+            for number, part in enumerate(rounds, 1):
+                await self._send_round(channel, part, more=number < len(rounds))
             self._reporter.phase("commit")
             await channel.send(m.encode_message(m.Empty()))
             await self._confirm(channel, new)
             await channel.close(reason=m.PUSHED)
         await asyncio.to_thread(self._send_proof, new.head)
 
-    async def _send_round(self, channel: MessageChannel, files: Sequence[ObjectFile], start: int) -> None:
-        part = files[start : start + _ROUND]
-        more = start + _ROUND < len(files)
+    async def _send_round(self, channel: MessageChannel, part: Sequence[ObjectFile], *, more: bool) -> None:
         asked = m.PushObjects([m.ObjectReference.of(file) for file in part], more)
         await channel.send(m.encode_message(asked))
         text = await channel.receive(expected=2048 * len(part))

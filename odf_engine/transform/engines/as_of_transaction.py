@@ -10,27 +10,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types
 
+from odf_engine.chain.normal_form import rules_revision
 from odf_engine.data.arrow_compute import pc
-from odf_engine.data.changelog import repair_correction_pairs, split_corrections
+from odf_engine.data.changelog import OPERATION, POSITION, Op, repair_correction_pairs, split_corrections
+from odf_engine.errors import StateUnusable
 from odf_engine.metadata.model import Checkpoint, Sql
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark.arrow_batches import arrow_batches, sort_partitions
 from odf_engine.spark.errors import translate_errors
-from odf_engine.spark.plan_rewrite import (
-    OPERATION,
-    POSITION,
-    StatefulQueryError,
-    TrackedResult,
-    check_repeatable,
-)
+from odf_engine.spark.plan_rewrite import StatefulQueryError, TrackedResult, check_repeatable
 from odf_engine.spark.readers import query_schema
 from odf_engine.spark.row_order import SortOrder, external_sort, keeps_order, map_batches, sorted_batches
 from odf_engine.spark.sql_types import arrow_schema, identifier
-from odf_engine.spark.streaming.as_of_join import (
+from odf_engine.spark.stateful.as_of_join import (
     DUE,
     IS_ACTIVE,
     IS_VERSION_LOST,
     JOINED_VOCABULARY,
+    SINCE,
     TIME,
     AsOfJoin,
     AsOfQuery,
@@ -38,17 +35,19 @@ from odf_engine.spark.streaming.as_of_join import (
     is_due,
     joined_schema,
     lookup_versions,
+    match_late_rows,
     retained_versions,
     select_version_columns,
     to_versions,
 )
-from odf_engine.spark.streaming.incremental import nullable_schema
-from odf_engine.spark.streaming.stateful_query import (
+from odf_engine.spark.stateful.incremental import nullable_schema
+from odf_engine.spark.stateful.stateful_query import (
     StreamingPlan,
     plan_stream,
     state_fingerprint,
     stream_view,
 )
+from odf_engine.spark.stateful.window_functions import comparable
 from odf_engine.spark.text_files import spark_path
 from odf_engine.spark.user_query import run_query, temporal_tables
 from odf_engine.transform.engines.contract import QueryInput
@@ -117,11 +116,12 @@ def prepare_as_of_query(
     frame = run_query(session, views, transform.queries or [], tables)
     check_repeatable(frame, "query")
     as_of = AsOfQuery(session, frame, vocabs, tables)
+    as_of.check_operations()
     try:
         rows = as_of.track_rest(empty).frame.drop(POSITION, OPERATION)
         return PreparedAsOfQuery(
             as_of,
-            StreamingPlan(arrow_schema(rows.schema), "append", (), {}, False, False, False),
+            StreamingPlan(arrow_schema(rows.schema), "append", (), {}, exact=False, by_commit=False),
             rows,
             by_row=True,
         )
@@ -165,6 +165,10 @@ def as_of_fingerprint(session: SparkSession, query: PreparedAsOfQuery, inputs: S
 
 _ROWS: Final = "rows.parquet"
 _VERSIONS: Final = "versions.parquet"
+_ALL_VERSIONS: Final = "versions-values.parquet"
+"""All versions, which retractions of emitted rows require."""
+_LATE_ROWS: Final = "late-rows.parquet"
+"""Joined rows that were late, with their versions, which retractions repeat. Only with all versions."""
 _PARTITION_ROWS: Final = 1 << 19
 """Rows in a partition of a join. Memory holds all rows of a few partitions."""
 
@@ -176,6 +180,8 @@ class AsOfTransaction(StatefulTransaction):
     _by_row: bool
     _inputs: list[QueryInput]
     _last_positions: list[tuple[int, int]]
+    _reached: int | None
+    """The watermark before the next batch."""
 
     # --- The query ----------------------------------------------------------------------------
 
@@ -211,6 +217,7 @@ class AsOfTransaction(StatefulTransaction):
     def _run_batches(
         self, ready: PreparedQuery, batches: Sequence[Batch], before: Watermarks
     ) -> list[Iterator[pa.RecordBatch]]:
+        self._reached = before.combined([each.alias for each in self._inputs])
         if not self._by_row:
             return super()._run_batches(ready, batches, before)
         files: list[list[Path]] = [[] for _ in self._as_of.joins]
@@ -263,6 +270,7 @@ class AsOfTransaction(StatefulTransaction):
                 self._run_join(index, join, views, changing, batch.watermark, path)
             views[join.view] = self._read([path], joined_schema(join))
             files.append(path)
+        self._reached = batch.watermark
         return files
 
     def _run_join(
@@ -280,15 +288,21 @@ class AsOfTransaction(StatefulTransaction):
         folder.mkdir(parents=True, exist_ok=True)
         # The joined rows of an earlier join may contain corrections from earlier batches.
         pairs = self._by_row and (index > 0 or bool(changing & self._as_of.inputs_before_join(join)))
-        rows = add_due_time(self._as_of.left_rows(index, views), pairs=pairs)
+        revision = rules_revision(self._request.transform.version)
+        rows = add_due_time(self._as_of.left_rows(index, views), pairs=pairs, revision=revision)
         rows = self._add_stored_rows(rows, folder / _ROWS, f"rows-{index}")
         new = self._as_of.version_rows(index, views[join.table.name])
         new = to_versions(new, keys, changes=join.table.name in changing)
+        retracts = bool(changing & self._as_of.inputs_before_join(join))
+        needs_all = self._needs_all_versions(folder, retracts=retracts)
         versions = self._add_stored_rows(new, folder / _VERSIONS, f"versions-{index}")
         with translate_errors():
             due = rows.where("false" if until is None else is_due(until))
             pending = rows if until is None else rows.where(f"NOT {is_due(until)}")
-        found = self._as_of.matches_condition(index, lookup_versions(due, versions, keys))
+        found = lookup_versions(due, versions, keys)
+        if needs_all:
+            found = self._look_up_changes(index, due, versions, new, folder)
+        found = self._as_of.matches_condition(index, found)
         self._write_joined_rows(index, join, select_version_columns(found), path)
         self._write_state(pending, (DUE, POSITION), folder / _ROWS)
         times = pq.read_table(folder / _ROWS, columns=[TIME]).column(TIME)
@@ -297,6 +311,54 @@ class AsOfTransaction(StatefulTransaction):
             until = min(until, pc.min(pc.cast(times, pa.int64())).as_py() // 1000)
         retained = retained_versions(versions, keys, until)
         self._write_state(retained, (*keys, TIME, POSITION), folder / _VERSIONS)
+
+    def _look_up_changes(
+        self, index: int, due: DataFrame, versions: DataFrame, new: DataFrame, folder: Path
+    ) -> DataFrame:
+        """Return rows with their versions, which retractions repeat, and write the state for retractions.
+
+        Args:
+            index: index of the join.
+            due: the rows.
+            versions: the versions for rows that are added.
+            new: the versions that the batch reads.
+            folder: folder of the state of the join.
+        """
+        join = self._as_of.joins[index]
+        keys = [f"k{number}" for number in range(len(join.keys))]
+        reached = "NULL" if self._reached is None else f"timestamp_millis({self._reached}L)"
+        with translate_errors():
+            is_retraction = f"{OPERATION} IN ({Op.RETRACT:d}, {Op.CORRECT_FROM:d})"
+            added, retracted = due.where(f"NOT {is_retraction}"), due.where(is_retraction)
+            new = new.selectExpr("*", f"CAST({reached} AS TIMESTAMP) AS {SINCE}")
+        all_versions = self._add_stored_rows(new, folder / _ALL_VERSIONS, f"all-versions-{index}")
+        self._write_state(all_versions, (*keys, TIME, POSITION), folder / _ALL_VERSIONS)
+        found = lookup_versions(added, versions, keys)
+        with translate_errors():
+            late = found.where(f"coalesce({DUE} <= {reached}, false)")
+        late = self._add_stored_rows(late, folder / _LATE_ROWS, f"late-rows-{index}")
+        names = [*(f"l{number}" for number in self._as_of.value_columns(join)), TIME]
+        matched, others, late = match_late_rows(retracted, late, comparable(names, due.schema))
+        self._write_state(late, (DUE, POSITION), folder / _LATE_ROWS)
+        return found.unionAll(matched).unionAll(lookup_versions(others, all_versions, keys))
+
+    def _needs_all_versions(self, folder: Path, *, retracts: bool) -> bool:
+        """Return whether the state of a join has all versions.
+
+        Args:
+            folder: folder of the state of the join.
+            retracts: whether rows of the batch are retracted, which need the version that they had.
+
+        Raises:
+            StateUnusable: rows are retracted, but the stored state does not have all versions.
+        """
+        if (folder / _ALL_VERSIONS).exists() or not self._values:
+            return (folder / _ALL_VERSIONS).exists()
+        if (folder / _VERSIONS).exists() and retracts:
+            error = StateUnusable("the state does not have all versions, so no row can be retracted")
+            error.lacks_values = True
+            raise error
+        return not (folder / _VERSIONS).exists()
 
     def _write_joined_rows(self, index: int, join: AsOfJoin, found: DataFrame, path: Path) -> None:
         """Write the rows that are due with their versions, in the order of emission."""

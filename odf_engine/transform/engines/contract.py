@@ -23,7 +23,7 @@ from odf_engine.progress import Reporter
 from odf_engine.query.query_proof import ResultSummary
 
 if TYPE_CHECKING:
-    from odf_engine.query.execution import TableFiles
+    from odf_engine.data.slices import TableFiles
 
 
 class LateRows(NamedTuple):
@@ -51,6 +51,7 @@ class TransactionResult:
             they need not be searched in the dataset.
         watermark: watermark of the rows as the engine reports it; None if it reports none.
         late: rows that were dropped; empty if the engine does not report them.
+        version: version of the engine as it reports it; None if it reports none.
     """
 
     written: WrittenSlice | None
@@ -59,6 +60,7 @@ class TransactionResult:
     retracts_emitted: bool = False
     watermark: Timestamp | None = None
     late: Sequence[LateRows] = ()
+    version: str | None = None
 
 
 @dataclass(frozen=True)

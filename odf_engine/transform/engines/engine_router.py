@@ -1,18 +1,22 @@
-"""Selects the engine for a query: Spark, a configured service, or the sandbox."""
+"""Selects the engine for a query: Spark, DataFusion, a configured service, or the sandbox."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from odf_engine.chain.normal_form import DATAFUSION, SPARK
+from odf_engine.config import Config
+from odf_engine.data.slices import TableFiles
 from odf_engine.errors import InvalidQuery
 from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval, Sql, TransformRequest
 from odf_engine.progress import Reporter
-from odf_engine.query.execution import TableFiles
-from odf_engine.settings import Config
+from odf_engine.transform.engines.container_engine import CONTAINER, ContainerEngine
 from odf_engine.transform.engines.contract import (
     ComputedResult,
     Engine,
@@ -21,9 +25,9 @@ from odf_engine.transform.engines.contract import (
     TransactionResult,
     ValidatedQuery,
 )
+from odf_engine.transform.engines.datafusion_engine import DataFusionEngine
 from odf_engine.transform.engines.grpc_client import GrpcEngine
 from odf_engine.transform.engines.sandbox import Sandbox
-from odf_engine.transform.engines.spark_engine import SparkEngine
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.query_check import check_engine
 from odf_engine.workspace.trust import Trust
@@ -32,8 +36,9 @@ from odf_engine.workspace.workspace import Workspace
 if TYPE_CHECKING:
     from odf_engine.spark.runtime.session import SparkRuntime
 
-SPARK: Final = "spark"
-"""The engine that is always available; the configuration can replace it."""
+StartSpark = Callable[[], "SparkRuntime"]
+"""Returns the Spark session of this process, which is started if necessary."""
+BuildEngine = Callable[[], Engine]
 
 
 class EngineMissing(InvalidQuery):
@@ -44,13 +49,18 @@ class EngineRouter:
     """All engines of a workspace behind the engine contract; each query runs on the engine it names.
 
     Args:
-        config: names and addresses of external engines (``engines``).
-        spark: runs queries for ``spark``.
+        config: names and addresses of external engines (``engines``), which replace built-in ones.
+        built_in: return the built-in engines, by name; called when they are first used.
+        odf: the ``.odf`` folder of the workspace; without it, engines in containers are not available.
     """
 
-    def __init__(self, config: Config, spark: Engine) -> None:
+    def __init__(self, config: Config, built_in: Mapping[str, BuildEngine], odf: Path | None = None) -> None:
+        self._config, self._odf = config, odf
+        self._containers: list[ContainerEngine] = []
         self._addresses = {name.lower(): address for name, address in config.engines.items()}
-        self._engines: dict[str, Engine] = {} if SPARK in self._addresses else {SPARK: spark}
+        self._built_in = built_in
+        self._engines: dict[str, Engine] = {}
+        self._lock = Lock()
 
     def get_engine(self, name: str) -> Engine:
         """Return the engine with this name, ignoring case.
@@ -60,10 +70,26 @@ class EngineRouter:
             InvalidManifest: its configured address is invalid.
         """
         key = name.lower()
-        if key not in self._engines:
-            check_engine(name, self._addresses, EngineMissing)
-            self._engines[key] = GrpcEngine(self._addresses[key])
-        return self._engines[key]
+        with self._lock:  # several threads replay transactions
+            if key not in self._engines:
+                check_engine(name, self._addresses, EngineMissing)
+                self._engines[key] = self._make_engine(key)
+            return self._engines[key]
+
+    def _make_engine(self, key: str) -> Engine:
+        address = self._addresses.get(key)
+        if address is None:
+            return self._built_in[key]()
+        if not address.startswith(CONTAINER) or self._odf is None:
+            return GrpcEngine(address)
+        engine = ContainerEngine(key, address, self._config.fetch, self._odf)
+        self._containers.append(engine)
+        return engine
+
+    def close(self) -> None:
+        """Stop the containers that were started."""
+        for each in self._containers:
+            each.close()
 
     def execute(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
@@ -104,23 +130,43 @@ class EngineRouter:
         return self.get_engine(SPARK).compute_outcome(sql, tables, reporter)
 
 
+def built_in_engines(workspace: Workspace, start: StartSpark) -> dict[str, BuildEngine]:
+    """Return the built-in engines for trusted queries, by name."""
+
+    def spark() -> Engine:
+        runtime = start()
+        from odf_engine.transform.engines.spark_engine import SparkEngine  # imports PySpark: after the start
+
+        return SparkEngine(runtime)
+
+    config, cache = workspace.config, workspace.odf / "cache"
+    return {SPARK: spark, DATAFUSION: lambda: DataFusionEngine(config, cache, None)}
+
+
 @contextmanager
-def engines_for(workspace: Workspace, entry: DatasetEntry, runtime: SparkRuntime) -> Iterator[EngineRouter]:
+def engines_for(workspace: Workspace, entry: DatasetEntry, start: StartSpark) -> Iterator[EngineRouter]:
     """Return the engines for the queries of a dataset, for the duration of one job.
 
-    Spark runs queries of untrusted datasets in a sandbox. External engines are responsible for their own
-    isolation.
+    Built-in engines run queries of untrusted datasets in a sandbox. External engines are responsible for
+    their own isolation.
 
     Args:
         workspace: its configuration lists the engines.
         entry: a derivative dataset.
-        runtime: the Spark of this process.
+        start: returns the Spark of this process; called when a query needs it.
     """
-    config, spark = workspace.config, SparkEngine(runtime)
+    config, engines = workspace.config, built_in_engines(workspace, start)
     if Trust(workspace).is_trusted(entry):
-        yield EngineRouter(config, spark)
+        with closing(EngineRouter(config, engines, workspace.odf)) as router:
+            yield router
         return
-    odf = workspace.odf
-    sandbox = Sandbox(config, odf / "cache", odf / "sandbox.log", str(entry.alias), fallback=spark)
-    with closing(sandbox):
-        yield EngineRouter(config, sandbox)
+    odf, name = workspace.odf, str(entry.alias)
+    with ExitStack() as stack:
+
+        def sandbox() -> Engine:
+            fallback = engines[SPARK]()
+            found = Sandbox(config, odf / "cache", odf / "sandbox.log", name, fallback=fallback)
+            return stack.enter_context(closing(found))
+
+        isolated = {SPARK: sandbox, DATAFUSION: lambda: DataFusionEngine(config, odf / "cache", name)}
+        yield stack.enter_context(closing(EngineRouter(config, isolated, odf)))

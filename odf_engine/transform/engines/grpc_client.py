@@ -6,11 +6,11 @@ import dataclasses
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path, PurePath, PurePosixPath
 from threading import Lock
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 import grpc
@@ -24,7 +24,8 @@ from odf_engine.data.arrow_compute import pc
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
 from odf_engine.data.digest import digest_file, physical_hash
 from odf_engine.data.parquet_reader import UNREADABLE, read_parquet_schema
-from odf_engine.data.slices import WrittenSlice, read_batches
+from odf_engine.data.schema_enforcement import cast_lossless, find_mismatch, is_required
+from odf_engine.data.slices import TableFiles, WrittenSlice, read_batches, slice_schema
 from odf_engine.errors import (
     BadData,
     Cancelled,
@@ -49,9 +50,9 @@ from odf_engine.metadata.model import (
     TransformSuccess,
 )
 from odf_engine.progress import Reporter
-from odf_engine.query.execution import TableFiles
 from odf_engine.transform.engines.contract import (
     ComputedResult,
+    LateRows,
     QueryInput,
     RowProvenance,
     TransactionResult,
@@ -73,12 +74,14 @@ from odf_engine.transform.engines.grpc_messages import (
     Derivation,
     DeriveProvenance,
     ErrorMessage,
+    InputRows,
     InputSchema,
     Migrated,
     MigrateQuery,
     ProgressMessage,
     QueryTable,
     RequestExtension,
+    ResponseExtension,
     UnimplementedMessage,
     Valid,
     ValidateQuery,
@@ -115,7 +118,7 @@ def check_engine_output(
         raise BadData("it reported rows, but wrote no file")
     schema = read_parquet_schema(path).remove_metadata()
     _check_schema(schema, request.vocab, declared)
-    end = _check_rows(path, schema, request)
+    end = _check_rows(path, schema, request, declared)
     if (interval.start, interval.end) != (request.next_offset, end):
         raise BadData(f"it reported offsets {interval.start} to {interval.end}, but wrote others")
     found = digest_file(path)
@@ -140,23 +143,27 @@ def _check_schema(schema: pa.Schema, vocab: DatasetVocabulary, declared: pa.Sche
     for name, check in checks.items():
         if not check(schema.field(name).type):
             raise BadData(f"its column '{name}' has the type {schema.field(name).type}")
-    if declared is not None and [(each.name, each.type) for each in schema] != [
-        (each.name, each.type) for each in declared
-    ]:
-        raise BadData(f"its columns are not those of the dataset: {', '.join(schema.names)}")
+    if declared is not None and (mismatch := find_mismatch(schema, declared)) is not None:
+        raise BadData(f"its columns are not those of the dataset: {mismatch}")
 
 
 def _is_utc_timestamp(data_type: pa.DataType) -> bool:
     return types.is_timestamp(data_type) and data_type.unit == "ms" and data_type.tz in ("UTC", "+00:00")
 
 
-def _check_rows(path: Path, schema: pa.Schema, request: TransformRequest) -> int:
-    """Check offset, system time and event time of each row; return the last offset."""
+def _check_rows(path: Path, schema: pa.Schema, request: TransformRequest, declared: pa.Schema | None) -> int:
+    """Check offset, system time, event time and required values of each row; return the last offset."""
     expected = request.next_offset
     latest = request.system_time.ms
     offset, _, *times = schema.names[:4]
-    for batch in read_batches(path, [offset, *times]):
-        offsets, system_times, event_times = batch.columns
+    data = [] if declared is None else [field for field in list(declared)[4:] if is_required(field)]
+    for batch in read_batches(path, [offset, *times, *(field.name for field in data)]):
+        offsets, system_times, event_times, *columns = batch.columns
+        for field, column in zip(data, columns, strict=True):
+            try:
+                cast_lossless(column, field, expected - request.next_offset)
+            except BadData as error:
+                raise BadData(f"{error.where}: {error.message}") from error
         expected_offsets = pa.array(range(expected, expected + batch.num_rows), pa.int64())
         if offsets.null_count or not pc.all(pc.equal(offsets.cast(pa.int64()), expected_offsets)).as_py():
             raise BadData("its offsets do not continue those of the dataset")
@@ -188,10 +195,12 @@ class FileExchange:
     Args:
         folder: local path; ``in``, ``out`` and ``scratch`` are created in it.
         engine_folder: path of the folder in the engine; the same by default.
+        signed: whether the engine requires signed system columns: slices with unsigned ones are copied, and
+            the columns of the output get the types of the dataset.
     """
 
-    def __init__(self, folder: Path, engine_folder: PurePath | None = None) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, engine_folder: PurePath | None = None, *, signed: bool = False) -> None:
+        self.folder, self._signed = folder, signed
         self._engine_folder = folder if engine_folder is None else engine_folder
         self.inputs, self.outputs, self.scratch = (folder / name for name in ("in", "out", "scratch"))
         for each in (self.inputs, self.outputs, self.scratch):
@@ -213,10 +222,12 @@ class FileExchange:
                     replace(
                         each,
                         data_paths=[
-                            self._stage(path, f"{index}-{number}.parquet")
+                            self._stage_slice(path, f"{index}-{number}.parquet", each.vocab)
                             for number, path in enumerate(each.data_paths)
                         ],
-                        schema_file=self._stage(each.schema_file, f"{index}-schema.parquet"),
+                        schema_file=self._stage_slice(
+                            each.schema_file, f"{index}-schema.parquet", each.vocab
+                        ),
                     )
                     for index, each in enumerate(request.query_inputs)
                 ],
@@ -252,14 +263,30 @@ class FileExchange:
         finally:
             clear_folder(self.inputs)
 
-    def copy_output(self, request: TransformRequest) -> None:
+    def copy_output(self, request: TransformRequest, declared: pa.Schema | None) -> None:
         """Copy the output to the requested paths, where the engine cannot change it any more.
+
+        Args:
+            request: has the paths.
+            declared: schema of the dataset; None before it has one.
 
         Raises:
             BadData: an output is not a regular file.
         """
         for name, target in (("data", request.new_data_path), ("checkpoint", request.new_checkpoint_path)):
             _copy_regular_file(self.outputs / name, Path(target))
+        data = Path(request.new_data_path)
+        if self._signed and data.exists():
+            _convert_system_columns(data, request.vocab, declared)
+
+    def _stage_slice(self, path: str, name: str, vocab: DatasetVocabulary) -> str:
+        if self._signed:
+            schema = read_parquet_schema(Path(path))
+            signed = _with_types(schema, _signed_types(vocab))
+            if signed != schema:
+                _write_cast(Path(path), self.inputs / name, signed)
+                return str(self._engine_folder / "in" / name)
+        return self._stage(path, name)
 
     def _stage(self, path: str, name: str) -> str:
         link = self.inputs / name
@@ -269,6 +296,43 @@ class FileExchange:
         except OSError:
             shutil.copyfile(path, link)
         return str(self._engine_folder / "in" / name)
+
+
+def _signed_types(vocab: DatasetVocabulary) -> dict[str, pa.DataType]:
+    return {vocab.offset_column: pa.int64(), vocab.operation_type_column: pa.int32()}
+
+
+def _with_types(schema: pa.Schema, column_types: Mapping[str, pa.DataType]) -> pa.Schema:
+    """Return the schema with other types for columns that are integers."""
+    fields = [
+        field.with_type(column_types.get(field.name, field.type)) if types.is_integer(field.type) else field
+        for field in schema
+    ]
+    return pa.schema(fields)
+
+
+def _write_cast(source: Path, target: Path, schema: pa.Schema) -> None:
+    with pq.ParquetWriter(target, schema, version="2.6", compression="snappy") as writer:
+        for batch in read_batches(source):
+            writer.write_batch(batch.cast(schema))
+
+
+def _convert_system_columns(path: Path, vocab: DatasetVocabulary, declared: pa.Schema | None) -> None:
+    """Cast the system columns of a file to the types of the dataset, by default those of a new one."""
+    expected = slice_schema(pa.schema([]), vocab) if declared is None else declared
+    schema = read_parquet_schema(path)
+    names = [name for name in _signed_types(vocab) if name in expected.names]
+    converted = _with_types(schema, {name: expected.field(name).type for name in names})
+    if converted == schema.remove_metadata():
+        return
+    part = path.with_name(f"{path.name}-converted")
+    try:
+        _write_cast(path, part, converted)
+        part.replace(path)
+    except pa.ArrowInvalid as error:
+        raise BadData(f"its system columns have other values than those of the dataset: {error}") from None
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def clear_folder(folder: Path) -> None:
@@ -307,6 +371,16 @@ ResultT = TypeVar("ResultT")
 
 class EngineTimeout(OdfError):
     """The engine did not respond within the time limit."""
+
+
+_MAX_VERSION: Final = 100
+
+
+class _Success(NamedTuple):
+    """The response of an engine to a transaction."""
+
+    success: TransformSuccess
+    extension: ResponseExtension
 
 
 class GrpcEngine:
@@ -349,7 +423,7 @@ class GrpcEngine:
             BadData: its output violates the contract.
         """
 
-        def call(inner: TransformRequest) -> TransformSuccess:
+        def call(inner: TransformRequest) -> _Success:
             message = encode_fields(
                 encode_table(inner), encode(RequestExtension(_encode_optional_schema(declared)))
             )
@@ -435,11 +509,11 @@ class GrpcEngine:
         declared: pa.Schema | None,
         reporter: Reporter,
     ) -> TransactionResult:
-        def call(inner: TransformRequest) -> TransformSuccess:
+        def call(inner: TransformRequest) -> _Success:
             query = MigrateQuery(operation, encode_table(inner), _encode_optional_schema(declared))
-            return TransformSuccess(
-                self._call_own_service(MIGRATE, query, Migrated, reporter).new_offset_interval
-            )
+            found = self._call_own_service(MIGRATE, query, Migrated, reporter)
+            success = TransformSuccess(found.new_offset_interval, found.new_watermark)
+            return _Success(success, ResponseExtension(found.version))
 
         return self._run_transaction(request, declared, call)
 
@@ -447,19 +521,24 @@ class GrpcEngine:
         self,
         request: TransformRequest,
         declared: pa.Schema | None,
-        call: Callable[[TransformRequest], TransformSuccess],
+        call: Callable[[TransformRequest], _Success],
     ) -> TransactionResult:
         exchange = self._exchange
         with (
             self._exchange_lock,
             nullcontext(request) if exchange is None else exchange.staged_request(request) as inner,
         ):
-            success = call(inner)
+            success, extension = call(inner)
             try:
                 if exchange is not None:
-                    exchange.copy_output(request)
+                    exchange.copy_output(request, declared)
                 result = check_engine_output(request, success.new_offset_interval, declared)
-                return dataclasses.replace(result, watermark=success.new_watermark)
+                return dataclasses.replace(
+                    result,
+                    watermark=success.new_watermark,
+                    late=[_parse_late_rows(each, request) for each in extension.late],
+                    version=strip_control_characters(extension.version or "")[:_MAX_VERSION] or None,
+                )
             except (BadData, InvalidSchema) as error:
                 raise self._contract_violation(error.message) from None
             except UNREADABLE as error:
@@ -514,13 +593,14 @@ class GrpcEngine:
 
         return self._call(f"/{OWN_SERVICE}/{method}", encode_fields(encode(query)), parse, reporter)
 
-    def _parse_transform_response(self, message: bytes, reporter: Reporter) -> TransformSuccess | None:
+    def _parse_transform_response(self, message: bytes, reporter: Reporter) -> _Success | None:
         """Parse a message of ExecuteTransform; None unless it is the last one."""
         response = decode_table(decode_field(message), TransformResponse)
         extension = decode_field(message, EXTENSION)
         match response:
             case TransformSuccess():
-                return response
+                found = decode(extension, ResponseExtension) if extension else ResponseExtension()
+                return _Success(response, found)
             case TransformProgress():
                 return _report_progress(decode(extension, ProgressMessage), reporter) if extension else None
             case TransformInvalidQuery() | TransformInternalError() if extension:
@@ -578,6 +658,25 @@ def _report_progress(message: ProgressMessage, reporter: Reporter) -> None:
         reporter.set_amounts(**amounts)
     for line in message.lines:
         reporter.log(strip_control_characters(line.text), line.level)
+
+
+def _parse_late_rows(found: InputRows, request: TransformRequest) -> LateRows:
+    """Return the late rows of an input.
+
+    Raises:
+        BadData: they are not among the rows of the request.
+    """
+    intervals = {each.query_alias: each.offset_interval for each in request.query_inputs}
+    interval, chunks = intervals.get(found.alias), list[pa.Array]()
+    next_offset = 0 if interval is None else interval.start
+    for each in found.rows:
+        if interval is None or not next_offset <= each.start <= each.end <= interval.end:
+            raise BadData("it reported late rows that are not in the input")
+        chunks.append(pa.array(range(each.start, each.end + 1), pa.int64()))
+        next_offset = each.end + 1
+    if not chunks:
+        raise BadData("it reported an input without late rows")
+    return LateRows(found.alias, pa.chunked_array(chunks))
 
 
 def _encode_optional_schema(schema: pa.Schema | None) -> bytes | None:

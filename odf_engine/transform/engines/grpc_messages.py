@@ -7,8 +7,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from odf_engine.errors import BadData, InvalidQuery, NotFound, OdfError, Unsupported
+from odf_engine.errors import BadData, InvalidQuery, NotFound, OdfError, StateUnusable, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval, Sql, decode_hook, encode_hook
+from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.query.query_proof import ResultSummary
 
 
@@ -20,6 +21,20 @@ class RequestExtension(Wire, frozen=True):
     """Extension of a request's FlatBuffer: the schema of the dataset, as Arrow schema in FlatBuffers."""
 
     declared: bytes | None = None
+
+
+class InputRows(Wire, frozen=True):
+    """Rows of an input by its alias in the query, in ascending order."""
+
+    alias: str
+    rows: list[OffsetInterval]
+
+
+class ResponseExtension(Wire, frozen=True):
+    """Extension of a response's FlatBuffer: the version of the engine, and the late rows that it dropped."""
+
+    version: str | None = None
+    late: list[InputRows] = []
 
 
 class Line(Wire, frozen=True):
@@ -39,7 +54,7 @@ class ProgressMessage(Wire, frozen=True, tag="told"):
 
 class ErrorMessage(Wire, frozen=True, tag="failed"):
     """An error; ``kind`` is the class name if it is one of the transferable classes of
-    :mod:`odf_engine.errors`.
+    :mod:`odf_engine.errors`. ``lacks_values`` is that of :class:`odf_engine.errors.StateUnusable`.
     """
 
     message: str
@@ -47,6 +62,7 @@ class ErrorMessage(Wire, frozen=True, tag="failed"):
     where: str | None = None
     hint: str | None = None
     excerpt: list[str] = []
+    lacks_values: bool = False
 
 
 class InputSchema(Wire, frozen=True):
@@ -85,9 +101,14 @@ class MigrateQuery(Wire, frozen=True):
 
 
 class Migrated(Wire, frozen=True, tag="migrated"):
-    """The migration has succeeded; the files are at the requested paths. No interval means no rows."""
+    """The migration has succeeded; the files are at the requested paths. No interval means no rows.
+
+    ``new_watermark`` and ``version`` are those of :class:`TransactionResult`.
+    """
 
     new_offset_interval: OffsetInterval | None = None
+    new_watermark: Timestamp | None = None
+    version: str | None = None
 
 
 class DeriveProvenance(Wire, frozen=True):
@@ -100,17 +121,10 @@ class DeriveProvenance(Wire, frozen=True):
     rows: list[OffsetInterval]
 
 
-class DerivedFrom(Wire, frozen=True):
-    """Rows of an input by its alias in the query, in ascending order."""
-
-    alias: str
-    rows: list[OffsetInterval]
-
-
 class Derivation(Wire, frozen=True, tag="derivation"):
     """The input rows; if not ``exact``, all candidates and the reason."""
 
-    feeds: list[DerivedFrom]
+    feeds: list[InputRows]
     exact: bool = True
     reason: str | None = None
 
@@ -165,14 +179,17 @@ def decode(data: bytes, document_type: Any) -> Any:
     return msgspec.json.decode(data, type=document_type, dec_hook=decode_hook)
 
 
-_KINDS: Final = {each.__name__: each for each in (BadData, InvalidQuery, NotFound, Unsupported)}
+_KINDS: Final = {
+    each.__name__: each for each in (BadData, InvalidQuery, NotFound, StateUnusable, Unsupported)
+}
 
 
 def to_error_message(error: OdfError) -> ErrorMessage:
     """Return the message of an error."""
     kinds = [name for name, each in _KINDS.items() if isinstance(error, each)]
     kind = kinds[0] if kinds else "OdfError"
-    return ErrorMessage(error.message, kind, error.where, error.hint, list(error.excerpt))
+    lacks_values = isinstance(error, StateUnusable) and error.lacks_values
+    return ErrorMessage(error.message, kind, error.where, error.hint, list(error.excerpt), lacks_values)
 
 
 def to_exception(answer: ErrorMessage) -> OdfError:
@@ -184,6 +201,8 @@ def to_exception(answer: ErrorMessage) -> OdfError:
         where=strip_control_characters(answer.where or "") or None,
     )
     error.excerpt = tuple(map(strip_control_characters, answer.excerpt))
+    if isinstance(error, StateUnusable):
+        error.lacks_values = answer.lacks_values
     return error
 
 

@@ -19,6 +19,7 @@ import msgspec
 import pyarrow as pa
 
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
+from odf_engine.data.slices import TableFiles
 from odf_engine.errors import InvalidQuery, OdfError
 from odf_engine.metadata.flatbuffers import decode_table, encode_table
 from odf_engine.metadata.model import (
@@ -36,7 +37,6 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.query.execution import TableFiles
 from odf_engine.settings import load, load_workspace, user_file
 from odf_engine.spark.runtime.session import SparkRuntime, has_runaway_tasks
 from odf_engine.spark.runtime.spark_conf import SparkConfig, SparkOptions
@@ -56,14 +56,15 @@ from odf_engine.transform.engines.grpc_messages import (
     ComputedOutcome,
     ComputeOutcome,
     Derivation,
-    DerivedFrom,
     DeriveProvenance,
     ErrorMessage,
+    InputRows,
     Line,
     Migrated,
     MigrateQuery,
     ProgressMessage,
     RequestExtension,
+    ResponseExtension,
     Valid,
     ValidateQuery,
     decode,
@@ -72,6 +73,7 @@ from odf_engine.transform.engines.grpc_messages import (
     encode_fields,
     to_error_message,
 )
+from odf_engine.transform.engines.row_provenance import to_intervals
 from odf_engine.transform.engines.spark_engine import SparkEngine, run_raw_query
 
 _PROGRESS_SECONDS: Final = 1.0
@@ -310,8 +312,11 @@ class EngineServer:
             request = decode_table(decode_field(message), TransformRequest)
             extension = decode(decode_field(message, EXTENSION) or b"{}", RequestExtension)
             result = self._engine.execute(request, _decode_optional_schema(extension.declared), reporter)
+            watermark = result.watermark or _combined_watermark(request)
+            late = [InputRows(each.alias, to_intervals(each.offsets.to_pylist())) for each in result.late]
             return encode_fields(
-                encode_table(TransformSuccess(_written_interval(result), _combined_watermark(request)))
+                encode_table(TransformSuccess(_written_interval(result), watermark)),
+                encode(ResponseExtension(result.version, late)),
             )
 
         progress, failures = TransformProgress(), (TransformInvalidQuery, TransformInternalError)
@@ -346,7 +351,8 @@ class EngineServer:
             request = decode_table(query.request, TransformRequest)
             migrate = self._engine.finish if query.how == "finish" else self._engine.rebuild
             result = migrate(request, _decode_optional_schema(query.declared), reporter)
-            return encode_fields(encode(Migrated(_written_interval(result))))
+            migrated = Migrated(_written_interval(result), result.watermark, result.version)
+            return encode_fields(encode(migrated))
 
         return self._requests.run_streamed(work, context, JsonResponses())
 
@@ -355,7 +361,7 @@ class EngineServer:
             query = decode(decode_field(message), DeriveProvenance)
             request = decode_table(query.request, TransformRequest)
             derived = self._engine.provenance(request, query.rows, reporter)
-            feeds = [DerivedFrom(alias, rows) for alias, rows in derived.feeds]
+            feeds = [InputRows(alias, rows) for alias, rows in derived.feeds]
             return encode_fields(encode(Derivation(feeds, derived.exact, derived.reason)))
 
         return self._requests.run_streamed(work, context, JsonResponses())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,13 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from odf_engine.data.arrow_compute import pc
-from odf_engine.data.changelog import Op
+from odf_engine.data.changelog import (
+    OPERATION,
+    POSITION,
+    Op,
+    repair_correction_pairs,
+    split_corrections,
+)
 from odf_engine.data.ddl import type_ddl
 from odf_engine.data.schema_enforcement import (
     equal_except_precision,
@@ -20,9 +26,10 @@ from odf_engine.data.schema_enforcement import (
     match_columns,
     with_timestamp_unit,
 )
-from odf_engine.data.slices import slice_schema
+from odf_engine.data.slices import WrittenSlice, slice_schema, write_slice
 from odf_engine.errors import BadData, InvalidQuery, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary, TransformRequest
+from odf_engine.progress import Reporter
 
 _ROW_INDEX = "odf_place"
 
@@ -292,6 +299,42 @@ class OutputContract:
         if self.operation is not None:
             return batch
         return batch.append_column(self._vocab.operation_type_column, operations)
+
+    def stateless_rows(self, batches: Iterable[pa.RecordBatch], *, ordered: bool) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a stateless query with their operations.
+
+        Args:
+            batches: rows with the columns ``odf_position`` and ``odf_operation``, by position unless ordered.
+            ordered: the query has an ORDER BY, so that corrections become retractions and additions.
+        """
+        if ordered:
+            rows: Iterable[pa.RecordBatch] = (split_corrections(batch, OPERATION) for batch in batches)
+        else:
+            rows = repair_correction_pairs(batches, POSITION, OPERATION)
+        return (self.select_columns(batch, batch.column(OPERATION)) for batch in rows)
+
+
+def write_result(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, request: TransformRequest, reporter: Reporter
+) -> WrittenSlice | None:
+    """Write the slice of a transaction; None without rows.
+
+    Args:
+        batches: rows in order, with their operations.
+        schema: schema of the slice.
+        request: the transaction.
+        reporter: receives amounts; checked for cancellation.
+    """
+    return write_slice(
+        batches,
+        schema=schema,
+        vocab=request.vocab,
+        path=Path(request.new_data_path),
+        first_offset=request.next_offset,
+        system_time=request.system_time,
+        fallback_event_time=request.system_time,
+        reporter=reporter,
+    )
 
 
 def _find_column(schema: pa.Schema, name: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import subprocess
@@ -18,12 +19,12 @@ from typing import Final, TypeVar
 import pyarrow as pa
 
 import odf_engine
+from odf_engine.config import Config, SandboxConfig, parse_size
+from odf_engine.data.slices import TableFiles
 from odf_engine.errors import NotTrusted, OdfError, SourceUnavailable
 from odf_engine.files import open_file
 from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval, Sql, TransformRequest
 from odf_engine.progress import Reporter
-from odf_engine.query.execution import TableFiles
-from odf_engine.settings import Config, SandboxConfig
 from odf_engine.spark.runtime import class_data_archive
 from odf_engine.spark.runtime.jvm import Java, find_java
 from odf_engine.spark.runtime.spark_conf import is_local
@@ -53,6 +54,7 @@ _MAX_OUTPUT_BYTES: Final = 16 << 20
 _BLOCK_BYTES: Final = 4096
 _MAX_TAIL_BYTES: Final = 1 << 16
 _EXCHANGE: Final = Path("/exchange")  # path of the file exchange folder in the engine
+NO_SANDBOX: Final = "no sandbox is available: the query runs without one (sandbox.allowWithout)"
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store")
 _SETTINGS: Final = (
     "alternatives", "group", "host.conf", "hosts", "java*", "ld.so.*", "localtime", "nsswitch.conf", "passwd"
@@ -165,20 +167,19 @@ class Sandbox:
             )
             # A socket path must be short.
             sockets = Path(folders.enter_context(tempfile.TemporaryDirectory(prefix="odf-")))
+            paths = (*python_paths(), java.home, class_data_archive.archive_folder())
             sandbox = MountSandbox(
-                read={each: each for each in _readable_paths(java)} | {_EXCHANGE / "in": exchange.inputs},
+                read={each: each for each in paths} | {_EXCHANGE / "in": exchange.inputs},
                 write={
                     _EXCHANGE / "out": exchange.outputs,
                     _EXCHANGE / "scratch": exchange.scratch,
                     _EXCHANGE / "socket": sockets,
                 },
-                limits=_limits(self._config.sandbox),
+                limits=kernel_limits(self._config.sandbox),
             )
-            program = self._find_program(sandbox)
+            program = find_program(self._config.sandbox, sandbox, self._name, dataset=self._dataset)
             if program is None:
-                reporter.log(
-                    "no sandbox is available: the query runs without one (sandbox.allowWithout)", "warning"
-                )
+                reporter.log(NO_SANDBOX, "warning")
                 return self._fallback
             reporter.log(f"{self._name} is untrusted: its query runs in a sandbox ({program})")
             process = _EngineProcess(
@@ -189,23 +190,33 @@ class Sandbox:
             self._process, self._resources = process, folders.pop_all()
             return process.engine
 
-    def _find_program(self, sandbox: MountSandbox) -> Program | None:
-        """Return the sandbox program; None if none is available and that is allowed."""
-        chosen = self._config.sandbox.program
-        reasons: list[str] = []
-        for program in PROGRAMS if chosen == "auto" else (chosen,):
-            reason = unavailable_reason(program, sandbox)
-            if reason is None:
-                return program
-            reasons.append(f"{program}: {reason}")
-        if self._config.sandbox.allow_without:
-            return None
-        raise NotTrusted(
-            f"{self._name} is untrusted, and no sandbox is available for its query ({'; '.join(reasons)})",
-            hint="install bubblewrap; "
-            + (f"or run odf trust {self._name}; " if self._dataset else "")
-            + "or run all untrusted queries without a sandbox: odf config set sandbox.allowWithout true",
-        )
+
+def find_program(config: SandboxConfig, sandbox: MountSandbox, name: str, *, dataset: bool) -> Program | None:
+    """Return the program that creates a sandbox; None if none is available and that is allowed.
+
+    Args:
+        config: the sandbox settings.
+        sandbox: the sandbox.
+        name: name of the dataset or other origin of the queries, for errors.
+        dataset: whether the queries belong to a dataset, which can be trusted.
+
+    Raises:
+        NotTrusted: none is available.
+    """
+    reasons: list[str] = []
+    for program in PROGRAMS if config.program == "auto" else (config.program,):
+        reason = unavailable_reason(program, sandbox)
+        if reason is None:
+            return program
+        reasons.append(f"{program}: {reason}")
+    if config.allow_without:
+        return None
+    raise NotTrusted(
+        f"{name} is untrusted, and no sandbox is available for its query ({'; '.join(reasons)})",
+        hint="install bubblewrap; "
+        + (f"or run odf trust {name}; " if dataset else "")
+        + "or run all untrusted queries without a sandbox: odf config set sandbox.allowWithout true",
+    )
 
 
 class _EngineProcess:
@@ -301,6 +312,7 @@ class LimitWatch(threading.Thread):
         folders: its writable folders on disks of this machine.
         log: log file of the process, and the offset of its output.
         config: the limits.
+        timed: whether ``sandbox.minutes`` limits the duration of the process.
 
     Attributes:
         exceeded: error for the exceeded limit; None otherwise.
@@ -312,12 +324,15 @@ class LimitWatch(threading.Thread):
         folders: Iterable[Path],
         log: tuple[Path, int],
         config: SandboxConfig,
+        *,
+        timed: bool = False,
     ) -> None:
         super().__init__(name="sandbox-watch", daemon=True)
         self._process = process
         self._folders = list(folders)
         self._log, self._begin = log
         self._config = config
+        self._deadline = time.monotonic() + config.minutes * 60 if timed else math.inf
         # The folder does not show the space of files that are deleted but open.
         self._least_free = {each: min(_MIN_FREE_BYTES, _free_bytes(each) // 2) for each in self._folders}
         self.exceeded: OdfError | None = None
@@ -338,10 +353,13 @@ class LimitWatch(threading.Thread):
 
     def _find_exceeded(self) -> OdfError | None:
         disk, processes = self._config.disk, self._config.processes
+        if time.monotonic() > self._deadline:
+            problem = f"it ran longer than sandbox.minutes ({self._config.minutes:g})"
+            return _stopped_error(problem, hint="increase the limit: odf config set sandbox.minutes N")
         if _count_threads(self._process.pid, processes) > processes:
             problem = f"it started more than sandbox.processes ({processes})"
             return _stopped_error(problem, hint="increase the limit: odf config set sandbox.processes NUMBER")
-        if sum(map(_disk_usage, self._folders)) > _parse_size(disk):
+        if sum(map(_disk_usage, self._folders)) > parse_size(disk):
             problem = f"it used more than sandbox.disk ({disk})"
             return _stopped_error(problem, hint="increase the limit: odf config set sandbox.disk SIZE")
         if any(_free_bytes(folder) < least for folder, least in self._least_free.items()):
@@ -391,29 +409,23 @@ def _count_threads(pid: int, limit: int) -> int:
     return count
 
 
-def _limits(config: SandboxConfig) -> Limits:
+def kernel_limits(config: SandboxConfig) -> Limits:
+    """Return the limits of each process in a sandbox."""
     return Limits(
-        memory=2 * _parse_size(config.memory) + (1 << 30),  # Java needs more than its heap
-        file=_parse_size(config.disk),
-        tmp=_parse_size(config.tmp),
+        memory=2 * parse_size(config.memory) + (1 << 30),  # Java needs more than its heap
+        file=parse_size(config.disk),
+        tmp=parse_size(config.tmp),
         processes=config.processes,
     )
 
 
-def _parse_size(size: str) -> int:
-    """Parse a size such as ``64m`` or ``2g`` into bytes."""
-    return int(size[:-1]) << {"m": 20, "g": 30}[size[-1].lower()]
-
-
-def _readable_paths(java: Java) -> list[Path]:
-    """Return the paths of Python and Java."""
+def python_paths() -> list[Path]:
+    """Return the paths of the system, of Python and of its packages, which a sandbox can read."""
     return [
         *map(Path, _SYSTEM),
         *(found for pattern in _SETTINGS for found in sorted(Path("/etc").glob(pattern))),
         *map(Path, dict.fromkeys((sys.base_prefix, sys.base_exec_prefix, sys.prefix, sys.exec_prefix))),
         *_package_folders(),
-        java.home,
-        class_data_archive.archive_folder(),
     ]
 
 

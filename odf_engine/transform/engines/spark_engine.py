@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odf_engine.data.changelog import Op, repair_correction_pairs, split_corrections
-from odf_engine.data.slices import WrittenSlice, write_slice
-from odf_engine.errors import InvalidQuery, NotFound, Unsupported
+from odf_engine.chain.normal_form import rules_revision, spark_engine_version
+from odf_engine.data.changelog import OPERATION, POSITION
+from odf_engine.data.slices import TableFiles
+from odf_engine.errors import InvalidQuery, NotFound
 from odf_engine.metadata.model import (
     DatasetVocabulary,
     OffsetInterval,
@@ -22,22 +23,21 @@ from odf_engine.metadata.model import (
     TransformRequest,
 )
 from odf_engine.progress import Reporter
-from odf_engine.query.execution import TableFiles, execute_query
+from odf_engine.query.execution import execute_query
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import translate_errors
 from odf_engine.spark.plan_rewrite import (
-    INPUT_BITS,
-    OPERATION,
-    POSITION,
+    OriginTracker,
     StatefulQueryError,
     TrackedResult,
+    check_operations,
     check_repeatable,
     track_origins,
 )
 from odf_engine.spark.readers import slices_frame
 from odf_engine.spark.row_order import FrameFactory, SortOrder, Step, UnsortedResult, sorted_batches
 from odf_engine.spark.sql_types import arrow_schema
-from odf_engine.spark.streaming.stateful_query import StreamingPlan, state_fingerprint
+from odf_engine.spark.stateful.stateful_query import StreamingPlan, state_fingerprint
 from odf_engine.spark.text_files import spark_path
 from odf_engine.spark.user_query import run_query, temporal_tables, uses_as_of_join
 from odf_engine.sql.table_functions import TableFunctionCall
@@ -53,7 +53,13 @@ from odf_engine.transform.engines.contract import (
     TransactionResult,
     ValidatedQuery,
 )
-from odf_engine.transform.engines.output_contract import EmittedRows, OutputContract, input_schemas
+from odf_engine.transform.engines.output_contract import (
+    EmittedRows,
+    OutputContract,
+    input_schemas,
+    write_result,
+)
+from odf_engine.transform.engines.row_provenance import all_input_rows, provenance_of_positions
 from odf_engine.transform.engines.stateful_transaction import (
     StatefulTransaction,
     matching_checkpoint,
@@ -101,77 +107,6 @@ def run_raw_query(session: SparkSession, request: RawQueryRequest, reporter: Rep
     return rows
 
 
-def derive_row_provenance(
-    tracked: TrackedResult, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
-) -> RowProvenance:
-    """Derive the provenance of rows of a stateless transaction.
-
-    Rows of a transaction are in the order of their positions, which identify the input rows. The other row of
-    a correction pair contributes as well: without it, the operation would differ.
-
-    Args:
-        tracked: result of the transaction's query.
-        request: request of the transaction.
-        rows: offsets of result rows.
-        reporter: checked for cancellation.
-    """
-    offsets: dict[int, set[int]] = defaultdict(set)
-    for position, operation in _positions(tracked, request.next_offset, rows, reporter):
-        index, offset = position >> INPUT_BITS, position & ((1 << INPUT_BITS) - 1)
-        offsets[index].add(offset)
-        other = {Op.CORRECT_FROM: offset + 1, Op.CORRECT_TO: offset - 1}.get(Op(operation))
-        interval = request.query_inputs[index].offset_interval
-        if other is not None and interval is not None and interval.start <= other <= interval.end:
-            offsets[index].add(other)
-    feeds = [
-        (each.query_alias, to_intervals(sorted(offsets[index])))
-        for index, each in enumerate(request.query_inputs)
-        if index in offsets
-    ]
-    return RowProvenance(feeds, exact=True, reason=None)
-
-
-def all_input_rows(request: TransformRequest, reason: str) -> RowProvenance:
-    """Return all rows that a transaction read, for a stateful query.
-
-    Raises:
-        Unsupported: it continues from a state, whose rows are not in the request.
-    """
-    if request.prev_checkpoint_path is not None:
-        raise Unsupported(f"{reason}, and its rows also depend on earlier transactions", where="query")
-    feeds = [
-        (each.query_alias, [each.offset_interval])
-        for each in request.query_inputs
-        if each.offset_interval is not None
-    ]
-    return RowProvenance(feeds, exact=False, reason=reason)
-
-
-def _positions(
-    tracked: TrackedResult, first: int, rows: Sequence[OffsetInterval], reporter: Reporter
-) -> Iterator[tuple[int, int]]:
-    """Yield position and operation of each of the rows."""
-    ranges = [(each.start - first, each.end - first) for each in rows]
-    sort = False
-    while True:
-        positions: list[tuple[int, int]] = []
-        number = 0
-        try:
-            for batch in sorted_batches(_position_frames(tracked), _sort_order(tracked), reporter, sort=sort):
-                reporter.raise_if_cancelled()
-                for begin, end in ranges:
-                    start, stop = max(begin - number, 0), min(end + 1 - number, batch.num_rows)
-                    if start < stop:
-                        part = batch.slice(start, stop - start)
-                        positions += zip(part[POSITION].to_pylist(), part[OPERATION].to_pylist(), strict=True)
-                number += batch.num_rows
-        except UnsortedResult:
-            sort = True
-        else:
-            yield from positions
-            return
-
-
 def _sort_order(tracked: TrackedResult) -> SortOrder:
     return SortOrder() if tracked.ordered else SortOrder((POSITION,), passes=True)
 
@@ -183,17 +118,6 @@ def _position_frames(tracked: TrackedResult) -> FrameFactory:
         return frame.sort(POSITION) if sort and not tracked.ordered else frame, lambda batch: batch
 
     return make
-
-
-def to_intervals(offsets: Sequence[int]) -> list[OffsetInterval]:
-    """Return ascending offsets as intervals."""
-    result: list[OffsetInterval] = []
-    for offset in offsets:
-        if result and offset == result[-1].end + 1:
-            result[-1] = OffsetInterval(result[-1].start, offset)
-        else:
-            result.append(OffsetInterval(offset, offset))
-    return result
 
 
 _HIDDEN = (POSITION, OPERATION)
@@ -210,6 +134,9 @@ def validate_query(
     if uses_as_of_join(transform.queries or []):
         prepared = prepare_as_of_query(session, transform, inputs, vocab.event_time_column, set())
         text = as_of_fingerprint(session, prepared, inputs)
+        # The stored rows have due times of the rules that were valid when they were read.
+        if prepared.by_row and rules_revision(transform.version) >= 3:
+            text += "\nrules 3"
         return _validate_plan(prepared.query, vocab, declared, text, inputs)
     # No join uses them, but their columns must exist.
     temporal_tables(
@@ -223,6 +150,9 @@ def validate_query(
         tracked = track_origins(session, frame, vocabs)
     except StatefulQueryError:
         return _validate_stateful(session, transform, inputs, vocab, declared)
+    if vocab.operation_type_column not in tracked.frame.columns:
+        with translate_errors():
+            check_operations(OriginTracker(session, vocabs).inlined_plan(frame), vocabs)
     schemas = [each.schema for each in inputs]
     contract = OutputContract(_query_columns(tracked.frame), vocab, declared, schemas)
     return ValidatedQuery(contract.schema, None)
@@ -238,6 +168,9 @@ def _validate_stateful(
     query, source = plan_query(session, transform, inputs, vocab.event_time_column)
     with translate_errors():
         text = state_fingerprint(session, source.frame, all_columns=query.mode == "update")
+    # Joins that began with other rules emit other rows, unless their state is computed again.
+    if query.delay and rules_revision(transform.version) >= 2:
+        text += "\nrules 2"
     return _validate_plan(query, vocab, declared, text, inputs)
 
 
@@ -298,14 +231,14 @@ class SparkEngine:
             state = None if checkpoint is None else checkpoint.state
             is_tracked = checkpoint is None and transaction_class is StatefulTransaction
             state = state or self._state_fingerprint(request, is_stateful=is_tracked)
-            return transaction_class(session, request, declared, reporter, state).run()
+            result = transaction_class(session, request, declared, reporter, state).run()
+            return _with_version(result, request)
         output = _StatelessOutput(tracked, request, declared)
         sort = False
         while True:
             try:
-                return TransactionResult(
-                    self._write_slice(output, request, reporter, sort=sort), output.schema
-                )
+                written = write_result(output.batches(reporter, sort=sort), output.schema, request, reporter)
+                return _with_version(TransactionResult(written, output.schema), request)
             except UnsortedResult:
                 sort = True
 
@@ -327,18 +260,16 @@ class SparkEngine:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
         checkpoint = matching_checkpoint(request)
         state = (None if checkpoint is None else checkpoint.state) or self._state_fingerprint(request)
-        return _stateful_class(request)(
-            self._new_session(request), request, declared, reporter, state
-        ).finish()
+        transaction = _stateful_class(request)(self._new_session(request), request, declared, reporter, state)
+        return _with_version(transaction.finish(), request)
 
     def rebuild(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
         state = self._state_fingerprint(request)
-        return _stateful_class(request)(
-            self._new_session(request), request, declared, reporter, state
-        ).rebuild()
+        transaction = _stateful_class(request)(self._new_session(request), request, declared, reporter, state)
+        return _with_version(transaction.rebuild(), request)
 
     def provenance(
         self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
@@ -349,7 +280,13 @@ class SparkEngine:
         tracked = None if stateful else self._track_query(session, request)
         if tracked is None:
             return all_input_rows(request, "the query is stateful")
-        return derive_row_provenance(tracked, request, rows, reporter)
+        sort = False
+        while True:
+            try:
+                batches = sorted_batches(_position_frames(tracked), _sort_order(tracked), reporter, sort=sort)
+                return provenance_of_positions(batches, request, rows, reporter)
+            except UnsortedResult:
+                sort = True
 
     def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> ComputedResult:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
@@ -412,19 +349,9 @@ class SparkEngine:
         except StatefulQueryError:
             return None
 
-    def _write_slice(
-        self, output: _StatelessOutput, request: TransformRequest, reporter: Reporter, *, sort: bool
-    ) -> WrittenSlice | None:
-        return write_slice(
-            output.batches(reporter, sort=sort),
-            schema=output.schema,
-            vocab=request.vocab,
-            path=Path(request.new_data_path),
-            first_offset=request.next_offset,
-            system_time=request.system_time,
-            fallback_event_time=request.system_time,
-            reporter=reporter,
-        )
+
+def _with_version(result: TransactionResult, request: TransformRequest) -> TransactionResult:
+    return replace(result, version=spark_engine_version(request.transform.version or ""))
 
 
 class _StatelessOutput:
@@ -451,11 +378,9 @@ class _StatelessOutput:
             rows = sorted_batches(
                 lambda _: (self._tracked.frame, self._contract.require_event_time), SortOrder(), reporter
             )
-            rows = (split_corrections(batch, OPERATION) for batch in rows)
         else:
             rows = sorted_batches(self._make_frame, SortOrder((POSITION,), passes=True), reporter, sort=sort)
-            rows = repair_correction_pairs(rows, POSITION, OPERATION)
-        return (self._contract.select_columns(batch, batch.column(OPERATION)) for batch in rows)
+        return self._contract.stateless_rows(rows, ordered=self._tracked.ordered)
 
     def _make_frame(self, sort: bool) -> tuple[DataFrame, Step]:
         frame = self._tracked.frame

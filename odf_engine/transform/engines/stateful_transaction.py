@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from functools import reduce
-from itertools import chain, groupby
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from odf_engine.chain.normal_form import spark_engine_version
+from odf_engine.chain.normal_form import rules_revision, spark_engine_version
 from odf_engine.data.arrow_compute import pc
-from odf_engine.data.changelog import Op
+from odf_engine.data.changelog import INPUT_BITS, Op
 from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded
-from odf_engine.data.slices import WrittenSlice, write_slice
+from odf_engine.data.slices import WrittenSlice, copy_rows, read_batches, write_slice
 from odf_engine.errors import BadData, InvalidQuery, NotFound, StateUnusable, Unsupported
 from odf_engine.metadata.model import (
     Checkpoint,
@@ -31,10 +31,11 @@ from odf_engine.metadata.model import (
     TransformRequest,
     TransformRequestInput,
 )
+from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import translate_errors
-from odf_engine.spark.plan_rewrite import INPUT_BITS, run_sql
+from odf_engine.spark.plan_rewrite import run_sql
 from odf_engine.spark.readers import query_schema, slices_frame
 from odf_engine.spark.row_order import (
     SortOrder,
@@ -43,15 +44,16 @@ from odf_engine.spark.row_order import (
     sort_by_terms,
 )
 from odf_engine.spark.sql_types import arrow_schema, identifier, spark_schema
-from odf_engine.spark.streaming.incremental import (
+from odf_engine.spark.stateful.changelog_stages import RANK, ChangelogPlanner
+from odf_engine.spark.stateful.incremental import (
     BATCH,
+    IS_ADDITION,
     WATERMARK,
     BatchWatermarks,
-    IncrementalPlanner,
     StateFiles,
     nullable,
 )
-from odf_engine.spark.streaming.stateful_query import ROWS, StreamingPlan, plan_stream, stream_view
+from odf_engine.spark.stateful.stateful_query import ROWS, StreamingPlan, plan_stream, stream_view
 from odf_engine.spark.text_files import spark_path
 from odf_engine.spark.user_query import run_query
 from odf_engine.transform.engines.checkpoint import (
@@ -90,7 +92,7 @@ class BatchSorter:
     def sort_by_time(
         self, rows: Iterator[pa.RecordBatch], schema: pa.Schema, time: str, number: int
     ) -> Iterator[pa.RecordBatch]:
-        """Return rows sorted by batch, event time and every other column.
+        """Return rows sorted by batch, event time and every other column; retractions before additions.
 
         All rows have been read at return. ``number`` identifies the files.
         """
@@ -98,7 +100,8 @@ class BatchSorter:
         if any(types.is_nested(field.type) for field in schema):
             self._write(rows, schema, path)
             return arrow_batches(self._sorted_frame(schema, path, time), self._reporter, progress=False)[1]
-        order = SortOrder(tuple(sorted(schema.names, key=lambda name: (name != BATCH, name != time))))
+        first = [*_first_order(schema), time]
+        order = SortOrder((*first, *(name for name in schema.names if name not in first)))
         sorted_rows = external_sort(rows, order, path)
         first = next(sorted_rows, None)
         return iter(()) if first is None else chain([first], sorted_rows)
@@ -135,12 +138,15 @@ class BatchSorter:
                 writer.write_batch(pa.record_batch(batch.select(schema.names).columns, schema=schema))
 
     def _sorted_frame(self, schema: pa.Schema, path: Path, time: str) -> DataFrame:
-        frame = self._read(schema, path)
-        first = [BATCH, identifier(time)] if BATCH in schema.names else [identifier(time)]
-        return sort_by_all_columns(frame, *first)
+        return sort_by_all_columns(self._read(schema, path), *_first_order(schema), identifier(time))
 
     def _read(self, schema: pa.Schema, path: Path) -> DataFrame:
         return self._session.read.schema(spark_schema(schema)).parquet(spark_path(path))
+
+
+def _first_order(schema: pa.Schema) -> list[str]:
+    """Return the columns that precede the event time in the order of rows."""
+    return [name for name in (BATCH, IS_ADDITION, RANK) if name in schema.names]
 
 
 END_OF_TIME: Final = 253_402_300_799_000
@@ -208,13 +214,16 @@ class Watermarks:
 def read_slices(inputs: Sequence[TransformRequestInput]) -> list[Slice]:
     """Read the properties of a transaction's slices, in the order of their commits.
 
+    A slice with the rows of several commits is copied to one file for each: results can depend on commits.
+
     Raises:
         NotFound, BadData: a slice is missing or damaged.
     """
     slices = [
-        _read_slice(Path(path), index, each.vocab)
+        item
         for index, each in enumerate(inputs)
         for path in each.data_paths
+        for item in _slices_of_commits(Path(path), index, each)
     ]
     return sorted(slices, key=lambda each: each.added)
 
@@ -289,7 +298,25 @@ def _is_late(slice: Slice, watermark: int) -> bool:
     return slice.earliest is not None and slice.earliest < watermark
 
 
-def _read_slice(path: Path, input_index: int, vocab: DatasetVocabulary) -> Slice:
+def _slices_of_commits(path: Path, input_index: int, input: TransformRequestInput) -> Iterator[Slice]:
+    """Yield a slice, or the rows of each commit in it. Each commit has one system time."""
+    vocab = input.vocab
+    found, last_added = _read_slice(path, input_index, vocab)
+    if found.added == last_added:
+        yield found
+        return
+    times = pa.chunked_array([batch.column(0) for batch in read_batches(path, [vocab.system_time_column])])
+    in_milliseconds = times.cast(pa.timestamp("ms", "UTC"), safe=False).combine_chunks()
+    ends = pc.run_end_encode(in_milliseconds).run_ends.to_pylist()
+    for first, stop in pairwise([0, *ends]):
+        copy = Path(input.schema_file).with_name(f"{input_index}-{path.stem[-16:]}-commit-{first}.parquet")
+        if not copy.exists():
+            copy_rows(path, copy, (first, stop), vocab=vocab, reporter=Reporter())
+        yield _read_slice(copy, input_index, vocab)[0]
+
+
+def _read_slice(path: Path, input_index: int, vocab: DatasetVocabulary) -> tuple[Slice, int]:
+    """Return a slice, and the latest system time of its rows in milliseconds."""
     names = (vocab.system_time_column, vocab.event_time_column, vocab.operation_type_column)
     try:
         with open_parquet(path) as file:
@@ -301,13 +328,14 @@ def _read_slice(path: Path, input_index: int, vocab: DatasetVocabulary) -> Slice
     except UNREADABLE as error:
         raise BadData(f"the data slice cannot be read: {error}", where=str(path)) from error
     added, times, operations = ranges
-    return Slice(
+    found = Slice(
         path,
         input_index,
         _to_milliseconds(added[0]) or 0,
         _to_milliseconds(times[0]),
         operations[1] is not None and operations[1] > 0,
     )
+    return found, _to_milliseconds(added[1]) or 0
 
 
 def _ranges_from_statistics(file: pq.ParquetFile, names: Sequence[str]) -> list[tuple[Any, Any]] | None:
@@ -497,7 +525,7 @@ class StatefulTransaction:
         if planned or after != watermarks or self._request.prev_checkpoint_path is None:
             checkpoint = self._write_checkpoint(ready, after)
         result = TransactionResult(written, ready.contract.schema, checkpoint, ready.retracts_emitted)
-        return replace(result, late=self._late_rows())
+        return replace(result, watermark=self._output_watermark(ready, after), late=self._late_rows())
 
     def _flush(self) -> TransactionResult:
         metadata = self._load_state()
@@ -518,8 +546,18 @@ class StatefulTransaction:
         if ready.emitted is not None:
             changes = _with_operations(*ready.emitted.replacement_changes(self._load_previous_rows()))
             written = self._write_slice(iter(changes), ready.contract)
-        checkpoint = self._write_checkpoint(ready, no_watermarks.after(self._request.query_inputs, None))
-        return TransactionResult(written, ready.contract.schema, checkpoint, ready.retracts_emitted)
+        after = no_watermarks.after(self._request.query_inputs, None)
+        checkpoint = self._write_checkpoint(ready, after)
+        result = TransactionResult(written, ready.contract.schema, checkpoint, ready.retracts_emitted)
+        return replace(result, watermark=self._output_watermark(ready, after))
+
+    def _output_watermark(self, ready: PreparedQuery, watermarks: Watermarks) -> Timestamp | None:
+        """Return the watermark of the rows; None if it is that of the inputs."""
+        watermark = watermarks.combined([each.query_alias for each in self._request.query_inputs])
+        has_own = ready.query.delay and rules_revision(self._request.transform.version) >= 2
+        if watermark is None or not has_own:
+            return None
+        return Timestamp.from_ms(watermark).shifted(ms=-ready.query.delay)
 
     def _prepare(self) -> PreparedQuery:
         slices = read_slices(self._request.query_inputs)
@@ -557,10 +595,8 @@ class StatefulTransaction:
         watermark = _exclusive(
             before.combined([each.query_alias for each in self._request.query_inputs]), exact
         )
-        size = 1 if ready.query.sequential else _BATCHES_AT_ONCE
         results: list[Iterator[pa.RecordBatch]] = []
-        for number, first in enumerate(range(0, len(batches), size)):
-            group = batches[first : first + size]
+        for number, group in enumerate(self._group_batches(ready.query, batches, before)):
             watermarks = BatchWatermarks(watermark, [_exclusive(each.watermark, exact) for each in group])
             rows = self._run_group(ready, group, watermarks, number)
             results.append(rows if ready.emitted is None else _yield_changes(ready.emitted, rows))
@@ -570,6 +606,26 @@ class StatefulTransaction:
         time = ready.contract.event_time
         rows = chain.from_iterable(results)
         return [self._sorter.sort_by_query(rows, ready.query.schema, ready.query.order, time)]
+
+    def _group_batches(
+        self, query: StreamingPlan, batches: Sequence[Batch], before: Watermarks
+    ) -> Iterator[list[Batch]]:
+        """Yield the batches that run as one query."""
+        has_values = self._values or self._state.has_values()
+        is_sequential = query.sequential == "always" or (query.sequential == "changes" and has_values)
+        size = 1 if is_sequential else _BATCHES_AT_ONCE
+        watermark = before.combined([each.query_alias for each in self._request.query_inputs])
+        group: list[Batch] = []
+        for batch in batches:
+            # A session that was emitted is not extended.
+            late = watermark is not None and any(_is_late(each, watermark + 1) for each in batch.slices)
+            if group and (len(group) == size or (query.sessions and late)):
+                yield group
+                group = []
+            group.append(batch)
+            watermark = batch.watermark
+        if group:
+            yield group
 
     # --- The query and its state --------------------------------------------------------------
 
@@ -584,7 +640,7 @@ class StatefulTransaction:
         if path is None:
             return CheckpointMetadata(
                 format=FORMAT,
-                engine=spark_engine_version(),
+                engine=spark_engine_version(self._request.transform.version or ""),
                 query=_query_hash(self._request),
                 watermarks={},
                 watermark=None,
@@ -615,7 +671,7 @@ class StatefulTransaction:
         aliases = [each.query_alias for each in self._request.query_inputs]
         metadata = CheckpointMetadata(
             format=FORMAT,
-            engine=spark_engine_version(),
+            engine=spark_engine_version(self._request.transform.version or ""),
             query=_query_hash(self._request),
             state=self._fingerprint,
             watermarks=dict(watermarks.by_alias),
@@ -647,7 +703,7 @@ class StatefulTransaction:
     ) -> Iterator[pa.RecordBatch]:
         """Run consecutive batches as one query, store the state, and return the rows in order."""
         query = ready.query
-        planner = IncrementalPlanner(
+        planner = ChangelogPlanner(
             self._session,
             ready.source.inputs,
             self._request.vocab.event_time_column,
@@ -657,7 +713,10 @@ class StatefulTransaction:
             watermarks,
             self._state,
             ready.source.system,
+            may_have_late_rows=_may_have_late_rows(batches, watermarks),
+            read_operations=query.read_operations,
             values=self._values,
+            revision=rules_revision(self._request.transform.version),
         )
         try:
             frame = planner.result(ready.source.frame)
@@ -672,7 +731,7 @@ class StatefulTransaction:
             else:
                 rows = self._sorter.sort_by_time(found, schema, ready.contract.event_time, number)
             self._state.replace(planner.states, planner.open_groups)
-            self._find_late_rows(planner, batches, watermarks)
+            self._find_late_rows(planner)
         finally:
             for each in planner.cached:
                 each.unpersist()
@@ -681,17 +740,9 @@ class StatefulTransaction:
     def _alias(self, slice: Slice) -> str:
         return self._request.query_inputs[slice.input_index].query_alias
 
-    def _find_late_rows(
-        self, planner: IncrementalPlanner, batches: Sequence[Batch], watermarks: BatchWatermarks
-    ) -> None:
+    def _find_late_rows(self, planner: ChangelogPlanner) -> None:
         """Find the rows that were dropped because they are late."""
-        before = [watermarks.before, *watermarks.after]
-        may_be_late = any(
-            mark is not None and each.earliest is not None and each.earliest <= mark
-            for batch, mark in zip(batches, before, strict=False)
-            for each in batch.slices
-        )
-        if not planner.late or not may_be_late:
+        if not planner.late:
             return
         with translate_errors(self._reporter):
             late = [run_sql(query, new=new) for new, query in planner.late]
@@ -781,6 +832,16 @@ def input_frame(session: SparkSession, paths: Sequence[Path], input: QueryInput)
     return frame
 
 
+def _may_have_late_rows(batches: Sequence[Batch], watermarks: BatchWatermarks) -> bool:
+    """Return whether a slice has rows at or before the watermark before its batch."""
+    before = [watermarks.before, *watermarks.after]
+    return any(
+        mark is not None and each.earliest is not None and each.earliest <= mark
+        for batch, mark in zip(batches, before, strict=False)
+        for each in batch.slices
+    )
+
+
 def _exclusive(watermark: int | None, exact: bool) -> int | None:
     """Return a watermark that rows with its own time have not reached, if they may still arrive."""
     return None if watermark is None else watermark - exact
@@ -800,9 +861,14 @@ def _yield_changes(emitted: EmittedRows, rows: Iterator[pa.RecordBatch]) -> Iter
     batches = list(rows)
     if not batches:
         return iter(())
-    table = pa.Table.from_batches(batches)
-    in_result = [count > 0 for count in table.column(ROWS).to_pylist()]
-    return iter(_with_operations(*emitted.update(table, in_result)))
+    table = pa.Table.from_batches(batches)  # sorted by batch
+    ends = pc.run_end_encode(table.column(BATCH).combine_chunks()).run_ends.to_pylist()
+    changes: list[pa.RecordBatch] = []
+    for start, end in pairwise([0, *ends]):
+        part = table.slice(start, end - start)
+        in_result = [count > 0 for count in part.column(ROWS).to_pylist()]
+        changes += _with_operations(*emitted.update(part, in_result))
+    return iter(changes)
 
 
 def _with_operations(changes: pa.Table, operations: Sequence[int]) -> list[pa.RecordBatch]:

@@ -7,8 +7,8 @@ from typing import Final
 
 from odf_engine.errors import OdfError
 from odf_engine.net.credentials import Login
-from odf_engine.net.urls import is_s3, normalize_url, origin_of, supports_login
-from odf_tui.gateway.administration import Administration, is_sent_unencrypted
+from odf_engine.net.urls import is_s3, normalize_login_url, origin_of, supports_login
+from odf_tui.gateway.administration import Administration, unencrypted_warning
 from odf_tui.gateway.protocol import NamedUrl
 from odf_tui.services.controller import Context, Controller
 from odf_tui.text.format import Span, error_with_hint, printable
@@ -46,7 +46,7 @@ class CredentialsController(Controller):
                 remark = "credentials apply to the host and the port of the URL"
                 url = await self.host.ask(PromptDialog("Credentials for", "https://", remark, _check_url))
                 if url:
-                    await self._log_in(normalize_url(url))
+                    await self._log_in(normalize_login_url(url))
             elif not supports_login(picked):
                 self.host.notice(f"no credentials can be used for {picked}", "warn")
             elif origin_of(picked) in origins:
@@ -74,8 +74,8 @@ class CredentialsController(Controller):
         lines: list[list[Span]] = [
             [(" Sent to ", "muted"), (printable(origin_of(url)), "strong"), (" only.", "muted")]
         ]
-        if is_sent_unencrypted(url):
-            lines.append([(" They are sent unencrypted over http: use https if possible.", "warn")])
+        if warning := unencrypted_warning(url):
+            lines.append([(f" {warning[0].upper()}{warning[1:]}.", "warn")])
         form = await self.host.ask(
             FormDialog(f"Credentials for {origin_of(url)}", login_fields(url), "stores", lines=lines)
         )
@@ -128,7 +128,7 @@ def credential_lines(url: str) -> list[list[Span]]:
 
 def _check_url(text: str) -> str:
     try:
-        url = normalize_url(text)
+        url = normalize_login_url(text)
     except OdfError as error:
         return error_with_hint(error)
     return "" if supports_login(url) else f"no credentials can be used for {url}"

@@ -6,6 +6,7 @@ import asyncio
 from typing import Final
 
 from odf_engine import settings
+from odf_engine.config import Config
 from odf_engine.errors import OdfError
 from odf_engine.settings import Setting
 from odf_tui.gateway.administration import Administration, change_setting
@@ -54,7 +55,7 @@ class SettingsController(Controller):
         def check(form: FormValues) -> str:
             try:
                 if not form.flag("remove"):
-                    config = settings.Config()  # the value is checked alone: others may be invalid
+                    config = Config()  # the value is checked alone: others may be invalid
                     settings.set_value(config, changed_key(setting, form), form.text("value"))
             except OdfError as error:
                 return error_with_hint(error)

@@ -8,9 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from odf_engine.coordinator.protocol import Update, Validate
+from odf_engine.coordinator.protocol import Pull, Update, Validate
 from odf_engine.coordinator.results import ValidateResult
 from odf_engine.errors import OdfError
+from odf_engine.workspace.remotes import RemoteInputs, Remotes
 from odf_tui.features.definitions import manifest_draft
 from odf_tui.features.definitions.manifest_draft import ManifestDraft
 from odf_tui.gateway.administration import change_setting
@@ -25,7 +26,7 @@ from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import ConfirmDialog, DecisionDialog, PickerDialog, PromptDialog, name_check
 
 if TYPE_CHECKING:
-    from odf_tui.features.definitions.manifest_dialogs import TextPosition
+    from odf_tui.features.definitions.manifest_dialogs import TextPosition, UnresolvedManifest
 
 _KINDS: Final = (
     ("data", "f", "from a data file or URL: CSV, JSON, Parquet"),
@@ -58,6 +59,7 @@ _ADD_COLUMNS: Final[Answer] = ("append", ("enter",), "adds them")
 _LEAVE: Final[Answer] = ("leave", ("escape", "q"), "cancels")
 _WRITE: Final[Answer] = ("write", ("enter",), "writes it")
 _KEEP_FILE: Final[Answer] = ("leave", ("escape", "q"), "leaves the file unchanged")
+_TRANSLATE: Final[Answer] = ("translate", ("t",), "translates the query into Spark SQL")
 _DISCARD_CHANGES: Final[Answer] = ("discard", ("escape", "q"), "discards")
 
 
@@ -92,7 +94,84 @@ class DefinitionsController(Controller):
         """Add the datasets of a manifest file."""
         from odf_tui.features.definitions.manifest_dialogs import AddManifestDialog  # deferred: loads faster
 
-        self.host.open(AddManifestDialog(self.gateway), self._added)
+        self.host.open(AddManifestDialog(self.gateway), self._dialog_ended)
+
+    def _dialog_ended(self, result: Mapping[str, str] | UnresolvedManifest | None) -> None:
+        if result is None or isinstance(result, Mapping):
+            self._added(result)
+        else:
+            self.host.start(self._resolve_manifest(result.path, result.error))
+
+    async def _resolve_manifest(self, path: Path, error: OdfError) -> None:
+        """Add the datasets of a manifest after the remedies of its errors, each with a confirmation."""
+        while await self._resolve(error, path):
+            try:
+                names = await asyncio.to_thread(self.gateway.add, path)
+            except OdfError as next_error:
+                error = next_error
+            else:
+                self._added(names)
+                return
+        self.host.notice("nothing was added", "warn")
+
+    async def _resolve(self, error: OdfError, path: Path) -> bool:
+        """Remedy an error of a manifest, after a confirmation. Returns whether it was remedied.
+
+        Raises:
+            OdfError: a pull failed, or the file could not be written.
+        """
+        if isinstance(error, RemoteInputs):
+            return await self._pull_inputs(error)
+        translates = await asyncio.to_thread(self.gateway.can_translate, path)
+        answer, _ = await self._show_problem(error, path, (*((_TRANSLATE,) if translates else ()), _LEAVE))
+        if answer != "translate":
+            return False
+        try:
+            if not await self._translate(path):
+                return False
+            derivative = await asyncio.to_thread(self.gateway.derivative_in_manifest, path)
+            if derivative:
+                await self._validate_query(await _read_file(path), derivative)
+        except RemoteInputs as missing:
+            return await self._pull_inputs(missing)
+        except OdfError as problem:
+            await self._show_problem(problem, path, (_LEAVE,))
+            return False
+        return True
+
+    async def _pull_inputs(self, error: RemoteInputs) -> bool:
+        """Pull inputs that are in remotes, after a confirmation. Returns whether they were pulled.
+
+        Raises:
+            OdfError: a pull failed.
+        """
+        remotes = Remotes(self.gateway.folder / ".odf")
+        names = {each.url: remotes.display_name(each.url) for each in error.inputs}
+        question = (
+            f"Pull {count_of(len(names), 'input')} from {'its remote' if len(names) == 1 else 'remotes'}?"
+        )
+        if not await self.host.ask(ConfirmDialog(question, *names.values())):
+            return False
+        for each in error.inputs:
+            request = Pull(dataset=each.url, url=each.url, alias=each.name)
+            await self.jobs.outcome(request, each.name, f"Pulling {names[each.url]}")
+        self.state.datasets_outdated.send(None)
+        return True
+
+    async def _translate(self, path: Path) -> bool:
+        """Translate the queries of a manifest file, after a confirmation. Returns whether it was written.
+
+        Raises:
+            OdfError: a part of a query has no translation, or the file cannot be written.
+        """
+        from odf_tui.features.definitions.manifest_dialogs import translation_lines
+
+        change, queries = await asyncio.to_thread(self.gateway.translate, path)
+        title = f"Write the translated {'query' if len(queries) == 1 else 'queries'} to {path.name}?"
+        if await self._decide(title, translation_lines(queries), (_WRITE, _KEEP_FILE)) != "write":
+            return False
+        await asyncio.to_thread(self.gateway.write_manifest, change)
+        return True
 
     def _added(self, names: Mapping[str, str] | None, remark: str = ": p pulls") -> None:
         if not names:
@@ -203,7 +282,10 @@ class DefinitionsController(Controller):
             except OdfError as error:
                 skip = (_UNCHECKED,) if validating else ()
                 answers = (_EDIT, *skip, _DISCARD, _KEEP)
-                answer, position = await self._show_problem(error, draft.path, answers)
+                remedied, answer, position = await self._remedy(error, draft.path, answers)
+                if remedied:
+                    edited, answer = True, "add"
+                    continue
                 line = None if position is None else position.line
             else:
                 path = await asyncio.to_thread(
@@ -215,6 +297,29 @@ class DefinitionsController(Controller):
                 self._added(names, f" ({path.name}){_NEXT.get(template, '')}{_describe_plan(plan)}")
                 return
         await self._keep_or_discard(draft.path, discard=answer == "discard")
+
+    async def _remedy(
+        self, error: OdfError, path: Path, answers: Sequence[Answer]
+    ) -> tuple[bool, str, TextPosition | None]:
+        """Show why a manifest is invalid, with its remedy if there is one.
+
+        Returns:
+            Whether the error is remedied; otherwise the answer of the user and the position of the error.
+        """
+        try:
+            if isinstance(error, RemoteInputs) and await self._pull_inputs(error):
+                return True, "", None
+            if await asyncio.to_thread(self.gateway.can_translate, path):
+                answer, position = await self._show_problem(
+                    error, path, (answers[0], _TRANSLATE, *answers[1:])
+                )
+                if answer != "translate":
+                    return False, answer, position
+                if await self._translate(path):
+                    return True, "", None
+        except OdfError as next_error:
+            error = next_error
+        return False, *await self._show_problem(error, path, answers)
 
     async def _reject_bad_rows(self, name: str) -> None:
         try:
@@ -266,7 +371,9 @@ class DefinitionsController(Controller):
                 self.host.notice(f"{row.name} is being changed; the manifest is in {path} until then")
                 return
             except OdfError as error:
-                answer, position = await self._show_problem(error, draft.path, (_EDIT, _DISCARD_CHANGES))
+                answers = (_EDIT, _DISCARD_CHANGES)
+                remedied, answer, position = await self._remedy(error, draft.path, answers)
+                answer = "edit" if remedied else answer  # the editor shows the new query
                 line = None if position is None else position.line
         await asyncio.to_thread(manifest_draft.discard, draft.path)
         self._report_changes(row, changes, answer)

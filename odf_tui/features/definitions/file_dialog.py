@@ -27,16 +27,17 @@ from odf_engine.progress import Reporter
 from odf_tui.features.definitions.file_sample import ENCODINGS, FileSample, infer_file
 from odf_tui.text.format import Span, count_of, error_with_hint, fit_width, format_count, printable
 from odf_tui.widgets.choice_list import Choice
-from odf_tui.widgets.dialogs import Dialog, PickerDialog, PromptDialog
+from odf_tui.widgets.dialogs import LINE_KEYS, Dialog, PickerDialog, PromptDialog
 from odf_tui.widgets.line_view import LineScroll, LineView, StaticLines, WrappedLines
 
 _SEPARATORS: Final = (",", ";", "\t", "|")
 _SEPARATOR_NAMES: Final[Mapping[str, str]] = {"\t": "tab"}
 _QUOTES: Final = ('"', "'", "")
-_MERGES: Final = ("Ledger", "Snapshot", "Append")
+_MERGES: Final = ("Ledger", "Snapshot", "UpsertStream", "Append")
 _MERGE_REMARKS: Final[Mapping[str, str]] = {
     "Ledger": "rows with a new key are added",
     "Snapshot": "the file has all rows each time",
+    "UpsertStream": "rows insert or update the row of their key",
     "Append": "every pull of a changed file adds all of its rows again",
 }
 _DATE_FORMS: Final = ("", "dd/MM/yyyy", "MM/dd/yyyy", "dd.MM.yyyy", "yyyy/MM/dd", "yyyyMMdd", "d MMM yyyy")
@@ -263,10 +264,7 @@ class DataFileDialog(Dialog[ImportedFile]):
         Binding("N", "next_bad_row(-1)", "previous bad row", show=False),
         Binding("x", "toggle_rejects", "pulls fail at bad rows, or leave them out", show=False),
         Binding("a", "reset", "discard all choices", show=False),
-        Binding("j,down", "move('down')", show=False),
-        Binding("k,up", "move('above')", show=False),
-        Binding("g,home", "move('first')", show=False),
-        Binding("G,end", "move('last')", show=False),
+        *LINE_KEYS,
         Binding("pagedown,space,ctrl+d", "scroll_rows('page_down')", "scroll the rows", show=False),
         Binding("pageup,ctrl+u", "scroll_rows('page_up')", show=False),
         Binding("l,right", "scroll_rows('right')", "scroll the rows sideways", show=False),
@@ -546,7 +544,7 @@ class DataFileDialog(Dialog[ImportedFile]):
         if self._found is None:
             return
         if not self._found.key:
-            self.show_notice("Ledger and Snapshot require a primary key: p adds a column to it")
+            self.show_notice("Ledger, Snapshot and UpsertStream require a primary key: p adds a column to it")
             return
         merge = _MERGES[(_MERGES.index(self._found.merge) + 1) % len(_MERGES)]
         self._choose(msgspec.structs.replace(self._choices, merge=merge))

@@ -27,6 +27,8 @@ _MERGE_COMMENTS: Final = (
     "#   Append    every row is new",
     "#   Ledger    rows with a new key are added",
     "#   Snapshot  the complete list each time; differences become retractions and corrections",
+    "#   UpsertStream     rows insert or update the row of their key; a column op may retract",
+    "#   ChangelogStream  rows are changes by key; a column op has their operation",
 )
 
 

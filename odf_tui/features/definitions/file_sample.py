@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from odf_engine.config import FetchConfig
 from odf_engine.errors import BadData, SourceUnavailable, Unsupported, has_surrogates
 from odf_engine.ingest.read.file_inference import (
     MAX_ROWS,
@@ -32,7 +33,7 @@ from odf_engine.ingest.read.file_inference import (
 )
 from odf_engine.net.urls import without_login
 from odf_engine.progress import Reporter, count_of
-from odf_engine.settings import FetchConfig, load_workspace
+from odf_engine.settings import load_workspace
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -298,14 +299,9 @@ def _download(url: str, limit: int, config: FetchConfig, reporter: Reporter) -> 
                         limit -= len(piece)
                         yield piece
         elif scheme == "s3":
-            from odf_engine.net.s3_client import endpoint_of, file_system
+            from odf_engine.net.bucket_client import read_start
 
-            bucket, _, key = url[len("s3://") :].partition("/")
-            store = file_system(bucket, config, endpoint=endpoint_of(config), anonymous=config.s3_anonymous)
-            with store.open_input_stream(f"{bucket}/{key}") as stream:
-                while limit > 0 and (piece := stream.read(min(1 << 20, limit))):
-                    limit -= len(piece)
-                    yield piece
+            yield from read_start(url, config, limit)
         else:
             raise Unsupported(f"unsupported URL scheme: {scheme}")
     except AttemptFailed as failure:

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import msgspec
 from textual.app import ComposeResult
@@ -17,6 +17,7 @@ from textual.widgets import Input
 
 from odf_engine.coordinator.results import ValidateResult
 from odf_engine.errors import OdfError, has_surrogates
+from odf_engine.workspace.remotes import RemoteInputs
 from odf_tui.features.definitions.file_sample import is_url
 from odf_tui.gateway.protocol import Gateway
 from odf_tui.state.model import PendingEvent
@@ -25,6 +26,9 @@ from odf_tui.text.highlight import yaml_spans
 from odf_tui.widgets.choice_list import Choice, Choices, fuzzy_rank
 from odf_tui.widgets.dialogs import Dialog, PickerDialog
 from odf_tui.widgets.line_view import WrappedLines
+
+if TYPE_CHECKING:
+    from odf_engine.sql.manifest_translation import TranslatedQuery
 
 _FILE: Final = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?::(?P<column>\d+))?$", re.DOTALL)
 _OTHER_PROBLEM: Final = re.compile(r"^\S.*?:(?P<line>\d+):(?P<column>\d+): (?P<message>.*)$")
@@ -173,6 +177,15 @@ def manifest_change_lines(old: str, new: str) -> list[list[Span]]:
     return change_lines([PendingEvent("Changes of the file", tuple(lines))])
 
 
+def translation_lines(queries: Sequence[TranslatedQuery]) -> list[list[Span]]:
+    """Return the old and the new text of translated queries, and the changes of their results."""
+    lines = change_lines(
+        [PendingEvent(f"{each.dataset}: from {each.engine} to Spark", tuple(each.diff())) for each in queries]
+    )
+    changes = [change for each in queries for change in each.changes]
+    return lines + [[(" changed result ", "warn"), (printable(each), "")] for each in changes]
+
+
 def read_manifest_text(path: Path) -> str:
     """Return the text of a file. Invalid bytes are replaced; an unreadable file is empty."""
     try:
@@ -203,8 +216,19 @@ def find_manifest_files(folder: Path) -> Iterator[Path]:
                     return
 
 
-class AddManifestDialog(Dialog[dict[str, str]]):
-    """Adds the datasets of a manifest file. Its result is the names of the datasets, by id."""
+class UnresolvedManifest(msgspec.Struct, frozen=True):
+    """A manifest file whose datasets were not added, because of an error that has a remedy."""
+
+    path: Path
+    error: OdfError
+
+
+class AddManifestDialog(Dialog[dict[str, str] | UnresolvedManifest]):
+    """Adds the datasets of a manifest file.
+
+    Its result is the names of the datasets, by id; or the file, if its inputs are in remotes or its queries
+    can be translated.
+    """
 
     AUTO_FOCUS = "Input"
 
@@ -219,7 +243,9 @@ class AddManifestDialog(Dialog[dict[str, str]]):
     class Ended(Message):
         """The datasets of a file were added, or could not be added."""
 
-        def __init__(self, added: dict[str, str], problem: Sequence[Sequence[Span]] = ()) -> None:
+        def __init__(
+            self, added: dict[str, str] | UnresolvedManifest, problem: Sequence[Sequence[Span]] = ()
+        ) -> None:
             super().__init__()
             self.added, self.problem = added, problem
 
@@ -306,7 +332,12 @@ class AddManifestDialog(Dialog[dict[str, str]]):
     def _add(self, path: Path) -> None:
         try:
             added = self._gateway.add(path)
+        except RemoteInputs as error:
+            self.post_message(self.Ended(UnresolvedManifest(path, error)))
         except OdfError as error:
+            if self._gateway.can_translate(path):
+                self.post_message(self.Ended(UnresolvedManifest(path, error)))
+                return
             self.post_message(self.Ended({}, problem_lines(error, read_manifest_text(path))))
         else:
             self.post_message(self.Ended(added))

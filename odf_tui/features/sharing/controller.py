@@ -482,7 +482,7 @@ def address_validator(repositories: Sequence[NamedUrl], *, to_push: bool) -> Cal
         except OdfError as error:
             return error_with_hint(error)
         if to_push and not is_writable(url):
-            return "read-only address: use file:, s3:, odf+https: or odf+http:"
+            return "read-only address: use file:, s3:, gs:, az:, odf+https: or odf+http:"
         return ""
 
     return check

@@ -246,7 +246,8 @@ class SqlController(Controller):
 
     async def _submit(self, sql: str) -> None:
         try:
-            self._job = await self.jobs.submit_one(Query(sql=sql), one_line_summary(sql))
+            request = Query(sql=sql, engine=self.gateway.sql_engine)
+            self._job = await self.jobs.submit_one(request, one_line_summary(sql))
         except OdfError as error:
             hint = f" – {error.hint}" if error.hint else ""
             self.host.notice(f"{error}{hint}", "bad")

@@ -38,7 +38,7 @@ from odf_tui.text.format import (
     right,
 )
 from odf_tui.text.highlight import Text, fact_lines, yaml_spans
-from odf_tui.widgets.dialogs import Dialog, TextDialog
+from odf_tui.widgets.dialogs import MOVE_KEYS, Dialog, TextDialog
 from odf_tui.widgets.line_view import LineView, StaticLines
 
 _Page = tuple[Text, Mapping[int, BlockLink]]
@@ -545,10 +545,7 @@ class EventKindsDialog(Dialog[tuple[str, ...]]):
         Binding("space,x", "choose", "select or deselect the kind", show=False),
         Binding("enter", "apply", "show the selected kinds, or only this one", show=False),
         Binding("a", "all", "show all kinds", show=False),
-        Binding("j,down", "move('down')", show=False),
-        Binding("k,up", "move('above')", show=False),
-        Binding("g,home", "move('first')", show=False),
-        Binding("G,end", "move('last')", show=False),
+        *MOVE_KEYS,
         Binding("escape,q", "dismiss(None)", "close", show=False),
     ]
 

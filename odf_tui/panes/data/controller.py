@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -175,27 +176,61 @@ class DataController(Controller):
         if window is None or not 0 <= row < window.row_count:
             return
 
-        def read() -> Record:
+        dataset = self.pane.dataset
+
+        def read() -> tuple[Record, list[str]]:
             from odf_tui.gateway.row_text import read_record  # deferred: it loads Arrow
 
-            return read_record(window, row, columns)
+            links = self.gateway.link_columns(dataset) if dataset else []
+            return read_record(window, row, columns), links
 
         self.reader.read("record", read, partial(self._show_record, window))
 
-    def _show_record(self, window: RowWindow, record: Record | None, error: str) -> None:
+    def _show_record(self, window: RowWindow, found: tuple[Record, list[str]] | None, error: str) -> None:
         from odf_tui.panes.data.row_dialogs import RecordDialog
 
         dialog = self.host.top
-        if record is None:
+        if found is None:
             self.host.notice(error, "bad")
-        elif window is not self.pane.window:
+            return
+        record, links = found
+        if window is not self.pane.window:
             return
         elif isinstance(dialog, RecordDialog):
             self.view.go(record.row)
             dialog.show(record)
         elif self.host.is_front:
-            dialog = RecordDialog(record, self.view.column, self._step_record, self.host.copy_text)
+            save = partial(self._save_object, self.pane.dataset)
+            dialog = RecordDialog(
+                record, self.view.column, self._step_record, self.host.copy_text, links, save
+            )
             self.host.open(dialog, self._go_to_column)
+
+    def _save_object(self, dataset: str, link: str) -> None:
+        """Copy a linked object to a file that the user names."""
+        from odf_tui.widgets.dialogs import PromptDialog  # deferred: the first paint needs no dialog
+
+        def check(text: str) -> str:
+            if not text:
+                return "missing file name"
+            return f"{Path(text).name} already exists" if Path(text).expanduser().exists() else ""
+
+        def save(text: str | None) -> None:
+            if text is None:
+                return
+            path = Path(text).expanduser().absolute()
+
+            def written(done: bool | None, error: str) -> None:
+                self.host.notice(error or f"saved as {path}", "bad" if error else "good")
+
+            def write() -> bool:
+                self.gateway.export_object(dataset, link, path)
+                return True
+
+            self.reader.read("object", write, written, replaces=False)
+
+        remark = f"relative to {printable(str(Path.cwd()))}"
+        self.host.open(PromptDialog("Save object as", "", remark, check), save)
 
     def _step_record(self, by: int) -> None:
         """Show the next row. Skips unreadable rows."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -364,6 +364,8 @@ class RecordDialog(Dialog[int]):
         column: the column under the cursor.
         step: called with the distance to the row to show next.
         copy: called with a label and the text to copy.
+        links: columns with links to objects.
+        save: called with the link to an object that is to be saved.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -378,13 +380,21 @@ class RecordDialog(Dialog[int]):
         Binding("K,left_square_bracket,h,left", "step(-1)", "go to the previous row", show=False),
         Binding("y", "copy", "copy the value", show=False),
         Binding("Y", "copy_all", "copy all names and values", show=False),
+        Binding("o", "save_object", "save the linked object", show=False),
     ]
 
     def __init__(
-        self, record: Record, column: int, step: Callable[[int], None], copy: Callable[[str, str], None]
+        self,
+        record: Record,
+        column: int,
+        step: Callable[[int], None],
+        copy: Callable[[str, str], None],
+        links: Collection[str] = (),
+        save: Callable[[str], None] = lambda link: None,
     ) -> None:
         super().__init__()
         self._record, self._column, self._step, self._copy = record, column, step, copy
+        self._links, self._save = links, save
 
     @property
     def values(self) -> RecordLines:
@@ -411,7 +421,8 @@ class RecordDialog(Dialog[int]):
         box.border_title = Content(
             f"Row {format_count(self._record.row + 1)} of {format_count(self._record.rows)}"
         )
-        box.border_subtitle = Content("j k columns · J K rows · y copies value · Y copies all · esc closes")
+        keys = "j k columns · J K rows · y copies value · Y copies all · esc closes"
+        box.border_subtitle = Content(f"o saves object · {keys}" if self._links else keys)
 
     def action_move(self, move: str) -> None:
         """Move to another column."""
@@ -431,6 +442,12 @@ class RecordDialog(Dialog[int]):
         """Copy all names and values."""
         lines = (f"{value.name}\t{value.text or ''}" for value in self._record.values)
         self._copy("row", "\n".join(lines) + "\n")
+
+    def action_save_object(self) -> None:
+        """Save the object that the value under the cursor links to."""
+        value = self.values.value
+        if value is not None and value.text and value.name in self._links:
+            self._save(value.text)
 
     def action_leave(self) -> None:
         """Close the dialog with the column under the cursor."""

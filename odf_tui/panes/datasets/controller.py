@@ -106,11 +106,10 @@ class DatasetsController(Controller):
 
     def _check_files(self) -> None:
         def then(fingerprint: str | None, error: str) -> None:
-            if fingerprint is None or fingerprint == self._fingerprint:
-                return
-            if self._fingerprint:  # else this is the first one
+            if fingerprint is not None and fingerprint != self._fingerprint:
+                # Also for the first one: files may have changed since the worker stopped.
+                self._fingerprint = fingerprint
                 self._read()
-            self._fingerprint = fingerprint
 
         self.reader.read("files", self.gateway.data_fingerprint, then)
 

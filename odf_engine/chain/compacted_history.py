@@ -1,0 +1,101 @@
+"""Positions in a chain and in the chains that compactions replaced."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from odf_engine.chain.compaction_record import Replacement
+from odf_engine.chain.dataset import Dataset
+from odf_engine.errors import NotFound
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata.model import SourceState
+
+
+class HistoryPosition(NamedTuple):
+    """A block with its sequence number in a chain: the current one, or one before a compaction."""
+
+    history: Dataset
+    block: Multihash
+    number: int
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the chain is one before a compaction."""
+        return self.history.is_earlier
+
+
+def find_position(dataset: Dataset, block: Multihash) -> HistoryPosition | None:
+    """Return the position of a block in the current chain, else in a compacted one; None if there is none."""
+    if (number := sequence_number(dataset, block)) is not None:
+        return HistoryPosition(dataset, block, number)
+    record = dataset.compactions.find(block)
+    number = None if record is None else record.number_of(block)
+    if record is None or number is None:
+        return None
+    return HistoryPosition(dataset.at(record.header.old_head), block, number)
+
+
+def sequence_number(dataset: Dataset, block: Multihash) -> int | None:
+    """Return the sequence number of a block of this chain; None if the chain does not contain it."""
+    try:
+        number = dataset.block(block).block.sequence_number
+        blocks = dataset.list_blocks(1, before=number + 1)
+    except NotFound:
+        return None
+    return number if blocks and blocks[0].hash == block else None
+
+
+def find_replacement(dataset: Dataset, position: HistoryPosition) -> Replacement | None:
+    """Return the block that replaced a block of a compacted chain; None if it was not replaced."""
+    record = dataset.compactions.find(position.block)
+    return None if record is None else record.find_replacement(position.number)
+
+
+class CurrentPosition(NamedTuple):
+    """The block of the current chain with the rows of an older block.
+
+    Attributes:
+        number: its sequence number.
+        is_end: whether the older block was the last one that it replaced.
+    """
+
+    number: int
+    is_end: bool
+
+
+def find_current_position(dataset: Dataset, position: HistoryPosition) -> CurrentPosition | None:
+    """Return the block of the current chain that replaces a block; None if the chain has no such block."""
+    is_end = True
+    while position.is_replaced:
+        cover = find_replacement(dataset, position)
+        found = None if cover is None else find_position(dataset, cover.block)
+        if cover is None or found is None:
+            return None
+        is_end = is_end and cover.last == position.number
+        position = found
+    return CurrentPosition(position.number, is_end)
+
+
+def find_current_number(dataset: Dataset, block: Multihash) -> int | None:
+    """Return the number of a block in the current chain, or of the one that replaces it; None without one."""
+    position = find_position(dataset, block)
+    current = None if position is None else find_current_position(dataset, position)
+    return None if current is None else current.number
+
+
+def find_archived_push(dataset: Dataset, state: SourceState) -> int | None:
+    """Return the block of the current chain that has the rows of a push with this state, or None.
+
+    A merged block has only the state of its last push. The records have the others.
+    """
+    for record in dataset.compactions.all():
+        history = dataset.at(record.header.old_head)
+        number = history.find_push(state)
+        if number is None or number <= record.header.fork_number:
+            continue
+        block = history.list_blocks(1, before=number + 1)[0].hash
+        position = find_position(dataset, block)
+        current = None if position is None else find_current_position(dataset, position)
+        if current is not None:
+            return current.number
+    return None

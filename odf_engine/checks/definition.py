@@ -1,0 +1,314 @@
+"""Definitions of checks: the YAML files in ``.odf/checks``.
+
+Example::
+
+    headers: {name: cases}
+    spec:
+      target: my.cases
+      rules:
+        - {kind: NotNull, columns: [date, region]}
+        - {kind: Range, column: cases, min: 0}
+        - {kind: Pattern, column: region, pattern: "^[A-Z]{2}$", onFailure: warn}
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from odf_engine.errors import InvalidManifest, OdfError
+from odf_engine.flows.documents import (
+    Acceptances,
+    DocumentFiles,
+    Duration,
+    Kind,
+    Part,
+    Source,
+    Unreadable,
+    read_document,
+)
+from odf_engine.identity.did import DatasetId
+from odf_engine.identity.names import DatasetAlias, DatasetPattern
+
+OnFailure = Literal["block", "warn"]
+Value = str | int | float | bool
+NEW_ROWS: Final = "new_rows"
+"""Name of the table with the examined rows in queries of rules."""
+_WORD: Final = "check"
+
+
+class _Rule(Kind, frozen=True, kw_only=True):
+    """A rule.
+
+    Attributes:
+        name: name of the rule in messages; by default its kind and columns.
+        on_failure: overrides that of the file.
+    """
+
+    name: str = ""
+    on_failure: OnFailure | None = None
+
+    @property
+    def used_columns(self) -> Sequence[str]:
+        """The columns that the rule reads."""
+        return ()
+
+    @property
+    def label(self) -> str:
+        """The name of the rule, or its kind and columns."""
+        kind = str(self.__struct_config__.tag)
+        return self.name or (f"{kind}({', '.join(self.used_columns)})" if self.used_columns else kind)
+
+
+class _ColumnRule(_Rule, frozen=True, kw_only=True):
+    column: str
+
+    @property
+    def used_columns(self) -> Sequence[str]:
+        """The column."""
+        return (self.column,)
+
+
+class _ColumnsRule(_Rule, frozen=True, kw_only=True):
+    columns: list[str]
+
+    def __post_init__(self) -> None:
+        if not self.columns:
+            raise ValueError("columns is empty")
+
+    @property
+    def used_columns(self) -> Sequence[str]:
+        """The columns."""
+        return self.columns
+
+
+class NotNull(_ColumnsRule, frozen=True, kw_only=True, tag="NotNull"):
+    """No value of the columns is null."""
+
+
+class Unique(_ColumnsRule, frozen=True, kw_only=True, tag="Unique"):
+    """No two rows have the same values in the columns. Rows with a null in them are not examined.
+
+    Attributes:
+        within: ``dataset``: among all rows that are not retracted. ``slice``: among the new rows.
+    """
+
+    within: Literal["dataset", "slice"] = "dataset"
+
+
+class Range(_ColumnRule, frozen=True, kw_only=True, tag="Range"):
+    """The values are from ``min`` to ``max``, both inclusive. Times are in RFC 3339. Nulls pass."""
+
+    min: Value | None = None
+    max: Value | None = None
+
+    def __post_init__(self) -> None:
+        if self.min is None and self.max is None:
+            raise ValueError("Range requires min or max")
+
+
+class Pattern(_ColumnRule, frozen=True, kw_only=True, tag="Pattern"):
+    """Each text contains a match of a regular expression (RE2; ``^`` and ``$`` anchor it). Nulls pass."""
+
+    pattern: str
+
+    def __post_init__(self) -> None:
+        from odf_engine.data.arrow_compute import check_regex  # deferred: Arrow is slow to import
+
+        check_regex(self.pattern)
+
+
+class Set(_ColumnRule, frozen=True, kw_only=True, tag="Set"):
+    """The values are among ``values``. Nulls pass."""
+
+    values: list[Value]
+
+    def __post_init__(self) -> None:
+        if not self.values:
+            raise ValueError("values is empty")
+
+
+class RowCount(_Rule, frozen=True, kw_only=True, tag="RowCount"):
+    """The number of new rows is within limits, absolute or as multiples of the rows of the last slice."""
+
+    min: int | None = None
+    max: int | None = None
+    min_ratio: float | None = None
+    max_ratio: float | None = None
+
+    def __post_init__(self) -> None:
+        if all(each is None for each in (self.min, self.max, self.min_ratio, self.max_ratio)):
+            raise ValueError("RowCount requires min, max, minRatio or maxRatio")
+
+
+class Freshness(_Rule, frozen=True, kw_only=True, tag="Freshness"):
+    """The watermark after the commit is at most ``maxAge`` before the system time of the commit."""
+
+    max_age: Duration
+
+
+class Reference(_ColumnsRule, frozen=True, kw_only=True, tag="Reference"):
+    """The values occur in rows of another dataset that are not retracted. Rows with a null pass.
+
+    Attributes:
+        dataset: name or id of the other dataset.
+        keys: its columns; by default those of the same names.
+    """
+
+    dataset: str
+    keys: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.keys is not None and len(self.keys) != len(self.columns):
+            raise ValueError("keys and columns must have the same length")
+
+
+class Sql(_Rule, frozen=True, kw_only=True, tag="Sql"):
+    """The query returns no row. It reads the new rows as table ``new_rows``, and datasets by their names."""
+
+    query: str
+
+    def __post_init__(self) -> None:
+        if not self.query.strip():
+            raise ValueError("the query is empty")
+
+
+Rule = NotNull | Unique | Range | Pattern | Set | RowCount | Freshness | Reference | Sql
+
+
+class Spec(Part, frozen=True):
+    """The content of a check.
+
+    Attributes:
+        target: names of datasets, or patterns such as ``my.%``.
+        rules: the rules.
+        on_failure: ``block``: rows that violate a rule are not committed. ``warn``: they are, with a warning.
+    """
+
+    target: str | list[str]
+    rules: list[Rule]
+    on_failure: OnFailure = "block"
+
+    def __post_init__(self) -> None:
+        if not self.targets or not all(self.targets):
+            raise ValueError("the target is empty")
+        if not self.rules:
+            raise ValueError("a check must have at least one rule")
+
+    @property
+    def targets(self) -> Sequence[str]:
+        """The target as a list."""
+        return [self.target] if isinstance(self.target, str) else self.target
+
+
+class Check(msgspec.Struct, frozen=True):
+    """A check as stored.
+
+    Attributes:
+        name: name, unique in the workspace.
+        spec: the content.
+        source: its text with positions.
+    """
+
+    name: str
+    spec: Spec
+    source: Source
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file. Queries require that the user has accepted this content."""
+        return self.source.digest
+
+    @property
+    def has_queries(self) -> bool:
+        """Whether a rule is a query."""
+        return any(isinstance(rule, Sql) for rule in self.spec.rules)
+
+    def where(self, rule: int, key: str = "") -> str:
+        """Return ``file:line:column`` of a rule, or of its field ``key``, such as ``.column``."""
+        return self.source.where(f".spec.rules[{rule}]{key}")
+
+    def matches(self, alias: DatasetAlias, dataset_id: DatasetId) -> bool:
+        """Return whether a dataset is a target."""
+        return any(DatasetPattern.parse(each).matches(alias, dataset_id) for each in self.spec.targets)
+
+
+def read_check(text: bytes, source: str) -> Check:
+    """Read a definition.
+
+    Args:
+        text: one YAML document in UTF-8.
+        source: name of the file in messages.
+
+    Raises:
+        InvalidManifest: it is invalid; ``where`` has line and column.
+    """
+    name, spec, found = read_document(text, source, Spec, _WORD)
+    check = Check(name, spec, found)
+    for each in spec.targets:
+        try:
+            DatasetPattern.parse(each)
+        except OdfError as error:
+            raise InvalidManifest(error.message, where=found.where(".spec.target"), hint=error.hint) from None
+    for index, rule in enumerate(spec.rules):
+        if isinstance(rule, Sql):
+            _check_syntax(rule.query, check.where(index, ".query"))
+    labels = [rule.label for rule in spec.rules]
+    for index, label in enumerate(labels):
+        if label in labels[:index]:
+            raise InvalidManifest(
+                f"two rules are named '{label}'", where=check.where(index), hint="set the field name of one"
+            )
+    return check
+
+
+def _check_syntax(query: str, where: str) -> None:
+    """Check the syntax of a query.
+
+    Raises:
+        InvalidManifest: it is invalid.
+    """
+    import sqlglot  # deferred: slow to import, and few files have queries
+    from sqlglot import errors, exp
+
+    try:
+        parsed = sqlglot.parse(query, dialect="spark")
+    except errors.SqlglotError as error:
+        details: list[dict[str, Any]] = getattr(error, "errors", [])
+        first = details[0] if details else {}
+        at = f" at line {first['line']}, column {first['col']} of the query" if first.get("line") else ""
+        problem = str(first.get("description") or "syntax error").partition(" but got <")[0]
+        problem = re.sub(r"\s+", " ", problem)[:200].rstrip(". ")
+        raise InvalidManifest(f"invalid SQL{at}: {problem}", where=where) from None
+    if len(parsed) != 1 or not isinstance(parsed[0], exp.Query):
+        raise InvalidManifest("the query of a rule must be one SELECT", where=where)
+
+
+def check_files(odf: Path) -> DocumentFiles[Check]:
+    """Return the checks of a workspace: ``.odf/checks/NAME.yaml``."""
+    return DocumentFiles(odf, _WORD, read_check)
+
+
+def accepted_checks(odf: Path) -> Acceptances:
+    """Return the checks that the user has accepted. Queries of other checks do not run."""
+    return Acceptances(odf, _WORD)
+
+
+def checks_of(odf: Path, alias: DatasetAlias, dataset_id: DatasetId) -> list[Check]:
+    """Return the checks of a dataset.
+
+    Raises:
+        InvalidManifest: a file is invalid. Its target is unknown, so it could be this dataset.
+    """
+    found: list[Check] = []
+    for each in check_files(odf).read_all():
+        if isinstance(each, Unreadable):
+            raise each.error
+        if each.matches(alias, dataset_id):
+            found.append(each)
+    return found

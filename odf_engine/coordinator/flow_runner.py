@@ -1,0 +1,392 @@
+"""Runs the flows of a workspace in its worker: waits for their times, and runs their tasks as jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from odf_engine.coordinator import command_guard
+from odf_engine.coordinator.protocol import (
+    Check,
+    Compact,
+    Compare,
+    Export,
+    Job,
+    JobState,
+    Pull,
+    Push,
+    Request,
+    Verify,
+)
+from odf_engine.coordinator.results import CheckResult, CompareResult, VerifyResult
+from odf_engine.errors import OdfError
+from odf_engine.files import ensure_folder
+from odf_engine.flows.definition import (
+    CheckTask,
+    CommandTask,
+    CompactTask,
+    ExportTask,
+    Flow,
+    Inputs,
+    PullTask,
+    PushTask,
+    VerifyTask,
+    accepted_flows,
+    flow_files,
+)
+from odf_engine.flows.scheduler import FlowScheduler
+from odf_engine.flows.store import FlowStore, Run
+
+if TYPE_CHECKING:
+    from odf_engine.workspace.dataset_summary import DatasetEntry
+    from odf_engine.workspace.workspace import Workspace
+
+_POLL_SECONDS: Final = 1.0
+"""Seconds between two checks of files and state, which other processes change."""
+_MAX_OUTPUT: Final = 2000
+"""Characters of a failed program's output that are stored."""
+_KILL_SECONDS: Final = 5.0
+_FAILURE_SECONDS: Final = 60.0
+"""Seconds until the state of the flows is read or written again after a failure."""
+_PLACEHOLDER: Final = "{name}"
+
+_log = logging.getLogger(__name__)
+
+
+class _Failed(Exception):
+    """A task failed; the message is the reason."""
+
+
+class FlowRunner:
+    """Runs flows. All methods run in the event loop of the worker.
+
+    Args:
+        odf: the ``.odf`` folder of the workspace.
+        submit: creates a job.
+    """
+
+    def __init__(self, odf: Path, submit: Callable[[Request, str, Mapping[str, str]], Job]) -> None:
+        self._folder = odf.parent
+        self._files = flow_files(odf)
+        self._acceptances = accepted_flows(odf)
+        self._odf = odf
+        self._submit = submit
+        self._scheduler: FlowScheduler | None = None
+        self._store: FlowStore | None = None
+        self._seen: object = None
+        self._waiting: dict[str, asyncio.Future[Job]] = {}
+        self._runs: set[asyncio.Task[None]] = set()
+        self._inputs: dict[str, set[str]] = {}
+
+    @property
+    def active(self) -> bool:
+        """Whether a run is in progress, or a trigger can start one in the future."""
+        return self._scheduler is not None and (self._scheduler.active or self._scheduler.running > 0)
+
+    async def serve(self) -> None:
+        """Start runs when they are due, until this task is cancelled."""
+        while True:
+            try:
+                due = await self._step()
+            except Exception as error:  # a failure never ends the scheduler
+                _log.exception("flows cannot run: %s", error)
+                await asyncio.sleep(_FAILURE_SECONDS)
+                continue
+            await asyncio.sleep(min(max(due - time.time(), 0.0), _POLL_SECONDS))
+
+    async def stop(self) -> None:
+        """Cancel the runs. Their end is stored when the next worker starts."""
+        for task in self._runs:
+            task.cancel()
+        await asyncio.gather(*self._runs, return_exceptions=True)
+        if self._store is not None:
+            self._store.close()
+
+    def job_ended(self, job: Job) -> None:
+        """Continue the run that waits for a job."""
+        waiting = self._waiting.pop(job.id, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(job)
+
+    def rows_committed(self, dataset: str, rows: int) -> None:
+        """Report new rows of a dataset to the flows whose targets have it as input."""
+        if self._scheduler is not None and rows:
+            for name in self._inputs.get(dataset, ()):
+                self._scheduler.add_records(name, rows, time.time())
+
+    # --- Definitions ---
+
+    async def _step(self) -> float:
+        seen = self._files.stamps(), self._acceptances.read()
+        if seen != self._seen and (seen[0] or self._scheduler is not None):
+            await self._load()
+            self._seen = seen
+        if self._scheduler is None:
+            return time.time() + _POLL_SECONDS
+        return self._scheduler.tick(time.time())
+
+    async def _load(self) -> None:
+        accepted = self._acceptances.read()
+        flows = [
+            flow
+            for flow in self._files.read_all()
+            if isinstance(flow, Flow) and accepted.get(flow.name) == flow.digest
+        ]
+        self._inputs = await asyncio.to_thread(self._find_inputs, flows)
+        if self._scheduler is None:
+            self._store = self._store or FlowStore(self._odf)
+            scheduler = FlowScheduler(self._store, self._start)
+            scheduler.recover(flows, time.time())
+            self._scheduler = scheduler
+        else:
+            self._scheduler.load(flows, time.time())
+        _log.info("%d flows can run", len(flows))
+
+    def _find_inputs(self, flows: Iterable[Flow]) -> dict[str, set[str]]:
+        """Return the names of the flows by the id of a dataset that is an input of their targets."""
+        found: dict[str, set[str]] = {}
+        batched = [flow for flow in flows if any(isinstance(each, Inputs) for each in flow.spec.triggers)]
+        if not batched:
+            return found
+        with contextlib.closing(_Targets(self._folder)) as targets:
+            for flow in batched:
+                with contextlib.suppress(OdfError):  # its run reports the error
+                    for dataset in targets.inputs(flow.spec.targets):
+                        found.setdefault(dataset, set()).add(flow.name)
+        return found
+
+    # --- Runs ---
+
+    def _start(self, flow: Flow, run: Run) -> None:
+        _log.info("flow %s: run %d starts (%s)", flow.name, run.id, run.trigger)
+        task = asyncio.get_running_loop().create_task(self._run(flow, run), name=f"flow-{flow.name}")
+        self._runs.add(task)
+        task.add_done_callback(self._runs.discard)
+
+    async def _run(self, flow: Flow, run: Run) -> None:
+        error: str | None = None
+        unchanged = False
+        try:
+            unchanged = run.trigger == "Remote" and not await self._remotes_changed(flow, run)
+            if not unchanged:
+                for task in flow.spec.tasks:
+                    await self._run_task(flow, run, task)
+        except (_Failed, OdfError) as failure:
+            error = str(failure)
+        except Exception as failure:  # a run never ends the scheduler
+            _log.exception("flow %s: run %d failed", flow.name, run.id)
+            error = f"unexpected error: {failure}"
+        assert self._scheduler is not None
+        while True:
+            try:
+                self._scheduler.end_run(run, error, time.time(), unchanged=unchanged)
+                break
+            except OdfError as failure:
+                _log.exception("flow %s: the end of run %d cannot be stored: %s", flow.name, run.id, failure)
+                await asyncio.sleep(_FAILURE_SECONDS)
+        _log.info("flow %s: run %d ended: %s", flow.name, run.id, error or "done")
+
+    async def _run_task(self, flow: Flow, run: Run, task: object) -> None:
+        entries = await asyncio.to_thread(self._entries, flow.spec.targets)
+        match task:
+            case PullTask(force, reset):
+                after: list[str] = []
+                jobs = []
+                for entry in entries:
+                    dataset = str(entry.id)
+                    request = Pull(dataset, after=[*after], force=force, reset_on_divergence=reset)
+                    jobs.append((request, entry))
+                    after.append(dataset)
+                await self._run_jobs(run, "pull", jobs)
+            case VerifyTask(integrity):
+                ended = await self._run_jobs(
+                    run, "verify", [(Verify(str(entry.id), integrity=integrity), entry) for entry in entries]
+                )
+                for entry, job in ended:
+                    result = msgspec.json.decode(job.result or "{}", type=VerifyResult)
+                    if not result.valid:
+                        raise _Failed(f"verify: {entry.alias} is invalid (job {job.id})")
+            case CheckTask():
+                ended = await self._run_jobs(
+                    run, "check", [(Check(str(entry.id)), entry) for entry in entries]
+                )
+                for entry, job in ended:
+                    checked = msgspec.json.decode(job.result or "{}", type=CheckResult)
+                    if checked.failed:
+                        raise _Failed(f"check {entry.alias}: {checked.failed[0].text} (job {job.id})")
+            case PushTask(to, force):
+                urls = await asyncio.to_thread(self._addresses, to, entries)
+                jobs = [
+                    (Push(str(entry.id), url, force), entry) for entry, url in zip(entries, urls, strict=True)
+                ]
+                await self._run_jobs(run, "push", jobs)
+            case ExportTask(path, file_format):
+                if len(entries) > 1 and _PLACEHOLDER not in path:
+                    raise _Failed(f"export: several datasets require {_PLACEHOLDER} in the path")
+                jobs = []
+                for entry in entries:
+                    target = self._folder / path.replace(_PLACEHOLDER, str(entry.alias).replace("/", "."))
+                    await asyncio.to_thread(ensure_folder, target.parent)
+                    request = Export(str(entry.id), str(target), file_format, replace=True)
+                    jobs.append((request, entry))
+                await self._run_jobs(run, "export", jobs)
+            case CompactTask():
+                roots = await asyncio.to_thread(_root_datasets, entries)
+                await self._run_jobs(run, "compact", [(Compact(str(entry.id)), entry) for entry in roots])
+            case CommandTask(arguments, timeout):
+                names = [str(entry.alias) for entry in entries]
+                if not any(_PLACEHOLDER in each for each in arguments):
+                    names = [""]
+                for name in names:
+                    command = [each.replace(_PLACEHOLDER, name) for each in arguments]
+                    await self._run_command(flow, command, timeout.seconds)
+
+    async def _run_jobs(
+        self, run: Run, verb: str, jobs: Sequence[tuple[Request, DatasetEntry]]
+    ) -> list[tuple[DatasetEntry, Job]]:
+        """Run jobs, and wait for all of them.
+
+        Raises:
+            _Failed: at least one failed.
+        """
+        assert self._store is not None
+        waiting: list[tuple[DatasetEntry, asyncio.Future[Job]]] = []
+        for request, entry in jobs:
+            job = self._submit(request, str(entry.alias), {})
+            self._store.add_job(run.id, job.id)
+            ended = asyncio.get_running_loop().create_future()
+            self._waiting[job.id] = ended
+            waiting.append((entry, ended))
+        found = [(entry, await ended) for entry, ended in waiting]
+        for entry, job in found:
+            if job.state is not JobState.done:
+                reason = job.error.message if job.error is not None else job.state.value
+                raise _Failed(f"{verb} {entry.alias}: {reason} (job {job.id})")
+        return found
+
+    async def _remotes_changed(self, flow: Flow, run: Run) -> bool:
+        """Return whether a remote of a target has new blocks.
+
+        Raises:
+            _Failed: no target has a remote, or a remote cannot be reached.
+        """
+        entries = await asyncio.to_thread(self._entries, flow.spec.targets)
+        ended = await self._run_jobs(run, "compare", [(Compare(str(entry.id)), entry) for entry in entries])
+        results = [msgspec.json.decode(job.result or "{}", type=CompareResult) for _, job in ended]
+        for problem in (problem for result in results for problem in result.problems):
+            raise _Failed(f"compare {problem.label}: {problem.message}")
+        seen = [status for result in results for status in result.seen]
+        if not seen:
+            raise _Failed("no target has a remote")
+        return any(status.theirs for status in seen)
+
+    async def _run_command(self, flow: Flow, arguments: Sequence[str], seconds: float) -> None:
+        """Run a program in the folder of the workspace.
+
+        Raises:
+            _Failed: it cannot be started, fails, or takes too long.
+        """
+        environment = os.environ | {"ODF_FLOW": flow.name}
+        guard = [sys.executable, "-I", "-S", command_guard.__file__, str(_KILL_SECONDS)]
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *guard,
+                *arguments,
+                cwd=self._folder,
+                env=environment,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise _Failed(f"{arguments[0]}: {error.strerror or error}") from None
+        tail, code = "", None
+        try:
+            async with asyncio.timeout(seconds):
+                assert process.stdout is not None
+                while data := await process.stdout.read(1 << 16):
+                    tail = (tail + data.decode(errors="replace"))[-_MAX_OUTPUT:]
+                code = await process.wait()
+        except TimeoutError:
+            raise _Failed(f"{arguments[0]} was terminated after {seconds:g} s") from None
+        finally:
+            if code is None:  # it, or a program that it started, still runs
+                await _terminate(process)
+        if code == command_guard.NOT_STARTED:
+            raise _Failed(f"{arguments[0]}: {tail.strip() or 'cannot be started'}")
+        if code:
+            raise _Failed(f"{arguments[0]} ended with exit code {code}: {tail.strip()}".rstrip(": "))
+
+    # --- Datasets ---
+
+    def _entries(self, targets: Sequence[str]) -> list[DatasetEntry]:
+        with contextlib.closing(_Targets(self._folder)) as found:
+            return found.entries(targets)
+
+    def _addresses(self, to: str, entries: Sequence[DatasetEntry]) -> list[str]:
+        from odf_engine.workspace.remotes import Remotes, resolve_address
+
+        remotes = Remotes(self._odf)
+        return [resolve_address(remotes, to, entry.alias, len(entries) > 1) for entry in entries]
+
+
+class _Targets:
+    """Finds the targets of flows among the datasets of a workspace."""
+
+    def __init__(self, folder: Path) -> None:
+        # Deferred, as in the handlers of jobs: the worker responds before it loads the engine.
+        from odf_engine.workspace.workspace import Workspace
+
+        self._workspace: Workspace = Workspace.find(explicit=folder)
+
+    def close(self) -> None:
+        """Close the index."""
+        self._workspace.index.close()
+
+    def entries(self, targets: Sequence[str]) -> list[DatasetEntry]:
+        """Return the datasets that match, inputs first.
+
+        Raises:
+            NotFound: a name or pattern matches nothing.
+        """
+        from odf_engine.workspace.dataset_graph import DatasetGraph
+
+        entries = {entry.id: entry for entry in self._workspace.match(targets)}
+        graph = DatasetGraph(self._workspace.summaries())
+        return [entries[dataset] for dataset in graph.order(entries) if dataset in entries]
+
+    def inputs(self, targets: Sequence[str]) -> set[str]:
+        """Return the ids of the inputs of the targets that are not targets themselves."""
+        from odf_engine.workspace.dataset_graph import DatasetGraph
+
+        graph = DatasetGraph(self._workspace.summaries())
+        datasets = {entry.id for entry in self._workspace.match(targets)}
+        return {str(each) for dataset in datasets for each in graph.inputs(dataset) if each not in datasets}
+
+
+def _root_datasets(entries: Sequence[DatasetEntry]) -> list[DatasetEntry]:
+    """Return the datasets that can be compacted."""
+    from odf_engine.metadata.model import DatasetKind  # deferred: few flows need it
+
+    return [entry for entry in entries if entry.dataset.state().kind is DatasetKind.Root]
+
+
+async def _terminate(process: asyncio.subprocess.Process) -> None:
+    """End a program and those that it started; with SIGKILL if they still run after the grace period."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_KILL_SECONDS):
+                await process.wait()

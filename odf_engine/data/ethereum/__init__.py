@@ -1,0 +1,1 @@
+"""Logs of Ethereum chains: the ABI of events, and filters of logs. Imports no engine and no network."""

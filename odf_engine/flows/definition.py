@@ -1,0 +1,223 @@
+"""Definitions of flows: the YAML files in ``.odf/flows``, close to ``flow/v1alpha1/Flow`` of RFC-018.
+
+Example::
+
+    headers: {name: nightly}
+    spec:
+      target: my.%
+      triggers:
+        - {kind: Schedule, cron: 0 3 * * *, timezone: Europe/Oslo}
+      tasks:
+        - {kind: Pull}
+        - {kind: Push, to: backup}
+      retry: {maxAttempts: 3, minDelay: 1min, backoff: Exponential}
+      stopAfterFailures: 5
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from odf_engine.flows.documents import (
+    Acceptances,
+    Cron,
+    DocumentFiles,
+    Duration,
+    Kind,
+    Part,
+    Zone,
+    read_document,
+)
+
+_WORD: Final = "flow"
+
+
+class Schedule(Kind, frozen=True, tag="Schedule"):
+    """Starts runs at the times of a cron expression.
+
+    Attributes:
+        cron: the expression.
+        timezone: zone of the expression.
+        misfire: how times that were missed because the worker was off are handled: ``once`` starts one
+            run for all of them, ``skip`` starts none.
+    """
+
+    cron: Cron
+    timezone: Zone = Zone("UTC")
+    misfire: Literal["once", "skip"] = "once"
+
+
+class Interval(Kind, frozen=True, tag="Interval"):
+    """Starts a run after each interval ``every``, counted from the start of the previous run."""
+
+    every: Duration
+
+
+class Inputs(Kind, frozen=True, tag="Inputs"):
+    """Starts a run when inputs of a target have new rows.
+
+    Attributes:
+        min_records_to_await: number of new rows at which the run starts.
+        max_await_interval: maximum delay of the run after the first new row.
+    """
+
+    min_records_to_await: int = 1
+    max_await_interval: Duration | None = None
+
+    def __post_init__(self) -> None:
+        if self.min_records_to_await < 1:
+            raise ValueError("minRecordsToAwait must be at least 1")
+        if self.min_records_to_await > 1 and self.max_await_interval is None:
+            raise ValueError("minRecordsToAwait requires maxAwaitInterval")
+
+
+class Remote(Kind, frozen=True, tag="Remote"):
+    """Compares targets with their remotes each ``every``; starts a run if a remote has new blocks."""
+
+    every: Duration
+
+
+class PullTask(Kind, frozen=True, tag="Pull"):
+    """Pulls the targets, inputs first."""
+
+    force: bool = False
+    reset_on_divergence: bool = False
+
+
+class VerifyTask(Kind, frozen=True, tag="Verify"):
+    """Verifies the targets; an invalid dataset fails the run."""
+
+    integrity: bool = False
+
+
+class CheckTask(Kind, frozen=True, tag="Check"):
+    """Evaluates the checks of the targets on their rows; a violated rule fails the run."""
+
+
+class PushTask(Kind, frozen=True, tag="Push"):
+    """Pushes the targets ``to`` a repository or URL."""
+
+    to: str
+    force: bool = False
+
+
+class ExportTask(Kind, frozen=True, tag="Export"):
+    """Writes the rows of the targets to files; ``{name}`` in ``path`` is the name of the dataset."""
+
+    path: str
+    format: Literal["csv", "json", "ndjson", "parquet"] = "csv"
+
+
+class CompactTask(Kind, frozen=True, tag="Compact"):
+    """Merges small slices of the root datasets among the targets."""
+
+
+class CommandTask(Kind, frozen=True, tag="Command"):
+    """Runs a program without a shell, once for each target if an argument has ``{name}``, else once.
+
+    Attributes:
+        run: the program and its arguments.
+        timeout: the program is terminated after this time.
+    """
+
+    run: list[str]
+    timeout: Duration = Duration("1h")
+
+    def __post_init__(self) -> None:
+        if not self.run or not self.run[0]:
+            raise ValueError("run must list a program and its arguments")
+
+
+class Retry(Part, frozen=True):
+    """Repetition of failed runs.
+
+    Attributes:
+        max_attempts: maximum number of repetitions.
+        min_delay: delay before the first repetition.
+        backoff: growth of the delay with the number of the repetition.
+    """
+
+    max_attempts: int = 0
+    min_delay: Duration = Duration("1min")
+    backoff: Literal["Fixed", "Linear", "Exponential", "ExponentialWithJitter"] = "Fixed"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.max_attempts <= 100:
+            raise ValueError("maxAttempts must be between 0 and 100")
+
+
+Trigger = Schedule | Interval | Inputs | Remote
+Task = PullTask | VerifyTask | CheckTask | PushTask | ExportTask | CompactTask | CommandTask
+
+
+class Spec(Part, frozen=True):
+    """The content of a flow.
+
+    Attributes:
+        target: names of datasets, or patterns such as ``my.%``.
+        triggers: what starts runs; with none, only ``odf flow run``.
+        tasks: run one after the other.
+        retry: repetition of failed runs.
+        stop_after_failures: number of failed runs in a row after which the flow is paused; 0: never.
+    """
+
+    target: str | list[str]
+    tasks: list[Task]
+    triggers: list[Trigger] = msgspec.field(default_factory=list)
+    retry: Retry = Retry()
+    stop_after_failures: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.targets or not all(self.targets):
+            raise ValueError("the target is empty")
+        if not self.tasks:
+            raise ValueError("a flow must have at least one task")
+        if self.stop_after_failures < 0:
+            raise ValueError("stopAfterFailures must be 0 or more")
+
+    @property
+    def targets(self) -> Sequence[str]:
+        """The target as a list."""
+        return [self.target] if isinstance(self.target, str) else self.target
+
+
+class Flow(msgspec.Struct, frozen=True):
+    """A flow as stored.
+
+    Attributes:
+        name: name, unique in the workspace.
+        spec: the content.
+        digest: SHA-256 of the file. Runs require that the user has accepted this content.
+    """
+
+    name: str
+    spec: Spec
+    digest: str
+
+
+def read_flow(text: bytes, source: str) -> Flow:
+    """Read a definition.
+
+    Args:
+        text: one YAML document in UTF-8.
+        source: name of the file in messages.
+
+    Raises:
+        InvalidManifest: it is invalid; ``where`` has line and column.
+    """
+    name, spec, found = read_document(text, source, Spec, _WORD)
+    return Flow(name, spec, found.digest)
+
+
+def flow_files(odf: Path) -> DocumentFiles[Flow]:
+    """Return the flows of a workspace: ``.odf/flows/NAME.yaml``."""
+    return DocumentFiles(odf, _WORD, read_flow)
+
+
+def accepted_flows(odf: Path) -> Acceptances:
+    """Return the flows that the user has accepted. Others do not run."""
+    return Acceptances(odf, _WORD)

@@ -1,0 +1,443 @@
+"""Documents of a workspace that users write in YAML: flows, checks. Values, reading, files, acceptance."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import stat
+import zoneinfo
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
+from cronsim import CronSim, CronSimError
+
+from odf_engine.errors import AlreadyExists, InvalidManifest, NotFound, OdfError, UsageError
+from odf_engine.files import remove_file
+from odf_engine.metadata import yaml
+from odf_engine.settings import workspace_user_file
+from odf_engine.storage.atomic_files import make_folder, read_small_file, replace_text_file
+
+_SUFFIX: Final = ".yaml"
+_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9._-]{0,62}[a-zA-Z0-9])?")
+_DURATION: Final = re.compile(r"(?:[0-9]+(?:\.[0-9]+)? *(?:ms|s|sec|min|m|h|d|w) *)+")
+_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) *(ms|sec|s|min|m|h|d|w)")
+_UNITS: Final = {"ms": 0.001, "s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_MAX_SECONDS: Final = 100 * 366 * 86400
+_MACROS: Final = {
+    "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *",
+}  # fmt: skip
+
+
+# --- Values ----------------------------------------------------------------------------------------
+
+
+class _Value:
+    """A value that is written as text. Not a dataclass, because msgspec reads one as an object."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+
+class Duration(_Value):
+    """A length of time, such as ``10min`` or ``1h 30min``."""
+
+    @property
+    def seconds(self) -> float:
+        """The length in seconds."""
+        return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(self.text))
+
+    @classmethod
+    def parse(cls, text: str) -> Duration:
+        """Parse the text.
+
+        Raises:
+            ValueError: it is not a duration, is 0, or is too long.
+        """
+        if not _DURATION.fullmatch(text):
+            raise ValueError(f"'{text}' is not a duration; write for example 30s, 10min, 1h 30min or 1d")
+        duration = cls(text)
+        if duration.seconds <= 0:
+            raise ValueError("the duration must be positive")
+        if duration.seconds > _MAX_SECONDS:
+            raise ValueError("the duration is longer than 100 years")
+        return duration
+
+
+class Cron(_Value):
+    """A cron expression of five fields, or a macro such as ``@daily``."""
+
+    @property
+    def fields(self) -> str:
+        """The five fields."""
+        return _MACROS.get(self.text.strip().lower(), self.text)
+
+    @classmethod
+    def parse(cls, text: str) -> Cron:
+        """Parse the text.
+
+        Raises:
+            ValueError: it is not an expression of five fields, or never matches.
+        """
+        fields = cls(text).fields
+        if len(fields.split()) != 5:
+            macros = ", ".join(_MACROS)
+            raise ValueError(
+                f"'{text}' is not a cron expression: write minute, hour, day of the month, month and day "
+                f"of the week, or one of {macros}"
+            )
+        try:
+            next(CronSim(fields, datetime(2024, 1, 1, tzinfo=UTC)))
+        except CronSimError as error:
+            raise ValueError(f"'{text}' is not a cron expression: {str(error).lower()}") from None
+        except StopIteration:
+            raise ValueError(f"'{text}' never matches a date") from None
+        return cls(text)
+
+
+class Zone(_Value):
+    """A time zone of the IANA database."""
+
+    @property
+    def info(self) -> zoneinfo.ZoneInfo:
+        """The rules of the zone."""
+        return zoneinfo.ZoneInfo(self.text)
+
+    @classmethod
+    def parse(cls, text: str) -> Zone:
+        """Parse the name.
+
+        Raises:
+            ValueError: there is no such zone.
+        """
+        try:
+            zoneinfo.ZoneInfo(text)
+        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+            raise ValueError(f"unknown time zone '{text}'; write for example UTC or Europe/Oslo") from None
+        return cls(text)
+
+
+# --- Reading ---
+
+
+class Part(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Base class of the objects of a document."""
+
+
+class Kind(Part, frozen=True, tag_field="kind"):
+    """Base class of the objects that a field ``kind`` distinguishes."""
+
+
+class Headers(Part, frozen=True):
+    """The headers of a document, as of resources in RFC-018."""
+
+    name: str
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    account: str | None = None
+    id: str | None = None
+
+
+class Source(NamedTuple):
+    """The text of a document with the positions of its values.
+
+    Attributes:
+        name: name of the file in messages.
+        root: the parsed document.
+        digest: SHA-256 of the file.
+    """
+
+    name: str
+    root: yaml.Node
+    digest: str
+
+    def where(self, path: str, key: str | None = None) -> str:
+        """Return ``file:line:column`` of a value, such as ``.spec.rules[0]``, or of a key of it."""
+        node = _find_node(self.root, path, key)
+        return f"{self.name}:{node.line}:{node.column}"
+
+
+S = TypeVar("S")
+
+
+class Document(msgspec.Struct, Generic[S], frozen=True, forbid_unknown_fields=True):
+    """A document: headers, content, and optionally the name of its schema."""
+
+    headers: Headers
+    spec: S
+    schema: str = msgspec.field(default="", name="$schema")
+
+
+def read_document(text: bytes, source: str, content: type[S], word: str) -> tuple[str, S, Source]:
+    """Read a document; return its name, its content, and its source.
+
+    Args:
+        text: one YAML document in UTF-8.
+        source: name of the file in messages.
+        content: type of the content.
+        word: what the document is, such as ``flow``; also the last part of its ``$schema``.
+
+    Raises:
+        InvalidManifest: it is invalid; ``where`` has line and column.
+    """
+    roots = yaml.parse_documents(text, source)
+    if len(roots) != 1:
+        raise InvalidManifest(f"a {word} file must have exactly one document", where=source)
+    found = Source(source, roots[0], hashlib.sha256(text).hexdigest())
+    try:
+        document = msgspec.convert(_to_builtins(roots[0], source), Document[content], dec_hook=_decode)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$")
+        unknown = re.search(r"unknown field `([^`]*)`", message)
+        raise InvalidManifest(
+            message[0].lower() + message[1:],
+            where=found.where(path.rstrip("`"), unknown[1] if unknown else None),
+            hint=f"for the fields, see odf help {word}s",
+        ) from None
+    name = document.headers.name
+    if not _NAME.fullmatch(name):
+        raise InvalidManifest(
+            f"invalid {word} name '{name}'",
+            where=found.where(".headers.name"),
+            hint="use letters, digits, dots, dashes and underscores",
+        )
+    if document.schema and not re.search(rf"/{word}/[a-z0-9]+/{word.title()}$", document.schema):
+        raise InvalidManifest(f"'{document.schema}' is not a {word} schema", where=found.where(".$schema"))
+    return name, document.spec, found
+
+
+def _decode(kind: Any, value: Any) -> Any:
+    """Decode a field of type Duration, Cron or Zone."""
+    if not isinstance(value, str):
+        raise ValueError(f"expected text, got `{value}`")
+    return kind.parse(value)
+
+
+def _to_builtins(node: yaml.Node, source: str) -> Any:
+    """Return the values of a node.
+
+    Raises:
+        InvalidManifest: a mapping has a key twice.
+    """
+    if isinstance(node, yaml.Mapping):
+        found: dict[str, Any] = {}
+        for key, value in node.entries:
+            if key.text in found:
+                where = f"{source}:{key.line}:{key.column}"
+                raise InvalidManifest(f"duplicate field '{key.text}'", where=where)
+            found[key.text] = _to_builtins(value, source)
+        return found
+    if isinstance(node, yaml.Sequence):
+        return [_to_builtins(item, source) for item in node.items]
+    assert isinstance(node, yaml.Scalar)
+    return node.value
+
+
+def _find_node(root: yaml.Node, path: str, unknown: str | None) -> yaml.Node:
+    """Return the node at a path such as ``.spec.triggers[0].cron``; the nearest parent if it is missing.
+
+    Args:
+        root: the document.
+        path: the path.
+        unknown: a key of the mapping at the path, whose node is returned instead.
+    """
+    node = root
+    for key, index in re.findall(r"\.([^.\[\]]+)|\[(\d+)\]", path):
+        if index and isinstance(node, yaml.Sequence):
+            node = node.items[int(index)]
+        elif isinstance(node, yaml.Mapping):
+            node = next((value for name, value in node.entries if name.text == key), node)
+    if isinstance(node, yaml.Mapping):
+        node = next((name for name, _ in node.entries if name.text == unknown), node)
+    return node
+
+
+# --- Files ---
+
+
+class Named(Protocol):
+    """A document with a name and the digest of its file."""
+
+    @property
+    def name(self) -> str:
+        """The name, unique in the workspace."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file."""
+        ...
+
+
+class Unreadable(NamedTuple):
+    """A file that is not a valid document: its name without the suffix, and the error."""
+
+    name: str
+    error: OdfError
+
+
+D = TypeVar("D", bound=Named)
+
+
+class DocumentFiles(Generic[D]):
+    """The documents of a kind: ``.odf/FOLDER/NAME.yaml``.
+
+    Args:
+        odf: the ``.odf`` folder of the workspace.
+        word: what a document is, such as ``flow``; its folder is the plural.
+        read: reads a document from its text and the name of its file.
+    """
+
+    def __init__(self, odf: Path, word: str, read: Callable[[bytes, str], D]) -> None:
+        self.folder = odf / f"{word}s"
+        self._word, self._read = word, read
+
+    def path(self, name: str) -> Path:
+        """Return the path of a document.
+
+        Raises:
+            UsageError: it is not a name of a document.
+        """
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"invalid {self._word} name '{name}'")
+        return self.folder / f"{name}{_SUFFIX}"
+
+    def stamps(self) -> dict[str, tuple[int, int]]:
+        """Return for each file its modification time in nanoseconds and its size; files may be invalid.
+
+        Raises:
+            OdfError: the folder cannot be read.
+        """
+        try:
+            entries = sorted(self.folder.iterdir())
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            problem = f"the folder of the {self._word}s cannot be read: {error.strerror}"
+            raise OdfError(problem, where=str(self.folder)) from None
+        found: dict[str, tuple[int, int]] = {}
+        for path in entries:
+            with contextlib.suppress(OSError):  # it was removed since
+                status = path.stat()
+                if path.suffix == _SUFFIX and stat.S_ISREG(status.st_mode):
+                    found[path.stem] = status.st_mtime_ns, status.st_size
+        return found
+
+    def text(self, name: str) -> bytes:
+        """Return the text of a document.
+
+        Raises:
+            NotFound: there is no such document.
+            InvalidManifest: the file cannot be read.
+        """
+        path = self.path(name)
+        try:
+            return read_small_file(path)
+        except FileNotFoundError:
+            raise self._not_found(name) from None
+        except OSError as error:
+            raise InvalidManifest(f"cannot be read: {error.strerror}", where=str(path)) from None
+
+    def read(self, name: str) -> D:
+        """Read a document.
+
+        Raises:
+            NotFound: there is no such document.
+            InvalidManifest: the file is invalid.
+        """
+        path = self.path(name)
+        found = self._read(self.text(name), str(path))
+        if found.name != name:
+            raise InvalidManifest(
+                f"the {self._word} is named '{found.name}'",
+                where=str(path),
+                hint=f"name the file {found.name}{_SUFFIX}",
+            )
+        return found
+
+    def read_all(self) -> list[D | Unreadable]:
+        """Read all documents, by name."""
+        found: list[D | Unreadable] = []
+        for name in self.stamps():
+            try:
+                found.append(self.read(name))
+            except OdfError as error:
+                found.append(Unreadable(name, error))
+        return found
+
+    def write(self, text: bytes, source: str, *, replace: bool = False) -> D:
+        """Store a document under its name.
+
+        Raises:
+            InvalidManifest: it is invalid.
+            AlreadyExists: there is another document of this name, and ``replace`` is false.
+        """
+        found = self._read(text, source)
+        path = self.path(found.name)
+        if path.exists() and not replace and read_small_file(path) != text:
+            raise AlreadyExists(
+                f"{self._word} '{found.name}' already exists",
+                hint=f"to replace it, use odf {self._word} add --replace",
+            )
+        make_folder(self.folder)
+        replace_text_file(path, text.decode("utf-8-sig"))
+        return self._read(read_small_file(path), str(path))
+
+    def remove(self, name: str) -> None:
+        """Delete a document.
+
+        Raises:
+            NotFound: there is no such document.
+        """
+        if not remove_file(self.path(name)):
+            raise self._not_found(name)
+
+    def _not_found(self, name: str) -> NotFound:
+        return NotFound(
+            f"{self._word} '{name}' not found", hint=f"list the {self._word}s: odf {self._word} list"
+        )
+
+
+class Acceptances:
+    """The documents that the user has accepted, by name: SHA-256 of their files.
+
+    A workspace may have another author, for example when it was unpacked from an archive, and flows run
+    programs. So this file is in the user's own configuration.
+
+    Args:
+        odf: the ``.odf`` folder of the workspace.
+        word: what a document is, such as ``flow``.
+    """
+
+    def __init__(self, odf: Path, word: str) -> None:
+        self._path = workspace_user_file(odf).with_suffix(f".{word}s.json")
+
+    def read(self) -> dict[str, str]:
+        """Return the accepted digests by name of the document; none if the file is missing or invalid."""
+        try:
+            return msgspec.json.decode(read_small_file(self._path), type=dict[str, str])
+        except (OSError, msgspec.MsgspecError):
+            return {}
+
+    def accept(self, name: str, digest: str | None) -> None:
+        """Accept a definition; None withdraws the acceptance.
+
+        Raises:
+            OdfError: the file cannot be written.
+        """
+        accepted = self.read()
+        accepted.pop(name, None)
+        if digest is not None:
+            accepted[name] = digest
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        replace_text_file(self._path, msgspec.json.encode(accepted, order="sorted").decode() + "\n")

@@ -1,0 +1,50 @@
+"""The list of the datasets of a store, and the names of its files. Imports little: every command loads it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+CATALOG: Final = "odf-store.json"
+"""The object with the list."""
+MARKER: Final = "info/store.json"
+"""In the folder of a mirror: the newest head that was read, and its version."""
+
+
+ORIGIN_FILE: Final = "info/origin"
+"""In a dataset's folder, here and in a store: the origin of its definition, if it has another author."""
+
+
+class CatalogEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The name of a dataset, and the origin of its definition, if it has another author."""
+
+    alias: str
+    origin: str = ""
+
+
+class Catalog(msgspec.Struct, frozen=True):
+    """The datasets of a store by the multibase form of their ids.
+
+    Attributes:
+        revision: unique for each change, so that a client recognizes its own write.
+        version: of this format.
+    """
+
+    datasets: dict[str, CatalogEntry] = {}
+    revision: str = ""
+    version: int = 1
+
+
+class CachedCatalog(msgspec.Struct, frozen=True):
+    """The newest list that was read, and its version for conditional requests."""
+
+    catalog: Catalog
+    tag: dict[str, str]
+
+
+class KnownHead(msgspec.Struct, frozen=True):
+    """The head of a dataset in the store when it was last read, and its version."""
+
+    head: str
+    tag: dict[str, str]

@@ -1,0 +1,336 @@
+"""The local mirror of a dataset in a store: fetches objects, publishes commits, evicts cached slices."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+import msgspec
+
+from odf_engine.chain.dataset import CheckedObjects
+from odf_engine.errors import (
+    BadData,
+    Conflict,
+    InvalidIdentity,
+    ObjectUnchanged,
+    OdfError,
+    SourceUnavailable,
+    WriteConditionFailed,
+)
+from odf_engine.files import remove_temporary, translate_os_errors
+from odf_engine.identity.multiformats import Multihash, new_hasher
+from odf_engine.mirror.catalog import MARKER, ORIGIN_FILE, KnownHead
+from odf_engine.mirror.dataset_store import DatasetStore, parse_head
+from odf_engine.storage.atomic_files import replace_file, replace_text_file
+from odf_engine.storage.object_store import STAGING_PREFIX
+from odf_engine.storage.refs import HEAD
+from odf_engine.storage.scratch import find_oldest_job
+
+if TYPE_CHECKING:
+    from obstore import PutMode, UpdateVersion
+
+    from odf_engine.net.bucket_client import StoredObject
+
+KINDS: Final = ("data", "checkpoints", "blocks")
+"""In the order of their storage: a block that exists has all objects that it refers to."""
+_MAX_HEAD_BYTES: Final = 4096
+_MAX_ORIGIN_BYTES: Final = 4096
+_REFERENCE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
+_MAX_OBJECT_BYTES: Final = 1 << 50
+_READ_BYTES: Final = 1 << 20
+_SINGLE_BYTES: Final = 5 << 20  # larger objects are stored in parts
+_IN_USE_SECONDS: Final = 3600.0
+_EVICTION_SECONDS: Final = 60.0
+_ORPHAN_AGE: Final = timedelta(days=1)
+
+
+class DatasetMirror:
+    """The origin of the dataset in ``folder`` (see :class:`odf_engine.chain.dataset.DatasetOrigin`).
+
+    Args:
+        store: the store.
+        folder: the mirror.
+        name: the folder of the dataset in the store.
+    """
+
+    _evicted: float = 0.0
+
+    def __init__(self, store: DatasetStore, folder: Path, name: str) -> None:
+        self._store = store
+        self._folder = folder
+        self._name = name
+        self._lock = threading.Lock()
+
+    # --- Reading ------------------------------------------------------------------------------
+
+    def fetch(self, kind: str, name: str) -> bool:
+        """Store an object in the mirror, if its bytes match its hash; an existing copy is replaced.
+
+        Returns:
+            Whether the store has it.
+
+        Raises:
+            BadData: the bytes do not match the hash.
+            SourceUnavailable: the store cannot be read.
+        """
+        if not (self._folder / MARKER).exists():
+            return False  # not published yet
+        try:
+            expected = Multihash.parse(name)
+        except InvalidIdentity:
+            return False
+        chunks = self._store.client.chunks(self._key(kind, name), 0, _MAX_OBJECT_BYTES)
+        if chunks is None:
+            return False
+        target = self._folder / kind / name
+        part = target.with_name(f"{STAGING_PREFIX}{uuid4().hex[:16]}")
+        hasher = new_hasher(expected.code)
+        with translate_os_errors(target):
+            try:
+                target.parent.mkdir(exist_ok=True)
+                with part.open("xb") as file:
+                    for piece in chunks:
+                        hasher.update(piece)
+                        file.write(piece)
+                if hasher.digest() != expected.digest:
+                    hint = "restore the object in the store from a copy of the dataset"
+                    problem = f"{kind}/{name} in the store is damaged: its bytes do not match its hash"
+                    raise BadData(problem, where=self._store.url, hint=hint)
+                part.replace(target)  # without a sync: a damaged file is fetched again
+            finally:
+                remove_temporary(part)
+        if kind != "blocks":
+            self._evict()
+        return True
+
+    def newest_head(self) -> Multihash | None:
+        """Return the head in the store, by a conditional request; None if the dataset does not exist."""
+        known, client, key = self._known(), self._store.client, self._key("refs", HEAD)
+        try:
+            if known is None:
+                found = client.read(key, _MAX_HEAD_BYTES)
+            else:
+                found = client.read_changed(key, _MAX_HEAD_BYTES, _version(known.tag))
+        except ObjectUnchanged:
+            assert known is not None
+            with suppress(OSError):
+                os.utime(self._folder / MARKER)
+            return Multihash.parse(known.head)
+        return self._note(found)
+
+    def age(self) -> float:
+        """Return the seconds since the head was last compared with the store."""
+        try:
+            return max(0.0, time.time() - (self._folder / MARKER).stat().st_mtime)
+        except OSError:
+            return float("inf")
+
+    def references(self) -> dict[str, Multihash]:
+        """Return all references in the store by their names."""
+        found: dict[str, Multihash] = {}
+        for name in self._store.client.list_all(self._key("refs", "")):
+            if not _REFERENCE.fullmatch(name):
+                continue  # it becomes the name of a file
+            stored = self._store.client.read(self._key("refs", name), _MAX_HEAD_BYTES)
+            if stored is not None:
+                found[name] = parse_head(stored.data, self._store.url)
+        return found
+
+    def read_author(self) -> None:
+        """Store the origin of the definition in the mirror, if the store has one. It is never removed."""
+        if (self._folder / ORIGIN_FILE).exists():
+            return
+        found = self._store.client.read(self._key(*ORIGIN_FILE.split("/")), _MAX_ORIGIN_BYTES)
+        if found is not None:
+            text = found.data[:_MAX_ORIGIN_BYTES].decode("utf-8", "replace")
+            replace_text_file(self._folder / ORIGIN_FILE, text)  # durable, unlike a cache
+
+    # --- Writing ------------------------------------------------------------------------------
+
+    def record_author(self, text: str) -> None:
+        """Record the origin of a definition by another author, before its blocks are published."""
+        self._store.client.write(self._key(*ORIGIN_FILE.split("/")), text.encode()[:_MAX_ORIGIN_BYTES])
+
+    def upload(self, kind: str, name: str) -> None:
+        """Store an object of the mirror."""
+        path = self._folder / kind / name
+        size = path.stat().st_size
+        key = self._key(kind, name)
+        if size <= _SINGLE_BYTES:
+            self._store.client.write(key, path.read_bytes())
+        else:
+            self._store.client.upload(key, size, _pieces(path))
+
+    def publish(
+        self,
+        objects: Sequence[tuple[str, str]] | None,
+        expected: Multihash | None,
+        new: Multihash,
+        backup_ref: str | None = None,
+    ) -> None:
+        """Store objects, then move the head by a conditional write.
+
+        Raises:
+            Conflict: another machine has committed; nothing was committed.
+            SourceUnavailable: the store cannot be written; nothing was committed, or a response was lost.
+        """
+        stored = self._require(expected)
+        if objects is None:
+            # Blocks last: a reader of the dataset finds all that a block refers to.
+            for kind in KINDS:
+                present = self._store.client.list_all(self._key(kind, ""))
+                names = [
+                    path.name for path in (self._folder / kind).glob("[!.]*") if path.name not in present
+                ]
+                self._store.run_parallel(lambda name, kind=kind: self.upload(kind, name), names)
+        else:
+            for kind, name in objects:
+                self.upload(kind, name)
+        if backup_ref is not None and expected is not None:
+            with suppress(WriteConditionFailed):
+                self._store.client.write(self._key("refs", backup_ref), str(expected).encode(), "create")
+        self._swap(stored, expected, new)
+
+    def _require(self, expected: Multihash | None) -> UpdateVersion | None:
+        """Return the version of the head in the store, which must be ``expected``."""
+        known = self._known()
+        if known is not None and expected is not None and known.head == str(expected):
+            return _version(known.tag)
+        found = self._store.client.read(self._key("refs", HEAD), _MAX_HEAD_BYTES)
+        if self._note(found) != expected:
+            raise self._moved()
+        return None if found is None else found.version
+
+    def _swap(self, version: UpdateVersion | None, expected: Multihash | None, new: Multihash) -> None:
+        """Write the head, unless it has changed.
+
+        A failed response does not mean that the head was not written, and a refusal may follow from a
+        repeated request that was successful at first. Therefore the head is read again after each failure.
+        """
+        for attempt in range(self._store.config.fetch.retries + 1):
+            mode: PutMode = "create" if version is None else version
+            try:
+                tag = self._store.client.write(self._key("refs", HEAD), str(new).encode(), mode)
+                self._keep(new, tag)
+                return
+            except (WriteConditionFailed, SourceUnavailable):
+                found = self._store.client.read(self._key("refs", HEAD), _MAX_HEAD_BYTES)
+                head = self._note(found)
+                if head == new:
+                    return
+                if head != expected:
+                    raise self._moved() from None
+                if attempt == self._store.config.fetch.retries:
+                    raise
+                version = None if found is None else found.version
+
+    def _moved(self) -> Conflict:
+        return Conflict(
+            "another machine has committed to the dataset",
+            where=f"{self._store.url}{self._name}/",
+            hint="try again, based on the new head",
+        )
+
+    # --- Maintenance --------------------------------------------------------------------------
+
+    def check_objects(self, kind: str, needed: Collection[Multihash]) -> CheckedObjects:
+        """Compare the objects of a kind in the store with those that are needed."""
+        before = datetime.now(UTC) - _ORPHAN_AGE
+        orphans: list[str] = []
+        present: set[Multihash] = set()
+        for name, stored in self._store.client.list_all(self._key(kind, "")).items():
+            with suppress(InvalidIdentity):
+                present.add(Multihash.parse(name))
+                if Multihash.parse(name) not in needed and stored < before:
+                    orphans.append(name)
+        missing = sorted((each for each in needed if each not in present), key=str)
+        return CheckedObjects(sorted(orphans), missing)
+
+    def delete(self, kind: str, names: Sequence[str]) -> None:
+        """Delete objects in the store."""
+        self._store.client.delete([self._key(kind, name) for name in names])
+
+    def _evict(self) -> None:
+        """Remove the least recently used slices of all mirrors beyond the limit.
+
+        Those of the last hour remain, and those that were used since the oldest running job has started.
+        """
+        now = time.time()
+        with self._lock:
+            if now - DatasetMirror._evicted < _EVICTION_SECONDS:
+                return
+            DatasetMirror._evicted = now
+        started = find_oldest_job(self._folder.parents[1] / "cache")
+        before = min(now - _IN_USE_SECONDS, now if started is None else started)
+        evict_slices(self._folder.parent, self._store.config.store.cache_bytes, before)
+
+    # --- Private ------------------------------------------------------------------------------
+
+    def _key(self, kind: str, name: str) -> str:
+        return f"{self._name}/{kind}/{name}".rstrip("/")
+
+    def _known(self) -> KnownHead | None:
+        try:
+            return msgspec.json.decode((self._folder / MARKER).read_bytes(), type=KnownHead)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def _note(self, found: StoredObject | None) -> Multihash | None:
+        if found is None:
+            return None
+        head = parse_head(found.data, f"{self._store.url}{self._name}/")
+        self._keep(head, found.version)
+        return head
+
+    def _keep(self, head: Multihash, version: UpdateVersion) -> None:
+        data = msgspec.json.encode(KnownHead(str(head), dict(version)))  # type: ignore[arg-type]
+        with suppress(OdfError):  # a cache
+            replace_file(self._folder / MARKER, data)
+
+
+def evict_slices(home: Path, max_bytes: int, before: float) -> int:
+    """Remove the least recently used slices and checkpoints of mirrors beyond ``max_bytes``.
+
+    Args:
+        home: the folder of the mirrors.
+        max_bytes: limit of their size.
+        before: files that were used after this time (seconds since 1970) remain.
+
+    Returns:
+        The number of removed files.
+    """
+    files: list[tuple[float, int, str]] = []
+    for marker in home.glob(f"*/{MARKER}"):
+        for kind in ("data", "checkpoints"):
+            with suppress(OSError), os.scandir(marker.parent.parent / kind) as entries:
+                for entry in entries:
+                    status = entry.stat()
+                    files.append((max(status.st_atime, status.st_mtime), status.st_size, entry.path))
+    size = sum(each[1] for each in files)
+    removed = 0
+    for used, bytes_, path in sorted(files):
+        if size <= max_bytes or used > before:
+            break
+        with suppress(OSError):
+            Path(path).unlink()
+            removed += 1
+        size -= bytes_
+    return removed
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(_READ_BYTES):
+            yield piece
+
+
+def _version(tag: dict[str, str]) -> UpdateVersion:
+    return dict(tag)  # type: ignore[return-value]

@@ -1,0 +1,823 @@
+"""Incremental plans: a stateful query as a batch query over new rows and stored state."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import types
+from pyspark.sql.types import StructType
+
+from odf_engine.data.arrow_compute import pc
+from odf_engine.data.changelog import OPERATION, POSITION, Op
+from odf_engine.errors import StateUnusable
+from odf_engine.metadata.model import DatasetVocabulary
+from odf_engine.progress import Reporter
+from odf_engine.spark.errors import translate_errors
+from odf_engine.spark.plan_rewrite import (
+    StatefulQueryError,
+    TrackedPlan,
+    analyzed_plan,
+    column_id,
+    node_name,
+    null_value,
+    output_ids,
+    referenced_ids,
+    run_sql,
+    to_list,
+)
+from odf_engine.spark.row_order import SortOrder, external_sort, sorted_batches, strip_order_by
+from odf_engine.spark.sql_types import arrow_schema, identifier
+from odf_engine.spark.stateful.group_aggregates import IS_LAST, GroupAggregates
+from odf_engine.spark.stateful.stateful_query import (
+    BATCH,
+    ROWS,
+    WATERMARK,
+    TablePlanner,
+    grouping_column_id,
+    has_watermark,
+    is_stream_join,
+    watermark_delays,
+)
+from odf_engine.spark.stateful.window_functions import (
+    FROM,
+    SIGN,
+    UNTIL,
+    add_operation,
+    add_sign,
+    lifetimes,
+    net_changes,
+)
+from odf_engine.spark.text_files import spark_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+NEVER: Final = (1 << 31) - 1
+"""The number of the batch of rows that are not emitted yet."""
+END: Final = "odf_end"
+VALUES: Final = "-values"
+"""Ending of the name of a state that has the single values which retractions require."""
+_JOINS: Final = ("INNER", "CROSS", "LEFT OUTER", "RIGHT OUTER", "FULL OUTER")
+
+
+@dataclass(frozen=True)
+class BatchWatermarks:
+    """The watermarks of consecutive batches, in milliseconds.
+
+    Attributes:
+        before: watermark before the first batch; None if unknown.
+        after: watermark after each batch; None if unknown.
+    """
+
+    before: int | None
+    after: Sequence[int | None]
+
+    @property
+    def last(self) -> int | None:
+        """The watermark after the last batch."""
+        return self.after[-1] if self.after else self.before
+
+    def reached(self, time: str, delay: int) -> str:
+        """Return an SQL condition of the times that the watermark after the batches reaches.
+
+        Args:
+            time, delay: as for :meth:`first_batch_reaching`.
+        """
+        return "false" if self.last is None else f"{time} <= timestamp_millis({self.last - delay}L)"
+
+    def not_reached_before(self, time: str, delay: int) -> str:
+        """Return an SQL condition of the times that the watermark before the batches has not reached.
+
+        Args:
+            time, delay: as for :meth:`first_batch_reaching`.
+        """
+        return "true" if self.before is None else f"{time} > timestamp_millis({self.before - delay}L)"
+
+    def first_batch_reaching(self, time: str, delay: int) -> str:
+        """Return an SQL expression of the batch whose watermark reaches a time.
+
+        Args:
+            time: SQL expression of the time.
+            delay: how far the watermark must be past the time, in milliseconds.
+        """
+        steps: list[tuple[int, int]] = []
+        for number, watermark in enumerate((self.before, *self.after)):
+            if watermark is not None and (not steps or watermark > steps[-1][0]):
+                steps.append((watermark, number))
+        return first_batch_reaching(time, [(watermark - delay, number) for watermark, number in steps])
+
+
+def first_batch_reaching(time: str, steps: Sequence[tuple[int, int]]) -> str:
+    """Return an SQL expression of the first batch whose watermark reaches a time, as binary search.
+
+    Args:
+        time: SQL expression of the time.
+        steps: watermarks in milliseconds, and the batch that reaches each, in ascending order.
+    """
+    if not steps:
+        return str(NEVER)
+    if len(steps) == 1:
+        return f"IF({time} <= timestamp_millis({steps[0][0]}L), {steps[0][1]}, {NEVER})"
+    middle = (len(steps) - 1) // 2
+    left, right = (
+        first_batch_reaching(time, steps[: middle + 1]),
+        first_batch_reaching(time, steps[middle + 1 :]),
+    )
+    return f"IF({time} <= timestamp_millis({steps[middle][0]}L), {left}, {right})"
+
+
+class StoredState(NamedTuple):
+    """A part of the state after the batches.
+
+    Attributes:
+        name: name of its files.
+        frame: its rows.
+        keys: columns by which the rows are sorted.
+        added: the rows are added to the stored ones.
+    """
+
+    name: str
+    frame: DataFrame
+    keys: Sequence[str]
+    added: bool = False
+
+
+class OpenGroups(NamedTuple):
+    """A part of the state after the batches, as further columns of the rows of the query.
+
+    Attributes:
+        name: name of its files.
+        columns: the columns of the state by their names in the rows.
+        keys: columns by which the rows are sorted.
+        added: the rows are added to the stored ones.
+    """
+
+    name: str
+    columns: Mapping[str, str]
+    keys: Sequence[str]
+    added: bool = False
+
+
+_LARGE_STATE: Final = 100_000
+_MAX_ADDED_FILES: Final = 32
+
+
+class StateFiles:
+    """The state of a query: a Parquet file for each part, and for large parts files of rows added later.
+
+    Args:
+        session: session of the job.
+        folder: folder of the files.
+        reporter: checked for cancellation.
+    """
+
+    def __init__(self, session: SparkSession, folder: Path, reporter: Reporter) -> None:
+        self._session = session
+        self._folder = folder
+        self._reporter = reporter
+
+    def has(self, name: str) -> bool:
+        """Return whether a part exists."""
+        return self._path(name).exists()
+
+    def has_values(self) -> bool:
+        """Return whether a part has single values."""
+        return any(self._folder.glob(f"*{VALUES}.parquet"))
+
+    def read(self, name: str, schema: StructType) -> DataFrame:
+        """Return the rows of a part, which exists.
+
+        Raises:
+            StateUnusable: it lacks a column, because an earlier version wrote it.
+        """
+        if missing := sorted(set(schema.names).difference(pq.read_schema(self._path(name)).names)):
+            raise StateUnusable(f"the state '{name}' has no column '{missing[0]}'")
+        paths = [self._path(name), *self._added_files(name)]
+        return self._session.read.schema(schema).parquet(*map(spark_path, paths))
+
+    def can_add(self, name: str) -> bool:
+        """Return whether rows can be added to a part: it is much larger than the rows that were added."""
+        if not self.has(name):
+            return False
+        stored, *added = (
+            pq.read_metadata(each).num_rows for each in (self._path(name), *self._added_files(name))
+        )
+        return stored >= _LARGE_STATE and len(added) < _MAX_ADDED_FILES and 2 * sum(added) < stored
+
+    def replace(self, states: Sequence[StoredState], open_groups: OpenGroups | None) -> None:
+        """Replace all parts by those of the next state, which may be computed from the present ones.
+
+        Args:
+            states: parts to compute.
+            open_groups: a part that :meth:`split_open_groups` has stored.
+        """
+        new = self._folder.with_name("new-state")
+        new.mkdir(parents=True)
+        kept = [each.name for each in states if each.added]
+        for each in states:
+            keys = _sort_keys(arrow_schema(each.frame.schema), each.keys)
+            rows = sorted_batches(
+                lambda sort, frame=each.frame, keys=keys: (frame.sort(*keys) if sort else frame, _identity),
+                SortOrder(keys),
+                self._reporter,
+            )
+            _write(new / self._next_file(each), nullable_schema(each.frame), rows)
+        if open_groups is not None:
+            kept += [open_groups.name] if open_groups.added else []
+            with pq.ParquetFile(self._unsorted) as file:
+                schema = file.schema_arrow
+                order = SortOrder(_sort_keys(schema, open_groups.keys))
+                rows = external_sort(file.iter_batches(), order, self._unsorted.with_suffix(".sorted"))
+                _write(new / self._next_file(open_groups), schema, rows)
+            self._unsorted.unlink()
+        for name in kept:
+            for path in (self._path(name), *self._added_files(name)):
+                path.rename(new / path.name)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        new.rename(self._folder)
+
+    def split_open_groups(
+        self, groups: OpenGroups, rows: Iterable[pa.RecordBatch], schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that are emitted, and store the columns of the others as rows of the state."""
+        names = list(groups.columns)
+        state = nullable(pa.schema([schema.field(each).with_name(groups.columns[each]) for each in names]))
+        self._unsorted.parent.mkdir(parents=True, exist_ok=True)
+        with pq.ParquetWriter(self._unsorted, state, compression="lz4") as writer:
+            for batch in rows:
+                is_open = pc.equal(batch.column(BATCH), NEVER)
+                columns = batch.filter(is_open).select(names).columns
+                writer.write_batch(pa.record_batch(columns, schema=state))
+                yield batch.filter(pc.invert(is_open)).drop_columns(names)
+
+    def _next_file(self, part: StoredState | OpenGroups) -> str:
+        """Return the name of the file for the new rows of a part."""
+        return self._path(part.name, len(self._added_files(part.name)) + 1 if part.added else 0).name
+
+    def _added_files(self, name: str) -> list[Path]:
+        paths = (self._path(name, number) for number in range(1, _MAX_ADDED_FILES + 1))
+        return [path for path in paths if path.exists()]
+
+    @property
+    def _unsorted(self) -> Path:
+        return self._folder.with_name("open-groups.parquet")
+
+    def _path(self, name: str, number: int = 0) -> Path:
+        """Return the path of a file; ``number`` is above 0 for the files of added rows."""
+        return self._folder / (f"{name}.{number}.parquet" if number else f"{name}.parquet")
+
+
+def _sort_keys(schema: pa.Schema, keys: Sequence[str]) -> tuple[str, ...]:
+    """Return all columns that can be compared, beginning with some of them."""
+    flat = [field.name for field in schema if not types.is_nested(field.type)]
+    return (*(name for name in keys if name in flat), *(name for name in flat if name not in keys))
+
+
+def _write(path: Path, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> None:
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        for batch in rows:
+            writer.write_batch(pa.record_batch(batch.columns, schema=schema))
+
+
+def _identity(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+def nullable_schema(frame: DataFrame) -> pa.Schema:
+    """Return the schema of a frame with all columns nullable, to append rows of other frames to a file."""
+    return nullable(arrow_schema(frame.schema))
+
+
+def nullable(schema: pa.Schema) -> pa.Schema:
+    """Return a schema with all columns nullable."""
+    return pa.schema([field.with_nullable(True) for field in schema])
+
+
+class IncrementalPlanner(TablePlanner):
+    """Rewrites the analyzed plan of a query over streaming views to read new rows and the state.
+
+    Each stateful operator processes its stored rows and the new rows below it, and has as new rows those that
+    its batches emit.
+
+    Args:
+        session: the session of the query.
+        inputs, event_time, changing, system: as for :func:`plan_stream`.
+        tables: new rows of each input: its columns in order, then ``odf_batch`` and ``odf_mark``.
+        watermarks: watermarks of the batches.
+        files: the state before the batches.
+        may_have_late_rows: whether rows of inputs can be late; False saves a test of each row.
+        read_operations: inputs whose operations the query reads. For it, their rows are not changes.
+        values: whether a new state has all rows or single values that retractions require.
+        revision: revision of the rules, see :data:`odf_engine.chain.normal_form.RULES_REVISION`.
+
+    Attributes:
+        states: parts of the state after the batches.
+        open_groups: a further part, which is in the rows of the result whose batch is :data:`NEVER`.
+        late: for each operator, its new rows, and an SQL query of ``odf_position`` of those that are late.
+        cached: frames that are read several times.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        inputs: Mapping[str, DatasetVocabulary],
+        event_time: str,
+        changing: Collection[str],
+        tables: Mapping[str, DataFrame],
+        watermarks: BatchWatermarks,
+        files: StateFiles,
+        system: Mapping[int, str] | None = None,
+        *,
+        may_have_late_rows: bool,
+        read_operations: Collection[str] = (),
+        values: bool = False,
+        revision: int,
+    ) -> None:
+        changing = set(changing).difference(read_operations)
+        super().__init__(session, inputs, event_time, changing, tables, system)
+        self._may_have_late_rows = may_have_late_rows
+        self._read_operations.update(read_operations)
+        self._revision = revision
+        self._watermarks = watermarks
+        self._files = files
+        self._values = values
+        self._retractable: set[int] = set()
+        """Ids of the position columns of rows that a row of a later transaction may retract."""
+        self._retracting: set[int] = set()
+        """Ids of the position columns of rows that may have retractions."""
+        self._delays: dict[int, _Delay] = {}
+        self._stage = 0
+        self._is_top = True
+        self.states: list[StoredState] = []
+        self.open_groups: OpenGroups | None = None
+        self.late: list[tuple[DataFrame, str]] = []
+        self.cached: list[DataFrame] = []
+
+    @cached_property
+    def _referenced(self) -> set[int]:
+        """The ids of the columns that the query reads or returns."""
+        return referenced_columns(self._plan)
+
+    def result(self, frame: DataFrame) -> DataFrame:
+        """Return the new rows of the query: its columns, for a grouping without a window ``odf_rows``, and
+        ``odf_batch``.
+
+        If there may be retractions, also ``odf_operation`` and :data:`IS_ADDITION`.
+
+        Raises:
+            StateUnusable: the state does not suffice.
+        """
+        with translate_errors():
+            plan = strip_order_by(self, self.inlined_plan(frame))[0]
+            self._plan = plan
+            tracked = self.track(plan)
+            hidden = tracked.passed | {column_id(column) for column in tracked.origin}
+            shown = [column for column in to_list(tracked.plan.output()) if column_id(column) not in hidden]
+            if self._running is not None:
+                return self.to_frame(self.project([*shown, *tracked.origin], tracked.plan))
+            added = [tracked.origin[2], *tracked.origin[4:]]
+            if column_id(tracked.origin[0]) not in self._retracting:
+                return self.to_frame(self.project([*shown, *added], tracked.plan))
+            frame = self.to_frame(self.project([*shown, tracked.origin[1], *added], tracked.plan))
+            return net_result(
+                frame, [each.name() for each in shown], [each.name() for each in tracked.origin[4:]]
+            )
+
+    # --- Nodes --------------------------------------------------------------------------------
+
+    def track(self, plan: Any) -> TrackedPlan:
+        self._is_top = self._is_top and node_name(plan) in ("Project", "SubqueryAlias", "Aggregate")
+        return super().track(plan)
+
+    def track_input(self, view: Any, index: int, vocab: DatasetVocabulary) -> TrackedPlan:
+        tracked = super().track_input(view, index, vocab)
+        name = self._names[view.desc().identifier().table().lower()]
+        if name not in self._read_operations:
+            self._mark_changes(tracked, retracting=name in self._changing)
+        return tracked
+
+    def combine_branches(self, plan: Any, branches: Sequence[TrackedPlan]) -> TrackedPlan:
+        tracked = super().combine_branches(plan, branches)
+        if any(map(self._is_retractable, branches)):
+            self._mark_changes(tracked, retracting=any(map(self._is_retracting, branches)))
+        delays = list(map(self._delay, branches))
+        longest = max(each.milliseconds for each in delays)
+        self._set_delay(tracked, _Delay(longest, all(each.on_time for each in delays)))
+        return tracked
+
+    def track_join(self, plan: Any, condition: Any = None) -> TrackedPlan:
+        if not is_stream_join(plan):
+            return super().track_join(plan)
+        kind = plan.joinType().sql()
+        if kind not in _JOINS:
+            raise StatefulQueryError(f"a {kind} JOIN of inputs")
+        tracked = [self.track(plan.left()), self.track(plan.right())]
+        conditions = [plan.condition().get()] if plan.condition().isDefined() else []
+        self._record_operations(conditions)
+        delay = max(self._delay(each).milliseconds for each in tracked)
+        delays = watermark_delays(self, plan, [*conditions, *([condition] if condition is not None else [])])
+        # A row can be retracted until the watermark passes it.
+        retention = [max(0, each) for each in ([sum(delays)] * 2 if "OUTER" in kind else delays)]
+        # Rows of windows end within a millisecond, so that the watermark must be past them.
+        on_time = self._revision >= 2 and max(delays) > 0 and not contains_node(plan, "Aggregate")
+        sides: list[JoinSide] = []
+        changes = self._values and any(map(self._is_retracting, tracked))
+        for name, below, child, kept, own in zip(
+            ("left", "right"), tracked, (plan.left(), plan.right()), retention, delays, strict=True
+        ):
+            sides.append(
+                self._join_side(
+                    f"{self._stage}-{name}",
+                    below,
+                    child,
+                    delay + kept,
+                    delay + own - on_time,
+                    changes=changes,
+                )
+            )
+        self._stage += 1
+        left, right = sides
+        result = self._join_sides(plan, left, right, tracked[0].passed | tracked[1].passed)
+        if any(map(self._is_retractable, tracked)):
+            self._mark_changes(result, retracting=any(map(self._is_retracting, tracked)))
+        self._set_delay(result, _Delay(delay + max(delays), on_time))
+        return result
+
+    def _join_sides(self, plan: Any, left: JoinSide, right: JoinSide, passed: frozenset[int]) -> TrackedPlan:
+        """Return the joined rows that are new, without retractions."""
+        joined = self.with_children(plan, [left.plan, right.plan])
+        columns = {column_id(column): column for column in to_list(joined.output())}
+        batches = [columns[column_id(side.batch)] for side in (left, right)]
+        closings = [columns[column_id(side.closing)] for side in (left, right)]
+        # A row without a partner is emitted when no partner can follow.
+        batch = self.expressions.Greatest(self.seq(batches))
+        for own, other in ((0, 1), (1, 0)):
+            alone = self.expressions.Greatest(self.seq([batches[own], closings[own]]))
+            batch = self.expressions.If(self.expressions.IsNull(batches[other]), alone, batch)
+        origin = self._computed_origin(batch)
+        shown = [
+            columns[column_id(column)]
+            for column in (*to_list(plan.left().output()), *to_list(plan.right().output()))
+            if column_id(column) in columns
+        ]
+        return self._emitted([*shown, *origin], origin, joined, passed)
+
+    def _join_side(
+        self, name: str, below: TrackedPlan, child: Any, retention: int, closing: int, *, changes: bool
+    ) -> JoinSide:
+        """Return the stored and the new rows of one side of a join, and store what it retains."""
+        columns = [each for each in to_list(child.output()) if column_id(each) in self._referenced]
+        time = self._end_time(next(each for each in to_list(child.output()) if has_watermark(each)))
+        named = [self.alias(each, f"c{index}") for index, each in enumerate(columns)]
+        names = [*(each.name() for each in named), END]
+        operation = [self.alias(below.origin[1], OPERATION)] if changes else []
+        rows, frames = self._all_rows(name, below, [*named, self.alias(time, END), *operation], names)
+        if changes:
+            values = [each for each, column in zip(names, columns, strict=False)
+                      if column_id(column) not in below.passed]  # fmt: skip
+            schema = run_sql(rows, **frames).schema
+            rows = lifetimes(add_sign(rows), names, values, BATCH, NEVER, schema)
+        reached = self._watermarks.first_batch_reaching(END, closing)
+        both = run_sql(f"SELECT *, CAST({reached} AS INT) AS odf_closing FROM ({rows})", **frames)
+        kept = f"{self._watermarks.first_batch_reaching(END, retention)} = {NEVER}"
+        self._store(name, both, names, f"{kept} AND {UNTIL} = {NEVER}" if changes else kept, [END])
+        plan = analyzed_plan(both)
+        by_name = {column.name(): column for column in to_list(plan.output())}
+        renamed = [self.replace_column(by_name[f"c{index}"], column) for index, column in enumerate(columns)]
+        added = [
+            by_name[FROM if changes else BATCH],
+            by_name["odf_closing"],
+            *([by_name[UNTIL]] if changes else []),
+        ]
+        hidden = [self.alias(column, column.name()) for column in added]
+        projected = self.project([*renamed, *hidden], plan)
+        return JoinSide(projected, *(column.toAttribute() for column in hidden))
+
+    def _first_of_keys(self, below: TrackedPlan, keys: Sequence[Any], columns: Sequence[Any]) -> TrackedPlan:
+        """Return the row of each key that arrives first. The state has the keys that may still occur."""
+        name, delay = str(self._stage), self._delay(below)
+        self._stage += 1
+        time = self._end_time(next(key for key in keys if has_watermark(key)))
+        key_names = [f"k{index}" for index in range(len(keys))]
+        names = [f"c{index}" for index in range(len(columns))]
+        rows, frames = self._all_rows(
+            name,
+            below,
+            [*map(self.alias, keys, key_names), *map(self.alias, columns, names), self.alias(time, END)],
+            [*key_names, END],
+        )
+        grouped = ", ".join([*key_names, END])
+        first = f"min_by(struct({', '.join((BATCH, *names))}), struct({BATCH}, {POSITION})) AS first"
+        found = self._cache(run_sql(f"SELECT {grouped}, {first} FROM ({rows}) GROUP BY {grouped}", **frames))
+        kept = self._watermarks.first_batch_reaching(END, delay.milliseconds)
+        self._store(name, found, [*key_names, END], f"{kept} = {NEVER}", [END, *key_names])
+        flat = found.selectExpr(*(f"first.{each}" for each in (*names, BATCH)))
+        result = self._restored(flat, names, columns)
+        if self._is_retractable(below):
+            self._mark_changes(result, retracting=False)
+        self._set_delay(result, delay)
+        return result
+
+    # --- Aggregations -------------------------------------------------------------------------
+
+    def _track_aggregate(self, plan: Any) -> TrackedPlan:
+        is_top, self._is_top = self._is_top, False
+        below = self.track(plan.child())
+        grouping, columns = to_list(plan.groupingExpressions()), to_list(plan.aggregateExpressions())
+        self._record_operations([*grouping, *columns])
+        signed = self._is_retractable(below)
+        windowed = any(has_watermark(each) for each in grouping)
+        aggregates = GroupAggregates(
+            self,
+            grouping,
+            columns,
+            signed=signed,
+            operation=below.origin[1] if self._is_retracting(below) else None,
+            values=self._values,
+            changed=None if windowed else self._event_time,
+        )
+        name, delay = str(self._stage), self._delay(below)
+        self._stage += 1
+        time = self._end_time(next(each for each in grouping if has_watermark(each))) if windowed else None
+        added = [] if time is None else [self.alias(time, END)]
+        self._choose_form(name, aggregates)
+        name += VALUES if aggregates.keeps_values else ""
+        end = [END] if windowed and aggregates.session is None else []
+        # A row can have the time of the end of a session, and extend it.
+        delay_of_groups = delay.milliseconds if aggregates.session is not None else delay.of_window
+        # Groups are merged when their window closes. The order of floating point numbers matters, however.
+        is_added = (
+            self._revision >= 2 and bool(end) and not aggregates.order_matters and self._files.can_add(name)
+        )
+        chosen = self._watermarks.not_reached_before(END, delay_of_groups) if end else "true"
+        if is_added:
+            chosen += f" AND {self._watermarks.reached(END, delay_of_groups)}"
+        rows, frames = self._all_rows(name, below, [*aggregates.row_columns(), *added],
+                                      [*aggregates.state_names, *end], condition=chosen)  # fmt: skip
+        each = not windowed and len(self._watermarks.after) > 1
+        query = aggregates.merge(rows, [BATCH, POSITION], END if windowed else None, each=each)
+        if windowed:
+            reached = self._watermarks.first_batch_reaching(END, delay_of_groups)
+            query = f"SELECT *, CAST({reached} AS INT) AS {BATCH} FROM ({query})"
+        groups = run_sql(query, **frames)
+        key_names = [f"k{index}" for index in range(len(grouping))]
+        if is_top and windowed and aggregates.is_plain:
+            return self._all_groups(name, aggregates, groups, [*end, *key_names], added=is_added)
+        groups = self._cache(groups)
+        # A group without rows is stored, unless it is one of several for its key.
+        kept = f"{BATCH} = {NEVER}" if windowed else "n <> 0" if aggregates.has_values else "true"
+        kept = IS_LAST if each else kept
+        stored = [*aggregates.state_names, *end]
+        self._store(name, groups, stored, kept, [*end, *key_names], added=is_added)
+        final = aggregates.finish(groups, f"{BATCH} <> {NEVER}" if windowed else f"{BATCH} > 0", [BATCH])
+        rows_column = self.alias(final.rows, ROWS)
+        if windowed:
+            positive = self.filter(self.expressions.GreaterThan(final.rows, self.long_literal(0)), final.plan)
+            origin = self._computed_origin(final.columns_by_name[BATCH])
+            projected = self.project([*final.columns, *origin], positive)
+            result = TrackedPlan(projected, [each.toAttribute() for each in origin], frozenset())
+            self._set_delay(result, delay)
+            return result
+        self._running = [grouping_column_id(each, columns) for each in grouping]
+        self._grouping = [each.sql() for each in grouping]
+        batch = final.columns_by_name[BATCH]
+        projected = self.project([*final.columns, rows_column, batch], final.plan)
+        return TrackedPlan(projected, [rows_column.toAttribute(), batch.toAttribute()], frozenset())
+
+    def _all_groups(
+        self, name: str, aggregates: GroupAggregates, groups: DataFrame, keys: Sequence[str], *, added: bool
+    ) -> TrackedPlan:
+        """Return the groups that are emitted and the open ones, which are read in the same query."""
+        final = aggregates.finish(groups, "true", [BATCH])
+        by_name = final.columns_by_name
+        is_open = self.expressions.EqualTo(by_name[BATCH], self.literal(NEVER))
+        has_rows = self.expressions.GreaterThan(final.rows, self.long_literal(0))
+        names = [*aggregates.state_names, END]
+        state = [self.alias(by_name[each], f"odf_state_{each}") for each in names]
+        columns = {f"odf_state_{each}": each for each in names}
+        self.open_groups = OpenGroups(name, columns, keys, added)
+        origin = [*self._computed_origin(by_name[BATCH]), *state]
+        rows = self.filter(self.expressions.Or(is_open, has_rows), final.plan)
+        projected = self.project([*final.columns, *origin], rows)
+        return TrackedPlan(projected, [each.toAttribute() for each in origin], frozenset())
+
+    def _choose_form(self, name: str, aggregates: GroupAggregates) -> None:
+        """Choose the form of the state: that of the stored one.
+
+        Raises:
+            StateUnusable: the stored state has no single values, but rows are retracted.
+        """
+        if not aggregates.can_keep_values:
+            return
+        if self._files.has(f"{name}{VALUES}"):
+            aggregates.keep_values()
+        elif aggregates.keeps_values and self._files.has(name):
+            error = StateUnusable("the state has no single values to retract")
+            error.lacks_values = True
+            raise error
+
+    # --- State --------------------------------------------------------------------------------
+
+    def _keeps_all_rows(self, name: str, below: TrackedPlan) -> bool:
+        """Return whether the state of an operator has all rows, which retractions require.
+
+        Otherwise it has only what additions require.
+
+        Raises:
+            StateUnusable: rows are retracted, but the stored state does not have all rows.
+        """
+        if self._files.has(f"{name}{VALUES}"):
+            return True
+        if not self._values or not self._is_retractable(below):
+            return False
+        if not self._files.has(name):
+            return True
+        if self._is_retracting(below):
+            error = StateUnusable("the state does not have all rows, so none can be retracted")
+            error.lacks_values = True
+            raise error
+        return False
+
+    def _all_rows(
+        self,
+        name: str,
+        below: TrackedPlan,
+        columns: Sequence[Any],
+        stored: Sequence[str],
+        late: str = f"{END} <= {WATERMARK}",
+        condition: str = "true",
+    ) -> tuple[str, dict[str, DataFrame]]:
+        """Return the stored rows of an operator, and the new ones that are not late.
+
+        Args:
+            name: name of the state.
+            below: the new rows.
+            columns: columns of the new rows.
+            stored: names of the columns that are stored; the others are null in stored rows.
+            late: SQL condition of the rows that are late, if they are rows of inputs.
+            condition: SQL condition of the stored rows to return.
+
+        Returns:
+            SQL query of the columns, batch and position, and the frames for :func:`run_sql`.
+        """
+        position, _, batch, watermark = below.origin
+        new = self.to_frame(self.project([*columns, batch, position, watermark], below.plan))
+        names = [each.name() for each in columns]
+        selected = ", ".join([*names, BATCH, POSITION])
+        query, frames = f"SELECT {selected} FROM odf_new", {"new": new}
+        if self._may_have_late_rows and END in names and column_id(position) in self._input_origins:
+            late = f"coalesce({late}, false)"
+            self.late.append((new, f"SELECT {POSITION} FROM odf_new WHERE {late}"))
+            query += f" WHERE NOT {late}"
+        if not self._files.has(name):
+            return query, frames
+        schema = new.schema
+        frames["state"] = self._files.read(name, StructType([schema[each] for each in stored]))
+        values = [each if each in stored else null_value(new, each) for each in names]
+        state = f"SELECT {', '.join(values)}, 0, NULL FROM odf_state WHERE {condition}"
+        return f"{query} UNION ALL {state}", frames
+
+    def _store(
+        self,
+        name: str,
+        frame: DataFrame,
+        columns: Sequence[str],
+        condition: str,
+        keys: Sequence[str],
+        *,
+        added: bool = False,
+    ) -> None:
+        """Store rows of a frame as a part of the state, or add them to it."""
+        query = f"SELECT {', '.join(columns)} FROM odf_rows WHERE {condition}"
+        self.states.append(StoredState(name, run_sql(query, rows=frame), keys, added))
+
+    def _cache(self, frame: DataFrame) -> DataFrame:
+        self.cached.append(frame.persist())
+        return self.cached[-1]
+
+    # --- Rows and their origin ----------------------------------------------------------------
+
+    def _restored(self, frame: DataFrame, names: Sequence[str], columns: Sequence[Any]) -> TrackedPlan:
+        """Return the emitted rows of a frame, with the columns of the original plan."""
+        plan = analyzed_plan(frame)
+        by_name = {column.name(): column for column in to_list(plan.output())}
+        renamed = [
+            self.replace_column(by_name[name], column) for name, column in zip(names, columns, strict=True)
+        ]
+        origin = self._computed_origin(by_name[BATCH])
+        return self._emitted([*renamed, *origin], origin, plan, frozenset())
+
+    def _emitted(
+        self, columns: Sequence[Any], origin: Sequence[Any], plan: Any, passed: frozenset[int]
+    ) -> TrackedPlan:
+        """Return the rows that the new batches emit."""
+        attributes = [each.toAttribute() for each in origin]
+        batch = attributes[2]
+        is_new = self.expressions.And(
+            self.expressions.GreaterThan(batch, self.literal(0)),
+            self.expressions.LessThan(batch, self.literal(NEVER)),
+        )
+        return TrackedPlan(self.filter(is_new, self.project(columns, plan)), attributes, passed)
+
+    def _computed_origin(self, batch: Any) -> list[Any]:
+        """Return the origin columns of computed rows."""
+        position = self.expressions.Literal(None, self.types.LongType)
+        watermark = self.expressions.Literal(None, self.types.TimestampType)
+        return self._origin_columns(position, self.literal(int(Op.APPEND)), batch, watermark)
+
+    def _mark_changes(self, tracked: TrackedPlan, *, retracting: bool) -> None:
+        """Record that rows may be retracted, now or later."""
+        self._retractable.add(column_id(tracked.origin[0]))
+        if retracting:
+            self._retracting.add(column_id(tracked.origin[0]))
+
+    def _is_retractable(self, tracked: TrackedPlan) -> bool:
+        return column_id(tracked.origin[0]) in self._retractable
+
+    def _is_retracting(self, tracked: TrackedPlan) -> bool:
+        return column_id(tracked.origin[0]) in self._retracting
+
+    def _delay(self, tracked: TrackedPlan) -> _Delay:
+        return self._delays.get(column_id(tracked.origin[2]), _Delay(0, on_time=False))
+
+    def _set_delay(self, tracked: TrackedPlan, delay: _Delay) -> None:
+        self._delays[column_id(tracked.origin[2])] = delay
+
+
+class _Delay(NamedTuple):
+    """How far rows may lag behind the watermark of the inputs.
+
+    Attributes:
+        milliseconds: the largest delay.
+        on_time: whether the watermark of joins need not be past the largest delay. In a query with joins, a
+            watermark is reached by the times before it; the delay already includes the time itself.
+    """
+
+    milliseconds: int
+    on_time: bool
+
+    @property
+    def of_window(self) -> int:
+        """The delay of windows over the rows, in milliseconds. No row has the time of the window's end."""
+        return self.milliseconds - 2 * self.on_time
+
+
+class JoinSide(NamedTuple):
+    """One side of a join.
+
+    Attributes:
+        plan: its rows.
+        batch: column with the batch of a row.
+        closing: column with the batch after which no partner can follow.
+        until: column with the batch that retracts a row; None if no row is retracted.
+    """
+
+    plan: Any
+    batch: Any
+    closing: Any
+    until: Any = None
+
+
+IS_ADDITION: Final = "odf_addition"
+"""0 for a row that is retracted, 1 for a row that is added."""
+
+
+def net_result(frame: DataFrame, names: Sequence[str], carried: Sequence[str]) -> DataFrame:
+    """Return the changes of a result without those that cancel each other, and :data:`IS_ADDITION`.
+
+    Args:
+        frame: rows of the result with their operation and batch.
+        names: columns of a row.
+        carried: columns that only define the order.
+    """
+    quoted = [identifier(each) for each in names]
+    query = net_changes(add_sign("SELECT * FROM odf_changes"), quoted, BATCH, frame.schema, carried)
+    is_addition = f"IF({SIGN} < 0, 0, 1) AS {IS_ADDITION}"
+    return run_sql(add_operation(f"SELECT *, {is_addition} FROM ({query})"), changes=frame)
+
+
+def contains_node(plan: Any, name: str) -> bool:
+    """Return whether a plan has a node with this name."""
+    return node_name(plan) == name or any(contains_node(each, name) for each in to_list(plan.children()))
+
+
+def referenced_columns(plan: Any) -> set[int]:
+    """Return the ids of all columns that a plan reads or returns."""
+    found = output_ids(plan)
+    pending = [plan]
+    while pending:
+        node = pending.pop()
+        children = to_list(node.children())
+        found |= referenced_ids(node) if node_name(node) != "View" else set()
+        if node_name(node) in ("Union", "Distinct"):
+            found = found.union(*map(output_ids, children))
+        pending += children
+    return found

@@ -1,0 +1,626 @@
+"""Stateful queries over rows that carry their origins."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from odf_engine.data.changelog import INPUT_BITS, OPERATION, POSITION, Op
+from odf_engine.metadata.model import DatasetVocabulary
+from odf_engine.spark.errors import translate_errors
+from odf_engine.spark.plan_rewrite import (
+    StatefulQueryError,
+    TrackedPlan,
+    analyzed_plan,
+    column_id,
+    node_name,
+    run_sql,
+    to_list,
+)
+from odf_engine.spark.row_order import strip_order_by
+from odf_engine.spark.stateful.as_of_join import (
+    DUE,
+    IS_ACTIVE,
+    TIME,
+    AsOfQuery,
+    add_due_time,
+    joined_schema,
+    lookup_versions,
+    select_version_columns,
+    to_versions,
+)
+from odf_engine.spark.stateful.group_aggregates import FinishedGroups, GroupAggregates
+from odf_engine.spark.stateful.incremental import BATCH, NEVER, WATERMARK, first_batch_reaching
+from odf_engine.spark.stateful.stateful_query import (
+    ROWS,
+    TablePlanner,
+    conjuncts,
+    grouping_column_id,
+    has_watermark,
+    is_first_arrival,
+    replace_window,
+)
+from odf_engine.spark.stateful.window_functions import RankedRows, ranked_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+_SESSION_METADATA: Final = "spark.sessionWindow"
+_FIRST_ROW: Final = "the first row is the result; later ones up to this transaction are alternatives"
+
+
+def is_session(grouping: Any) -> bool:
+    """Return whether a grouping expression is a session window."""
+    return node_name(grouping) == "AttributeReference" and grouping.metadata().contains(_SESSION_METADATA)
+
+
+def describe_distinct(columns: Sequence[Any]) -> str:
+    """Describe a DISTINCT."""
+    return f"deduplicated by {_join_sql(columns)} (DISTINCT): {_FIRST_ROW}"
+
+
+def describe_first_row(keys: Sequence[Any]) -> str:
+    """Describe a deduplication by key."""
+    return f"deduplicated by {_join_sql(keys)}: {_FIRST_ROW}"
+
+
+def describe_grouping(grouping: Sequence[Any]) -> str:
+    """Describe a grouping."""
+    if not grouping:
+        return "grouped: all rows"
+    sessions = " within one session" if any(map(is_session, grouping)) else ""
+    return f"grouped by {_join_sql(grouping)}{sessions}"
+
+
+def describe_join(join: Any) -> str:
+    """Describe a join."""
+    condition = f" ON {join.condition().get().sql()}" if join.condition().isDefined() else ""
+    return f"joined: {join.joinType().sql()} JOIN{condition}"
+
+
+def _join_sql(columns: Sequence[Any]) -> str:
+    return ", ".join(each.sql() for each in columns)
+
+
+ORIGINS_COLUMN: Final = "odf_places"
+"""Origins of a row: an array of structs with the index of an input (``at``) and an offset."""
+KEY_PREFIX: Final = "odf_key_"
+"""Prefix of the columns that identify groups."""
+_STATELESS_NODES: Final = ("Project", "Filter", "SubqueryAlias", "View", "ResolvedHint")
+_JOINS: Final = ("INNER", "CROSS", "LEFT OUTER", "RIGHT OUTER", "FULL OUTER")
+
+
+class GroupingInput(NamedTuple):
+    """The input rows of the last grouping of a query.
+
+    Attributes:
+        plan: the rows.
+        grouping: the grouping expressions.
+        sessions: for each of them, whether it is the session of a single row.
+        origins, batch: origins column and batch column of the rows.
+    """
+
+    plan: Any
+    grouping: Sequence[Any]
+    sessions: Sequence[bool]
+    origins: Any
+    batch: Any
+
+
+class Lineage(TablePlanner):
+    """Rewrites the analyzed plan of a streaming query to read tables instead of streams.
+
+    Args:
+        session: the session of the query.
+        inputs, event_time, changing, system: as for :func:`plan_stream`.
+        tables: rows of each input: its columns in order, then others, among them ``odf_places``,
+            ``odf_batch`` and ``odf_mark``.
+        watermarks: watermark after each batch in milliseconds, and batch number, in ascending order.
+
+    Attributes:
+        grouping_input: input rows of the last grouping; None if rows carry their origins.
+        operations: descriptions of the operations, from the inputs to the result.
+    """
+
+    _ORIGIN = (POSITION, OPERATION, ORIGINS_COLUMN, BATCH, WATERMARK)
+
+    def __init__(
+        self,
+        session: SparkSession,
+        inputs: Mapping[str, DatasetVocabulary],
+        event_time: str,
+        changing: Collection[str],
+        tables: Mapping[str, DataFrame],
+        watermarks: Sequence[tuple[int, int]],
+        system: Mapping[int, str] | None = None,
+    ) -> None:
+        super().__init__(session, inputs, event_time, changing, tables, system)
+        self._watermarks = watermarks
+        self._is_last_step = True
+        self.grouping_input: GroupingInput | None = None
+        self.operations: list[str] = []
+
+    def recomputed_rows(self, frame: DataFrame) -> DataFrame:
+        """Return the recomputed result: columns of the query, ``odf_operation``, ``odf_batch``, and origins
+        or keys.
+
+        For a grouping without a window: the latest row of each group, with ``odf_rows``.
+
+        Raises:
+            StatefulQueryError: a plan node is not supported.
+        """
+        with translate_errors():
+            tracked = self.track(strip_order_by(self, self.inlined_plan(frame))[0])
+            hidden = tracked.passed | {column_id(column) for column in tracked.origin}
+            shown = [column for column in to_list(tracked.plan.output()) if column_id(column) not in hidden]
+            self._names_of = {column_id(column): column.name() for column in shown}
+            origin_columns = (
+                tracked.origin if self._running is not None else tracked.origin[1:4] + tracked.origin[5:]
+            )
+            return self.to_frame(self.project([*shown, *origin_columns], tracked.plan))
+
+    @property
+    def group_columns(self) -> list[str] | None:
+        """Result columns of a grouping without a window, one per grouping expression."""
+        return None if self._running is None else [self._names_of[place] for place in self._running]
+
+    def grouping_rows(self) -> DataFrame:
+        """Return the rows of :attr:`grouping_input`: ``odf_key_0``, …, ``odf_places`` and ``odf_batch``."""
+        assert self.grouping_input is not None
+        keys = [
+            self.alias(each, f"{KEY_PREFIX}{index}")
+            for index, each in enumerate(self.grouping_input.grouping)
+        ]
+        with translate_errors():
+            return self.to_frame(
+                self.project(
+                    [*keys, self.grouping_input.origins, self.grouping_input.batch], self.grouping_input.plan
+                )
+            )
+
+    # --- Nodes --------------------------------------------------------------------------------
+
+    def track(self, plan: Any) -> TrackedPlan:
+        if node_name(plan) not in (*_STATELESS_NODES, "Aggregate"):
+            self._is_last_step = False
+        return super().track(plan)
+
+    def track_join(self, plan: Any, condition: Any = None) -> TrackedPlan:
+        self._is_last_step = False
+        if not (plan.left().isStreaming() and plan.right().isStreaming()):
+            return super().track_join(plan)
+        kind = plan.joinType().sql()
+        if kind not in _JOINS:
+            raise StatefulQueryError(f"a {kind} JOIN of inputs")
+        sides = [self.track(plan.left()), self.track(plan.right())]
+        self._record_operations([plan.condition().get()] if plan.condition().isDefined() else [])
+        self._require_additions(plan, "a join")
+        rows = [
+            self._drop_late(side_plan, to_list(side.output()))
+            for side_plan, side in zip(sides, (plan.left(), plan.right()), strict=True)
+        ]
+        self.operations.append(describe_join(plan))
+        rewritten = self.with_children(plan, rows)
+        columns_by_id = {column_id(column): column for column in to_list(rewritten.output())}
+        left_origin, right_origin = (
+            [columns_by_id[column_id(column)] for column in side_plan.origin] for side_plan in sides
+        )
+        empty = self.expressions.CreateArray(self.seq([]), False)
+        origins = self.expressions.Concat(
+            self.seq([
+                self.expressions.Coalesce(self.seq([each, self.cast(empty, each.dataType())]))
+                for each in (left_origin[2], right_origin[2])
+            ])
+        )  # fmt: skip
+        batches = (left_origin[3], right_origin[3])
+        batch: Any = self.expressions.Greatest(self.seq(batches))
+        for each in batches:
+            # An unmatched row of an outer join is emitted when the watermark passes it.
+            batch = self.expressions.If(self.expressions.IsNull(each), self._typed_null(each), batch)
+        origin = self._computed_origin(origins, batch, sides[0].origin)
+        columns = [*to_list(plan.left().output()), *to_list(plan.right().output())]
+        columns = [columns_by_id[column_id(column)] for column in columns]
+        return self._project_with_origin(columns, origin, rewritten, sides[0].passed | sides[1].passed)
+
+    def _track_distinct(self, plan: Any) -> TrackedPlan:
+        self._is_last_step = False
+        below = self.track(plan.child())
+        self._require_additions(plan, "DISTINCT")
+        columns = [each for each in to_list(plan.output()) if column_id(each) not in below.passed]
+        rows = self._drop_late(below, columns)
+        self.operations.append(describe_distinct(columns))
+        return self._group_with_origin(columns, columns, rows, below)
+
+    def _require_additions(self, plan: Any, operation: str) -> None:
+        """Check that no input of an operation has retractions.
+
+        Raises:
+            StatefulQueryError: one has.
+        """
+        if self._unaggregated_inputs(plan) & set(self._changing):
+            raise StatefulQueryError(f"{operation} over rows with retractions or corrections")
+
+    def _track_running_totals(self, window: Any) -> TrackedPlan:
+        raise StatefulQueryError("a running total")
+
+    def _track_ranked_rows(self, plan: Any, ranked: RankedRows) -> TrackedPlan:
+        self._is_last_step = False
+        window = ranked.window
+        below = self.track(window.child())
+        if not is_first_arrival(ranked, below):
+            raise StatefulQueryError(f"{ranked.function}() in another order than that of arrival")
+        self._require_additions(plan, f"{ranked.function}()")
+        keys = to_list(window.partitionSpec())
+        columns = to_list(window.child().output())
+        aggregate = self.expressions.aggregate
+        fields = [
+            grouped for index, each in enumerate(columns) for grouped in (self.literal(f"c{index}"), each)
+        ]
+        order = self.expressions.CreateNamedStruct(
+            self.seq([self.literal("b"), below.origin[3], self.literal("p"), below.origin[0]])
+        )
+        self.operations.append(describe_first_row(keys))
+        first = self.alias(
+            aggregate.MinBy(self.expressions.CreateNamedStruct(self.seq(fields)), order)
+            .toAggregateExpression(False, self.none()),
+            "odf_first",
+        )  # fmt: skip
+        grouped = self._group_with_origin(keys, [first], self._drop_late(below, keys), below)
+        restored = [
+            self.replace_column(self.expressions.GetStructField(first.toAttribute(), index, self.none()), old)
+            for index, old in enumerate(columns)
+        ]
+        rewritten = replace_window(
+            self, plan.child(), restored, [self.literal(1)], grouped.plan, grouped.origin
+        )
+        return TrackedPlan(rewritten, grouped.origin, below.passed)
+
+    # --- Aggregations -------------------------------------------------------------------------
+
+    def _track_aggregate(self, plan: Any) -> TrackedPlan:
+        is_last_step, self._is_last_step = self._is_last_step, False
+        below = self.track(plan.child())
+        grouping, columns = to_list(plan.groupingExpressions()), to_list(plan.aggregateExpressions())
+        self._record_operations([*grouping, *columns])
+        has_input_rows = column_id(below.origin[0]) in self._input_origins
+        windowed = any(has_watermark(each) for each in grouping)
+        signed = has_input_rows and not self._unaggregated_inputs(plan.child()) & self._read_operations
+        changed = None if windowed else self._event_time
+        aggregates = GroupAggregates(
+            self, grouping, columns, signed=signed, operation=below.origin[1] if signed else None,
+            values=True, changed=changed,
+        )  # fmt: skip
+        if signed and aggregates.unmergeable is not None:
+            signed = False
+            aggregates = GroupAggregates(
+                self, grouping, columns, signed=False, operation=None, values=False, changed=changed
+            )
+        self.operations.append(describe_grouping(grouping))
+        rows = self._drop_late(below, grouping)
+        if is_last_step:
+            sessions = [is_session(each) for each in grouping]
+            self.grouping_input = GroupingInput(rows, grouping, sessions, below.origin[2], below.origin[3])
+        if not windowed:
+            if not is_last_step:
+                raise StatefulQueryError("a grouping without a window that is not its last step")
+            self._running = [grouping_column_id(each, columns) for each in grouping]
+            return self._running_groups(aggregates, plan, rows, below.origin[3])
+        keys = [self.alias(each, f"{KEY_PREFIX}{index}") for index, each in enumerate(grouping)]
+        origins = self.alias(self._collect_origins(below.origin[2]), ORIGINS_COLUMN)
+        groups = aggregates.aggregate_rows(plan, rows, keys if is_last_step else [*keys, origins])
+        aggregated = groups.plan
+        if signed:
+            is_row = self.expressions.GreaterThan(groups.rows, self.long_literal(0))
+            aggregated = self.filter(is_row, aggregated)
+        key_attributes = [key.toAttribute() for key in keys]
+        batch = (
+            self._emitting_batch(grouping, key_attributes)
+            if has_input_rows
+            else self._typed_null(below.origin[3])
+        )
+        origins_or_null = self._typed_null(origins.toAttribute()) if is_last_step else origins.toAttribute()
+        origin = self._computed_origin(origins_or_null, batch, below.origin)
+        return self._project_with_origin(
+            groups.columns,
+            [*origin, *(key_attributes if is_last_step else ())],
+            aggregated,
+            frozenset(),
+        )
+
+    def _running_groups(self, aggregates: GroupAggregates, plan: Any, rows: Any, batch: Any) -> TrackedPlan:
+        """Return groups without a window, in the state after all batches."""
+        return self._groups_with(aggregates.aggregate_rows(plan, rows, []), [])
+
+    def _groups_with(self, groups: FinishedGroups, added: Sequence[Any]) -> TrackedPlan:
+        """Return groups with the number of their rows and further columns."""
+        none = self.long_literal(0)
+        count = self.alias(self.expressions.Coalesce(self.seq([groups.rows, none])), ROWS)
+        projected = self.project([*groups.columns, count, *added], groups.plan)
+        return TrackedPlan(projected, [count.toAttribute(), *added], frozenset())
+
+    def _emitting_batch(self, grouping: Sequence[Any], keys: Sequence[Any]) -> Any:
+        """Return the batch whose watermark closes a group, and which emits it."""
+        time = next(key for key, each in zip(keys, grouping, strict=True) if has_watermark(each))
+        return self._first_batch_reaching(self._end_time(time), self._watermarks)
+
+    def _first_batch_reaching(self, end: Any, watermarks: Sequence[tuple[int, int]]) -> Any:
+        if not watermarks:
+            return self.literal(NEVER)
+        middle = len(watermarks) // 2
+        time, number = watermarks[middle]
+        reached = self.expressions.LessThanOrEqual(end, self._timestamp(time))
+        before = self._first_batch_reaching(end, watermarks[:middle]) if middle else self.literal(number)
+        if middle:
+            last = self.expressions.LessThanOrEqual(end, self._timestamp(watermarks[middle - 1][0]))
+            before = self.expressions.If(last, before, self.literal(number))
+        return self.expressions.If(reached, before, self._first_batch_reaching(end, watermarks[middle + 1 :]))
+
+    def _group_with_origin(
+        self, keys: Sequence[Any], columns: Sequence[Any], rows: Any, below: TrackedPlan
+    ) -> TrackedPlan:
+        """Return one row per key, with the origins of all rows of the key."""
+        aggregate = self.expressions.aggregate
+        unknown = self.expressions.If(
+            self.expressions.IsNull(below.origin[3]), self.literal(1), self.literal(0)
+        )
+        first_batch = aggregate.Min(below.origin[3]).toAggregateExpression(False, self.none())
+        any_unknown = aggregate.Max(unknown).toAggregateExpression(False, self.none())
+        batch = self.expressions.If(
+            self.expressions.EqualTo(any_unknown, self.literal(1)),
+            self._typed_null(below.origin[3]),
+            first_batch,
+        )
+        added = [self.alias(self._collect_origins(below.origin[2]), ORIGINS_COLUMN), self.alias(batch, BATCH)]
+        aggregated = self.catalyst.plans.logical.Aggregate(
+            self.seq(keys), self.seq([*columns, *added]), rows, self.none()
+        )
+        origins, batch = (each.toAttribute() for each in added)
+        origin = self._computed_origin(origins, batch, below.origin)
+        return self._project_with_origin(
+            [each.toAttribute() for each in columns], origin, aggregated, frozenset()
+        )
+
+    def _collect_origins(self, origins: Any) -> Any:
+        """Collect the origins of the rows of a group, in any order."""
+        collected = self.expressions.aggregate.CollectList(origins)
+        return self.expressions.Flatten(collected.toAggregateExpression(False, self.none()))
+
+    # --- Rows and their origin ----------------------------------------------------------------
+
+    def _drop_late(self, tracked: TrackedPlan, keys: Sequence[Any]) -> Any:
+        """Return the rows that are not late for their group."""
+        time = next((key for key in keys if has_watermark(key)), None)
+        if time is None:
+            return tracked.plan
+        late = self.expressions.LessThanOrEqual(self._end_time(time), tracked.origin[4])
+        is_late = self.expressions.Coalesce(self.seq([late, self.literal(False)]))
+        return self.filter(self.expressions.Not(is_late), tracked.plan)
+
+    def _timestamp(self, milliseconds: int) -> Any:
+        return self.expressions.MillisToTimestamp(self.long_literal(milliseconds))
+
+    def _computed_origin(self, origins: Any, batch: Any, like: Sequence[Any]) -> list[Any]:
+        """Return the origin columns of computed rows."""
+        none, operation = self._typed_null(like[0]), self.literal(int(Op.APPEND))
+        return self._origin_columns(none, operation, origins, batch, self._typed_null(like[4]))
+
+    def _project_with_origin(
+        self, columns: Sequence[Any], origin: Sequence[Any], plan: Any, passed: frozenset[int]
+    ) -> TrackedPlan:
+        projected = self.project([*columns, *origin], plan)
+        return TrackedPlan(projected, [each.toAttribute() for each in origin], passed)
+
+    def _typed_null(self, like: Any) -> Any:
+        """Return a typed null."""
+        return self.expressions.Literal(None, like.dataType())
+
+
+_VERSION_COLUMNS: Final = ("v_place", "v_time", "v_batch")
+
+
+class JoinRows(NamedTuple):
+    """Left rows of a join, by the index of their input.
+
+    Attributes:
+        input_index: index of the input; the joined rows of another join have an index after those of the
+            inputs.
+        frame: ``offset``, ``odf_places`` and ``odf_batch`` of each row.
+    """
+
+    input_index: int
+    frame: DataFrame
+
+
+class AsOfTables:
+    """Computes the joined rows of as-of joins.
+
+    Args:
+        as_of: the query, split at its joins.
+        watermarks: watermark after each batch in milliseconds, and batch number, in ascending order.
+        before: SQL expression of the watermark before each batch, in milliseconds.
+        pairs: for each join, whether its rows may include correction pairs that stay together.
+        revision: revision of the rules, see :data:`odf_engine.chain.normal_form.RULES_REVISION`.
+    """
+
+    def __init__(
+        self,
+        as_of: AsOfQuery,
+        watermarks: Sequence[tuple[int, int]],
+        before: str,
+        pairs: Sequence[bool],
+        revision: int,
+    ) -> None:
+        self._as_of = as_of
+        self._watermarks = watermarks
+        self._watermark_before = before
+        self._pairs = pairs
+        self._revision = revision
+
+    def join_rows(
+        self,
+        number: int,
+        views: dict[str, DataFrame],
+        sources: Sequence[JoinRows],
+        versions: tuple[DataFrame, JoinRows],
+        *,
+        changes: bool,
+        may_be_late: bool,
+    ) -> DataFrame:
+        """Return the joined rows of a join: its columns, then ``odf_places``, ``odf_batch`` and ``odf_mark``.
+
+        Args:
+            number: index of the join.
+            views: the inputs and the joined rows of the earlier joins.
+            sources: origins of its left rows.
+            versions: rows of its keyed input, and their origins.
+            changes: whether versions may be retracted or corrected.
+            may_be_late: whether versions may be late: read after the watermark had reached their time.
+
+        Raises:
+            StatefulQueryError: one left row can produce several rows.
+        """
+        join = self._as_of.joins[number]
+        if _multiplies_rows(join.left):
+            raise StatefulQueryError("a generator before a join FOR SYSTEM_TIME AS OF")
+        keys = [f"k{index}" for index in range(len(join.keys))]
+        rows = add_due_time(
+            self._as_of.left_rows(number, views), pairs=self._pairs[number], revision=self._revision
+        )
+        known_versions = to_versions(self._as_of.version_rows(number, versions[0]), keys, changes=changes)
+        with translate_errors():
+            rows = self._add_origins(rows, sources)
+            known_versions = run_sql(
+                f"SELECT a.*, a.{POSITION} AS v_place, a.{TIME} AS v_time, b.{BATCH} AS v_batch "
+                f"FROM odf_a a JOIN odf_b b ON a.{POSITION} = b.offset",
+                a=known_versions, b=versions[1].frame,
+            )  # fmt: skip
+            late = f"v_batch > {first_batch_reaching('v_time', self._watermarks)}"
+            found = lookup_versions(
+                rows, known_versions.where(f"NOT ({late})") if may_be_late else known_versions, keys
+            )
+            if may_be_late:
+                found = self._apply_late_versions(found, known_versions.where(late), keys)
+        found = select_version_columns(self._as_of.matches_condition(number, found))
+        with translate_errors():
+            if not join.outer:
+                found = found.where(IS_ACTIVE)
+            return self._output(number, found, versions[1].input_index)
+
+    def _add_origins(self, rows: DataFrame, sources: Sequence[JoinRows]) -> DataFrame:
+        """Add the origins of the rows, and the batch that emits each of them."""
+        parts = [
+            each.frame.selectExpr(
+                f"offset | shiftleft(CAST({each.input_index} AS BIGINT), {INPUT_BITS}) AS b_place",
+                ORIGINS_COLUMN,
+                BATCH,
+            )
+            for each in sources
+        ]
+        origins = parts[0]
+        for part in parts[1:]:
+            origins = origins.unionAll(part)
+        due = first_batch_reaching(DUE, self._watermarks)
+        return run_sql(
+            f"SELECT a.*, b.{ORIGINS_COLUMN}, greatest(b.{BATCH}, {due}) AS {BATCH} "
+            f"FROM odf_a a JOIN odf_b b ON a.{POSITION} = b.b_place",
+            a=rows, b=origins,
+        )  # fmt: skip
+
+    def _apply_late_versions(self, found: DataFrame, late: DataFrame, keys: Sequence[str]) -> DataFrame:
+        """Replace the version of rows by a late version that was available when the row was emitted."""
+        version_columns = [name for name in late.columns if name[0] == "r" and name[1:].isdigit()]
+        replaced = [*version_columns, *_VERSION_COLUMNS, IS_ACTIVE]
+        key_condition = " AND ".join(f"a.{key} = b.{key}" for key in keys)
+        picked = ", ".join(f"late.{name} AS late_{name}" for name in replaced)
+        ranked = run_sql(
+            f"""
+            SELECT * EXCEPT (late, rank), {picked} FROM (
+                SELECT a.*, struct(b.*) AS late, row_number() OVER (
+                    PARTITION BY a.{POSITION} ORDER BY b.v_time DESC NULLS LAST, b.v_place DESC NULLS LAST
+                ) AS rank
+                FROM odf_a a LEFT JOIN odf_b b
+                ON {key_condition} AND b.v_time <= a.{TIME} AND b.v_batch <= a.{BATCH}
+            ) WHERE rank = 1
+            """,
+            a=found, b=late,
+        )  # fmt: skip
+        is_later = (
+            "late_v_place IS NOT NULL AND (v_place IS NULL OR late_v_time > v_time "
+            "OR (late_v_time = v_time AND late_v_place > v_place))"
+        )
+        others = [name for name in found.columns if name not in replaced]
+        columns = {name: f"IF({is_later}, late_{name}, {name}) AS {name}" for name in replaced}
+        return ranked.selectExpr(*(columns.get(name, name) for name in [*others, *replaced]))
+
+    def _output(self, number: int, found: DataFrame, input_index: int) -> DataFrame:
+        schema = joined_schema(self._as_of.joins[number])
+        width = len(schema) - 3
+        left_columns = [name for name in found.columns if name[0] == "l" and name[1:].isdigit()]
+        right_columns = [name for name in found.columns if name[0] == "r" and name[1:].isdigit()]
+        columns = [
+            f"{name} AS c{index}" for index, name in enumerate([*left_columns, *right_columns][:width])
+        ]
+        mask = (1 << INPUT_BITS) - 1
+        version = f"array(struct({input_index} AS at, v_place AS offset))"
+        return found.selectExpr(
+            *columns,
+            TIME,
+            f"{POSITION} & {mask} AS odf_offset",
+            f"{OPERATION} AS odf_op",
+            f"IF(v_place IS NULL, {ORIGINS_COLUMN}, concat({ORIGINS_COLUMN}, {version})) AS {ORIGINS_COLUMN}",
+            BATCH,
+            f"timestamp_millis(CAST({self._watermark_before} AS BIGINT)) AS {WATERMARK}",
+        )
+
+
+def _multiplies_rows(plan: Any) -> bool:
+    """Return whether one row may produce several rows."""
+    if node_name(plan) in ("Generate", "Join", "Expand"):
+        return True
+    return any(_multiplies_rows(child) for child in to_list(plan.children()))
+
+
+LAST_BATCH_COLUMN: Final = "odf_prefix"
+"""The last batch whose rows count."""
+
+
+class PrefixLineage(Lineage):
+    """Tracks a query whose last step groups without a window; the result has ``odf_prefix`` too.
+
+    Attributes:
+        targets: ``odf_key_0``, … of the requested groups, with the last batch to include as ``odf_prefix``.
+    """
+
+    targets: DataFrame
+
+    def _running_groups(self, aggregates: GroupAggregates, plan: Any, rows: Any, batch: Any) -> TrackedPlan:
+        targets = analyzed_plan(self.targets)
+        *keys, last = to_list(targets.output())
+        condition: Any = self.expressions.LessThanOrEqual(batch, last)
+        for each, key in zip(to_list(plan.groupingExpressions()), keys, strict=True):
+            condition = self.expressions.And(condition, self.expressions.EqualNullSafe(each, key))
+        logical, plans = self.catalyst.plans.logical, self.catalyst.plans
+        joined = logical.Join(
+            rows,
+            targets,
+            self.companion("Inner", plans),
+            self.java.scala.Option.apply(condition),
+            self.companion("JoinHint", logical).NONE(),
+        )
+        return self._groups_with(aggregates.aggregate_rows(plan, joined, [last], [last]), [last])
+
+    def _track_filter(self, plan: Any) -> TrackedPlan:
+        if ranked_rows(plan, conjuncts([plan.condition()])) is not None:
+            return super()._track_filter(plan)
+        below, condition = self.track(plan.child()), plan.condition()
+        self._record_operations([condition])
+        if self._running is None:
+            return below._replace(plan=self.filter(condition, below.plan))
+        rows, last = below.origin
+        passes = self.expressions.Coalesce(self.seq([condition, self.literal(False)]))
+        counted = self.alias(self.expressions.If(passes, rows, self.long_literal(0)), ROWS)
+        columns = [column for column in to_list(below.plan.output()) if column_id(column) != column_id(rows)]
+        return below._replace(
+            plan=self.project([*columns, counted], below.plan), origin=[counted.toAttribute(), last]
+        )

@@ -1,0 +1,193 @@
+"""Transfer and verification of compaction records of remote datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Final
+
+from odf_engine.chain.compacted_history import find_position
+from odf_engine.chain.compaction_check import OffsetFile, check_record
+from odf_engine.chain.compaction_record import COMPACTION_REF, MAX_RECORD_BYTES, CompactionRecord
+from odf_engine.chain.dataset import Dataset
+from odf_engine.errors import BadData, Cancelled, NotFound, OdfError
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata.flatbuffers import decode_block
+from odf_engine.metadata.model import MetadataBlock
+from odf_engine.progress import Reporter
+from odf_engine.sync.remotes.base import RemoteDataset, WritableRemote
+
+_MAX_RECORDS: Final = 1000
+_MAX_TOTAL_BYTES: Final = 512 << 20
+"""Limit of the memory for the records of a remote."""
+
+
+class RemoteRecord:
+    """A record of a remote, with its bytes."""
+
+    def __init__(self, data: bytes, where: str) -> None:
+        self.data = data
+        self.record = CompactionRecord(data, where)
+
+
+def remote_records(remote: RemoteDataset) -> Iterator[RemoteRecord]:
+    """Yield the records of a remote, newest first.
+
+    Raises:
+        BadData: a record is damaged.
+        OdfError: as raised by the remote.
+    """
+    name, seen, size = remote.reference(COMPACTION_REF), set[Multihash](), 0
+    while name is not None and name not in seen and len(seen) < _MAX_RECORDS:
+        seen.add(name)
+        try:
+            found = RemoteRecord(remote.read("compactions", name, MAX_RECORD_BYTES), remote.url)
+        except NotFound:
+            return
+        if found.record.header.new_head != name:
+            raise BadData(f"compactions/{name} is the record of another block", where=remote.url)
+        size += len(found.data) + found.record.size
+        if size > _MAX_TOTAL_BYTES:
+            raise BadData("the compaction records are too large", where=remote.url)
+        yield found
+        name = found.record.header.previous
+
+
+def find_replacing_records(dataset: Dataset, remote: RemoteDataset, reporter: Reporter) -> list[RemoteRecord]:
+    """Return the records that lead from the local chain to that of a remote, newest first; else none.
+
+    The oldest of them has replaced the local head, so all local blocks precede the compaction.
+    """
+    head, found = dataset.head(), list[RemoteRecord]()
+    try:
+        for each in remote_records(remote):
+            reporter.raise_if_cancelled()
+            if each.record.header.dataset_id != dataset.state().dataset_id:
+                continue
+            found.append(each)
+            if head is not None and each.record.number_of(head) is not None:
+                return found
+    except BadData as error:
+        reporter.log(f"compaction record ignored: {error.message}", "warning")
+    return []
+
+
+def check_remote_records(
+    records: Sequence[RemoteRecord],
+    read_block: Callable[[Multihash], bytes | None],
+    head: Multihash,
+    dataset: Dataset,
+    reporter: Reporter,
+) -> None:
+    """Check that a chain has the rows and settings of the chains that records replaced.
+
+    Args:
+        records: newest first.
+        read_block: returns the bytes of a block of the new chain, or None.
+        head: the head of the new chain, whose slices are stored.
+        dataset: the dataset that stores them.
+        reporter: receives the phase; checked for cancellation.
+
+    Raises:
+        BadData: the rows or settings differ.
+    """
+    reporter.phase("compactions")
+
+    def read(block: Multihash) -> MetadataBlock:
+        data = read_block(block)
+        for each in records:
+            data = each.record.block_bytes(block) if data is None else data
+        if data is None or Multihash.sha3_256(data) != block:
+            raise BadData(
+                "the compaction record refers to a block that is not in the chain", where=str(block)
+            )
+        return decode_block(data).block
+
+    chain: set[Multihash] = set()
+    slices: list[OffsetFile] = []
+    at: Multihash | None = head
+    oldest = min(each.record.header.fork_number for each in records)
+    while at is not None:
+        block = read(at)
+        chain.add(at)
+        if (data := getattr(block.event, "new_data", None)) is not None:
+            interval = data.offset_interval
+            slices.append(OffsetFile(interval.start, interval.end, dataset.slice_path(data.physical_hash)))
+        if block.sequence_number <= oldest:
+            break
+        at = block.prev_block_hash
+    for each in records:
+        new_head = each.record.header.new_head
+        replaced = any(other.record.number_of(new_head) is not None for other in records)
+        if new_head not in chain and not replaced:
+            raise BadData("the compaction record belongs to another chain", where=f"block {new_head}")
+        check_record(each.record, read, slices[::-1], reporter)
+
+
+def download_records(dataset: Dataset, remote: RemoteDataset, reporter: Reporter) -> None:
+    """Download and verify the records of a new copy, so that its derivative datasets can be verified.
+
+    An invalid record is logged and ignored.
+    """
+    try:
+        head = dataset.head()
+        if head is None or not (found := list(remote_records(remote))):
+            return
+        check_remote_records(found, partial(_stored_bytes, dataset), head, dataset, reporter)
+        store_records(dataset, found)
+        set_newest_record(dataset, found, reporter)
+    except Cancelled:
+        return  # the pull itself is complete
+    except OdfError as error:
+        reporter.log(f"compaction records ignored: {error.message}", "warning")
+    except OSError as error:
+        reporter.log(f"compaction records cannot be stored: {error.strerror}", "warning")
+
+
+def _stored_bytes(dataset: Dataset, block: Multihash) -> bytes | None:
+    try:
+        return dataset.block_bytes(block)
+    except NotFound:
+        return None
+
+
+def store_records(dataset: Dataset, records: Sequence[RemoteRecord]) -> None:
+    """Store verified records, newest first.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    for each in records:
+        dataset.compactions.store(each.record.header.new_head, each.data)
+
+
+def set_newest_record(dataset: Dataset, records: Sequence[RemoteRecord], reporter: Reporter) -> None:
+    """Set the local reference to the newest of stored records; a failure is logged."""
+    try:
+        dataset.set_reference(COMPACTION_REF, records[0].record.header.new_head)
+    except (OSError, OdfError) as error:  # the pull itself is complete
+        reporter.log(f"refs/{COMPACTION_REF} cannot be written: {error}", "warning")
+
+
+def send_records(dataset: Dataset, remote: WritableRemote, reporter: Reporter) -> None:
+    """Upload the records that lead to the current chain and that the remote lacks.
+
+    Raises:
+        OdfError: as raised by the remote.
+    """
+    for name in dataset.compactions.names():
+        try:
+            record = dataset.compactions.read(name)
+        except (BadData, NotFound) as error:
+            reporter.log(f"compaction record not sent: {error.message}", "warning")
+            continue
+        new_head = record.header.new_head
+        if find_position(dataset, new_head) is None:
+            continue
+        data = (dataset.compactions.folder / name).read_bytes()
+        if not remote.holds("compactions", new_head, len(data)):
+            remote.write("compactions", new_head, data)
+    newest = dataset.newest_compaction()
+    is_current = newest is not None and find_position(dataset, newest) is not None
+    if newest is not None and is_current and remote.reference(COMPACTION_REF) != newest:
+        remote.replace_ref(COMPACTION_REF, newest)

@@ -1,0 +1,202 @@
+"""The DataFusion engine: transactions of stateless queries."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import odf_engine
+from odf_engine.chain.normal_form import DATAFUSION, engine_version
+from odf_engine.config import Config, parse_size
+from odf_engine.data.changelog import OPERATION, POSITION
+from odf_engine.data.slices import TableFiles
+from odf_engine.datafusion.client import Isolation, QueryRows, run_query
+from odf_engine.errors import InvalidQuery, Unsupported
+from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval, Sql, TransformRequest
+from odf_engine.progress import Reporter
+from odf_engine.storage.scratch import job_scratch_folder
+from odf_engine.transform.engines.contract import (
+    ComputedResult,
+    QueryInput,
+    RowProvenance,
+    TransactionResult,
+    ValidatedQuery,
+)
+from odf_engine.transform.engines.namespaces import MountSandbox
+from odf_engine.transform.engines.output_contract import OutputContract, input_schemas, write_result
+from odf_engine.transform.engines.row_provenance import provenance_of_positions
+from odf_engine.transform.engines.sandbox import (
+    NO_SANDBOX,
+    LimitWatch,
+    find_program,
+    kernel_limits,
+    python_paths,
+)
+
+_FOLDER: Final = Path("/query")  # path of the query's folder in the sandbox
+_ANY_TIME: Final = "1970-01-01T00:00:00Z"
+
+
+class DataFusionEngine:
+    """Runs row-by-row queries of the dialect ``datafusion``, each in a separate process.
+
+    Args:
+        config: the settings of the workspace.
+        cache: folder for temporary files, on the file system of the datasets.
+        untrusted: name of the dataset whose queries run in a sandbox; None to run them without one.
+    """
+
+    def __init__(self, config: Config, cache: Path, untrusted: str | None) -> None:
+        self._config = config
+        self._cache = cache
+        self._untrusted = untrusted
+
+    def execute(
+        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
+    ) -> TransactionResult:
+        """See :class:`odf_engine.transform.engines.contract.Engine`."""
+        with self._run(request.transform, _tables(request), request.system_time, reporter) as rows:
+            contract = _contract(rows, request.vocab, declared, input_schemas(request))
+            checked = map(contract.require_event_time, rows.batches)
+            stateless = contract.stateless_rows(checked, ordered=rows.properties.ordered)
+            written = write_result(stateless, contract.schema, request, reporter)
+        version = engine_version(DATAFUSION, request.transform.version)
+        return TransactionResult(written, contract.schema, version=version)
+
+    def validate(
+        self,
+        transform: Sql,
+        inputs: Sequence[QueryInput],
+        vocab: DatasetVocabulary,
+        declared: pa.Schema | None,
+    ) -> ValidatedQuery:
+        """See :class:`odf_engine.transform.engines.contract.Engine`."""
+        tables = [TableFiles(each.alias, [], each.schema, each.vocab) for each in inputs]
+        with self._run(transform, tables, _ANY_TIME, Reporter()) as rows:
+            contract = _contract(rows, vocab, declared, [each.schema for each in inputs])
+        return ValidatedQuery(contract.schema, None)
+
+    def finish(
+        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
+    ) -> TransactionResult:
+        """See :class:`odf_engine.transform.engines.contract.Engine`."""
+        raise InvalidQuery("the query is stateless", where="query")
+
+    def rebuild(
+        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
+    ) -> TransactionResult:
+        """See :class:`odf_engine.transform.engines.contract.Engine`."""
+        raise InvalidQuery("the query is stateless", where="query")
+
+    def provenance(
+        self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
+    ) -> RowProvenance:
+        """See :class:`odf_engine.transform.engines.contract.Engine`."""
+        with self._run(request.transform, _tables(request), request.system_time, reporter) as found:
+            return provenance_of_positions(found.batches, request, rows, reporter)
+
+    def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> ComputedResult:
+        """See :class:`odf_engine.transform.engines.contract.Engine`."""
+        raise Unsupported("the engine datafusion cannot check query proofs", hint="use the engine spark")
+
+    @contextmanager
+    def _run(
+        self, transform: Sql, tables: Sequence[TableFiles], system_time: object, reporter: Reporter
+    ) -> Iterator[QueryRows]:
+        if transform.temporal_tables:
+            raise Unsupported(
+                "the engine datafusion has no temporal tables",
+                where="temporalTables",
+                hint="remove temporalTables, or write the query for the engine spark",
+            )
+        memory = parse_size(self._config.datafusion.memory)
+        with job_scratch_folder(self._cache, "transform") as folder:
+            isolation = self._isolation(reporter)
+            if isolation is not None:
+                memory = min(memory, parse_size(self._config.sandbox.memory))
+            with run_query(
+                transform.queries or [],
+                tables,
+                folder,
+                memory,
+                reporter,
+                tracked=True,
+                system_time=str(system_time),
+                isolation=isolation,
+            ) as rows:
+                yield rows
+
+    def _isolation(self, reporter: Reporter) -> Isolation | None:
+        """Return the sandbox for the queries of an untrusted dataset; None if they run without one.
+
+        Raises:
+            NotTrusted: no sandbox is available, and running without one is not allowed.
+        """
+        if self._untrusted is None:
+            return None
+        config, name = self._config.sandbox, self._untrusted
+        paths = {each: each for each in python_paths()}
+        # The file system of the probe has no folder of a query, which is the only difference.
+        program = find_program(config, MountSandbox(paths, {}, kernel_limits(config)), name, dataset=True)
+        if program is None:
+            reporter.log(NO_SANDBOX, "warning")
+            return None
+        reporter.log(f"{name} is untrusted: its query runs in a sandbox ({program})")
+
+        def wrap(command: list[str], folder: Path) -> list[str]:
+            sandbox = MountSandbox(
+                read=paths | {_FOLDER / "in": folder / "in"},
+                write={_FOLDER / "scratch": folder / "scratch"},
+                limits=kernel_limits(config),
+            )
+            return sandbox.wrap_command(program, command)
+
+        return Isolation(wrap, _FOLDER, _environment(), self._watch)
+
+    def _watch(self, process: subprocess.Popen[bytes], folder: Path) -> Callable[[], None]:
+        """Watch the limits of a process, including its duration; see :class:`Isolation`."""
+        messages = folder / "errors"
+        watch = LimitWatch(process, [folder / "scratch"], (messages, 0), self._config.sandbox, timed=True)
+        watch.start()
+
+        def raise_exceeded() -> None:
+            watch.join()
+            if watch.exceeded is not None:
+                raise watch.exceeded
+
+        return raise_exceeded
+
+
+def _tables(request: TransformRequest) -> list[TableFiles]:
+    return [
+        TableFiles(
+            each.query_alias, list(map(Path, each.data_paths)), pq.read_schema(each.schema_file), each.vocab
+        )
+        for each in request.query_inputs
+    ]
+
+
+def _contract(
+    rows: QueryRows, vocab: DatasetVocabulary, declared: pa.Schema | None, inputs: Sequence[pa.Schema]
+) -> OutputContract:
+    fields = [field for field in rows.schema if field.name not in (POSITION, OPERATION)]
+    return OutputContract(pa.schema(fields), vocab, declared, inputs)
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a sandboxed process, without secrets."""
+    return {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "LANG": os.environ.get("LANG", "C.UTF-8"),
+        "HOME": "/tmp",
+        "TMPDIR": str(_FOLDER / "scratch"),
+        "PYTHONPATH": str(Path(odf_engine.__path__[0]).parent),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }

@@ -1,0 +1,374 @@
+"""provenance, diff: the sources of rows, and the differences between versions."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+import click
+import msgspec
+
+from odf_engine.coordinator.protocol import Diff, JobState, Trace
+from odf_engine.errors import OdfError, UsageError
+from odf_engine.provenance.model import OffsetRange, TraceResult, TraceStep
+from odf_engine.terminal_text import escape_json
+from odf_engine.views.diff import Difference
+from odf_engine.views.query_results import GROUP_ROWS, ResultRows
+from odf_engine.workspace.workspace import Workspace
+from odf_tui.cli.follow import exit_code, follow, print_failure
+from odf_tui.cli.output import (
+    check_one_format,
+    check_parent_folder,
+    console,
+    data_stream,
+    file_format,
+    json_value,
+    open_workspace,
+    options_of,
+    print_json,
+    print_note,
+    verb,
+)
+from odf_tui.text.format import count_of, printable
+from odf_tui.text.row_trace import OutlineNode, row_text, trace_outline
+
+_ROWS: Final = re.compile(r"(\d+)(?:\.\.(\d+))?")
+_LARGEST: Final = 1 << 62
+
+
+@verb("provenance", example="odf provenance port-haven.air-by-day 3 --column pm25", json=True)
+@click.argument("name")
+@click.argument("rows", metavar="OFFSET[..OFFSET]")
+@click.option("-c", "--column", metavar="NAME", help="Trace only the values of this column.")
+@click.option("--depth", type=click.IntRange(min=1), metavar="N", help="Maximum number of steps upstream.")
+@click.option(
+    "--check", is_flag=True, help="Check the trace: replay the query with only these rows, and without them."
+)
+@click.option("--dot", is_flag=True, help="Print a Graphviz document.")
+def provenance_verb(
+    name: str, rows: str, column: str | None, depth: int | None, check: bool, dot: bool
+) -> None:
+    """Trace rows to their input rows and sources.
+
+    Rows are specified by their offsets, which `odf tail` shows. For each row, the trace shows the input
+    rows, the query, and the sources of the input rows. If the input rows cannot be determined exactly,
+    it shows all rows that may have contributed, and the reason. A retraction or correction is shown with
+    the earlier row that it refers to.
+
+    With --check, exits with 3 if a check fails.
+    """
+    if dot and options_of().json:
+        raise UsageError("--json and --dot exclude each other", hint="use only one of them")
+    workspace = open_workspace()
+    entry = workspace.resolve(name)
+    request = Trace(str(entry.id), [_parse_offsets(rows)], column, depth, check)
+    (job,) = follow(workspace, [(request, str(entry.alias))])
+    result = job.result_of(Trace)
+    if job.state is not JobState.done or result is None:
+        print_failure(job)
+        sys.exit(exit_code([job]))
+    if options_of().json:
+        print_json(result)
+    else:
+        _print_result(result, dot)
+    if any(line.startswith("no: ") for line in result.checked or ()):
+        sys.exit(3)
+
+
+def _print_result(result: TraceResult, dot: bool) -> None:
+    from odf_tui.text.graphviz import trace_to_dot
+
+    checked = result.checked or []
+    if dot:
+        sys.stdout.write(trace_to_dot(result))
+        for line in checked:
+            print_note(line)
+    else:
+        print_trace(open_workspace(), result, checked)
+
+
+def _parse_offsets(text: str) -> OffsetRange:
+    """Return the offsets of an argument, such as ``7`` or ``7..9``.
+
+    Raises:
+        UsageError: it has another form.
+    """
+    found = _ROWS.fullmatch(text.strip())
+    if found is None or max(map(int, filter(None, found.groups()))) > _LARGEST:
+        raise UsageError(
+            f"invalid offset '{text}'",
+            hint="use an offset or a range, such as 7 or 7..9; odf tail shows offsets",
+        )
+    first = int(found[1])
+    return first, int(found[2] or first)
+
+
+_MAX_ROWS: Final = 3
+
+
+def print_trace(workspace: Workspace, step: TraceStep, checked: Sequence[str] = ()) -> None:
+    """Print a trace: as a tree on a terminal, indented when piped.
+
+    Args:
+        workspace: the workspace that contains the rows.
+        checked: results of replaying the query with the traced rows only, and without them.
+    """
+    outline = trace_outline(step, checked, partial(_read_rows, workspace))
+    if not sys.stdout.isatty():
+        for line in outline.indented_lines():
+            sys.stdout.write(printable(line) + "\n")
+        return
+    from rich.text import Text
+    from rich.tree import Tree
+
+    def branch(node: OutlineNode, tree: Tree | None = None) -> Tree:
+        text = Text(printable(node.head), style="bold" if node.lines or node.below else "")
+        for line in node.lines:
+            text.append("\n" + printable(line), style="not bold")
+        found = Tree(text) if tree is None else tree.add(text)
+        for inner in node.below:
+            branch(inner, found)
+        return found
+
+    console().print(branch(outline))
+
+
+def _read_rows(workspace: Workspace, step: TraceStep, columns: Sequence[str]) -> list[str]:
+    """Return the first rows of a step as lines, with these columns or all; none if the dataset is missing."""
+    from odf_engine.views.scan import Scan
+
+    try:
+        rows = Scan.of_dataset(workspace.resolve(step.dataset).dataset)
+        system = rows.system_columns
+        known = [name for name in columns if name in rows.schema.names]
+        names = known or [name for name in rows.schema.names if name not in system]
+        names = [system[0], *(name for name in names if name != system[0])]
+        found: list[dict[str, Any]] = []
+        ranges = [(first, last + 1) for first, last in step.runs[:_MAX_ROWS]]
+        ranges = [(first, min(end, first + _MAX_ROWS)) for first, end in ranges]
+        for batch in rows.select(names).rows(ranges).batches():
+            found += batch.slice(0, _MAX_ROWS - len(found)).to_pylist()
+            if len(found) >= _MAX_ROWS:
+                break
+    except OdfError:
+        return []  # the trace reports the problem
+    lines = [
+        row_text(
+            row[system[0]],
+            {
+                name: str(json_value(value))
+                for name, value in row.items()
+                if name != system[0] and value is not None
+            },
+        )
+        for row in found
+    ]
+    return [*lines, "…"] if step.rows > len(found) > 0 else lines
+
+
+# --- Differences -----------------------------------------------------------------------------------
+
+
+_ON_TERMINAL: Final = 100
+_WIDEST: Final = 48
+_STYLES: Final = {"good": "green", "bad": "red", "warn": "yellow", "strong": "bold", "muted": "dim"}
+
+
+@verb("diff", example="odf diff port-haven.stations --from 2026-01-01", json=True)
+@click.argument("name")
+@click.argument("other", required=False)
+@click.option("--from", "since", metavar="BLOCK|TIME|REF", help="Version of the older side.")
+@click.option("--to", "until", metavar="BLOCK|TIME|REF", help="Version of the newer side.")
+@click.option("--key", multiple=True, metavar="COLUMN", help="Key column. Can be repeated.")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(min=0),
+    metavar="ROWS",
+    help="Maximum number of rows. Default: all; on a terminal, 100.",
+)
+@click.option("--csv", "as_csv", is_flag=True, help="Print the rows that differ as CSV to stdout.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the rows that differ to a .csv, .json, .ndjson or .parquet file.",
+)
+def diff_verb(
+    name: str,
+    other: str | None,
+    since: str | None,
+    until: str | None,
+    key: tuple[str, ...],
+    limit: int | None,
+    as_csv: bool,
+    output: Path | None,
+) -> None:
+    """Compare two versions of a dataset, or two datasets.
+
+    The older side is NAME, and the newer side is OTHER, or NAME again. Two datasets are compared at
+    their newest blocks by default. For one dataset, the default is the newest block with data and the
+    block with data before it.
+
+    A version is a block, a time or a reference. A block is specified by its number, its hash, or a part
+    of the hash. A time specifies the newest block at that time. A reference such as before-reset-1a2b3c4d
+    specifies an earlier history.
+
+    Rows are compared by the primary key of the datasets, or by the columns of --key. Without a key,
+    entire rows are compared, and none are reported as changed.
+    """
+    check_one_format(as_csv, output)
+    if output is not None:
+        file_format(output)
+        check_parent_folder(output)
+    workspace = open_workspace()
+    entry = workspace.resolve(name)
+    against = entry if other is None else workspace.resolve(other)
+    request = Diff(
+        dataset=str(entry.id),
+        other="" if against.id == entry.id else str(against.id),
+        as_at=since,
+        other_as_at=until,
+        key=list(key),
+    )
+    found = _run_diff(workspace, request, str(entry.alias))
+    if output is not None:
+        _write_file(found, output)
+    elif as_csv:
+        _write_csv(_FirstRows(found, limit), data_stream())
+    elif options_of().json:
+        _write_json(found, _FirstRows(found, limit), sys.stdout)
+    else:
+        _print_difference(found, limit)
+
+
+def _run_diff(workspace: Workspace, request: Diff, target: str) -> Difference:
+    (job,) = follow(workspace, [(request, target)])
+    result = job.result_of(Diff)
+    if job.state is not JobState.done or result is None:
+        print_failure(job)
+        sys.exit(exit_code([job]))
+    return result
+
+
+class _FirstRows(ResultRows):
+    """The first rows of a difference; all rows if ``limit`` is None."""
+
+    def __init__(self, found: Difference, limit: int | None) -> None:
+        super().__init__(Path(found.file))
+        self._max_rows = limit
+
+    @property
+    def row_count(self) -> int:
+        """The number of these rows."""
+        return super().row_count if self._max_rows is None else min(self._max_rows, super().row_count)
+
+
+# --- Text --------------------------------------------------------------------------------------------
+
+
+def _print_difference(found: Difference, limit: int | None) -> None:
+    from odf_tui.text import diff_text
+
+    terminal = sys.stdout.isatty()
+    rows = _FirstRows(found, _ON_TERMINAL if limit is None and terminal else limit)
+    print_line = _line_printer(terminal)
+    print_line([(diff_text.compared_versions_text(found), "strong")])
+    print_line([("  ", ""), *diff_text.row_counts_text(found)])
+    print_line([(f"  {diff_text.interval_text(found)}", "muted")])
+    for line in diff_text.settings_changes(found):
+        print_line(line)
+    if rows.row_count:
+        print_line([("rows", "strong")])
+    for start in range(0, rows.row_count, GROUP_ROWS):
+        texts = diff_text.DiffRowFormatter(found.columns, bool(found.key), rows.window(start, GROUP_ROWS))
+        for at in range(len(texts.changes)):
+            print_line([("  ", ""), *texts.spans(at, _WIDEST if terminal else None)])
+    if rows.row_count < found.rows:
+        more = found.rows - rows.row_count
+        print_note(f"{count_of(more, 'more row')}, use -n, --csv or -o FILE to get them")
+
+
+def _line_printer(terminal: bool) -> Callable[[Sequence[tuple[str, str]]], None]:
+    if not terminal:
+        return lambda spans: print("".join(text for text, _ in spans).rstrip())
+    from rich.text import Text
+
+    out = console()
+
+    def print_line(spans: Sequence[tuple[str, str]]) -> None:
+        out.print(Text.assemble(*((text, _STYLES.get(style, "")) for text, style in spans)), soft_wrap=True)
+
+    return print_line
+
+
+# --- JSON, CSV and files -----------------------------------------------------------------------------
+
+
+def _write_json(found: Difference, rows: ResultRows, out: TextIO) -> None:
+    """Write a :class:`Difference` and its ``changes`` as JSON; only a few changes are in memory at a time."""
+    head = msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
+    out.write(escape_json(head.removesuffix("\n}")) + ',\n  "changes": [')
+    before = "\n    "
+    for record in _records(found, rows):
+        text = json.dumps(record, ensure_ascii=False, indent=2)
+        out.write(before + escape_json(text).replace("\n", "\n    "))
+        before = ",\n    "
+    out.write("\n  ]\n}\n" if rows.row_count else "]\n}\n")
+
+
+def _records(found: Difference, rows: ResultRows) -> Iterator[dict[str, Any]]:
+    """Yield rows with ``key``, ``old`` and ``new`` values; of a changed row only the values that differ."""
+    from odf_engine.views.diff_columns import changed_cells
+    from odf_tui.cli.output import json_value
+
+    for start in range(0, rows.row_count, GROUP_ROWS):
+        table = rows.window(start, GROUP_ROWS)
+        differ = {name: mask.to_pylist() for name, mask in changed_cells(table, found.columns).items()}
+        for at, row in enumerate(table.to_pylist()):
+            change = row["change"]
+            record: dict[str, Any] = {"change": change, "key": {}, "old": {}, "new": {}}
+            for each in found.columns:
+                if each.key and found.key:
+                    record["key"][each.name] = json_value(row[each.new])
+                    continue
+                if change == "changed" and not (each.name in differ and differ[each.name][at]):
+                    continue
+                for side, name, without in (("old", each.old, "added"), ("new", each.new, "removed")):
+                    if change != without and name is not None:
+                        record[side][each.name] = json_value(row[name])
+            yield record
+
+
+def _write_csv(rows: ResultRows, out: TextIO) -> None:
+    """Write a header and a line for each row; nulls are empty, nested values are JSON."""
+    from odf_tui.cli.output import json_value
+
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(rows.columns.names)
+    for start in range(0, rows.row_count, GROUP_ROWS):
+        for row in rows.window(start, GROUP_ROWS).to_pylist():
+            writer.writerow([_csv_cell(json_value(value)) for value in row.values()])
+
+
+def _csv_cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return str(value) if not isinstance(value, bool | list | dict) else json.dumps(value, ensure_ascii=False)
+
+
+def _write_file(found: Difference, output: Path) -> None:
+    from odf_engine.progress import Reporter
+    from odf_engine.views.export import export
+    from odf_engine.views.scan import Scan
+
+    rows = Scan.of_file(Path(found.file))
+    export(rows, output.absolute(), file_format(output), Reporter(), replace=True)
+    print_note(f"{count_of(found.rows, 'row')} in {output}")

@@ -1,0 +1,305 @@
+"""FlowsController: the screen of the flows, with upcoming, running and failed runs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import ClassVar, Final, NamedTuple
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+
+from odf_engine.errors import OdfError
+from odf_engine.flows.store import Run
+from odf_engine.metadata.timestamp import Timestamp
+from odf_tui.gateway.flows import FlowGateway, FlowSummary
+from odf_tui.services.controller import Controller
+from odf_tui.text.format import (
+    Span,
+    count_of,
+    error_with_hint,
+    fit_width,
+    format_duration,
+    format_time_seconds,
+    printable,
+    zone_label,
+)
+from odf_tui.widgets.dialogs import MOVE_KEYS, ConfirmDialog, Dialog
+from odf_tui.widgets.line_view import LineView, WrappedLines
+
+_POLL_SECONDS: Final = 1.0
+_RUNS: Final = 50
+_KEYS: Final = "⏎ runs now · p pauses, resumes · x removes · esc closes"
+_STATE: Final = 9
+_NEXT: Final = 14
+_OUTCOME: Final = 12
+_TRIGGER: Final = 24
+_WIDE: Final = 90
+"""Width of the list in cells from which it shows triggers."""
+_STYLES: Final = {
+    "active": "good", "running": "busy", "paused": "warn", "new": "warn", "changed": "warn", "invalid": "bad",
+    "done": "good", "failed": "bad", "skipped": "muted", "interrupted": "warn",
+}  # fmt: skip
+
+
+class FlowList(LineView):
+    """The list of flows: name, state, triggers, time until the next run, outcome of the last run."""
+
+    headed = True
+
+    def __init__(self) -> None:
+        super().__init__(id="flows")
+        self.active = True
+        self.flows: list[FlowSummary] | None = None
+
+    def show_flows(self, flows: list[FlowSummary]) -> None:
+        """Show flows. The cursor stays on its flow."""
+        name = self.flow.name if self.flow else ""
+        self.flows = flows
+        self.cursor = next((at for at, flow in enumerate(flows) if flow.name == name), self.cursor)
+        self.reset()
+
+    @property
+    def flow(self) -> FlowSummary | None:
+        """The flow under the cursor."""
+        return self.flows[self.cursor] if self.flows and self.cursor < len(self.flows) else None
+
+    def count(self) -> int:
+        """Return the number of flows."""
+        return len(self.flows or ())
+
+    def _widths(self) -> tuple[int, int]:
+        """Return the widths of name and triggers in cells; 0 for no triggers."""
+        width = self.room.width
+        trigger = _TRIGGER if width >= _WIDE else 0
+        return max(width - trigger - _STATE - _NEXT - _OUTCOME - 5, 8), trigger
+
+    def header(self) -> Sequence[Span]:
+        """Return the header line."""
+        name, trigger = self._widths()
+        cells = [
+            ("flow", name),
+            ("state", _STATE),
+            ("trigger", trigger),
+            ("next run", _NEXT),
+            ("last run", _OUTCOME),
+        ]
+        return [(" " + " ".join(fit_width(text, width) for text, width in cells if width), "head")]
+
+    def spans(self, index: int) -> Sequence[Span]:
+        """Return the line of a flow."""
+        if self.flows is None:
+            return ()
+        flow = self.flows[index]
+        name, trigger = self._widths()
+        last = flow.last.state if flow.last else ""
+        found: list[Span] = [
+            (f" {fit_width(printable(flow.name), name)} ", "name"),
+            (fit_width(flow.state, _STATE) + " ", _STYLES.get(flow.state, "")),
+        ]
+        if trigger:
+            found.append((fit_width(printable(flow.triggers), trigger) + " ", "muted"))
+        found.append((fit_width(until_text(flow.due, time.time()), _NEXT) + " ", ""))
+        return [*found, (fit_width(last, _OUTCOME), _STYLES.get(last, ""))]
+
+    def empty(self) -> Sequence[Sequence[Span]]:
+        """Return the message for no flows."""
+        if self.flows is None:
+            return ()
+        return [
+            [],
+            [(" no flows yet: odf flow add FILE", "")],
+            [(" A flow runs tasks by schedule, or when datasets change: odf help flows", "muted")],
+        ]
+
+
+def until_text(due: float | None, now: float) -> str:
+    """Return the time until a run as text."""
+    if due is None:
+        return "–"
+    return "now" if due <= now else f"in {format_duration(max(due - now, 1))}"
+
+
+def run_lines(runs: Sequence[Run]) -> list[list[Span]]:
+    """Return the lines of runs, newest first: start, outcome, trigger, duration, reason."""
+    lines: list[list[Span]] = []
+    for run in runs:
+        begun = format_time_seconds(Timestamp.from_ms(int(run.begun * 1000)))
+        took = "" if run.ended is None else format_duration(run.ended - run.begun)
+        trigger = run.trigger + (f" {run.attempt}" if run.attempt else "")
+        jobs = f"  jobs {' '.join(run.jobs)}" if run.jobs else ""
+        lines.append(
+            [
+                (f" {begun}  ", "muted"),
+                (fit_width(run.state, _OUTCOME), _STYLES.get(run.state, "")),
+                (f"{fit_width(trigger, 10)} {fit_width(took, 8)}{jobs}", ""),
+            ]
+        )
+        if run.reason:
+            lines.append([(f"   {printable(run.reason)}", _STYLES.get(run.state, ""))])
+    return lines
+
+
+class _Loaded(NamedTuple):
+    flows: list[FlowSummary]
+    runs: list[Run]
+    name: str
+
+
+class FlowsScreen(Dialog[None]):
+    """Shows the flows and the runs of one, and pauses, resumes, runs and removes flows.
+
+    Args:
+        odf: the ``.odf`` folder of the workspace.
+        notice: shows a notice after the screen was closed or covered.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,5", "dismiss(None)", "close", show=False),
+        Binding("enter", "run", "run the flow now", show=False),
+        Binding("p", "pause", "pause the flow; or resume it, and accept its definition", show=False),
+        Binding("x", "remove", "remove the flow", show=False),
+        *MOVE_KEYS,
+    ]
+
+    def __init__(self, odf: Path, notice: Callable[[str, str], None]) -> None:
+        super().__init__()
+        self._odf, self._notice = odf, notice
+        self._flows: FlowGateway | None = None
+        self._lock = asyncio.Lock()
+
+    def compose(self) -> ComposeResult:
+        """Yield the list, and the runs of one flow."""
+        with Vertical(classes="dialog reader flows") as box:
+            box.border_title = Content(f"Flows (times: {zone_label()})")
+            box.border_subtitle = Content(_KEYS)
+            yield FlowList()
+            yield WrappedLines(id="about-flow")
+
+    @property
+    def _list(self) -> FlowList:
+        return self.query_one(FlowList)
+
+    def on_mount(self) -> None:
+        """Read the flows, and again every second."""
+        self._reload()
+        self.set_interval(_POLL_SECONDS, self._reload)
+
+    def on_unmount(self) -> None:
+        """Close the file of states."""
+        if self._flows is not None:
+            self._flows.close()
+
+    def on_line_view_moved(self) -> None:
+        """Show the runs of the flow under the cursor."""
+        self._reload()
+
+    def on_line_view_opened(self) -> None:
+        """Run the flow that was double-clicked."""
+        self.action_run()
+
+    def action_move(self, move: str) -> None:
+        """Move the cursor."""
+        self._list.move(move)
+
+    # --- Reading ---
+
+    def _reload(self) -> None:
+        if not self._lock.locked():
+            self.run_worker(self._show(), group="flows")
+
+    async def _show(self) -> None:
+        async with self._lock:
+            name = self._list.flow.name if self._list.flow else ""
+            try:
+                loaded = await asyncio.to_thread(self._load, name)
+            except OdfError as error:
+                self.query_one("#about-flow", WrappedLines).set([[(f" {error_with_hint(error)}", "bad")]])
+                return
+        self._list.show_flows(loaded.flows)
+        flow = self._list.flow
+        if flow is not None and flow.name != loaded.name:
+            self._reload()
+            return
+        self.query_one("#about-flow", WrappedLines).set(about_lines(flow, loaded.runs) if flow else [])
+
+    def _load(self, name: str) -> _Loaded:
+        if self._flows is None:
+            self._flows = FlowGateway(self._odf)
+        flows = self._flows.summaries()
+        name = name or (flows[0].name if flows else "")
+        return _Loaded(flows, self._flows.store.runs(name, _RUNS) if name else [], name)
+
+    # --- Changes ---
+
+    def _change(self, change: Callable[[FlowGateway, str], object], done: str) -> None:
+        flow = self._list.flow
+        if flow is not None:
+            self.run_worker(self._apply(change, flow.name, done.format(flow.name)), group="change")
+
+    async def _apply(self, change: Callable[[FlowGateway, str], object], name: str, done: str) -> None:
+        async with self._lock:
+            try:
+                assert self._flows is not None
+                await asyncio.to_thread(change, self._flows, name)
+            except OdfError as error:
+                self._notice(error_with_hint(error), "bad")
+                return
+        self._notice(done, "good")
+        self._reload()
+
+    def action_run(self) -> None:
+        """Run the flow under the cursor now."""
+        flow = self._list.flow
+        if flow is not None and flow.state in ("new", "changed", "invalid"):
+            self._notice(f"{flow.name} is {flow.state}: press p to accept it", "warn")
+        else:
+            self._change(lambda flows, name: flows.request(name), "requested a run of {}")
+
+    def action_pause(self) -> None:
+        """Pause the flow under the cursor, or resume it."""
+        flow = self._list.flow
+        if flow is not None and flow.state in ("active", "running"):
+            self._change(lambda flows, name: flows.pause(name), "paused {}")
+        else:
+            self._change(lambda flows, name: flows.resume(name), "resumed {}")
+
+    def action_remove(self) -> None:
+        """Remove the flow under the cursor after a confirmation."""
+        flow = self._list.flow
+        if flow is None:
+            return
+
+        def remove(confirmed: bool | None) -> None:
+            if confirmed:
+                self._change(lambda flows, name: flows.remove(name), "removed {}")
+
+        question = ConfirmDialog(f"Remove the flow {flow.name}?", "Its history is retained.")
+        self.app.push_screen(question, remove)
+
+
+def about_lines(flow: FlowSummary, runs: Sequence[Run]) -> list[list[Span]]:
+    """Return the lines about a flow: targets, triggers, reason, runs."""
+    lines: list[list[Span]] = []
+    if flow.reason:
+        lines.append([(f" {printable(flow.reason)}", _STYLES.get(flow.state, "warn"))])
+    if flow.targets:
+        lines.append([(" target ", "muted"), (printable(", ".join(flow.targets)), "name")])
+        lines.append([(" starts ", "muted"), (printable(flow.triggers), "")])
+    if not runs:
+        return [*lines, [], [(" no runs yet", "muted")]]
+    failed = sum(run.state == "failed" for run in runs)
+    newest = f" newest {count_of(len(runs), 'run')}" + (f", {failed} failed" if failed else "")
+    return [*lines, [], [(newest, "head")], *run_lines(runs)]
+
+
+class FlowsController(Controller):
+    """Opens the screen of the flows."""
+
+    def show_flows(self) -> None:
+        """Show the flows."""
+        self.host.open(FlowsScreen(self.gateway.folder / ".odf", self.host.notice))

@@ -1,0 +1,156 @@
+"""The flows of a workspace: definitions, state and runs; changes that need no job."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from odf_engine.flows.definition import (
+    Flow,
+    Interval,
+    Remote,
+    Schedule,
+    Trigger,
+    accepted_flows,
+    flow_files,
+)
+from odf_engine.flows.documents import Unreadable
+from odf_engine.flows.scheduler import due_time
+from odf_engine.flows.store import FlowState, FlowStore, Run
+
+
+class FlowSummary(NamedTuple):
+    """A flow and its state.
+
+    Attributes:
+        name: name of the flow.
+        state: ``active``, ``running``, ``paused``, ``new``, ``changed`` or ``invalid``.
+        reason: why it is not active; empty if it is.
+        triggers: its triggers as text.
+        targets: its targets.
+        last: the newest run or decision.
+        due: when it is due next, in seconds since 1970; None if nothing is planned.
+    """
+
+    name: str
+    state: str
+    reason: str
+    triggers: str
+    targets: Sequence[str]
+    last: Run | None
+    due: float | None
+
+
+class FlowGateway:
+    """Reads and changes the flows of a workspace.
+
+    Args:
+        odf: the ``.odf`` folder.
+    """
+
+    def __init__(self, odf: Path) -> None:
+        self.files = flow_files(odf)
+        self.store = FlowStore(odf)
+        self._acceptances = accepted_flows(odf)
+
+    def close(self) -> None:
+        """Close the file of states and runs."""
+        self.store.close()
+
+    def summaries(self) -> list[FlowSummary]:
+        """Return all flows by name, also those whose file is invalid."""
+        states, accepted = self.store.states(), self._acceptances.read()
+        return [self._summary(flow, states, accepted) for flow in self.files.read_all()]
+
+    def _summary(
+        self, flow: Flow | Unreadable, states: dict[str, FlowState], accepted: dict[str, str]
+    ) -> FlowSummary:
+        last = next(iter(self.store.runs(flow.name, 1)), None)
+        if isinstance(flow, Unreadable):
+            return FlowSummary(flow.name, "invalid", flow.error.format_line, "", (), last, None)
+        triggers = ", ".join(map(trigger_text, flow.spec.triggers)) or "on request"
+        targets = flow.spec.targets
+        digest = accepted.get(flow.name)
+        if digest != flow.digest:
+            word = "new" if digest is None else "changed"
+            reason = f"{word}: odf flow resume {flow.name} accepts it"
+            return FlowSummary(flow.name, word, reason, triggers, targets, last, None)
+        now = time.time()
+        state = states.get(flow.name) or FlowState(flow.name, now)
+        running = last is not None and last.state == "running"
+        due = due_time(flow, state, now, running=running)
+        word = "paused" if state.paused else "running" if running else "active"
+        return FlowSummary(
+            flow.name, word, state.pause_reason, triggers, targets, last, None if due == math.inf else due
+        )
+
+    def summary(self, name: str) -> FlowSummary:
+        """Return one flow.
+
+        Raises:
+            NotFound: there is no such flow.
+            InvalidManifest: its file is invalid.
+        """
+        return self._summary(self.files.read(name), self.store.states(), self._acceptances.read())
+
+    def add(self, text: bytes, source: str, *, replace: bool) -> FlowSummary:
+        """Store a definition, and accept it.
+
+        Raises:
+            InvalidManifest: it is invalid.
+            AlreadyExists: there is another flow of this name, and ``replace`` is false.
+        """
+        flow = self.files.write(text, source, replace=replace)
+        return self.resume(flow.name)
+
+    def resume(self, name: str) -> FlowSummary:
+        """Resume a flow, and accept its current definition.
+
+        Raises:
+            NotFound: there is no such flow.
+            InvalidManifest: its file is invalid.
+        """
+        flow, now = self.files.read(name), time.time()
+        self._acceptances.accept(name, flow.digest)
+        self.store.change(
+            name, now, paused=False, pause_reason="", failures=0, handled_until=now, retry_at=None
+        )
+        return self.summary(name)
+
+    def pause(self, name: str) -> None:
+        """Pause a flow. A run in progress continues.
+
+        Raises:
+            NotFound: there is no such flow.
+        """
+        self.files.read(name)
+        self.store.change(name, time.time(), paused=True, pause_reason="paused by the user")
+
+    def request(self, name: str) -> None:
+        """Request a run of an accepted flow. The worker starts it within a second."""
+        self.store.change(name, time.time(), requested=True)
+
+    def remove(self, name: str) -> None:
+        """Remove a flow. Its history stays.
+
+        Raises:
+            NotFound: there is no such flow.
+        """
+        self.files.remove(name)
+        self._acceptances.accept(name, None)
+        self.store.forget(name)
+
+
+def trigger_text(trigger: Trigger) -> str:
+    """Return a trigger as text."""
+    match trigger:
+        case Schedule(cron, zone):
+            return cron.text if zone.text == "UTC" else f"{cron.text} {zone.text}"
+        case Interval(every):
+            return f"every {every.text}"
+        case Remote(every):
+            return f"remote, every {every.text}"
+    return "new rows of inputs"

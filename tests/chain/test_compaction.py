@@ -1,0 +1,185 @@
+"""Compaction of a root dataset: rows, states and records; changes and damage in the meantime."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from unittest import mock
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from odf_engine.chain.compacted_history import find_archived_push
+from odf_engine.chain.compaction import CompactionOutcome, CompactionPolicy, compact, plan_compaction
+from odf_engine.chain.compaction_record import CompactionRecord, RecordStore, pack_record
+from odf_engine.chain.dataset import Dataset
+from odf_engine.data.slices import read_batches
+from odf_engine.errors import BadData, Conflict
+from odf_engine.metadata.model import AddData, SourceState
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
+from odf_engine.verify.integrity import verify
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
+from tests.sync.builders import DAY, add_blocks, add_slices, commit, describe, make_root
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace.init(tmp_path)
+
+
+def rows(dataset: Dataset) -> pa.Table:
+    paths = [dataset.slice_path(row) for row in dataset.slices()]
+    return pa.concat_tables(pa.Table.from_batches(read_batches(path)) for path in paths)
+
+
+def run(entry: DatasetEntry, **policy: int) -> CompactionOutcome:
+    return compact(entry.dataset, CompactionPolicy(**policy), Reporter())
+
+
+def findings(entry: DatasetEntry) -> list[tuple[str, str]]:
+    return [(each.kind, each.message) for each in verify(entry.dataset, Reporter()).findings]
+
+
+def test_runs_of_blocks_become_one(workspace: Workspace) -> None:
+    entry = make_root(workspace, slices=4, rows=10)
+    add_blocks(entry, 2)  # watermarks alone
+    describe(entry, "ends the run")
+    add_slices(entry, 1, rows=60)  # too large to be merged
+    add_slices(entry, 3, rows=10)
+    old, table, state = entry.dataset.head(), rows(entry.dataset), entry.dataset.state()
+    planned = plan_compaction(entry.dataset, CompactionPolicy(max_rows=100), Reporter())
+    assert (planned.old_slices, planned.new_slices, planned.new_head) == (8, 3, None)
+    assert (planned.old_blocks, planned.new_blocks) == (13, 6)
+    assert entry.dataset.head() == old
+
+    outcome = run(entry, max_rows=100)
+
+    assert (outcome.new_slices, outcome.new_blocks, outcome.old_head) == (3, 6, old)
+    assert rows(entry.dataset) == table
+    new = Dataset(entry.dataset.folder, type(workspace.index)(":memory:")).state()
+    assert new == entry.dataset.state()
+    assert (new.dataset_id, new.watermark, new.records, new.system_time) == (
+        state.dataset_id, state.watermark, state.records, state.system_time
+    )  # fmt: skip
+    kinds = [each.kind for each in entry.dataset.list_blocks(10)]
+    assert kinds == ["AddData", "AddData", "SetInfo", "AddData", "SetDataSchema", "Seed"]
+    assert entry.dataset.references() == {outcome.reference: old}
+    assert findings(entry) == []
+    assert run(entry, max_rows=100).new_head == outcome.new_head  # nothing more to merge
+
+
+def test_sources_and_their_states(workspace: Workspace) -> None:
+    """The newest state of each source stays; blocks of different sources stay apart."""
+    entry = make_root(workspace, slices=1)
+    polled = [SourceState(source_name="default", kind="odf/etag", value=value) for value in "12"]
+    first, second, other = (
+        SourceState(source_name=name, kind="odf/idempotency-key", value=value)
+        for name, value in (("a", "k1"), ("a", "k2"), ("b", "k3"))
+    )
+    for state in (*polled, first, second, other, None, None):
+        last = entry.dataset.state()
+        mark = Timestamp((last.watermark or last.system_time).ns + DAY)
+        commit(entry, [AddData(prev_offset=last.last_offset, new_watermark=mark, new_source_state=state)])
+    before = entry.dataset.state()
+
+    outcome = run(entry)
+
+    assert (outcome.old_blocks, outcome.new_blocks) == (10, 7)
+    assert entry.dataset.state().source_state == before.source_state == polled[1]
+    assert [entry.dataset.find_push(each) for each in (first, second, other)] == [None, 4, 5]
+    assert find_archived_push(entry.dataset, first) == 4
+    assert findings(entry) == []
+
+
+def test_a_state_that_changed_twice(workspace: Workspace) -> None:
+    """Blocks that would become one without a change stay."""
+    entry = make_root(workspace, slices=3)
+    states = [SourceState(source_name="s", kind="odf/etag", value=value) for value in "aba"]
+    for state in states:
+        last = entry.dataset.state()
+        event = AddData(prev_offset=last.last_offset, new_watermark=last.watermark, new_source_state=state)
+        commit(entry, [event])
+    before = entry.dataset.state()
+    outcome = run(entry)
+    assert (outcome.new_slices, entry.dataset.state().source_state) == (1, before.source_state)
+    assert findings(entry) == []
+
+
+def test_a_commit_in_the_meantime_is_a_conflict(workspace: Workspace) -> None:
+    entry = make_root(workspace, slices=3)
+    other = Workspace(workspace.folder).resolve("numbers")
+
+    def commit_first(self: Reporter, name: str) -> None:
+        if name == "commit":
+            add_slices(other)
+
+    with mock.patch.object(Reporter, "phase", commit_first), pytest.raises(Conflict) as raised:
+        run(entry)
+    assert raised.value.exit_code == 4
+    assert entry.dataset.state().slices == 4
+    assert not list((entry.dataset.folder / "data").glob(".pending-*"))
+    assert (run(entry).new_slices, findings(entry)) == (1, [])
+
+
+def test_damage_is_not_hidden(workspace: Workspace) -> None:
+    entry = make_root(workspace, slices=3)
+    head = entry.dataset.head()
+    path = entry.dataset.slice_path(entry.dataset.slices()[1])
+    data = path.read_bytes()
+    path.write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
+    with pytest.raises(BadData, match="damaged"):
+        run(entry)
+    path.unlink()
+    with pytest.raises(BadData, match="missing"):
+        run(entry)
+    assert entry.dataset.head() == head and not list(path.parent.glob(".pending-*"))
+
+
+def rewrite(path: Path, change: object) -> None:
+    """Change the header or the blocks of a record."""
+    line, _, packed = path.read_bytes().partition(b"\n")
+    header, blocks = msgspec.json.decode(line), zlib.decompress(packed)
+    header, blocks = change(header, blocks)  # type: ignore[operator]
+    path.write_bytes(msgspec.json.encode(header) + b"\n" + zlib.compress(blocks))
+
+
+def test_a_forged_record_is_found(workspace: Workspace) -> None:
+    entry = make_root(workspace, slices=4, rows=5)
+    outcome = run(entry)
+    path = entry.dataset.folder / "compactions" / str(outcome.new_head)
+    valid = path.read_bytes()
+
+    def broken(change: object) -> str:
+        rewrite(path, change)
+        entry.dataset.compactions = RecordStore(entry.dataset.folder)
+        ((kind, message),) = findings(entry)
+        path.write_bytes(valid)
+        assert kind == "compaction-record"
+        return message
+
+    assert "does not end with the old head" in broken(lambda header, blocks: (header, blocks[:-1] + b"x"))
+    assert "do not replace all" in broken(lambda h, blocks: ({**h, "blocks": h["blocks"][:-1]}, blocks))
+    fork = {"fork": str(entry.dataset.block(0).hash)}
+    assert "does not follow" in broken(lambda header, blocks: ({**header, **fork}, blocks))
+    # Other rows in the new slice, consistent with its block.
+    other = make_root(workspace, "other", slices=1, rows=20)
+    (row,) = entry.dataset.slices()
+    entry.dataset.slice_path(row).write_bytes(
+        other.dataset.slice_path(other.dataset.slices()[0]).read_bytes()
+    )
+    entry.dataset.compactions = RecordStore(entry.dataset.folder)
+    assert any(kind == "compaction-record" and "rows" in text for kind, text in findings(entry))
+
+
+def test_a_record_with_many_tiny_blocks_is_refused(workspace: Workspace) -> None:
+    """Their number would need more memory than their bytes."""
+    entry = make_root(workspace, slices=2)
+    outcome = run(entry)
+    (name,) = entry.dataset.compactions.names()
+    header = entry.dataset.compactions.read(name).header
+    assert header.new_head == outcome.new_head
+    with pytest.raises(BadData, match="invalid size"):
+        CompactionRecord(pack_record(header, [b""] * 1000), "a remote")

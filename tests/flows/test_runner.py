@@ -1,0 +1,247 @@
+"""Flows that a worker runs: tasks, triggers, acceptance, the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from odf_engine.coordinator import command_guard
+from tests.cli.conftest import Ran, call_odf
+
+ROOT = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: my.rows
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: default
+      read: {kind: NdJson, schema: ["id INT"]}
+      merge: {kind: Append}
+"""
+PUSH = """\
+headers: {{name: {name}}}
+spec:
+  target: my.%
+  triggers: [{trigger}]
+  tasks:
+    - {{kind: Push, to: copy}}
+    - {{kind: Command, run: {command}}}
+  stopAfterFailures: 2
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A workspace with an empty root and a folder as repository."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    folder = tmp_path / "ws"
+    folder.mkdir()
+    (tmp_path / "copy").mkdir()
+    (folder / "rows.yaml").write_text(ROOT)
+    for arguments in (["init"], ["add", "rows.yaml"], ["repo", "add", "copy", str(tmp_path / "copy")]):
+        assert call_odf(*arguments, cwd=folder).code == 0
+    yield folder
+    call_odf("worker", "stop", cwd=folder)
+
+
+def write_flow(folder: Path, name: str, trigger: str, *program: str) -> Path:
+    file = folder / f"{name}.yaml"
+    command = json.dumps([sys.executable, "-c", *program])
+    file.write_text(PUSH.format(name=name, trigger=trigger, command=command))
+    return file
+
+
+def flow(folder: Path, *arguments: str) -> Ran:
+    return call_odf("flow", *arguments, cwd=folder)
+
+
+def wait_for(found: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not found():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def states(folder: Path, name: str) -> list[tuple[str, str]]:
+    """The trigger and state of the runs of a flow, oldest first."""
+    found = flow(folder, "history", name, "--json").json
+    return [(run["trigger"], run["state"]) for run in reversed(found)]
+
+
+def test_an_interval_pushes_and_runs_a_program(folder: Path) -> None:
+    program = "import sys, pathlib; pathlib.Path(sys.argv[1]).open('a').write('x')"
+    write_flow(folder, "copy", "{kind: Interval, every: 1s}", program, "{name}.txt")
+    assert flow(folder, "add", "copy.yaml").code == 0
+    wait_for(lambda: (folder / "my.rows.txt").exists() and len((folder / "my.rows.txt").read_text()) > 1)
+    assert (folder.parent / "copy" / "my.rows" / "refs" / "head").exists()
+    assert flow(folder, "pause", "copy").code == 0
+    (row,) = flow(folder, "list", "--json").json
+    assert (row["state"], row["reason"], row["next_run"]) == ("paused", "paused by the user", None)
+    count = len(states(folder, "copy"))
+    time.sleep(1.5)
+    assert len(states(folder, "copy")) == count
+    ran = flow(folder, "run", "copy")  # a paused flow runs on request
+    assert (ran.code, "done" in ran.err) == (0, True), ran.err
+    assert states(folder, "copy")[-1] == ("request", "done")
+    (newest, *_) = flow(folder, "history", "copy", "--json").json
+    (job,) = [each for each in call_odf("jobs", "--json", cwd=folder).json if each["id"] in newest["jobs"]]
+    assert (job["kind"], job["target"]) == ("push", "my.rows")
+    assert not (folder / ".odf" / "spark.log").exists()  # no task needs Spark
+
+
+def test_failures_pause_a_flow(folder: Path) -> None:
+    write_flow(folder, "bad", "{kind: Interval, every: 1s}", "print('no luck'); raise SystemExit(3)")
+    assert flow(folder, "add", "bad.yaml").code == 0
+    wait_for(lambda: flow(folder, "list", "--json").json[0]["state"] == "paused")
+    (row,) = flow(folder, "list", "--json").json
+    assert row["reason"] == "paused after 2 failed runs in a row"
+    assert row["last_reason"].endswith("ended with exit code 3: no luck")
+    assert states(folder, "bad") == [("Interval", "failed")] * 2
+    ran = flow(folder, "run", "bad")
+    assert (ran.code, "no luck" in ran.err, "Traceback" in ran.err) == (1, True, False)
+
+
+def test_a_changed_file_must_be_accepted(folder: Path) -> None:
+    mark = folder / "mark"
+    write_flow(folder, "a", "{kind: Interval, every: 1h}", f"open({str(mark)!r}, 'w')")
+    stored = folder / ".odf" / "flows"
+    stored.mkdir()
+    (folder / "a.yaml").rename(stored / "a.yaml")  # as from an archive by another author
+    assert call_odf("worker", "start", cwd=folder).code == 0
+    time.sleep(2.5)
+    assert flow(folder, "list", "--json").json[0]["state"] == "new" and not mark.exists()
+    assert "odf flow resume" in flow(folder, "run", "a").err
+    assert flow(folder, "resume", "a").code == 0
+    wait_for(mark.exists)
+    (stored / "a.yaml").write_text((stored / "a.yaml").read_text().replace("1h", "2s"))
+    mark.unlink()
+    time.sleep(3)
+    assert flow(folder, "list", "--json").json[0]["state"] == "changed" and not mark.exists()
+    assert flow(folder, "remove", "a").code == 0
+    assert flow(folder, "list", "--json").json == []
+
+
+def test_an_unreadable_file_and_a_program_in_the_background(folder: Path) -> None:
+    stored = folder / ".odf" / "flows"
+    stored.mkdir()
+    with (stored / "big.yaml").open("wb") as file:
+        file.truncate(1 << 32)
+    child = "import time; open('begun', 'w'); time.sleep(4); open('survived', 'w')"
+    program = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]])"
+    file = write_flow(folder, "leaves", "", program, child)
+    text = (
+        file.read_text()
+        .replace("    - {kind: Push, to: copy}\n", "")
+        .replace("Command, ", "Command, timeout: 2s, ")
+    )
+    file.write_text(text)
+    assert flow(folder, "add", "leaves.yaml").code == 0
+    ran = flow(folder, "run", "leaves")
+    assert (ran.code, "was terminated after 2 s" in ran.err) == (1, True), ran.err
+    assert {row["name"]: row["state"] for row in flow(folder, "list", "--json").json}["big"] == "invalid"
+    time.sleep(3)
+    assert (folder / "begun").exists() and not (folder / "survived").exists()
+
+
+def test_a_killed_worker_repeats_the_interrupted_run(folder: Path) -> None:
+    program = "import os, time; n = os.path.exists('n'); open('n', 'w'); time.sleep(0 if n else 60)"
+    write_flow(folder, "slow", "{kind: Schedule, cron: '* * * * *'}", program)
+    assert flow(folder, "add", "slow.yaml").code == 0
+    assert flow(folder, "run", "slow", "--detach").code == 0
+    wait_for((folder / "n").exists)
+    worker = call_odf("worker", "status", "--json", cwd=folder).json["status"]["pid"]
+    os.kill(worker, 9)
+    assert call_odf("worker", "start", cwd=folder).code == 0
+    wait_for(lambda: ("retry", "done") in states(folder, "slow"))
+    assert ("request", "interrupted") in states(folder, "slow")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            ("kind: Interval, every: 1s", "kind: Schedule, cron: 61 * * * *"),
+            ":4:37: '61 * * * *' is not a cron",
+        ),
+        (("every: 1s", "every: soon"), ":4:38: 'soon' is not a duration"),
+        (("every: 1s", "every: 999999999w"), ":4:38: the duration is longer than 100 years"),
+        (("every: 1s", "each: 1s"), ":4:31: object contains unknown field `each`"),
+        (("kind: Push", "kind: Publish"), "invalid value 'Publish'"),
+        (("Interval, every: 1s", "Schedule, cron: '@daily', timezone: Mars"), "unknown time zone 'Mars'"),
+        (("name: bad", "name: ../bad"), "invalid flow name"),
+        (("stopAfterFailures: 2", "stopAfterFailures: [2]"), ":8:22: expected `int`, got `array`"),
+    ],
+)
+def test_invalid_definitions(folder: Path, change: tuple[str, str], message: str) -> None:
+    file = write_flow(folder, "bad", "{kind: Interval, every: 1s}", "pass")
+    file.write_text(file.read_text().replace(*change))
+    ran = flow(folder, "add", "bad.yaml")
+    assert ran.code == 1 and message in ran.err, ran.err
+    assert not (folder / ".odf" / "flows").exists()
+
+
+def test_the_service_of_the_worker(folder: Path) -> None:
+    ran = call_odf("worker", "install", cwd=folder)
+    assert ran.code == 0 and "systemctl --user enable --now odf-worker-ws-" in ran.out
+    (unit,) = (folder.parent / "config" / "systemd" / "user").iterdir()
+    assert f'"odf_engine.coordinator.worker" "{folder}" "--foreground" --spark-later' in unit.read_text()
+    assert call_odf("worker", "uninstall", cwd=folder).code == 0
+    assert call_odf("worker", "uninstall", cwd=folder).code == 1 and not unit.exists()
+
+
+def test_a_program_ends_with_its_worker(folder: Path) -> None:
+    """A program that ignores SIGTERM, and the one that it started, end after the worker was killed."""
+    program = (
+        "import os, signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        "child = subprocess.Popen(['sleep', '600']);"
+        "open('pids', 'w').write(f'{os.getpid()} {child.pid} \\n'); time.sleep(600)"
+    )
+    write_flow(folder, "long", "{kind: Interval, every: 1s}", program)
+    assert flow(folder, "add", "long.yaml").code == 0
+    pids = folder / "pids"
+    wait_for(lambda: pids.exists() and pids.read_text().endswith("\n"))
+    running = [int(each) for each in pids.read_text().split()]
+    worker = call_odf("worker", "status", "--json", cwd=folder).json["status"]["pid"]
+    flow(folder, "pause", "long")
+    os.kill(worker, signal.SIGKILL)
+    wait_for(lambda: not any(is_alive(pid) for pid in running))
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_the_guard_ends_programs_that_outlive_their_parent() -> None:
+    """The shell ends at SIGTERM, and the program that it has started ignores it."""
+    script = """(trap "" TERM; echo started; sleep 300) & trap "exit 0" TERM; wait"""
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", command_guard.__file__, "0.1", "sh", "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as guard:
+        try:
+            assert guard.stdout is not None and guard.stdin is not None
+            assert guard.stdout.readline() == b"started\n"
+            guard.stdin.close()
+            assert select.select([guard.stdout], [], [], 60)[0], "a program still has the pipe"
+            assert guard.stdout.read() == b""
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(guard.pid, signal.SIGKILL)

@@ -1,0 +1,316 @@
+"""The decisions of the scheduler, with a simulated clock."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from odf_engine.errors import OdfError
+from odf_engine.flows.definition import Flow, Retry, Schedule, read_flow
+from odf_engine.flows.documents import Cron, Zone
+from odf_engine.flows.scheduler import FlowScheduler, last_time, next_time, retry_delay
+from odf_engine.flows.store import FILE, FlowStore, Run
+
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
+START = datetime(2026, 3, 20, tzinfo=UTC).timestamp()  # the summer time of Europe begins on 29 March
+
+
+def flow(name: str, triggers: str, more: str = "") -> Flow:
+    text = f"headers: {{name: {name}}}\nspec:\n  target: a\n  tasks: [{{kind: Pull}}]\n"
+    return read_flow(f"{text}  triggers: [{triggers}]\n{more}".encode(), name)
+
+
+class Simulation:
+    """Flows of one workspace, whose worker can crash, and whose runs take simulated time."""
+
+    def __init__(self, folder: Path, *flows: Flow, now: float = START) -> None:
+        self.folder, self.flows, self.now = folder, flows, now
+        self.running: dict[int, Run] = {}
+        self.started: list[Run] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Start the worker, also after a crash."""
+        self.running.clear()
+        self.store = FlowStore(self.folder)
+        self.scheduler = FlowScheduler(self.store, self._start, random.Random(1))
+        self.scheduler.recover(self.flows, self.now)
+
+    def crash(self) -> None:
+        self.store.close()
+
+    def _start(self, flow: Flow, run: Run) -> None:
+        assert run.flow not in {each.flow for each in self.running.values()}
+        self.running[run.id] = run
+        self.started.append(run)
+
+    def until(self, when: float) -> None:
+        """Let the time pass without any run taking time."""
+        while (due := self.scheduler.tick(self.now)) <= when or self.running:
+            for run in list(self.running.values()):
+                self.end(run)
+            self.now = max(self.now, min(due, when))
+        self.now = when
+        self.scheduler.tick(when)
+
+    def end(self, run: Run, error: str | None = None) -> None:
+        del self.running[run.id]
+        self.scheduler.end_run(run, error, self.now)
+
+
+def times(simulation: Simulation) -> list[str]:
+    return [datetime.fromtimestamp(run.due, UTC).strftime("%d %H:%M") for run in simulation.started]
+
+
+def test_times_of_schedules() -> None:
+    oslo = Schedule(Cron.parse("30 2 * * *"), Zone("Europe/Oslo"))
+    at = datetime(2026, 3, 28, 12, tzinfo=UTC).timestamp()
+    first = next_time(oslo, at)
+    # 02:30 does not exist on the day on which the summer time begins: the run starts at 03:00.
+    assert datetime.fromtimestamp(first, UTC) == datetime(2026, 3, 29, 1, 0, tzinfo=UTC)
+    assert next_time(oslo, first) == datetime(2026, 3, 30, 0, 30, tzinfo=UTC).timestamp()
+    hourly = Schedule(Cron.parse("@hourly"))
+    assert last_time(hourly, START + 30 * MINUTE) == START == last_time(hourly, START)
+    assert next_time(hourly, START) == START + HOUR
+
+
+@pytest.mark.parametrize(
+    ("zone", "cron", "start", "run"),
+    [
+        ("Africa/Cairo", "59 23 L * *", "2024-10-12 09:55", "2024-10-31 20:59"),
+        ("America/St_Johns", "30 1 * * *", "2025-11-02 04:48", "2025-11-03 05:00"),
+    ],
+)
+def test_the_end_of_the_summer_time(tmp_path: Path, zone: str, cron: str, start: str, run: str) -> None:
+    begun, due = (datetime.fromisoformat(f"{text}+00:00").timestamp() for text in (start, run))
+    trigger = f"{{kind: Schedule, cron: '{cron}', timezone: {zone}}}"
+    simulation = Simulation(tmp_path, flow("a", trigger), now=begun)
+    assert simulation.scheduler.tick(begun) == due
+    simulation.now = due + MINUTE  # the library is wrong in this minute
+    simulation.until(due + MINUTE)
+    assert [each.due for each in simulation.started] == [due]
+
+
+def test_a_flow_that_is_not_accepted_for_a_while_stays_paused(tmp_path: Path) -> None:
+    simulation = Simulation(tmp_path, flow("a", "{kind: Schedule, cron: '@hourly'}"))
+    FlowStore(tmp_path).change("a", simulation.now, paused=True, requested=True)
+    simulation.scheduler.load([], simulation.now)
+    simulation.scheduler.tick(simulation.now)
+    simulation.scheduler.load(simulation.flows, simulation.now)
+    simulation.scheduler.tick(simulation.now)
+    assert [run.trigger for run in simulation.started] == ["request"]
+    assert simulation.store.states()["a"].paused
+
+
+def test_a_removed_flow(tmp_path: Path) -> None:
+    gone, kept = (flow(name, "{kind: Schedule, cron: '@hourly'}") for name in ("gone", "kept"))
+    simulation = Simulation(tmp_path, gone, kept)
+    simulation.scheduler.load([kept], simulation.now)
+    simulation.until(START + HOUR)
+    assert [run.flow for run in simulation.started] == ["kept"]
+
+
+def test_a_failing_disk(tmp_path: Path) -> None:
+    """What cannot be stored is tried again."""
+    simulation = Simulation(tmp_path, flow("a", "{kind: Schedule, cron: '@hourly'}"))
+    disk = sqlite3.connect(tmp_path / FILE, isolation_level=None)
+    disk.execute("CREATE TRIGGER full BEFORE INSERT ON runs BEGIN SELECT RAISE(ABORT, 'full'); END")
+    with pytest.raises(OdfError, match="cannot be read or written: full"):
+        simulation.scheduler.tick(START + HOUR)
+    disk.execute("DROP TRIGGER full")
+    simulation.scheduler.tick(START + HOUR)
+    (run,) = simulation.started
+    disk.execute("CREATE TRIGGER full BEFORE UPDATE ON runs BEGIN SELECT RAISE(ABORT, 'full'); END")
+    with pytest.raises(OdfError, match="full"):
+        simulation.scheduler.end_run(run, "no network", START + HOUR)
+    disk.execute("DROP TRIGGER full")
+    assert simulation.scheduler.running == 1
+    simulation.scheduler.end_run(run, "no network", START + HOUR)
+    assert simulation.store.runs("a")[0].state == "failed"
+    assert simulation.store.states()["a"].failures == 1
+    disk.execute("ALTER TABLE flows RENAME TO others")
+    with pytest.raises(OdfError, match="no such table"):
+        simulation.scheduler.load([flow("b", "{kind: Inputs}")], START + HOUR)
+    assert not simulation.scheduler.active  # the flows are those of before
+    disk.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "flows SET handled_until = -1e300",
+        "flows SET paused = 'x'",
+        "runs SET jobs = '{'",
+        "runs SET begun = 9e99",
+    ],
+)
+def test_a_damaged_state(tmp_path: Path, change: str) -> None:
+    simulation = Simulation(tmp_path, flow("a", "{kind: Schedule, cron: '@hourly'}"))
+    simulation.until(START + HOUR)
+    with sqlite3.connect(tmp_path / FILE) as other:
+        other.execute(f"UPDATE {change}")
+    other.close()
+    with pytest.raises(OdfError, match="damaged"):
+        simulation.store.states()
+        simulation.store.runs()
+
+
+def test_missed_runs(tmp_path: Path) -> None:
+    once = flow("once", "{kind: Schedule, cron: 0 6 * * *}")
+    skip = flow("skip", "{kind: Schedule, cron: 0 6 * * *, misfire: skip}")
+    simulation = Simulation(tmp_path, once, skip)
+    simulation.until(START + 7 * HOUR)
+    assert Counter(run.flow for run in simulation.started) == {"once": 1, "skip": 1}
+    simulation.crash()
+    simulation.now = START + 3 * DAY + 12 * HOUR
+    simulation.begin()
+    simulation.until(simulation.now + MINUTE)
+    assert Counter(run.flow for run in simulation.started) == {"once": 2, "skip": 1}
+    (skipped, _) = simulation.store.runs("skip")
+    assert (skipped.state, "missed from 2026-03-21T06:00:00Z" in skipped.reason) == ("skipped", True)
+
+
+def test_a_run_that_takes_too_long(tmp_path: Path) -> None:
+    simulation = Simulation(tmp_path, flow("a", "{kind: Schedule, cron: '*/10 * * * *'}"))
+    simulation.now += 10 * MINUTE
+    simulation.scheduler.tick(simulation.now)
+    (run,) = simulation.started
+    simulation.now += 10 * MINUTE
+    simulation.scheduler.tick(simulation.now)
+    assert len(simulation.started) == 1
+    assert simulation.store.runs("a")[0].reason == f"run {run.id} is still running"
+    simulation.end(run)
+    simulation.until(simulation.now + 10 * MINUTE)
+    assert len(simulation.started) == 2
+
+
+def test_retries_and_the_stop(tmp_path: Path) -> None:
+    more = "  retry: {maxAttempts: 2, minDelay: 1min, backoff: Exponential}\n  stopAfterFailures: 2\n"
+    simulation = Simulation(tmp_path, flow("a", "{kind: Schedule, cron: '@hourly'}", more))
+    starts = []
+    while simulation.now < START + 5 * HOUR:
+        simulation.now = min(simulation.scheduler.tick(simulation.now), START + 5 * HOUR)
+        simulation.scheduler.tick(simulation.now)
+        for run in list(simulation.running.values()):
+            starts.append((simulation.now - START) / MINUTE)
+            simulation.end(run, "no network")
+    assert starts == [60, 61, 63, 120, 121, 123]
+    assert simulation.store.states()["a"].pause_reason == "paused after 2 failed runs in a row"
+    other = FlowStore(tmp_path)  # the command line
+    other.change("a", simulation.now, paused=False, failures=0, handled_until=simulation.now, requested=True)
+    simulation.scheduler.tick(simulation.now)
+    assert [run.trigger for run in simulation.running.values()] == ["request"]
+    assert not other.states()["a"].requested
+
+
+@pytest.mark.parametrize(
+    ("backoff", "delays"), [("Fixed", [2, 2, 2]), ("Linear", [2, 4, 6]), ("Exponential", [2, 4, 8])]
+)
+def test_delays(backoff: str, delays: list[float]) -> None:
+    text = f"retry: {{maxAttempts: 3, minDelay: 2s, backoff: {backoff}}}"
+    retry = flow("a", "", f"  {text}\n").spec.retry
+    assert isinstance(retry, Retry)
+    assert [retry_delay(retry, attempt, random.Random()) for attempt in (1, 2, 3)] == delays
+
+
+def test_new_rows_of_inputs(tmp_path: Path) -> None:
+    batched = flow("batched", "{kind: Inputs, minRecordsToAwait: 100, maxAwaitInterval: 1h}")
+    simulation = Simulation(tmp_path, batched, flow("direct", "{kind: Inputs}"))
+    simulation.until(START + MINUTE)  # what happened before the start is unknown: both run once
+    assert Counter(run.flow for run in simulation.started) == {"batched": 1, "direct": 1}
+    for name in ("batched", "direct"):
+        simulation.scheduler.add_records(name, 60, simulation.now)
+    simulation.until(simulation.now + MINUTE)
+    assert simulation.started[-1].flow == "direct"
+    simulation.scheduler.add_records("batched", 40, simulation.now)
+    simulation.until(simulation.now + MINUTE)
+    assert simulation.started[-1].flow == "batched"
+    simulation.scheduler.add_records("batched", 1, simulation.now)
+    simulation.until(simulation.now + 59 * MINUTE)
+    assert len(simulation.started) == 4
+    simulation.until(simulation.now + MINUTE)
+    assert len(simulation.started) == 5
+
+
+def test_clock_changes(tmp_path: Path) -> None:
+    simulation = Simulation(tmp_path, flow("a", "{kind: Schedule, cron: '@hourly'}"))
+    simulation.until(START + 2 * HOUR)
+    simulation.now -= 90 * MINUTE  # set back: 01:00 and 02:00 come again
+    simulation.until(START + 3 * HOUR)
+    assert times(simulation) == ["20 01:00", "20 02:00", "20 03:00"]
+    simulation.now = START + 400 * DAY  # a wrong clock, then corrected
+    simulation.scheduler.tick(simulation.now)
+    simulation.until(simulation.now)
+    simulation.now = START + 4 * HOUR + MINUTE
+    simulation.scheduler.load(simulation.flows, simulation.now)
+    simulation.scheduler.tick(simulation.now)
+    simulation.crash()
+    simulation.begin()
+    simulation.until(START + 5 * HOUR)
+    assert times(simulation)[-1] == "20 05:00"
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_thirty_days_with_crashes_and_clock_jumps(tmp_path: Path, seed: int) -> None:
+    """Every time of a schedule is covered by exactly one run or stored decision."""
+    chance = random.Random(seed)
+    crons = ["*/15 * * * *", "0 * * * *", "30 2 * * *", "0 6 * * 1-5", "0 0 1 * *", "*/7 8-17 * * *"]
+    zones = ["UTC", "Europe/Oslo", "America/New_York"]
+    flows = [
+        flow(
+            f"f{number}",
+            f"{{kind: Schedule, cron: '{cron}', timezone: {zones[number % 3]}}}",
+            "  stopAfterFailures: 0\n  retry: {maxAttempts: 1, minDelay: 3min}\n",
+        )
+        for number, cron in enumerate(crons)
+    ]
+    simulation = Simulation(tmp_path, *flows)
+    ends: dict[int, float] = {}
+    finished: list[Run] = []
+    stop = START + 30 * DAY
+    while simulation.now < stop:
+        due = simulation.scheduler.tick(simulation.now)
+        for run in simulation.running.values():
+            ends.setdefault(run.id, simulation.now + chance.choice((1, 30, 300, 1500)))
+        simulation.now = min([due, stop, *(ends[number] for number in simulation.running)])
+        event = chance.random()
+        if event < 0.01:
+            simulation.crash()
+            simulation.now += chance.choice((0.0, 30.0, 2 * HOUR, 9 * HOUR))
+            simulation.begin()
+        elif event < 0.015:
+            simulation.now += chance.choice((-HOUR, -20.0, 3 * HOUR))
+        for number in [number for number in simulation.running if ends[number] <= simulation.now]:
+            run = simulation.running[number]
+            simulation.end(run, "failed" if chance.random() < 0.05 else None)
+            finished.append(run)
+    for each in flows:
+        trigger = each.spec.triggers[0]
+        assert isinstance(trigger, Schedule)
+        rows = [run for run in simulation.store.runs(each.name, 10_000) if run.trigger == "Schedule"]
+        dues = sorted(run.due for run in rows)
+        assert len(dues) == len(set(dues)), "a time was handled twice"
+        decided = sorted((run.due, run.begun) for run in rows)
+        covered, time = 0, next_time(trigger, START)
+        # A decision covers all times since the last one, up to its own.
+        for due, begun in decided:
+            assert due <= begun + 1e-6
+            while time <= due:
+                covered, time = covered + 1, next_time(trigger, time)
+        late = stop - 2 * DAY  # the end may lie in a jump of the clock
+        assert time > late or next_time(trigger, late) > stop, f"{each.name} has missed a time"
+        assert covered >= len(dues)
+
+
+def test_ten_thousand_flows(tmp_path: Path) -> None:
+    flows = [
+        flow(f"f{number}", f"{{kind: Schedule, cron: '{number % 60} 3 * * *'}}") for number in range(10_000)
+    ]
+    simulation = Simulation(tmp_path, *flows)
+    assert simulation.scheduler.tick(simulation.now) == START + 3 * HOUR
+    assert not simulation.started

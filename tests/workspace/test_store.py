@@ -1,0 +1,375 @@
+"""Workspaces whose datasets are in an object store, and several machines that use one store."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
+
+from odf_engine.errors import (
+    AlreadyExists,
+    BadData,
+    Conflict,
+    NotFound,
+    OdfError,
+    SourceUnavailable,
+    Unsupported,
+    UsageError,
+)
+from odf_engine.identity.multiformats import base58btc_encode
+from odf_engine.identity.names import DatasetAlias
+from odf_engine.mirror.dataset_mirror import DatasetMirror, evict_slices
+from odf_engine.mirror.store_client import FolderClient
+from odf_engine.progress import Reporter
+from odf_engine.storage.scratch import job_scratch_folder
+from odf_engine.verify.integrity import verify
+from odf_engine.workspace.definition import record_origin
+from odf_engine.workspace.fsck import check_workspace
+from odf_engine.workspace.trust import Trust
+from odf_engine.workspace.workspace import Workspace
+from odf_tui.cli.verbs import odf as odf_group
+from tests.s3_server import S3Server, refuse, s3_server
+from tests.sync.builders import add_slices, describe, make_root
+from tests.workspace.store_race import run_store_race
+
+HEAD = "/refs/head"
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    (tmp_path / "store").mkdir()
+    return (tmp_path / "store").as_uri()
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key-of-environment")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret-of-environment")
+    with s3_server() as server:
+        yield server
+
+
+def machines(tmp_path: Path, url: str) -> tuple[Workspace, Workspace]:
+    return Workspace.init(tmp_path / "a", url), Workspace.init(tmp_path / "b", url)
+
+
+def again(workspace: Workspace) -> Workspace:
+    """Open the workspace as a later command does, for which the store was read long ago."""
+    for path in (workspace.odf / "cache" / "store.json", *workspace.odf.glob("datasets/*/info/store.json")):
+        if path.exists():
+            os.utime(path, (0, 0))
+    return Workspace.find(explicit=workspace.folder)
+
+
+def stored(url: str, pattern: str) -> list[Path]:
+    return sorted(Path(url.removeprefix("file://")).glob(pattern))
+
+
+def findings(workspace: Workspace, *, repair: bool = False) -> list[str]:
+    report = check_workspace(workspace, Reporter(), repair=repair)
+    return sorted(each.kind for each in report.left)
+
+
+def test_machines_see_each_others_commits(tmp_path: Path, url: str) -> None:
+    a, b = machines(tmp_path, url)
+    here = make_root(a, slices=2)
+    there = again(b).resolve("numbers")
+    assert there.dataset.head() == here.dataset.head()
+    assert [each.records for each in again(b).summaries()] == [each.records for each in a.summaries()]
+    add_slices(there, city="Basel")
+    with pytest.raises(Conflict, match="another machine"):
+        add_slices(here)
+    assert here.dataset.head() == there.dataset.head()  # the conflict has updated the mirror
+    add_slices(here)
+    assert again(b).resolve("numbers").dataset.state() == here.dataset.state()
+    # The layout is the one of the specification: other clients can read the folder.
+    (head,) = stored(url, f"{here.id.multibase}/refs/head")
+    assert head.read_text() == str(here.dataset.head())
+
+
+def test_the_origin_of_a_later_definition_is_shared(tmp_path: Path, url: str) -> None:
+    a, b = machines(tmp_path, url)
+    here = make_root(a, slices=1)
+    assert Trust(a).is_own(here)
+    there = again(b).resolve("numbers")
+    record_origin(there, "https://example.com/other")
+    add_slices(there)
+    found = again(a).resolve("numbers")
+    assert found.dataset.head() == there.dataset.head()
+    assert Trust(a).read_origin(found) == "https://example.com/other"
+    assert not Trust(a).is_own(found)
+    # Also for a machine that opens the store later, and imports the key.
+    key = a.keys.private_key_pem(here.id)
+    c = Workspace.init(tmp_path / "c", url)
+    c.keys.store(here.id, key)
+    assert not Trust(c).is_own(c.resolve("numbers"))
+
+
+def test_a_refused_commit_reads_the_origin(tmp_path: Path, url: str) -> None:
+    a, b = machines(tmp_path, url)
+    here = make_root(a, slices=1)
+    there = again(b).resolve("numbers")
+    record_origin(there, "https://example.com/other")
+    add_slices(there, city="Basel")
+    with pytest.raises(Conflict):
+        add_slices(here)
+    assert not Trust(a).is_own(here)
+
+
+def test_names_in_the_store_do_not_become_paths(tmp_path: Path, url: str) -> None:
+    a, b = machines(tmp_path, url)
+    entry = make_root(a, slices=1)
+    (reference,) = stored(url, f"{entry.id.multibase}/refs/head")
+    (reference.parent / "sub").mkdir()
+    (reference.parent / "sub" / "outside").write_text(reference.read_text())
+    found = again(b).resolve("numbers")
+    assert found.dataset.head() == entry.dataset.head()
+    assert not (found.dataset.folder / "refs" / "sub").exists()
+    other = base58btc_encode(bytes(entry.id))
+    catalog = Path(url.removeprefix("file://")) / "odf-store.json"
+    catalog.write_text(catalog.read_text().replace(entry.id.multibase, other))
+    again(b).datasets()
+    assert not (b.odf / "datasets" / other).exists()
+
+
+def test_names_and_deletions_are_shared(tmp_path: Path, url: str) -> None:
+    a, b = machines(tmp_path, url)
+    entry = make_root(a, slices=1)
+    b = again(b)
+    b.datasets()
+    with pytest.raises(AlreadyExists):
+        make_root(b)
+    assert len(stored(url, "*/refs/head")) == 1, "a refused dataset left objects"
+    b.rename(b.resolve("numbers"), DatasetAlias.parse("counts"))
+    a = again(a)
+    assert [str(each.alias) for each in a.datasets()] == ["counts"]
+    a.delete(a.resolve("counts"))
+    assert not stored(url, f"{entry.id.multibase}/*")
+    assert again(b).datasets() == []
+    with pytest.raises(NotFound):
+        b.resolve("counts")
+
+
+def test_local_state_can_be_lost(tmp_path: Path, url: str) -> None:
+    a, _ = machines(tmp_path, url)
+    entry = make_root(a, slices=3)
+    rows = entry.dataset.slices()
+    shutil.rmtree(a.folder)
+    new = Workspace.init(a.folder, url)
+    dataset = new.resolve("numbers").dataset
+    assert not (dataset.folder / "data").exists(), "listing must not fetch slices"
+    assert dataset.slices() == rows
+    assert all(dataset.slice_path(each).stat().st_size == each.size for each in rows)
+    assert findings(new) == []
+
+
+def test_damage_in_the_store_is_found(tmp_path: Path, url: str) -> None:
+    a, _ = machines(tmp_path, url)
+    entry = make_root(a, slices=2)
+    assert not verify(entry.dataset, Reporter()).findings
+    damaged, missing = stored(url, "*/data/*")
+    damaged.write_bytes(b"x" * damaged.stat().st_size)
+    missing.unlink()
+    kinds = sorted(each.kind for each in verify(entry.dataset, Reporter()).findings)
+    assert kinds == ["slice-missing", "slice-physical-hash"]
+    (entry.dataset.folder / "data" / damaged.name).unlink()
+    with pytest.raises(BadData, match="damaged"):
+        entry.dataset.slice_path(
+            next(each for each in entry.dataset.slices() if str(each.physical_hash) == damaged.name)
+        )
+    # The mirror still has the missing one: fsck restores it.
+    assert findings(again(a)) == ["missing-slice"]
+    assert findings(again(a), repair=True) == []
+    assert missing.exists()
+
+
+def test_fsck_finds_orphans_of_interrupted_commits(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = machines(tmp_path, url)
+    entry = make_root(a, slices=1)
+    head = entry.dataset.head()
+    assert entry.dataset.origin is not None
+    monkeypatch.setattr(entry.dataset.origin, "_swap", _die)
+    with pytest.raises(KeyboardInterrupt):
+        add_slices(entry)
+    monkeypatch.undo()
+    assert again(b).resolve("numbers").dataset.head() == head
+    assert findings(again(b)) == [], "recent objects may belong to a commit in progress"
+    for path in stored(url, "*/*/f*"):
+        os.utime(path, (1, 1))
+    assert findings(again(b)) == ["orphan-block", "orphan-slice"]
+    assert findings(again(b), repair=True) == []
+    assert len(stored(url, "*/data/*")) == 1
+    add_slices(again(b).resolve("numbers"))
+
+
+def _die(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_without_the_store_the_cache_can_be_browsed(tmp_path: Path, url: str) -> None:
+    a, _ = machines(tmp_path, url)
+    entry = make_root(a, slices=1)
+    (tmp_path / "store").rename(tmp_path / "away")
+    offline = again(a)
+    (found,) = offline.datasets()
+    assert found.dataset.slices() == entry.dataset.slices()
+    assert offline.store_problem is not None
+    run = CliRunner().invoke(odf_group, ["-w", str(offline.folder), "list"])
+    assert (run.exit_code, "the datasets are shown as they were last read" in run.stderr) == (0, True)
+    with pytest.raises(OdfError, match="store"):
+        add_slices(found)
+    with pytest.raises(OdfError, match="store"):
+        make_root(offline, "others")
+    (tmp_path / "away").rename(tmp_path / "store")
+    assert len(add_slices(again(a).resolve("numbers"))) == 1
+
+
+def test_eviction_keeps_recent_slices(tmp_path: Path, url: str) -> None:
+    a, _ = machines(tmp_path, url)
+    entry = make_root(a, slices=3)
+    local = sorted((entry.dataset.folder / "data").iterdir())
+    assert evict_slices(a.odf / "datasets", 0, time.time() - 3600) == 0
+    for path in local[:2]:
+        os.utime(path, (1, 1))
+    assert evict_slices(a.odf / "datasets", 0, time.time() - 3600) == 2
+    assert all(entry.dataset.slice_path(each).is_file() for each in entry.dataset.slices())
+
+
+def test_slices_of_running_jobs_are_not_evicted(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, _ = machines(tmp_path, url)
+    entry = make_root(a, slices=3)
+    rows = entry.dataset.slices()
+    local = [entry.dataset.folder / "data" / str(each.physical_hash) for each in rows]
+    origin = entry.dataset.origin
+    assert isinstance(origin, DatasetMirror)
+    monkeypatch.setattr(
+        origin._store, "config", replace(a.config, store=replace(a.config.store, cache_bytes=0))
+    )
+    now = time.time()
+    with job_scratch_folder(a.odf / "cache") as folder:
+        started = now - 7200
+        folder.rename(folder.with_name(f"pull-{os.getpid()}-{started:.0f}-job"))
+        for path, used in zip(local, (started - 5, started + 5, 1), strict=True):
+            os.utime(path, (used, 1))
+        entry.dataset.slice_path(rows[2])  # a lookup is a use
+        monkeypatch.setattr(DatasetMirror, "_evicted", 0.0)
+        origin._evict()
+        assert [path.exists() for path in local] == [False, True, True]
+        shutil.rmtree(a.odf / "cache" / f"pull-{os.getpid()}-{started:.0f}-job")
+    monkeypatch.setattr(DatasetMirror, "_evicted", 0.0)
+    origin._evict()
+    assert [path.exists() for path in local] == [False, False, True]
+
+
+def test_interrupted_creation_is_completed(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = machines(tmp_path, url)
+    monkeypatch.setattr(Workspace, "_complete_creation", _die)
+    with pytest.raises(KeyboardInterrupt):
+        make_root(a)
+    monkeypatch.undo()
+    (entry,) = again(a).datasets()
+    assert again(a).keys.has_key(entry.id), "the key of the dataset was deleted"
+    add_slices(entry)
+    assert again(b).resolve("numbers").dataset.head() == entry.dataset.head()
+
+
+def test_a_lost_response_does_not_lose_the_key(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, _ = machines(tmp_path, url)
+    write = FolderClient.write
+
+    def lose_response(client: FolderClient, name: str, *rest: Any) -> Any:
+        version = write(client, name, *rest)
+        if name == "odf-store.json":
+            (tmp_path / "store").rename(tmp_path / "away")
+            raise SourceUnavailable("connection lost")
+        return version
+
+    monkeypatch.setattr(FolderClient, "write", lose_response)
+    with pytest.raises(OdfError):
+        make_root(a)
+    monkeypatch.undo()
+    assert "unfinished-dataset" in findings(again(a), repair=True)
+    (tmp_path / "away").rename(tmp_path / "store")
+    (entry,) = again(a).datasets()
+    assert again(a).keys.has_key(entry.id)
+    add_slices(entry)
+
+
+def test_a_commit_needs_few_requests(tmp_path: Path, s3: S3Server) -> None:
+    a, b = machines(tmp_path, f"s3+{s3.endpoint}/bucket/some/prefix")
+    entry = make_root(a, slices=1)
+    s3.forget()
+    add_slices(entry)
+    sent = [(each.command, each.path.split("/")[-2]) for each in s3.forget()]
+    assert sent == [("PUT", "data"), ("PUT", "blocks"), ("PUT", "refs")]
+    for number in range(3):
+        make_root(a, f"more{number}")
+    b = again(b)
+    b.datasets()
+    s3.forget()
+    assert len(b.datasets()) == 4
+    assert s3.forget() == [], "a warm list needs no request"
+    assert len(again(b).datasets()) == 4
+    assert all(each.command == "GET" and each.condition for each in s3.forget())
+
+
+@pytest.mark.parametrize("status", [409, 412, 500, 503])
+def test_faults_of_the_head(tmp_path: Path, s3: S3Server, status: int) -> None:
+    a, b = machines(tmp_path, f"s3+{s3.endpoint}/bucket/store")
+    entry = make_root(a)
+    head, refused = entry.dataset.head(), []
+
+    def fail_once(request: BaseHTTPRequestHandler) -> bool:
+        if request.command != "PUT" or not request.path.endswith(HEAD) or refused:
+            return False
+        refused.append(request.path)
+        return refuse(request, status, "SlowDown" if status == 503 else "Fault")
+
+    s3.before = fail_once
+    add_slices(entry)  # the head is read again: nobody has moved it
+    assert refused and again(b).resolve("numbers").dataset.head() == entry.dataset.head() != head
+
+
+def test_clear_errors(tmp_path: Path, s3: S3Server) -> None:
+    service = f"s3+{s3.endpoint}"
+    with pytest.raises(UsageError, match="unsupported URL"):
+        Workspace.init(tmp_path / "w", "http://example.com/")
+    with pytest.raises(NotFound, match="bucket absent not found"):
+        Workspace.init(tmp_path / "w", f"{service}/absent/store")
+    s3.key = "another-key"
+    with pytest.raises(SourceUnavailable, match="denied"):
+        Workspace.init(tmp_path / "w", f"{service}/bucket/store")
+    s3.key = None
+    s3.ignores_conditions = True
+    with pytest.raises(Unsupported, match="conditional writes"):
+        Workspace.init(tmp_path / "w", f"{service}/bucket/store")
+    assert not (tmp_path / "w").exists() and not s3.objects
+    s3.ignores_conditions = False
+    entry = make_root(Workspace.init(tmp_path / "w", f"{service}/bucket/store"))
+    head = entry.dataset.head()
+    s3.before = lambda request: request.command == "PUT" and refuse(request, 403, "AccessDenied")
+    with pytest.raises(SourceUnavailable, match="denied"):
+        describe(entry, "read-only")
+    reader = Workspace.init(tmp_path / "r", f"{service}/bucket/store")
+    assert reader.resolve("numbers").dataset.head() == head == entry.dataset.head()
+
+
+def test_race(tmp_path: Path, url: str, s3: S3Server) -> None:
+    assert run_store_race(tmp_path / "file", url, 5) == (5, 0)
+    assert run_store_race(tmp_path / "s3", f"s3+{s3.endpoint}/bucket/store", 5) == (5, 0)
