@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from odf_engine.coordinator.client import run_jobs
 from odf_engine.coordinator.protocol import (
@@ -13,6 +13,7 @@ from odf_engine.coordinator.protocol import (
     Job,
     JobChanged,
     JobProgress,
+    JobRequest,
     JobState,
     LogLine,
     Progress,
@@ -24,6 +25,8 @@ from odf_tui.text.job_text import failure_lines, progress_line
 
 if TYPE_CHECKING:
     from rich.live import Live
+
+R = TypeVar("R")
 
 
 def error_entry(job: Job) -> dict[str, Any] | None:
@@ -72,6 +75,19 @@ def follow(workspace: Workspace, requests: Sequence[tuple[Request, str]]) -> lis
     with Live(console=console(stderr=True), refresh_per_second=4, transient=True) as live:
         board.live = live
         return run_jobs(workspace.folder, list(requests), on_event=board)
+
+
+def run_request(workspace: Workspace, request: JobRequest[R], target: str) -> R:
+    """Submit one request as :func:`follow` does, and return its result.
+
+    If the job does not succeed, prints why and exits with its exit code.
+    """
+    (job,) = follow(workspace, [(cast("Request", request), target)])  # every kind of request is in the union
+    result = job.result_of(type(request))
+    if job.state is not JobState.done or result is None:
+        print_failure(job)
+        sys.exit(exit_code([job]))
+    return result
 
 
 class _ProgressLines:

@@ -14,14 +14,14 @@ from typing import Any, Final, TextIO
 import click
 import msgspec
 
-from odf_engine.coordinator.protocol import Diff, JobState, Trace
+from odf_engine.coordinator.protocol import Diff, Trace
 from odf_engine.errors import OdfError, UsageError
 from odf_engine.provenance.model import OffsetRange, TraceResult, TraceStep
 from odf_engine.terminal_text import escape_json
 from odf_engine.views.diff import Difference
 from odf_engine.views.query_results import GROUP_ROWS, ResultRows
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.follow import exit_code, follow, print_failure
+from odf_tui.cli.follow import run_request
 from odf_tui.cli.output import (
     check_one_format,
     check_parent_folder,
@@ -68,11 +68,7 @@ def provenance_verb(
     workspace = open_workspace()
     entry = workspace.resolve(name)
     request = Trace(str(entry.id), [_parse_offsets(rows)], column, depth, check)
-    (job,) = follow(workspace, [(request, str(entry.alias))])
-    result = job.result_of(Trace)
-    if job.state is not JobState.done or result is None:
-        print_failure(job)
-        sys.exit(exit_code([job]))
+    result = run_request(workspace, request, str(entry.alias))
     if options_of().json:
         print_json(result)
     else:
@@ -238,7 +234,7 @@ def diff_verb(
         other_as_at=until,
         key=list(key),
     )
-    found = _run_diff(workspace, request, str(entry.alias))
+    found = run_request(workspace, request, str(entry.alias))
     if output is not None:
         _write_file(found, output)
     elif as_csv:
@@ -247,15 +243,6 @@ def diff_verb(
         _write_json(found, _FirstRows(found, limit), sys.stdout)
     else:
         _print_difference(found, limit)
-
-
-def _run_diff(workspace: Workspace, request: Diff, target: str) -> Difference:
-    (job,) = follow(workspace, [(request, target)])
-    result = job.result_of(Diff)
-    if job.state is not JobState.done or result is None:
-        print_failure(job)
-        sys.exit(exit_code([job]))
-    return result
 
 
 class _FirstRows(ResultRows):

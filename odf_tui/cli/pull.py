@@ -34,7 +34,14 @@ from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.remotes import Remotes, ResolvedUrl, resolve_address, resolve_location
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.follow import SECONDS_BETWEEN_LINES, error_entry, exit_code, follow, print_failure
+from odf_tui.cli.follow import (
+    SECONDS_BETWEEN_LINES,
+    error_entry,
+    exit_code,
+    follow,
+    print_failure,
+    run_request,
+)
 from odf_tui.cli.output import (
     clear_line,
     open_workspace,
@@ -322,11 +329,7 @@ def _resolve_repository(workspace: Workspace, repository: str) -> list[PullTarge
     """Return all datasets of a repository, which is queried for them."""
     remotes = Remotes(workspace.odf)
     repo = remotes.repository(repository)
-    (job,) = follow(workspace, [(Search("", [repo.name]), f"all of {repo.name}")])
-    result = job.result_of(Search)
-    if result is None:
-        print_failure(job)
-        sys.exit(exit_code([job]))
+    result = run_request(workspace, Search("", [repo.name]), f"all of {repo.name}")
     for problem in result.problems:
         raise SourceUnavailable(problem.message, where=repo.name)
     locations = datasets_of_repository(remotes, repo.name, [each.name for each in result.datasets])

@@ -38,7 +38,7 @@ from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.discovery import WORKSPACE_VARIABLE
 from odf_engine.workspace.fsck import FsckReport
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.follow import exit_code, follow, print_failure
+from odf_tui.cli.follow import exit_code, follow, print_failure, run_request
 from odf_tui.cli.output import open_workspace, options_of, print_json, print_note, print_result, verb
 from odf_tui.cli.pull import select_datasets
 from odf_tui.gateway.administration import check_files, collect_files, read_proof
@@ -49,11 +49,7 @@ from odf_tui.text.verification_text import origin_lines, proof_verdict, report_l
 
 def check_proof(workspace: Workspace, file: Path) -> NoReturn:
     """Check a proof and exit: 0 if it is valid, 3 if it is invalid, 1 if it cannot be checked."""
-    (job,) = follow(workspace, [(CheckProof(proof=read_proof(file)), f"proof {file.name}")])
-    report = job.result_of(CheckProof)
-    if job.state is not JobState.done or report is None:
-        print_failure(job)
-        sys.exit(exit_code([job]))
+    report = run_request(workspace, CheckProof(proof=read_proof(file)), f"proof {file.name}")
     if options_of().json:
         print_json(report)
     else:
@@ -149,11 +145,7 @@ def compact_verb(name: str, dry_run: bool, max_rows: int | None, max_bytes: int 
     entry = workspace.resolve(name)
     require_compactable(entry.dataset, str(entry.alias))
     request = Compact(str(entry.id), dry_run=dry_run, max_rows=max_rows, max_bytes=max_bytes)
-    (job,) = follow(workspace, [(request, str(entry.alias))])
-    result = job.result_of(Compact)
-    if job.state is not JobState.done or result is None:
-        print_failure(job)
-        sys.exit(exit_code([job]))
+    result = run_request(workspace, request, str(entry.alias))
     if options_of().json:
         print_json(result)
     else:
