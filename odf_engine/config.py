@@ -299,6 +299,12 @@ _T = TypeVar("_T")
 
 def _value_for(values: Mapping[str, _T], names: Sequence[str]) -> _T | None:
     """Return the value for a dataset: by one of its names, else by the longest pattern that matches one."""
+    matches = _matching_keys(values, names)
+    return values[matches[0]] if matches else None
+
+
+def _matching_keys(values: Mapping[str, object], names: Sequence[str]) -> list[str]:
+    """Return the keys that match a dataset: its names first, then the patterns, longest first."""
     folded = [name.casefold() for name in names]
     matches = [
         key
@@ -308,8 +314,7 @@ def _value_for(values: Mapping[str, _T], names: Sequence[str]) -> _T | None:
             for name in folded
         )
     ]
-    best = max(matches, key=lambda key: ("%" not in key, len(key)), default=None)
-    return None if best is None else values[best]
+    return sorted(matches, key=lambda key: ("%" not in key, len(key)), reverse=True)
 
 
 class SlicesConfig(SettingsGroup, frozen=True):
@@ -430,6 +435,9 @@ class UiConfig(SettingsGroup, frozen=True):
 
 
 Variable = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
+Label = Annotated[
+    str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?=[^,=\s]{1,63}$")  # KEY=VALUE
+]
 ENGINE_ADDRESS: Final = r"^(grpc://[^/?#]+:\d+(\?.+)?|container(:.+)?)$"
 EngineAddress = Annotated[str, Meta(pattern=ENGINE_ADDRESS)]
 
@@ -476,6 +484,13 @@ class Config(SettingsGroup, frozen=True):
             "of a file: fail, or reject (and ingest the other rows)"
         ),
     ] = {}
+    labels: Annotated[
+        dict[str, list[Label]],
+        Meta(
+            description="labels of datasets, by name, id or a pattern such as %: env=prod,team=data; targets "
+            "of flows and checks can select datasets by them"
+        ),
+    ] = {}
     allowed_lateness: Annotated[
         dict[str, Annotated[str, Meta(pattern=DURATION)]],
         Meta(
@@ -511,6 +526,19 @@ class Config(SettingsGroup, frozen=True):
             each for key, listed in self.allowed_env.items() if key.casefold() in keys for each in listed
         ]
         return list(dict.fromkeys(variables))
+
+    def labels_of(self, *names: str) -> dict[str, str]:
+        """Return the labels of a dataset. Of equal labels, that of the name or the longest pattern applies.
+
+        Args:
+            names: the alias and the id of the dataset.
+        """
+        found: dict[str, str] = {}
+        for key in reversed(_matching_keys(self.labels, names)):
+            for each in self.labels[key]:
+                name, _, value = each.partition("=")
+                found[name] = value
+        return dict(sorted(found.items()))
 
     def allowed_lateness_of(self, *names: str) -> str | None:
         """Return how long derivative datasets wait for late rows of an input, such as ``1h``; None if unset.

@@ -253,7 +253,7 @@ def _parse_list(text: str) -> Any:
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
-_LISTS: Final = ("allowedEnv", "safeDirectories")
+_LISTS: Final = ("allowedEnv", "labels", "safeDirectories")
 
 
 class _Field(NamedTuple):

@@ -20,19 +20,22 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from odf_engine.errors import InvalidManifest, OdfError
+from odf_engine.config import Config
+from odf_engine.errors import InvalidManifest
 from odf_engine.flows.documents import (
     Acceptances,
     DocumentFiles,
     Duration,
     Kind,
-    Part,
     Source,
+    TargetedSpec,
     Unreadable,
+    check_targets,
+    matches_target,
     read_document,
 )
 from odf_engine.identity.did import DatasetId
-from odf_engine.identity.names import DatasetAlias, DatasetPattern
+from odf_engine.identity.names import DatasetAlias
 
 OnFailure = Literal["block", "warn"]
 Value = str | int | float | bool
@@ -181,29 +184,22 @@ class Sql(_Rule, frozen=True, kw_only=True, tag="Sql"):
 Rule = NotNull | Unique | Range | Pattern | Set | RowCount | Freshness | Reference | Sql
 
 
-class Spec(Part, frozen=True):
+class Spec(TargetedSpec, frozen=True, kw_only=True):
     """The content of a check.
 
     Attributes:
-        target: names of datasets, or patterns such as ``my.%``.
+        target: names of datasets, patterns such as ``my.%``, or selectors by labels.
         rules: the rules.
         on_failure: ``block``: rows that violate a rule are not committed. ``warn``: they are, with a warning.
     """
 
-    target: str | list[str]
     rules: list[Rule]
     on_failure: OnFailure = "block"
 
     def __post_init__(self) -> None:
-        if not self.targets or not all(self.targets):
-            raise ValueError("the target is empty")
+        super().__post_init__()
         if not self.rules:
             raise ValueError("a check must have at least one rule")
-
-    @property
-    def targets(self) -> Sequence[str]:
-        """The target as a list."""
-        return [self.target] if isinstance(self.target, str) else self.target
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -233,9 +229,9 @@ class Check(msgspec.Struct, frozen=True):
         """Return ``file:line:column`` of a rule, or of its field ``key``, such as ``.column``."""
         return self.source.where(f".spec.rules[{rule}]{key}")
 
-    def matches(self, alias: DatasetAlias, dataset_id: DatasetId) -> bool:
-        """Return whether a dataset is a target."""
-        return any(DatasetPattern.parse(each).matches(alias, dataset_id) for each in self.spec.targets)
+    def matches(self, alias: DatasetAlias, dataset_id: DatasetId, config: Config) -> bool:
+        """Return whether a dataset is a target; ``config`` has the labels."""
+        return any(matches_target(each, alias, dataset_id, config) for each in self.spec.targets)
 
 
 def read_check(text: bytes, source: str) -> Check:
@@ -250,11 +246,7 @@ def read_check(text: bytes, source: str) -> Check:
     """
     name, spec, found = read_document(text, source, Spec, _WORD)
     check = Check(name, spec, found)
-    for each in spec.targets:
-        try:
-            DatasetPattern.parse(each)
-        except OdfError as error:
-            raise InvalidManifest(error.message, where=found.where(".spec.target"), hint=error.hint) from None
+    check_targets(spec.targets, found)
     for index, rule in enumerate(spec.rules):
         if isinstance(rule, Sql):
             _check_syntax(rule.query, check.where(index, ".query"))
@@ -299,7 +291,7 @@ def accepted_checks(odf: Path) -> Acceptances:
     return Acceptances(odf, _WORD)
 
 
-def checks_of(odf: Path, alias: DatasetAlias, dataset_id: DatasetId) -> list[Check]:
+def checks_of(odf: Path, alias: DatasetAlias, dataset_id: DatasetId, config: Config) -> list[Check]:
     """Return the checks of a dataset.
 
     Raises:
@@ -309,6 +301,6 @@ def checks_of(odf: Path, alias: DatasetAlias, dataset_id: DatasetId) -> list[Che
     for each in check_files(odf).read_all():
         if isinstance(each, Unreadable):
             raise each.error
-        if each.matches(alias, dataset_id):
+        if each.matches(alias, dataset_id, config):
             found.append(each)
     return found

@@ -94,7 +94,7 @@ class DatasetChecks:
 
     def __init__(self, workspace: Workspace, entry: DatasetEntry, session: StartSession | None) -> None:
         self._workspace, self._entry, self._session = workspace, entry, session
-        self._checks = checks_of(workspace.odf, entry.alias, entry.id)
+        self._checks = checks_of(workspace.odf, entry.alias, entry.id, workspace.config)
         if not self._checks:
             return
         self._require_acceptance()

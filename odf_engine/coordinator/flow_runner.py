@@ -29,7 +29,7 @@ from odf_engine.coordinator.protocol import (
     Verify,
 )
 from odf_engine.coordinator.results import CheckResult, CompareResult, VerifyResult
-from odf_engine.errors import OdfError
+from odf_engine.errors import NotFound, OdfError
 from odf_engine.files import ensure_folder
 from odf_engine.flows.definition import (
     CheckTask,
@@ -44,6 +44,7 @@ from odf_engine.flows.definition import (
     accepted_flows,
     flow_files,
 )
+from odf_engine.flows.documents import Selector, Target, matches_target
 from odf_engine.flows.scheduler import FlowScheduler
 from odf_engine.flows.store import FlowStore, Run
 
@@ -330,7 +331,7 @@ class FlowRunner:
 
     # --- Datasets ---
 
-    def _entries(self, targets: Sequence[str]) -> list[DatasetEntry]:
+    def _entries(self, targets: Sequence[Target]) -> list[DatasetEntry]:
         with contextlib.closing(_Targets(self._folder)) as found:
             return found.entries(targets)
 
@@ -354,24 +355,43 @@ class _Targets:
         """Close the index."""
         self._workspace.index.close()
 
-    def entries(self, targets: Sequence[str]) -> list[DatasetEntry]:
+    def _match(self, targets: Sequence[Target]) -> list[DatasetEntry]:
+        """Return the datasets that match.
+
+        Raises:
+            NotFound: a target matches nothing.
+        """
+        found = self._workspace.match([each for each in targets if isinstance(each, str)])
+        for target in (each for each in targets if isinstance(each, Selector)):
+            config = self._workspace.config
+            matches = [
+                entry
+                for entry in self._workspace.datasets()
+                if matches_target(target, entry.alias, entry.id, config)
+            ]
+            if not matches:
+                raise NotFound(f"no dataset matches: {target}", hint="odf list shows the labels of datasets")
+            found += matches
+        return found
+
+    def entries(self, targets: Sequence[Target]) -> list[DatasetEntry]:
         """Return the datasets that match, inputs first.
 
         Raises:
-            NotFound: a name or pattern matches nothing.
+            NotFound: a target matches nothing.
         """
         from odf_engine.workspace.dataset_graph import DatasetGraph
 
-        entries = {entry.id: entry for entry in self._workspace.match(targets)}
+        entries = {entry.id: entry for entry in self._match(targets)}
         graph = DatasetGraph(self._workspace.summaries())
         return [entries[dataset] for dataset in graph.order(entries) if dataset in entries]
 
-    def inputs(self, targets: Sequence[str]) -> set[str]:
+    def inputs(self, targets: Sequence[Target]) -> set[str]:
         """Return the ids of the inputs of the targets that are not targets themselves."""
         from odf_engine.workspace.dataset_graph import DatasetGraph
 
         graph = DatasetGraph(self._workspace.summaries())
-        datasets = {entry.id for entry in self._workspace.match(targets)}
+        datasets = {entry.id for entry in self._match(targets)}
         return {str(each) for dataset in datasets for each in graph.inputs(dataset) if each not in datasets}
 
 

@@ -16,7 +16,6 @@ Example::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -29,7 +28,9 @@ from odf_engine.flows.documents import (
     Duration,
     Kind,
     Part,
+    TargetedSpec,
     Zone,
+    check_targets,
     read_document,
 )
 
@@ -154,35 +155,28 @@ Trigger = Schedule | Interval | Inputs | Remote
 Task = PullTask | VerifyTask | CheckTask | PushTask | ExportTask | CompactTask | CommandTask
 
 
-class Spec(Part, frozen=True):
+class Spec(TargetedSpec, frozen=True, kw_only=True):
     """The content of a flow.
 
     Attributes:
-        target: names of datasets, or patterns such as ``my.%``.
+        target: names of datasets, patterns such as ``my.%``, or selectors by labels.
         triggers: what starts runs; with none, only ``odf flow run``.
         tasks: run one after the other.
         retry: repetition of failed runs.
         stop_after_failures: number of failed runs in a row after which the flow is paused; 0: never.
     """
 
-    target: str | list[str]
     tasks: list[Task]
     triggers: list[Trigger] = msgspec.field(default_factory=list)
     retry: Retry = Retry()
     stop_after_failures: int = 1
 
     def __post_init__(self) -> None:
-        if not self.targets or not all(self.targets):
-            raise ValueError("the target is empty")
+        super().__post_init__()
         if not self.tasks:
             raise ValueError("a flow must have at least one task")
         if self.stop_after_failures < 0:
             raise ValueError("stopAfterFailures must be 0 or more")
-
-    @property
-    def targets(self) -> Sequence[str]:
-        """The target as a list."""
-        return [self.target] if isinstance(self.target, str) else self.target
 
 
 class Flow(msgspec.Struct, frozen=True):
@@ -210,6 +204,7 @@ def read_flow(text: bytes, source: str) -> Flow:
         InvalidManifest: it is invalid; ``where`` has line and column.
     """
     name, spec, found = read_document(text, source, Spec, _WORD)
+    check_targets(spec.targets, found)
     return Flow(name, spec, found.digest)
 
 

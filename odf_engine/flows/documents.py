@@ -7,7 +7,7 @@ import hashlib
 import re
 import stat
 import zoneinfo
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
@@ -15,8 +15,11 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 from cronsim import CronSim, CronSimError
 
+from odf_engine.config import Config
 from odf_engine.errors import AlreadyExists, InvalidManifest, NotFound, OdfError, UsageError
 from odf_engine.files import remove_file
+from odf_engine.identity.did import DatasetId
+from odf_engine.identity.names import DatasetAlias, DatasetPattern
 from odf_engine.metadata import yaml
 from odf_engine.settings import workspace_user_file
 from odf_engine.storage.atomic_files import make_folder, read_small_file, replace_text_file
@@ -136,6 +139,77 @@ class Part(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=Tr
 
 class Kind(Part, frozen=True, tag_field="kind"):
     """Base class of the objects that a field ``kind`` distinguishes."""
+
+
+class Selector(Part, frozen=True):
+    """Selects the datasets that have all these labels.
+
+    Attributes:
+        labels: labels of the setting ``labels``.
+        name: name, id or pattern that the datasets must also match.
+    """
+
+    labels: dict[str, str]
+    name: str = "%"
+
+    def __post_init__(self) -> None:
+        if not self.labels:
+            raise ValueError("labels is empty")
+
+    def __str__(self) -> str:
+        labels = ", ".join(f"{key}={value}" for key, value in self.labels.items())
+        return f"label {labels}" if self.name == "%" else f"{self.name} with label {labels}"
+
+
+Target = str | Selector
+"""A name, id or pattern such as ``my.%``, or a selector."""
+
+
+class TargetedSpec(Part, frozen=True, kw_only=True):
+    """Base class of contents that are about datasets.
+
+    Attributes:
+        target: the datasets.
+    """
+
+    target: Target | list[Target]
+
+    def __post_init__(self) -> None:
+        if not self.targets or not all(self.targets):
+            raise ValueError("the target is empty")
+
+    @property
+    def targets(self) -> Sequence[Target]:
+        """The target as a list."""
+        return self.target if isinstance(self.target, list) else [self.target]
+
+
+def matches_target(target: Target, alias: DatasetAlias, dataset_id: DatasetId, config: Config) -> bool:
+    """Return whether a target selects a dataset.
+
+    Raises:
+        InvalidIdentity: the name of the target is malformed.
+    """
+    name = target.name if isinstance(target, Selector) else target
+    if not DatasetPattern.parse(name).matches(alias, dataset_id):
+        return False
+    if isinstance(target, str):
+        return True
+    return target.labels.items() <= config.labels_of(str(alias), str(dataset_id)).items()
+
+
+def check_targets(targets: Sequence[Target], source: Source) -> None:
+    """Check the syntax of the names of targets.
+
+    Raises:
+        InvalidManifest: one is malformed.
+    """
+    for each in targets:
+        try:
+            DatasetPattern.parse(each.name if isinstance(each, Selector) else each)
+        except OdfError as error:
+            where = source.where(".spec.target")
+            raise InvalidManifest(error.message, where=where, hint=error.hint) from None
 
 
 class Headers(Part, frozen=True):

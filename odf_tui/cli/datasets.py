@@ -12,6 +12,7 @@ import click
 
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import ChainState
+from odf_engine.config import Config
 from odf_engine.coordinator.client import read_journal
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.coordinator.protocol import Job, JobState, Verify
@@ -382,7 +383,8 @@ def list_verb() -> None:
     summaries = workspace.summaries()
     statuses = read_statuses(workspace, summaries, print_note)
     if options_of().json:
-        print_json([_summary_json(summary, statuses[summary.id]) for summary in summaries])
+        labels = _read_labels(workspace, summaries)
+        print_json([_summary_json(each, statuses[each.id], labels[each.id]) for each in summaries])
         return
     if not summaries:
         print_note("no datasets yet: odf new NAME --root prints a manifest, odf add adds it")
@@ -391,6 +393,8 @@ def list_verb() -> None:
     columns = ["name", "kind", "status", "blocks", "rows", "size"]
     columns += [f"watermark ({zone})", f"last change ({zone})", f"last pull ({zone})"]
     origins = _read_origins(workspace, summaries)
+    labels = _read_labels(workspace, summaries)
+    columns += ["labels"] if any(labels.values()) else []
     print_table(
         [*columns, "from"] if origins else columns,
         [
@@ -404,6 +408,7 @@ def list_verb() -> None:
                 format_time(summary.watermark),
                 format_time(summary.last_pulled),
                 format_time(statuses[summary.id].last_polled),
+                *([_labels_text(labels[summary.id])] if any(labels.values()) else ()),
                 *([origins.get(str(summary.id), "")] if origins else ()),
             ]
             for summary in summaries
@@ -415,6 +420,20 @@ def list_verb() -> None:
             print_note(printable(f"{summary.name}: {summary.problem}"))
 
 
+def _read_labels(workspace: Workspace, summaries: Sequence[Summary]) -> dict[DatasetId, dict[str, str]]:
+    """Return the labels of datasets. Listing does not require valid settings."""
+    try:
+        config = workspace.config
+    except OdfError as error:
+        print_note(f"labels are not shown: {error}")
+        config = Config()
+    return {each.id: config.labels_of(each.name, str(each.id)) for each in summaries}
+
+
+def _labels_text(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in labels.items())
+
+
 def _read_origins(workspace: Workspace, summaries: list[Summary]) -> dict[str, str]:
     """Return the labels of the remotes that datasets are pulled from, by dataset id."""
     from odf_tui.cli.repositories import remotes_of
@@ -424,7 +443,7 @@ def _read_origins(workspace: Workspace, summaries: list[Summary]) -> dict[str, s
     return {dataset: ", ".join(labels) for dataset, labels in found.items() if labels}
 
 
-def _summary_json(summary: Summary, status: Status) -> dict[str, Any]:
+def _summary_json(summary: Summary, status: Status, labels: Mapping[str, str]) -> dict[str, Any]:
     return {
         "id": summary.id,
         "name": summary.name,
@@ -437,6 +456,7 @@ def _summary_json(summary: Summary, status: Status) -> dict[str, Any]:
         "last_pulled": summary.last_pulled,
         "last_polled": status.last_polled,
         "status": status.state,
+        "labels": labels,
     }
 
 
@@ -460,7 +480,8 @@ def show_verb(name: str, manifest: bool) -> None:
     summaries = workspace.summaries()
     summary = next(summary for summary in summaries if summary.id == entry.id)
     statuses = read_statuses(workspace, summaries, print_note)
-    document = _summary_json(summary, statuses[entry.id])
+    labels = _read_labels(workspace, [summary])[entry.id]
+    document = _summary_json(summary, statuses[entry.id], labels)
     document.update(dataset_details(workspace, entry, summaries))
     document["last_verification"] = statuses[entry.id].last_verification
     remotes = remotes_of(workspace, [summary]).get(str(entry.id), ())

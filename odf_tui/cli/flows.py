@@ -324,7 +324,7 @@ def _check_json(check: Check | Unreadable, accepted: str | None) -> dict[str, An
         "name": check.name,
         "state": state,
         "reason": None if state == "active" else f"odf check accept {check.name} accepts its queries",
-        "targets": check.spec.targets,
+        "targets": list(map(str, check.spec.targets)),
         "rules": [rule.label for rule in check.spec.rules],
     }
 

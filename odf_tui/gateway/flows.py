@@ -72,7 +72,7 @@ class FlowGateway:
         if isinstance(flow, Unreadable):
             return FlowSummary(flow.name, "invalid", flow.error.format_line, "", (), last, None)
         triggers = ", ".join(map(trigger_text, flow.spec.triggers)) or "on request"
-        targets = flow.spec.targets
+        targets = list(map(str, flow.spec.targets))
         digest = accepted.get(flow.name)
         if digest != flow.digest:
             word = "new" if digest is None else "changed"

@@ -101,6 +101,33 @@ def test_an_interval_pushes_and_runs_a_program(folder: Path) -> None:
     assert not (folder / ".odf" / "spark.log").exists()  # no task needs Spark
 
 
+def test_labels_select_targets(folder: Path) -> None:
+    (folder / "other.yaml").write_text(ROOT.replace("my.rows", "other.rows"))
+    assert call_odf("add", "other.yaml", cwd=folder).code == 0
+    for key, value in {"%": "env=test,team=data", "other.%": "env=prod"}.items():
+        assert call_odf("config", "set", f"labels.{key}", value, cwd=folder).code == 0
+    file = write_flow(folder, "labelled", "", "open('ran', 'a').write('x')", "{name}")
+    text = file.read_text().replace("target: my.%", "target: [{labels: {env: prod, team: data}}]")
+    file.write_text(text)
+    assert flow(folder, "add", "labelled.yaml").code == 0
+    assert flow(folder, "run", "labelled").code == 0
+    assert [each.name for each in (folder.parent / "copy").iterdir()] == ["other.rows"]
+    assert (folder / "ran").read_text() == "x"
+    listed = {each["name"]: each["labels"] for each in call_odf("list", "--json", cwd=folder).json}
+    assert listed == {
+        "my.rows": {"env": "test", "team": "data"},
+        "other.rows": {"env": "prod", "team": "data"},
+    }
+    assert "env=prod, team=data" in call_odf("list", cwd=folder).out
+    assert flow(folder, "list", "--json").json[0]["targets"] == ["label env=prod, team=data"]
+    file.write_text(text.replace("prod", "none"))
+    assert flow(folder, "add", "labelled.yaml", "--replace").code == 0
+    assert "no dataset matches: label env=none, team=data" in flow(folder, "run", "labelled").err
+    file.write_text(text.replace("labels: {env: prod, team: data}", "labels: {}"))
+    refused = flow(folder, "add", "labelled.yaml", "--replace")
+    assert refused.code == 1 and "labelled.yaml:3:" in refused.err and "labels is empty" in refused.err
+
+
 def test_failures_pause_a_flow(folder: Path) -> None:
     write_flow(folder, "bad", "{kind: Interval, every: 1s}", "print('no luck'); raise SystemExit(3)")
     assert flow(folder, "add", "bad.yaml").code == 0
