@@ -198,7 +198,7 @@ class ConfirmDialog(Dialog[bool]):
     def compose(self) -> ComposeResult:
         """Yield the question."""
         with Vertical(classes="dialog question"):
-            yield StaticLines(self._lines)
+            yield WrappedLines(self._lines)
 
 
 class DecisionDialog(Dialog[str]):
@@ -421,7 +421,7 @@ class GoToBlockDialog(Dialog[None]):
             line = Input(placeholder=printable(self._range), compact=True)
             line.cursor_blink = False
             yield line
-            yield StaticLines(self._lines(""))
+            yield WrappedLines(self._lines(""))
 
     def _lines(self, error: str) -> list[list[Span]]:
         shown: list[list[Span]] = [
@@ -440,7 +440,7 @@ class GoToBlockDialog(Dialog[None]):
         if not self.is_attached:
             return
         if error:
-            self.query_one(StaticLines).set(self._lines(error))
+            self.query_one(WrappedLines).set(self._lines(error))
         else:
             self.dismiss(None)
 
@@ -471,7 +471,7 @@ class TimeDialog(Dialog[str]):
             line = Input(placeholder=self._about, compact=True)
             line.cursor_blink = False
             yield line
-            yield StaticLines(self._lines(""))
+            yield WrappedLines(self._lines(""))
 
     def _lines(self, error: str) -> list[list[Span]]:
         examples: list[list[Span]] = [
@@ -485,7 +485,7 @@ class TimeDialog(Dialog[str]):
         try:
             moment = parse_user_time(event.value)
         except UsageError as error:
-            self.query_one(StaticLines).set(self._lines(error_with_hint(error)))
+            self.query_one(WrappedLines).set(self._lines(error_with_hint(error)))
         else:
             self.dismiss(str(moment))
 
@@ -515,14 +515,14 @@ class PromptDialog(Dialog[str]):
             line = Input(self._value, compact=True)
             line.cursor_blink = False
             yield line
-            yield StaticLines(self._lines(""))
+            yield WrappedLines(self._lines(""))
 
     def _lines(self, error: str) -> list[list[Span]]:
         return [[(f" {printable(error)}", "bad") if error else (f" {self._remark}", "muted")]]
 
     def on_input_changed(self) -> None:
         """Remove the error message."""
-        self.query_one(StaticLines).set(self._lines(""))
+        self.query_one(WrappedLines).set(self._lines(""))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Close with a valid text, or show the error."""
@@ -530,7 +530,7 @@ class PromptDialog(Dialog[str]):
         text = event.value.strip()
         error = self._check(text)
         if error:
-            self.query_one(StaticLines).set(self._lines(error))
+            self.query_one(WrappedLines).set(self._lines(error))
         else:
             self.dismiss(text)
 

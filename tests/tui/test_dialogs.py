@@ -31,7 +31,7 @@ from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from odf_tui.panes.datasets.view import GraphView
 from odf_tui.text.highlight import yaml_spans
 from odf_tui.widgets.choice_list import fuzzy_rank, fuzzy_score
-from odf_tui.widgets.dialogs import TextDialog
+from odf_tui.widgets.dialogs import ConfirmDialog, TextDialog, TimeDialog
 from tests.sync.builders import as_repository, make_root
 from tests.tui.context import Fakes
 from tests.tui.fake import FakeSource
@@ -75,6 +75,26 @@ async def test_adding_the_manifest_of_a_file(source: FakeSource) -> None:
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(app.screen, AddManifestDialog))
         assert app.result is None
+
+
+async def test_questions_and_errors_are_shown_completely() -> None:
+    address = f"s3://bucket/{'folder/' * 12}numbers"
+    async with shown(ConfirmDialog(f"Pull numbers from {address}?", "Its source does not run " * 3)) as (
+        app,
+        pilot,
+    ):
+        await until(pilot, lambda: _words(app.text()).count("not run") == 3)
+        assert address in _words(app.text()).replace(" ", "")
+        await pilot.press("y")
+        await until(pilot, lambda: app.result is True)
+    async with shown(TimeDialog("As of", "event time")) as (app, pilot):
+        await pilot.press(*"nonsense", "enter")
+        await until(pilot, lambda: "2026-03-01T14:00:00Z" in _words(app.text()))
+
+
+def _words(text: str) -> str:
+    """Return a text without frames, with single spaces."""
+    return " ".join(text.replace("│", " ").split())
 
 
 def test_an_added_dataset_is_selected(source: FakeSource) -> None:
