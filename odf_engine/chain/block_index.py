@@ -282,6 +282,34 @@ class BlockIndex:
 
         self._run(change)
 
+    def copy_chain(self, source: BlockIndex, at: BlockPosition, state: ChainState) -> None:
+        """Add a chain of another index up to a block, in one transaction.
+
+        Args:
+            source: the other index.
+            at: the position of the block in it.
+            state: the state at the block.
+        """
+
+        def change(db: sqlite3.Connection) -> None:
+            with _transaction(db):
+                chain = _find_or_insert_chain(db, None, state)
+                for table in _CHAIN_TABLES:
+                    for first in range(0, at.sequence + 1, _MAX_BUFFERED):
+                        last = min(at.sequence, first + _MAX_BUFFERED - 1)
+                        where = "chain = ? AND sequence BETWEEN ? AND ?"
+                        rows = source.query_rows(
+                            f"SELECT * FROM {table} WHERE {where}", at.chain, first, last
+                        )
+                        if rows:
+                            values = ",".join("?" * len(rows[0]))
+                            db.executemany(
+                                f"INSERT INTO {table} VALUES ({values})", [(chain, *row[1:]) for row in rows]
+                            )
+                db.execute("UPDATE chains SET state = ? WHERE id = ?", (encode_state(state), chain))
+
+        self._run(change)
+
     def mark_verified(self, key: bytes) -> None:
         """Record this key, a hash of verified content."""
         self._run(lambda db: db.execute("INSERT OR IGNORE INTO sound VALUES (?)", (key,)))

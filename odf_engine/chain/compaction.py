@@ -33,8 +33,6 @@ from msgspec.structs import replace
 
 from odf_engine.chain.block_summary import StoredBlock
 from odf_engine.chain.compaction_record import (
-    COMPACTED_PREFIX,
-    COMPACTION_REF,
     RecordHeader,
     RecordStore,
     Replacement,
@@ -56,6 +54,7 @@ from odf_engine.metadata.object_links import has_totals, read_totals, totals_att
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter, count_of
 from odf_engine.storage.atomic_files import translate_commit_errors
+from odf_engine.storage.refs import COMPACTED_PREFIX, COMPACTION_REF
 
 DEFAULT_MAX_ROWS: Final = 10_000_000
 DEFAULT_MAX_BYTES: Final = 256 << 20

@@ -31,10 +31,6 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.object_store import LocalObjectStore
 
 COMPACTIONS_FOLDER: Final = "compactions"
-COMPACTION_REF: Final = "compaction"
-"""Reference to the new head of the newest compaction. Other programs find its record by this name."""
-COMPACTED_PREFIX: Final = "compacted-"
-"""References with this prefix and a time are the old heads of compactions."""
 MAX_RECORD_BYTES: Final = 128 << 20
 _MIN_BLOCK_BYTES: Final = 64  # smaller ones are no blocks; limits their number
 _MAX_BLOCK_BYTES: Final = 1 << 20

@@ -12,18 +12,32 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
 from odf_engine.chain.append_rules import check_append
-from odf_engine.chain.block_index import BlockIndex, BlockPosition, BlockWithStates, index_to_head
+from odf_engine.chain.block_index import (
+    BlockIndex,
+    BlockPosition,
+    BlockWithStates,
+    fold_state_at,
+    index_to_head,
+)
 from odf_engine.chain.block_summary import BlockSummary, SliceSummary, StoredBlock
-from odf_engine.chain.compaction_record import COMPACTION_REF, RecordStore
+from odf_engine.chain.compaction_record import RecordStore
 from odf_engine.chain.state import ChainState, apply_block, next_block
-from odf_engine.errors import BadData, Conflict, InvalidIdentity, MalformedBlock, NotFound, UsageError
+from odf_engine.errors import (
+    BadData,
+    Conflict,
+    InvalidIdentity,
+    MalformedBlock,
+    NotFound,
+    SourceUnavailable,
+    UsageError,
+)
 from odf_engine.files import ensure_folder
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import Checkpoint, DataSlice, MetadataEvent, SourceState
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.atomic_files import translate_commit_errors
 from odf_engine.storage.object_store import LocalObjectStore, find_object_name, remove_stale_files
-from odf_engine.storage.refs import HEAD, RefStore
+from odf_engine.storage.refs import COMPACTION_REF, HEAD, RefStore, is_branch_name
 
 
 def store_files(
@@ -88,8 +102,8 @@ class DatasetOrigin(Protocol):
         """
         ...
 
-    def newest_head(self) -> Multihash | None:
-        """Return the head in the store; None if the dataset does not exist there."""
+    def newest_head(self, reference: str = HEAD) -> Multihash | None:
+        """Return the head, or that of a branch, in the store; None if it does not exist there."""
         ...
 
     def references(self) -> dict[str, Multihash]:
@@ -122,6 +136,7 @@ class DatasetOrigin(Protocol):
         expected: Multihash | None,
         new: Multihash,
         backup_ref: str | None = None,
+        reference: str = HEAD,
     ) -> None:
         """Store objects of the folder, then move the head in the store by a conditional write.
 
@@ -130,10 +145,15 @@ class DatasetOrigin(Protocol):
             expected: the current head.
             new: the new head.
             backup_ref: the name of a reference that stores the current head.
+            reference: the head, or the branch that is moved instead.
 
         Raises:
             Conflict: the head in the store is not ``expected``.
         """
+        ...
+
+    def remove_reference(self, name: str) -> None:
+        """Remove a reference other than the head in the store."""
         ...
 
     def check_objects(self, kind: str, needed: Collection[Multihash]) -> CheckedObjects:
@@ -150,12 +170,16 @@ class Dataset:
 
     Attributes:
         folder: the folder of the dataset, which may be empty before the first commit.
+        reference: the reference to the newest block, which commits move: ``head``, or a branch.
         compactions: the records of its compactions.
         origin: the store that the folder mirrors; None if the folder itself is the dataset.
     """
 
-    def __init__(self, folder: Path, index: BlockIndex, origin: DatasetOrigin | None = None) -> None:
+    def __init__(
+        self, folder: Path, index: BlockIndex, origin: DatasetOrigin | None = None, reference: str = HEAD
+    ) -> None:
         self.folder = folder
+        self.reference = reference
         self.compactions = RecordStore(folder)
         self.origin = origin
         self._index = index
@@ -164,6 +188,7 @@ class Dataset:
         self._refs = RefStore(folder / "refs", folder / "info" / "lock")
         self._newest: ChainState | None = None
         self._earlier: dict[Multihash, Dataset] = {}
+        self._branches: dict[str, Dataset] = {}
 
     # --- Reading ------------------------------------------------------------------------------
 
@@ -174,7 +199,40 @@ class Dataset:
 
     def head(self) -> Multihash | None:
         """Return the hash of the newest block, or None if there is none."""
-        return self._refs.get(HEAD)
+        return self._refs.get(self.reference)
+
+    def branch(self, name: str) -> Dataset:
+        """Return the dataset with the chain of a branch, whose newest block is ``refs/<name>``.
+
+        It does not change the head. See :mod:`odf_engine.chain.references`.
+
+        Raises:
+            NotFound: there is no such branch; the hint has the command to create it.
+        """
+        if not is_branch_name(name) or self._refs.read(name) is None:
+            self._branches.pop(name, None)
+            raise NotFound(
+                f"branch '{name}' not found in this dataset",
+                hint=f"to list branches, run odf branch NAME; to create it, run odf branch NAME {name}",
+            )
+        if name not in self._branches:
+            # The index of the workspace has each block once, and not in two chains with a common beginning.
+            index = BlockIndex(self.branch_index_path(name))
+            found = Dataset(self.folder, index, self.origin, name)
+            found._refs = self._refs  # its lock is reentrant only within one object
+            self._branches[name] = found
+        return self._branches[name]
+
+    def branch_names(self) -> list[str]:
+        """Return the names of the branches, sorted, as last read from the origin."""
+        return list(filter(is_branch_name, self._refs.names()))
+
+    def branch_index_path(self, name: str) -> Path:
+        """Return the path of the index of a branch, a cache. Its folder is created."""
+        path = self.folder / "info" / "branches" / f"{name}.sqlite"
+        with suppress(OSError):  # on a read-only file system, the index is in memory
+            path.parent.mkdir(parents=True, exist_ok=True)
+        return path
 
     def refresh(self) -> None:
         """Read the head from the origin, if there is one.
@@ -184,14 +242,14 @@ class Dataset:
         """
         if self.origin is None:
             return
-        found = self.origin.newest_head()
+        found = self.origin.newest_head(self.reference)
         if found is not None and found != self.head():
             with self._refs.locked():
                 self._follow_origin(self.origin)
 
     def _follow_origin(self, origin: DatasetOrigin) -> None:
         """Set the head to the one in the origin. Requires the lock, which commits hold."""
-        known, found = self.head(), origin.newest_head()
+        known, found = self.head(), origin.newest_head(self.reference)
         if found is None or found == known:
             return
         # Before the head moves: the new blocks may have sources of another author, which must not run.
@@ -200,7 +258,46 @@ class Dataset:
             for name, block in origin.references().items():
                 if name != HEAD:
                     self._store_ref(name, block)
-        self._refs.compare_and_set(HEAD, known, found)
+        self._refs.compare_and_set(self.reference, known, found)
+
+    def copy_index(self, name: str, block: Multihash) -> None:
+        """Copy the index of the chain up to a block, for a new branch. Its blocks need not be read again.
+
+        Raises:
+            NotFound: the chain does not contain the block.
+        """
+        path = self.branch_index_path(name)
+        self.remove_branch_index(name)
+
+        def copy(index: BlockIndex, at: BlockPosition) -> tuple[bool]:
+            position = index.find_ancestor(at, block)
+            if position is None:
+                raise NotFound(f"block {block} not found in this dataset")
+            target = BlockIndex(path)
+            target.copy_chain(index, position, fold_state_at(index, self.block, position))
+            target.close()
+            return (True,)
+
+        self.query_index(copy)
+
+    def remove_branch_index(self, name: str) -> None:
+        """Remove the index of a branch, a cache."""
+        self._branches.pop(name, None)
+        with suppress(OSError):
+            BlockIndex(self.branch_index_path(name)).reset()
+
+    def refresh_branches(self) -> None:
+        """Read the branches from the origin, if there is one; without access to it, they do not change."""
+        if self.origin is None:
+            return
+        with self._refs.locked(), suppress(SourceUnavailable):
+            found = {name: block for name, block in self.origin.references().items() if is_branch_name(name)}
+            self.origin.read_author()
+            for name in self.branch_names():
+                if name not in found:
+                    self._refs.discard(name)
+            for name, block in found.items():
+                self._refs.compare_and_set(name, self._refs.get(name), block)
 
     def objects(self, kind: str) -> LocalObjectStore:
         """Return the objects of a kind: ``blocks``, ``data`` or ``checkpoints``."""
@@ -225,7 +322,7 @@ class Dataset:
         try:
             return self._blocks.read(str(block))  # the usual name
         except NotFound:
-            written = self._refs.read(HEAD) if block == self._refs.get(HEAD) else None
+            written = self._refs.read(self.reference) if block == self.head() else None
             name = find_object_name(self._blocks, block, written)
         if name is None:
             record = self.compactions.find(block)  # a replaced block, whose file was removed
@@ -245,7 +342,7 @@ class Dataset:
         # Deferred: the codec is slow to import, and lists of blocks only need the index.
         from odf_engine.metadata.flatbuffers import decode_block
 
-        block_hash = self._hash_at(which) if isinstance(which, int) else which
+        block_hash = self.block_hash(which) if isinstance(which, int) else which
         data = self.block_bytes(block_hash)
         if Multihash.sha3_256(data) != block_hash:
             problem = "the block is damaged: its bytes do not match its hash"
@@ -379,6 +476,17 @@ class Dataset:
             yield stored
             at = stored.block.prev_block_hash
 
+    def block_hash(self, number: int) -> Multihash:
+        """Return the hash of the block with a sequence number; raise NotFound if there is none."""
+
+        def query_hash(index: BlockIndex, at: BlockPosition) -> tuple[Multihash | None]:
+            return (index.hash_at(at.chain, number) if 0 <= number <= at.sequence else None,)
+
+        (block_hash,) = self.query_index(query_hash)
+        if block_hash is None:
+            raise NotFound(f"block {number} not found in this dataset")
+        return block_hash
+
     def contains_block(self, block: Multihash) -> bool:
         """Return whether the block is part of the chain at its current head."""
         if self.head() is None:
@@ -452,7 +560,8 @@ class Dataset:
                 new = self._prepare(state, events, system_time, block_version)
                 self._store(new, _paths(data), _paths(checkpoint))
                 self._publish(_objects_of(new), expected_head, new[-1].folded.state.head)
-                self._refs.compare_and_set(HEAD, expected_head, new[-1].folded.state.head)
+                head = new[-1].folded.state.head
+                self._refs.compare_and_set(self.reference, expected_head, head, is_commit=True)
         self._newest = new[-1].folded.state
         self._index_blocks(state, new)
         return self._newest.head
@@ -533,7 +642,7 @@ class Dataset:
             if backup_ref is not None and expected_head is not None:
                 self._store_ref(backup_ref, expected_head)
             self._publish(None, expected_head, state.head, backup_ref)
-            self._refs.compare_and_set(HEAD, expected_head, state.head)
+            self._refs.compare_and_set(self.reference, expected_head, state.head, is_commit=True)
         self._newest = state
         if folded is not None:
             base, last = before and before.head, -1 if fork is None else fork.sequence_number
@@ -555,6 +664,17 @@ class Dataset:
         except OSError:
             return 0.0
 
+    def move_branch(self, name: str, expected: Multihash | None, block: Multihash) -> None:
+        """Set a branch to a stored block if its value is ``expected`` (None: it does not exist). Atomic.
+
+        Raises:
+            Conflict: it has another value, which is unchanged.
+            NotSynced: the branch was changed, but a power failure may undo it.
+        """
+        with translate_commit_errors(self.folder), self._refs.locked():
+            self._publish((), expected, block, reference=name)
+            self._refs.compare_and_set(name, expected, block, is_commit=True)
+
     def remove_reference(self, name: str, expected: Multihash) -> None:
         """Remove a reference other than the head, if its value is ``expected``.
 
@@ -566,6 +686,8 @@ class Dataset:
             raise UsageError("the head of a dataset cannot be removed")
         with self._refs.locked():
             self._refs.remove(name, expected)
+            if self.origin is not None and is_branch_name(name):
+                self.origin.remove_reference(name)
 
     def store_slice(self, physical_hash: Multihash, staged: Path) -> None:
         """Move a staged slice to its object."""
@@ -577,12 +699,13 @@ class Dataset:
         expected: Multihash | None,
         new: Multihash,
         backup_ref: str | None = None,
+        reference: str | None = None,
     ) -> None:
         """Commit to the origin, if there is one. After a conflict, the head is the one in the origin."""
         if self.origin is None:
             return
         try:
-            self.origin.publish(objects, expected, new, backup_ref)
+            self.origin.publish(objects, expected, new, backup_ref, reference or self.reference)
         except Conflict:
             self._follow_origin(self.origin)
             raise
@@ -661,9 +784,8 @@ class Dataset:
             head = self.head()
             if head is None:
                 if self.origin is None and any(self._blocks.names()):
-                    raise NotFound(
-                        "refs/head, the reference to the newest block, is missing", hint=_RESTORE_HINT
-                    )
+                    problem = f"refs/{self.reference}, the reference to the newest block, is missing"
+                    raise NotFound(problem, hint=_RESTORE_HINT)
                 raise NotFound("the dataset is empty", where=str(self.folder))
             if (result := query(head)) is not None:
                 return result
@@ -680,15 +802,6 @@ class Dataset:
                 return None if at is None else query(self._index, at)
 
         return self._at_head(query_head)
-
-    def _hash_at(self, number: int) -> Multihash:
-        def query_hash(index: BlockIndex, at: BlockPosition) -> tuple[Multihash | None]:
-            return (index.hash_at(at.chain, number) if 0 <= number <= at.sequence else None,)
-
-        (block_hash,) = self.query_index(query_hash)
-        if block_hash is None:
-            raise NotFound(f"block {number} not found in this dataset")
-        return block_hash
 
     def _find_abbreviated(self, text: str) -> Multihash:
         matches = (

@@ -111,8 +111,13 @@ class DatasetMirror:
             self._evict()
         return True
 
-    def newest_head(self) -> Multihash | None:
-        """Return the head in the store, by a conditional request; None if the dataset does not exist."""
+    def newest_head(self, reference: str = HEAD) -> Multihash | None:
+        """Return the head in the store, by a conditional request; None if the dataset does not exist.
+
+        ``reference`` is the head or a branch, which is read without a condition.
+        """
+        if reference != HEAD:
+            return self._read(reference)[0]
         known, client, key = self._known(), self._store.client, self._key("refs", HEAD)
         try:
             if known is None:
@@ -175,14 +180,15 @@ class DatasetMirror:
         expected: Multihash | None,
         new: Multihash,
         backup_ref: str | None = None,
+        reference: str = HEAD,
     ) -> None:
-        """Store objects, then move the head by a conditional write.
+        """Store objects, then move the head, or a branch, by a conditional write.
 
         Raises:
             Conflict: another machine has committed; nothing was committed.
             SourceUnavailable: the store cannot be written; nothing was committed, or a response was lost.
         """
-        stored = self._require(expected)
+        stored = self._require(reference, expected)
         if objects is None:
             # Blocks last: a reader of the dataset finds all that a block refers to.
             for kind in KINDS:
@@ -197,20 +203,35 @@ class DatasetMirror:
         if backup_ref is not None and expected is not None:
             with suppress(WriteConditionFailed):
                 self._store.client.write(self._key("refs", backup_ref), str(expected).encode(), "create")
-        self._swap(stored, expected, new)
+        self._swap(reference, stored, expected, new)
 
-    def _require(self, expected: Multihash | None) -> UpdateVersion | None:
-        """Return the version of the head in the store, which must be ``expected``."""
-        known = self._known()
+    def remove_reference(self, name: str) -> None:
+        """Remove a reference other than the head in the store."""
+        self._store.client.delete([self._key("refs", name)])
+
+    def _require(self, reference: str, expected: Multihash | None) -> UpdateVersion | None:
+        """Return the version of a reference in the store, whose value must be ``expected``."""
+        known = self._known() if reference == HEAD else None
         if known is not None and expected is not None and known.head == str(expected):
             return _version(known.tag)
-        found = self._store.client.read(self._key("refs", HEAD), _MAX_HEAD_BYTES)
-        if self._note(found) != expected:
+        head, version = self._read(reference)
+        if head != expected:
             raise self._moved()
-        return None if found is None else found.version
+        return version
 
-    def _swap(self, version: UpdateVersion | None, expected: Multihash | None, new: Multihash) -> None:
-        """Write the head, unless it has changed.
+    def _read(self, reference: str) -> tuple[Multihash | None, UpdateVersion | None]:
+        """Return the value and the version of a reference in the store; store them if it is the head."""
+        found = self._store.client.read(self._key("refs", reference), _MAX_HEAD_BYTES)
+        if found is None:
+            return None, None
+        if reference == HEAD:
+            return self._note(found), found.version
+        return parse_head(found.data, f"{self._store.url}{self._name}/"), found.version
+
+    def _swap(
+        self, reference: str, version: UpdateVersion | None, expected: Multihash | None, new: Multihash
+    ) -> None:
+        """Write a reference, unless it has changed.
 
         A failed response does not mean that the head was not written, and a refusal may follow from a
         repeated request that was successful at first. Therefore the head is read again after each failure.
@@ -218,19 +239,19 @@ class DatasetMirror:
         for attempt in range(self._store.config.fetch.retries + 1):
             mode: PutMode = "create" if version is None else version
             try:
-                tag = self._store.client.write(self._key("refs", HEAD), str(new).encode(), mode)
-                self._keep(new, tag)
+                tag = self._store.client.write(self._key("refs", reference), str(new).encode(), mode)
+                if reference == HEAD:
+                    self._keep(new, tag)
                 return
             except (WriteConditionFailed, SourceUnavailable):
-                found = self._store.client.read(self._key("refs", HEAD), _MAX_HEAD_BYTES)
-                head = self._note(found)
+                head, found = self._read(reference)
                 if head == new:
                     return
                 if head != expected:
                     raise self._moved() from None
                 if attempt == self._store.config.fetch.retries:
                     raise
-                version = None if found is None else found.version
+                version = found
 
     def _moved(self) -> Conflict:
         return Conflict(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
 import threading
 import time
@@ -19,8 +20,26 @@ from odf_engine.storage.atomic_files import make_folder
 from odf_engine.storage.object_store import STAGING_PREFIX
 
 HEAD: Final = "head"
+COMPACTION_REF: Final = "compaction"
+"""Reference to the new head of the newest compaction. Other programs find its record by this name."""
+COMPACTED_PREFIX: Final = "compacted-"
+"""References with this prefix and a time are the old heads of compactions."""
+OLD_HEAD_PREFIXES: Final = (COMPACTED_PREFIX, "before-reset-", "before-pull-", "before-push-")
+"""References with these prefixes are old heads: earlier histories of the dataset."""
+_BRANCH: Final = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,99}")
+_RESERVED: Final = ("before-", COMPACTED_PREFIX)
 _LOCK_SECONDS: Final = 30.0
 _MAX_BYTES: Final = 4096  # bytes; a hash has less than 100 characters
+
+
+def is_branch_name(name: str) -> bool:
+    """Return whether a reference with this name is a branch, not the head or one that the program writes.
+
+    A name begins with a letter, and has at most 100 letters, digits, dots, hyphens and underscores.
+    """
+    lower = name.lower()  # some file systems do not distinguish case
+    is_reserved = lower in (HEAD, COMPACTION_REF) or lower.startswith(_RESERVED)
+    return _BRANCH.fullmatch(name) is not None and not is_reserved
 
 
 class RefStore:
@@ -85,13 +104,21 @@ class RefStore:
             raise NotFound(problem, where=str(self.folder)) from error
         return sorted(name for name in names if not name.startswith("."))
 
-    def compare_and_set(self, name: str, expected: Multihash | None, new: Multihash) -> None:
+    def compare_and_set(
+        self, name: str, expected: Multihash | None, new: Multihash, *, is_commit: bool = False
+    ) -> None:
         """Set ``name`` to ``new``, durably, if its value is ``expected`` (None: it does not exist).
+
+        Args:
+            name: the reference.
+            expected: its value.
+            new: its new value.
+            is_commit: whether this completes a commit. For the head, it always does.
 
         Raises:
             Conflict: it has another value, which is unchanged.
-            NotSynced: the head points to ``new``, but may not do so after a power failure.
-            OSError: the reference cannot be written; a reference other than the head may be written but not
+            NotSynced: the commit is complete, but a power failure may undo it.
+            OSError: the reference cannot be written; one that completes no commit may be written but not
                 synced.
         """
         with self.locked():
@@ -111,7 +138,7 @@ class RefStore:
                 staged.replace(self.folder / name)
             finally:
                 remove_temporary(staged)
-            if name == HEAD:
+            if is_commit or name == HEAD:
                 sync_change(self.folder, "committed")
             else:
                 fsync_folder(self.folder)
@@ -128,6 +155,11 @@ class RefStore:
                 raise Conflict(f"reference '{name}' was changed by another process", where=str(self.folder))
             (self.folder / name).unlink()
             fsync_folder(self.folder)
+
+    def discard(self, name: str) -> None:
+        """Remove a reference of a mirror, which does not exist in its origin any more."""
+        with self.locked():
+            (self.folder / name).unlink(missing_ok=True)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

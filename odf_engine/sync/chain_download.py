@@ -16,7 +16,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
-from odf_engine.chain.compaction_record import COMPACTED_PREFIX
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.quarantine import Quarantine
 from odf_engine.errors import BadData, Cancelled, ChainRuleViolated, Conflict, NotFound, OdfError
@@ -28,6 +27,7 @@ from odf_engine.metadata.object_links import find_link_columns
 from odf_engine.progress import Reporter, count_of
 from odf_engine.storage.atomic_files import fsync_files, make_folder
 from odf_engine.storage.object_store import LocalObjectStore, find_object_name
+from odf_engine.storage.refs import COMPACTED_PREFIX
 from odf_engine.sync.compaction_records import RemoteRecord, check_remote_records, store_records
 from odf_engine.sync.history import (
     HASH_MISMATCH,

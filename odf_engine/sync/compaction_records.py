@@ -8,13 +8,14 @@ from typing import Final
 
 from odf_engine.chain.compacted_history import find_position
 from odf_engine.chain.compaction_check import OffsetFile, check_record
-from odf_engine.chain.compaction_record import COMPACTION_REF, MAX_RECORD_BYTES, CompactionRecord
+from odf_engine.chain.compaction_record import MAX_RECORD_BYTES, CompactionRecord
 from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import BadData, Cancelled, NotFound, OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.flatbuffers import decode_block
 from odf_engine.metadata.model import MetadataBlock
 from odf_engine.progress import Reporter
+from odf_engine.storage.refs import COMPACTION_REF
 from odf_engine.sync.remotes.base import RemoteDataset, WritableRemote
 
 _MAX_RECORDS: Final = 1000

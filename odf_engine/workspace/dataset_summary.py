@@ -32,6 +32,17 @@ class DatasetEntry(msgspec.Struct, frozen=True):
     dataset: Dataset
     problem: OdfError | None = None
 
+    def on_branch(self, name: str) -> DatasetEntry:
+        """Return the dataset with the chain of a branch; itself if the name is empty.
+
+        Raises:
+            NotFound: there is no such branch.
+        """
+        if not name:
+            return self
+        self.dataset.refresh_branches()
+        return replace(self, dataset=self.dataset.branch(name))
+
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """A dataset in lists and graphs.

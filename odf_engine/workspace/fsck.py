@@ -24,7 +24,7 @@ from odf_engine.chain.compaction_record import COMPACTIONS_FOLDER
 from odf_engine.chain.dataset import Dataset, DatasetOrigin
 from odf_engine.chain.linked_objects import read_links
 from odf_engine.chain.quarantine import QUARANTINE_FOLDER, Quarantine
-from odf_engine.chain.retention import RetentionRule, list_old_heads, select_expired
+from odf_engine.chain.references import RetentionRule, list_old_heads, select_expired
 from odf_engine.errors import Cancelled, Conflict, InvalidIdentity, NotFound, OdfError, SourceUnavailable
 from odf_engine.files import open_file, open_no_follow, translate_os_errors
 from odf_engine.identity.did import DID_PREFIX, DatasetId

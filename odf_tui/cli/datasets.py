@@ -24,6 +24,7 @@ from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import DatasetSnapshot, DisablePushSource
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import to_builtins
+from odf_engine.storage.refs import is_branch_name
 from odf_engine.workspace.column_lineage import (
     ROWS,
     ColumnEdge,
@@ -372,7 +373,11 @@ def reset_verb(name: str, version: str, yes: bool) -> None:
     assert head is not None  # it has the found block
     entry.dataset.reset(Multihash.parse(found.block), expected_head=head)
     notify_datasets_changed(workspace.folder)
-    backup = next(name for name, block in entry.dataset.references().items() if block == head)
+    backup = next(
+        name
+        for name, block in entry.dataset.references().items()
+        if block == head and not is_branch_name(name)
+    )
     print_note(f"reset {entry.alias} to {place}; the earlier history is {backup}")
 
 
@@ -581,6 +586,7 @@ def dataset_details(
         "origin": trust.read_origin(entry),
         "proof": _proof_json(entry),
         "references": entry.dataset.references(),
+        "branches": entry.dataset.branch_names(),
         "inputs": [names.get(each, str(each)) for each in state.inputs()],
         "outputs": [other.name for other in summaries if entry.id in other.inputs],
         "sources": list(_list_sources(entry.dataset, state)),

@@ -1,4 +1,4 @@
-"""provenance, diff: the sources of rows, and the differences between versions."""
+"""provenance, diff, branch: the sources of rows, differences between versions, and branches."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from typing import Any, Final, TextIO
 import click
 import msgspec
 
+from odf_engine.chain import references
+from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.coordinator.protocol import Diff, Trace
 from odf_engine.errors import OdfError, UsageError
+from odf_engine.identity.multiformats import Multihash
 from odf_engine.provenance.model import OffsetRange, TraceResult, TraceStep
 from odf_engine.terminal_text import escape_json
 from odf_engine.views.diff import Difference
 from odf_engine.views.query_results import GROUP_ROWS, ResultRows
+from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.follow import run_request
 from odf_tui.cli.output import (
@@ -33,9 +37,12 @@ from odf_tui.cli.output import (
     options_of,
     print_json,
     print_note,
+    print_result,
+    print_table,
+    use_timezone,
     verb,
 )
-from odf_tui.text.format import count_of, printable
+from odf_tui.text.format import count_of, format_count, format_time_seconds, printable
 from odf_tui.text.row_trace import OutlineNode, row_text, trace_outline
 
 _ROWS: Final = re.compile(r"(\d+)(?:\.\.(\d+))?")
@@ -359,3 +366,126 @@ def _write_file(found: Difference, output: Path) -> None:
     rows = Scan.of_file(Path(found.file))
     export(rows, output.absolute(), file_format(output), Reporter(), replace=True)
     print_note(f"{count_of(found.rows, 'row')} in {output}")
+
+
+# --- Branches ----------------------------------------------------------------------------------------
+
+
+@verb("branch", example="odf branch port-haven.stations staging", json=True)
+@click.argument("name", required=False)
+@click.argument("branch", required=False)
+@click.option("--at", "start", metavar="BLOCK|TIME|REF", help="Start at this version. Default: the head.")
+@click.option("-f", "--force", is_flag=True, help="Move an existing branch; delete an unpromoted one.")
+@click.option("--promote", metavar="BRANCH", help="Move the head of the dataset to this branch.")
+@click.option("-d", "--delete", metavar="BRANCH", help="Delete this branch.")
+@click.option("-m", "--rename", nargs=2, metavar="OLD NEW", help="Rename a branch.")
+def branch_verb(
+    name: str | None,
+    branch: str | None,
+    start: str | None,
+    force: bool,
+    promote: str | None,
+    delete: str | None,
+    rename: tuple[str, str] | None,
+) -> None:
+    """List, create, promote and delete branches of a dataset.
+
+    Without BRANCH, lists the branches of a dataset, or of all datasets. With BRANCH, creates a branch: a
+    second chain that begins with the blocks of the dataset. Commands with the option --branch, such as
+    `odf pull`, change or read the branch instead of the dataset. See `odf help branches`.
+
+    --promote moves the head of the dataset to the newest block of the branch. If the head has blocks
+    that the branch lacks, nothing is changed, and the exit code is 4.
+    """
+    actions = [value for value in (branch, promote, delete, rename) if value is not None]
+    if len(actions) > 1:
+        raise UsageError("BRANCH, --promote, --delete and --rename exclude each other")
+    if start is not None and branch is None:
+        raise UsageError("--at requires the name of a new branch", hint="odf branch NAME BRANCH --at BLOCK")
+    if force and branch is None and delete is None:
+        raise UsageError("--force requires a branch to move or to delete")
+    workspace = open_workspace()
+    if not actions:
+        _list_branches(workspace, [workspace.resolve(name)] if name is not None else workspace.datasets())
+        return
+    if name is None:
+        raise UsageError("no dataset specified", hint="odf branch NAME lists the branches of a dataset")
+    entry = workspace.resolve(name)
+    dataset, alias = entry.dataset, str(entry.alias)
+    shown: str
+    document: dict[str, Any]
+    if branch is not None:
+        block = _find_start(entry, start)
+        references.create_branch(dataset, branch, block, replace=force)
+        document = {"dataset": alias, "branch": branch, "head": block}
+        shown = f"{alias}: branch {branch} at block {block.abbreviated}"
+    elif promote is not None:
+        done = references.promote_branch(dataset, promote)
+        document = {"dataset": alias, "branch": promote, **msgspec.structs.asdict(done)}
+        document["status"] = "updated" if done.blocks else "up-to-date"
+        added = f"{count_of(done.blocks, 'block')}, {count_of(done.records, 'row')}"
+        shown = f"{alias}: promoted {promote}, {added}, head {done.new_head.abbreviated}"
+        if not done.blocks:
+            shown = f"{alias}: up to date, the head has all blocks of {promote}"
+    elif delete is not None:
+        block = references.delete_branch(dataset, delete, force=force)
+        document = {"dataset": alias, "branch": delete, "head": block}
+        shown = f"{alias}: deleted branch {delete}, which was at block {block.abbreviated}"
+    else:
+        assert rename is not None
+        references.rename_branch(dataset, *rename)
+        document = {"dataset": alias, "branch": rename[1], "head": dataset.branch(rename[1]).head()}
+        shown = f"{alias}: renamed branch {rename[0]} to {rename[1]}"
+    notify_datasets_changed(workspace.folder)
+    if options_of().json:
+        print_json(document)
+    else:
+        print_result(shown)
+
+
+def _find_start(entry: DatasetEntry, start: str | None) -> Multihash:
+    """Return the block at which a branch starts.
+
+    Raises:
+        NotFound: there is no such block.
+    """
+    from odf_engine.views.as_at import resolve_as_at  # deferred: loads faster
+
+    return Multihash.parse(resolve_as_at(entry, start).block)
+
+
+def _list_branches(workspace: Workspace, entries: Sequence[DatasetEntry]) -> None:
+    found = [(entry, branch) for entry in entries for branch in references.list_branches(entry.dataset)]
+    if options_of().json:
+        print_json(
+            [
+                {
+                    "dataset": str(entry.alias),
+                    "branch": branch.name,
+                    **{key: value for key, value in msgspec.structs.asdict(branch).items() if key != "name"},
+                }
+                for entry, branch in found
+            ]
+        )
+        return
+    if not found:
+        print_note("no branches: odf branch NAME BRANCH creates one")
+        return
+    zone = use_timezone(workspace)
+    print_table(
+        ["dataset", "branch", "head", "blocks", "rows", "ahead", "behind", f"system time ({zone})"],
+        [
+            [
+                str(entry.alias),
+                each.name,
+                each.head.abbreviated if each.head else printable(each.problem or ""),
+                format_count(each.blocks),
+                format_count(each.records),
+                str(each.ahead),
+                str(each.behind),
+                format_time_seconds(each.system_time) if each.system_time else "",
+            ]
+            for entry, each in found
+        ],
+        right=["blocks", "rows", "ahead", "behind"],
+    )

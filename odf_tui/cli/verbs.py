@@ -27,6 +27,7 @@ _NAMES: Final = ("dataset", "datasets", "name", "names", "old", "other")
 _REPOSITORIES: Final = ("repository", "repositories", "place")
 _ADDRESSES: Final = ("names", "source")
 """Parameters of `odf pull` that may be a dataset of a repository; only the repository is completed."""
+_BRANCHES: Final = ("branch", "promote", "delete", "rename")
 _CREATING_VERBS: Final = ("init", "new", "add", "demo", "config")
 """Commands whose arguments are not names of existing datasets."""
 
@@ -57,6 +58,8 @@ def enable_completion(command: click.Command, within: str = "") -> None:
         # click has no public way to set a completion after the declaration.
         if parameter.name in _REPOSITORIES:
             parameter._custom_shell_complete = _complete_repositories
+        elif parameter.name in _BRANCHES and not getattr(parameter, "is_flag", False):
+            parameter._custom_shell_complete = _complete_branches
         elif verb == "pull" and parameter.name in _ADDRESSES:
             parameter._custom_shell_complete = _complete_both
         elif (
@@ -69,6 +72,12 @@ def _complete_datasets(
     context: click.Context, parameter: click.Parameter, prefix: str
 ) -> list[CompletionItem]:
     return _complete(prefix, _dataset_names(context))
+
+
+def _complete_branches(
+    context: click.Context, parameter: click.Parameter, prefix: str
+) -> list[CompletionItem]:
+    return _complete(prefix, _branch_names(context))
 
 
 def _complete_repositories(
@@ -107,6 +116,18 @@ def _dataset_names(context: click.Context) -> Iterator[str]:
         yield from sorted(str(entry.alias) for entry in workspace.datasets())
 
 
+def _branch_names(context: click.Context) -> Iterator[str]:
+    """Yield the names of the branches of the dataset, or the datasets, that the command line names."""
+    from odf_engine.errors import OdfError
+    from odf_engine.workspace.workspace import Workspace
+
+    named = context.params.get("names") or context.params.get("name") or ()
+    with suppress(OdfError, OSError):
+        workspace = Workspace.find(Path.cwd(), options_of(context).workspace)
+        entries = workspace.match([named] if isinstance(named, str) else list(named))
+        yield from sorted({branch for entry in entries for branch in entry.dataset.branch_names()})
+
+
 # The module of each verb. Modules are imported on use: `odf list` starts without the imports of `odf demo`.
 VERBS: Final = {
     "init": "datasets",
@@ -128,6 +149,7 @@ VERBS: Final = {
     "sql": "sql",
     "provenance": "history",
     "diff": "history",
+    "branch": "history",
     "pull": "pull",
     "ingest": "pull",
     "export": "sql",
@@ -176,6 +198,7 @@ _MEANINGS: Final = {
     "sql": "query select shell psql spark-sql repl",
     "provenance": "trace origin why blame",
     "diff": "compare changes",
+    "branch": "branches fork staging promote",
     "pull": "fetch update refresh run sync clone download",
     "ingest": "import insert load append put",
     "export": "dump save write copy cp csv parquet",

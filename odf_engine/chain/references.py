@@ -1,0 +1,242 @@
+"""References of a dataset other than its head: branches, and old heads with the rules by which they expire.
+
+A branch is a reference to the newest block of a chain that has a common beginning with that of the head.
+Commits to it follow the same rules, and do not change the head until the branch is promoted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from odf_engine.chain.dataset import Dataset
+from odf_engine.errors import AlreadyExists, Conflict, NotFound, OdfError, UsageError
+from odf_engine.files import translate_os_errors
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.storage.refs import COMPACTED_PREFIX, OLD_HEAD_PREFIXES, is_branch_name
+
+DEFAULT_DAYS: Final = 7.0
+_DAY: Final = 86_400.0
+
+
+class RetentionRule(msgspec.Struct, frozen=True):
+    """The rule by which old heads expire.
+
+    Attributes:
+        days: age in days after which they expire.
+        last: number of the newest ones that never expire.
+        compacted_only: only old heads of compactions expire. Their rows are in the new chain.
+    """
+
+    days: float = DEFAULT_DAYS
+    last: int = 0
+    compacted_only: bool = True
+
+
+class OldHead(msgspec.Struct, frozen=True):
+    """A reference to an old head; ``created`` is in seconds since 1970."""
+
+    name: str
+    block: Multihash
+    created: float
+
+
+def list_old_heads(dataset: Dataset) -> list[OldHead]:
+    """Return the references to old heads, newest first."""
+    found = [
+        OldHead(name, block, dataset.reference_time(name))
+        for name, block in dataset.references().items()
+        if name.startswith(OLD_HEAD_PREFIXES)
+    ]
+    return sorted(found, key=lambda head: (-head.created, head.name))
+
+
+def select_expired(heads: Sequence[OldHead], rule: RetentionRule, now: float | None = None) -> list[OldHead]:
+    """Return those of the old heads, newest first, that have expired by a rule."""
+    oldest = (time.time() if now is None else now) - rule.days * _DAY
+    subject = [each for each in heads if not rule.compacted_only or each.name.startswith(COMPACTED_PREFIX)]
+    return [each for each in subject[rule.last :] if each.created <= oldest]
+
+
+class Branch(msgspec.Struct, frozen=True, kw_only=True):
+    """A branch of a dataset.
+
+    Attributes:
+        name: its name; the reference is ``refs/<name>``.
+        head: its newest block; None if the reference cannot be read.
+        blocks, records: totals of its chain.
+        system_time: of its newest block.
+        fork: sequence number of the newest block that it has in common with the head.
+        ahead: number of its blocks that the head does not have. Those are promoted.
+        behind: number of blocks of the head that it does not have. If there are any, it cannot be promoted.
+        problem: why it cannot be read.
+    """
+
+    name: str
+    head: Multihash | None = None
+    blocks: int = 0
+    records: int = 0
+    system_time: Timestamp | None = None
+    fork: int | None = None
+    ahead: int = 0
+    behind: int = 0
+    problem: str | None = None
+
+
+class Promotion(msgspec.Struct, frozen=True):
+    """The result of :func:`promote_branch`: the heads before and after it, and what was added."""
+
+    old_head: Multihash
+    new_head: Multihash
+    blocks: int
+    records: int
+
+
+def list_branches(dataset: Dataset) -> list[Branch]:
+    """Return the branches, sorted by name."""
+    dataset.refresh_branches()
+    return [read_branch(dataset, name) for name in dataset.branch_names()]
+
+
+def read_branch(dataset: Dataset, name: str) -> Branch:
+    """Return a branch, compared with the head.
+
+    Raises:
+        NotFound: there is no such branch. Other errors are in ``problem``.
+    """
+    branch = dataset.branch(name)
+    try:
+        state, head = branch.state(), dataset.state()
+        fork = _find_fork(dataset, branch, min(state.sequence_number, head.sequence_number))
+    except OdfError as error:
+        return Branch(name=name, problem=error.message)
+    return Branch(
+        name=name,
+        head=state.head,
+        blocks=state.blocks,
+        records=state.records,
+        system_time=state.system_time,
+        fork=fork,
+        ahead=state.sequence_number - fork,
+        behind=head.sequence_number - fork,
+    )
+
+
+def _find_fork(one: Dataset, other: Dataset, last: int) -> int:
+    """Return the sequence number of the newest block that both chains have; -1 if there is none."""
+    first, common = 0, -1
+    while first <= last:
+        middle = (first + last) // 2
+        if one.block_hash(middle) == other.block_hash(middle):
+            first, common = middle + 1, middle
+        else:
+            last = middle - 1
+    return common
+
+
+def create_branch(dataset: Dataset, name: str, block: Multihash, *, replace: bool = False) -> None:
+    """Create a branch at a stored block, or move an existing one to it.
+
+    Args:
+        dataset: the dataset.
+        name: the name of the branch.
+        block: a block of the dataset's chain or of an earlier history.
+        replace: move an existing branch. Blocks that only it has are then no longer referenced.
+
+    Raises:
+        UsageError: invalid name.
+        AlreadyExists: the branch exists, or one whose name differs only in case.
+        NotFound, MalformedBlock: a block of the chain that ends there is missing or damaged.
+    """
+    _check_name(name)
+    dataset.refresh_branches()
+    same = [each for each in dataset.branch_names() if each.lower() == name.lower()]
+    if same and not (replace and same == [name]):
+        raise AlreadyExists(
+            f"branch '{same[0]}' already exists",
+            hint="use another name" if same != [name] else "use another name, or --force to move it",
+        )
+    history = dataset.at(block)
+    history.state()  # all of its blocks can be read
+    expected = dataset.references().get(name)
+    if history is dataset and expected is None:
+        with suppress(OdfError):
+            dataset.copy_index(name, block)
+    dataset.move_branch(name, expected, block)
+
+
+def delete_branch(dataset: Dataset, name: str, *, force: bool = False) -> Multihash:
+    """Delete a branch; return the block that it referred to. No blocks are removed.
+
+    Raises:
+        NotFound: there is no such branch.
+        Conflict: only the branch has some blocks, and ``force`` is not set.
+    """
+    dataset.refresh_branches()
+    branch = dataset.branch(name)
+    head = branch.head()
+    if head is None:
+        raise NotFound(f"branch '{name}' not found in this dataset")
+    if not force and (own := read_branch(dataset, name)).ahead:
+        raise Conflict(
+            f"branch '{name}' has {own.ahead} blocks that the head does not have",
+            hint="promote it first, or use --force to delete these blocks with it",
+        )
+    with translate_os_errors(dataset.folder):
+        dataset.remove_reference(name, head)
+    dataset.remove_branch_index(name)
+    return head
+
+
+def rename_branch(dataset: Dataset, name: str, new_name: str) -> None:
+    """Rename a branch. A kill in between leaves it under both names.
+
+    Raises:
+        NotFound: there is no such branch.
+        UsageError: invalid name.
+        AlreadyExists: the new name exists.
+    """
+    head = dataset.branch(name).head()
+    if head is None:
+        raise NotFound(f"branch '{name}' not found in this dataset")
+    create_branch(dataset, new_name, head)
+    delete_branch(dataset, name, force=True)
+
+
+def promote_branch(dataset: Dataset, name: str) -> Promotion:
+    """Move the head to the newest block of a branch, if that follows the head. Atomic, also on a crash.
+
+    The branch remains. Nothing is changed if the head already has all of its blocks.
+
+    Raises:
+        NotFound: there is no such branch.
+        Conflict: the head has blocks that the branch does not have.
+    """
+    branch = dataset.branch(name)
+    new, old = branch.state(), dataset.state()
+    if dataset.contains_block(new.head):
+        return Promotion(old.head, old.head, 0, 0)
+    if not branch.contains_block(old.head):
+        found = read_branch(dataset, name)
+        raise Conflict(
+            f"branch '{name}' cannot be promoted: the head has blocks that it does not have"
+            f" ({found.behind} behind, {found.ahead} ahead)",
+            hint=f"compare them with odf diff NAME --to {name}; odf branch NAME {name} --force moves the"
+            " branch to the head, then pull into it again",
+        )
+    dataset.move_head(new, None, None, expected_head=old.head, backup_ref=None, before_move=lambda: None)
+    return Promotion(old.head, new.head, new.blocks - old.blocks, new.records - old.records)
+
+
+def _check_name(name: str) -> None:
+    if not is_branch_name(name):
+        raise UsageError(
+            f"'{name}' is not a valid name of a branch",
+            hint="begin with a letter, then use letters, digits, '.', '-' and '_'; head, compaction, before-…"
+            " and compacted-… are reserved",
+        )

@@ -1,0 +1,80 @@
+"""odf branch, and branches under other commands. Spark is not required."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from odf_engine.chain.references import read_branch
+from odf_engine.errors import Conflict
+from odf_engine.metadata.model import SetInfo
+from odf_engine.workspace.workspace import Workspace
+from tests.cli.conftest import call_odf
+from tests.sync.builders import add_slices, describe, make_root
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    workspace = Workspace.init(tmp_path)
+    make_root(workspace, slices=3)
+    workspace.index.close()
+    yield tmp_path
+    call_odf("worker", "stop", cwd=tmp_path)
+
+
+def test_branch_from_creation_to_promotion(folder: Path) -> None:
+    assert "no branches" in call_odf("branch", cwd=folder).err
+    assert call_odf("branch", "numbers", "staging", cwd=folder).code == 0
+    entry = Workspace(folder).resolve("numbers")
+    head = entry.dataset.head()
+    add_slices(entry.on_branch("staging"), 2)
+    assert entry.dataset.head() == head
+    (row,) = call_odf("branch", "numbers", "--json", cwd=folder).json
+    assert (row["branch"], row["ahead"], row["behind"], row["records"]) == ("staging", 2, 0, 15)
+    assert call_odf("show", "numbers", "--json", cwd=folder).json["branches"] == ["staging"]
+
+    # A branch with blocks of its own is not deleted by mistake; gc and fsck need its files.
+    refused = call_odf("branch", "numbers", "-d", "staging", cwd=folder)
+    assert refused.code == 4 and "--force" in refused.err
+    assert "0 files to remove" in call_odf("gc", "--dry-run", "--now", cwd=folder).err
+    assert "clean" in call_odf("fsck", cwd=folder).out
+
+    promoted = call_odf("branch", "numbers", "--promote", "staging", "--json", cwd=folder)
+    assert (promoted.json["status"], promoted.json["blocks"], promoted.json["records"]) == ("updated", 2, 6)
+    assert json.loads(call_odf("list", "--json", cwd=folder).out)[0]["records"] == 15
+    assert "up to date" in call_odf("branch", "numbers", "--promote", "staging", cwd=folder).out
+    assert call_odf("branch", "numbers", "-m", "staging", "next", cwd=folder).code == 0
+    assert call_odf("branch", "numbers", "-d", "next", cwd=folder).code == 0
+    assert call_odf("branch", "numbers", "--json", cwd=folder).json == []
+    assert call_odf("verify", "numbers", "--integrity", cwd=folder).code == 0
+
+
+def test_head_that_moved_is_a_conflict(folder: Path) -> None:
+    assert call_odf("branch", "numbers", "staging", "--at", "2", cwd=folder).code == 0
+    entry = Workspace(folder).resolve("numbers")
+    branch = entry.on_branch("staging")
+    describe(branch, "of the branch")
+    refused = call_odf("branch", "numbers", "--promote", "staging", cwd=folder)
+    assert refused.code == 4 and "2 behind, 1 ahead" in refused.err, refused.err
+    assert "odf diff NAME --to staging" in refused.err
+
+    # Each chain has its own index: reading one does not change what the other returns.
+    assert [entry.dataset.state().blocks, branch.dataset.state().blocks] == [5, 4]
+    assert "already exists" in call_odf("branch", "numbers", "staging", cwd=folder).err
+    assert call_odf("branch", "numbers", "staging", "--force", cwd=folder).code == 0
+    assert read_branch(entry.dataset, "staging").ahead == 0
+    add_slices(branch)
+    newest = branch.dataset.state()
+    assert call_odf("branch", "numbers", "-d", "staging", "--force", cwd=folder).code == 0
+    with pytest.raises(Conflict):  # a job that started before the deletion
+        branch.dataset.commit([SetInfo("x")], system_time=newest.system_time, expected_head=newest.head)
+    assert "orphan-slice" in call_odf("gc", "--dry-run", "--now", cwd=folder).out
+
+
+@pytest.mark.parametrize("name", ["head", "HEAD", "compaction", "before-x", "1a", "a/b", "../x", ""])
+def test_reserved_and_invalid_names(folder: Path, name: str) -> None:
+    refused = call_odf("branch", "numbers", name, cwd=folder)
+    assert refused.code == 2 and not (folder / "x").exists()
