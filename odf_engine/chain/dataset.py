@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
 from odf_engine.chain.append_rules import check_append
 from odf_engine.chain.block_index import (
@@ -36,8 +36,16 @@ from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import Checkpoint, DataSlice, MetadataEvent, SourceState
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.atomic_files import translate_commit_errors
-from odf_engine.storage.object_store import LocalObjectStore, find_object_name, remove_stale_files
+from odf_engine.storage.object_store import (
+    LocalObjectStore,
+    candidate_names,
+    find_object_name,
+    remove_stale_files,
+)
 from odf_engine.storage.refs import COMPACTION_REF, HEAD, RefStore, is_branch_name
+
+if TYPE_CHECKING:
+    from odf_engine.data.parquet_reader import RangedFile
 
 
 def store_files(
@@ -99,6 +107,16 @@ class DatasetOrigin(Protocol):
 
         Raises:
             BadData: the bytes in the store do not match the hash.
+        """
+        ...
+
+    def open_ranges(self, kind: str, names: Sequence[str], size: int) -> RangedFile | None:
+        """Return an object of which only parts are fetched; None if :meth:`fetch` is faster.
+
+        Args:
+            kind: the kind of the object.
+            names: its possible names.
+            size: its size in bytes.
         """
         ...
 
@@ -509,6 +527,15 @@ class Dataset:
     def slice_path(self, which: SliceSummary | Multihash) -> Path:
         """Return the path of a slice, whether or not it exists."""
         return self._object_path("data", which.physical_hash if isinstance(which, SliceSummary) else which)
+
+    def slice_parts(self, row: SliceSummary) -> Path | RangedFile:
+        """Return a slice of which a part is read: its path; if only the origin has it, its ranges there."""
+        if self.origin is not None and not self._objects["data"].path(str(row.physical_hash)).is_file():
+            names = list(candidate_names(row.physical_hash))
+            found = self.origin.open_ranges("data", names, row.size)
+            if found is not None:
+                return found
+        return self.slice_path(row)
 
     def checkpoint_path(self, checkpoint: Multihash) -> Path:
         """Return the path of a checkpoint, whether or not it exists."""

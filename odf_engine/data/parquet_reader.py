@@ -12,7 +12,7 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -39,13 +39,29 @@ _INDEX_BYTES: Final = 8
 """Memory of a value besides its bytes: offsets, levels, its index in a dictionary."""
 
 
-def open_parquet(path: Path, *, int96_unit: str | None = None) -> pq.ParquetFile:
+class RangedFile(Protocol):
+    """A file of which parts are read, such as a slice in an object store."""
+
+    def open(self) -> BinaryIO:
+        """Return a seekable stream."""
+        ...
+
+    def load(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Prepare reads of these ranges: their first bytes, and the bytes after their last."""
+        ...
+
+
+def _open_stream(source: Path | RangedFile) -> BinaryIO:
+    return source.open("rb") if isinstance(source, Path) else source.open()
+
+
+def open_parquet(path: Path | RangedFile, *, int96_unit: str | None = None) -> pq.ParquetFile:
     """Open a file and read its footer, so that all columns of it can be accessed safely.
 
     Rows are read by :func:`read_bounded`.
 
     Args:
-        path: the file.
+        path: the file, or its parts.
         int96_unit: unit of 96-bit timestamps; nanoseconds by default, which overflow after the year 2262.
 
     Raises:
@@ -53,11 +69,12 @@ def open_parquet(path: Path, *, int96_unit: str | None = None) -> pq.ParquetFile
         UNREADABLE: it is missing or damaged, or a name in it is not UTF-8.
     """
     # Buffering ahead would hold the entire file in memory.
-    file = pq.ParquetFile(path, pre_buffer=False, coerce_int96_timestamp_unit=int96_unit)
+    source = path if isinstance(path, Path) else path.open()
+    file = pq.ParquetFile(source, pre_buffer=False, coerce_int96_timestamp_unit=int96_unit)
     try:
         for field in file.schema_arrow:
             check_field(field)
-        with path.open("rb") as raw:
+        with _open_stream(path) as raw:
             check_footer(raw, file.metadata)
     except BaseException:
         file.close()
@@ -83,7 +100,7 @@ def _without_dictionaries(schema: pa.Schema) -> pa.Schema:
 
 
 def read_bounded(
-    path: Path,
+    path: Path | RangedFile,
     columns: Sequence[str] | None = None,
     start: int = 0,
     stop: int | None = None,
@@ -96,7 +113,7 @@ def read_bounded(
     """Yield the rows of a file in order, in batches of bounded size.
 
     Args:
-        path: the file.
+        path: the file, or its parts.
         columns: names of columns to read; all by default.
         start: the number of the first row, from 0.
         stop: the number of the row after the last; by default the end of the file. Row groups without rows
@@ -111,7 +128,7 @@ def read_bounded(
         InvalidSchema, UNREADABLE: as in :func:`open_parquet`.
     """
     opening = nullcontext(opened) if opened else open_parquet(path, int96_unit=int96_unit)
-    with opening as file, path.open("rb") as raw:
+    with opening as file, _open_stream(path) as raw:
         metadata, schema = file.metadata, _without_dictionaries(file.schema_arrow)
         names = schema.names if columns is None else list(columns)
         # A long text may be repeated in all rows. A dictionary holds it in memory once.
@@ -121,10 +138,12 @@ def read_bounded(
             row, end = end, end + metadata.row_group(group).num_rows
             if end <= start or (stop is not None and row >= stop):
                 continue
+            if not isinstance(path, Path):
+                path.load(_find_chunks(metadata, group, names))
             chunks = _measure_group(raw, metadata, group, names)
             indexed = [each.path for each in chunks if each.has_dictionary and each.column in texts]
             with pq.ParquetFile(
-                path,
+                path if isinstance(path, Path) else path.open(),
                 metadata=metadata,
                 read_dictionary=indexed,
                 pre_buffer=False,
@@ -231,13 +250,34 @@ def _measure_group(
     raw: BinaryIO, metadata: pq.FileMetaData, group: int, names: Sequence[str]
 ) -> list[_Chunk]:
     """Measure the columns of a row group that have one of these names, or are nested in one."""
-    wanted = set(names)
     about = metadata.row_group(group)
     return [
         _measure_chunk(raw, about.column(at), metadata.schema.column(at), at)
+        for at in _find_columns(metadata, about, names)
+    ]
+
+
+def _find_columns(metadata: pq.FileMetaData, about: pq.RowGroupMetaData, names: Sequence[str]) -> list[int]:
+    wanted = set(names)
+    return [
+        at
         for at in range(about.num_columns)
         if wanted.intersection(_prefixes(metadata.schema.column(at).path))
     ]
+
+
+def _find_chunks(metadata: pq.FileMetaData, group: int, names: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the ranges of bytes of columns of a row group."""
+    about = metadata.row_group(group)
+    columns = [about.column(at) for at in _find_columns(metadata, about, names)]
+    return [(start, start + each.total_compressed_size) for each in columns for start in [_chunk_start(each)]]
+
+
+def _chunk_start(chunk: pq.ColumnChunkMetaData) -> int:
+    start = chunk.data_page_offset
+    if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
+        return chunk.dictionary_page_offset
+    return start
 
 
 def _prefixes(path: str) -> Iterator[str]:
@@ -252,9 +292,7 @@ def _measure_chunk(raw: BinaryIO, chunk: pq.ColumnChunkMetaData, column: pq.Colu
     Raises:
         pa.ArrowInvalid: a header is malformed, or pages are missing.
     """
-    start, values = chunk.data_page_offset, 0
-    if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
-        start = chunk.dictionary_page_offset
+    start, values = _chunk_start(chunk), 0
     is_bytes = column.physical_type == "BYTE_ARRAY"
     is_fixed = column.physical_type == "FIXED_LEN_BYTE_ARRAY"
     width = column.length if is_fixed else WIDTHS.get(column.physical_type, 0)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odf_engine.data.arrow_compute import decode_array, pc
-from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded
+from odf_engine.data.parquet_reader import UNREADABLE, RangedFile, open_parquet, read_bounded
 from odf_engine.data.row_groups import MAX_BYTES, MAX_ROWS
 from odf_engine.errors import BadData, NotFound
 from odf_engine.progress import count_of
@@ -58,7 +58,7 @@ class SliceFile:
         BadData: the file or its footer is damaged.
     """
 
-    def __init__(self, path: Path, label: FileLabel) -> None:
+    def __init__(self, path: Path | RangedFile, label: FileLabel) -> None:
         self._path = path
         self._label = label
         try:

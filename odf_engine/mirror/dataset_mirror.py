@@ -29,6 +29,7 @@ from odf_engine.files import remove_temporary, translate_os_errors
 from odf_engine.identity.multiformats import Multihash, new_hasher
 from odf_engine.mirror.catalog import MARKER, ORIGIN_FILE, KnownHead
 from odf_engine.mirror.dataset_store import DatasetStore, parse_head
+from odf_engine.mirror.ranged_object import MIN_RANGED_BYTES, RANGES, RangedObject
 from odf_engine.storage.atomic_files import replace_file, replace_text_file
 from odf_engine.storage.object_store import STAGING_PREFIX
 from odf_engine.storage.refs import HEAD
@@ -49,6 +50,8 @@ _READ_BYTES: Final = 1 << 20
 _SINGLE_BYTES: Final = 5 << 20  # larger objects are stored in parts
 _IN_USE_SECONDS: Final = 3600.0
 _EVICTION_SECONDS: Final = 60.0
+_SINGLE_BLOCKS: Final = 8
+_PAUSE_SECONDS: Final = 10.0
 _ORPHAN_AGE: Final = timedelta(days=1)
 
 
@@ -68,6 +71,8 @@ class DatasetMirror:
         self._folder = folder
         self._name = name
         self._lock = threading.Lock()
+        self._fetched = 0
+        self._fetched_at = 0.0
 
     # --- Reading ------------------------------------------------------------------------------
 
@@ -83,6 +88,34 @@ class DatasetMirror:
         """
         if not (self._folder / MARKER).exists():
             return False  # not published yet
+        target = self._folder / kind / name
+        if kind == "blocks" and not target.exists():
+            self._fetch_blocks()
+            if target.exists():
+                return True
+        return self._fetch(kind, name)
+
+    def _fetch_blocks(self) -> None:
+        """Fetch all missing blocks at the same time, after several were fetched one by one.
+
+        A block names only the one before it. For a few blocks, the list of all would take longer.
+        """
+        with self._lock:
+            now = time.monotonic()
+            count = 1 if now - self._fetched_at > _PAUSE_SECONDS else self._fetched + 1
+            self._fetched, self._fetched_at = count, now
+            if count != _SINGLE_BLOCKS:
+                return
+        names = self._store.client.list_all(self._key("blocks", ""))
+        missing = [name for name in names if not (self._folder / "blocks" / name).exists()]
+
+        def fetch(name: str) -> None:
+            with suppress(BadData):  # raised when the block is read, if it is needed
+                self._fetch("blocks", name)
+
+        self._store.run_parallel(fetch, missing)
+
+    def _fetch(self, kind: str, name: str) -> bool:
         try:
             expected = Multihash.parse(name)
         except InvalidIdentity:
@@ -110,6 +143,14 @@ class DatasetMirror:
         if kind != "blocks":
             self._evict()
         return True
+
+    def open_ranges(self, kind: str, names: Sequence[str], size: int) -> RangedObject | None:
+        """Return an object whose bytes are fetched in parts; None if it is small or not published."""
+        if size < MIN_RANGED_BYTES or not (self._folder / MARKER).exists():
+            return None
+        self._evict()
+        keys = [self._key(kind, name) for name in names]
+        return RangedObject(self._store, keys, size, self._folder / RANGES / names[0])
 
     def newest_head(self, reference: str = HEAD) -> Multihash | None:
         """Return the head in the store, by a conditional request; None if the dataset does not exist.
@@ -318,7 +359,7 @@ class DatasetMirror:
 
 
 def evict_slices(home: Path, max_bytes: int, before: float) -> int:
-    """Remove the least recently used slices and checkpoints of mirrors beyond ``max_bytes``.
+    """Remove the least recently used slices, checkpoints and parts of slices of mirrors beyond ``max_bytes``.
 
     Args:
         home: the folder of the mirrors.
@@ -330,8 +371,8 @@ def evict_slices(home: Path, max_bytes: int, before: float) -> int:
     """
     files: list[tuple[float, int, str]] = []
     for marker in home.glob(f"*/{MARKER}"):
-        for kind in ("data", "checkpoints"):
-            with suppress(OSError), os.scandir(marker.parent.parent / kind) as entries:
+        for folder in ("data", "checkpoints", RANGES):
+            with suppress(OSError), os.scandir(marker.parent.parent / folder) as entries:
                 for entry in entries:
                     status = entry.stat()
                     files.append((max(status.st_atime, status.st_mtime), status.st_size, entry.path))

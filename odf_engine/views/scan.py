@@ -39,14 +39,14 @@ class ScanFile(msgspec.Struct, frozen=True):
     """A file of a scan.
 
     Attributes:
-        path: the file.
+        source: the file, or a slice of a dataset.
         rows: number of rows that it is declared to have.
         fingerprint: identifies its content.
         where: how errors refer to it.
         first_offset: of its rows, which have consecutive offsets; None: not known.
     """
 
-    path: Path
+    source: Path | DatasetSlice
     rows: int
     fingerprint: str
     where: str
@@ -54,20 +54,39 @@ class ScanFile(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_slice(cls, dataset: Dataset, row: SliceSummary) -> Self:
-        """Return the file of a slice."""
+        """Return the file of a slice. It is located when it is opened."""
         where = describe_slice(row)
         rows = row.end - row.start + 1
-        return cls(dataset.slice_path(row), rows, str(row.physical_hash), where, row.start)
+        return cls(DatasetSlice(dataset, row), rows, str(row.physical_hash), where, row.start)
 
-    def open(self) -> SliceFile:
+    @property
+    def path(self) -> Path:
+        """The complete file, which is fetched if only a store has it."""
+        source = self.source
+        return source if isinstance(source, Path) else source.dataset.slice_path(source.row)
+
+    def open(self, *, complete: bool = False) -> SliceFile:
         """Open the file.
+
+        Args:
+            complete: whether all of it will be read. Otherwise, only parts of a slice in a store are fetched.
 
         Raises:
             NotFound: it does not exist.
             BadData: it is damaged.
+            SourceUnavailable: the store cannot be read.
         """
         label = FileLabel(self.where, _HINT, "file", "file not found")
-        return SliceFile(self.path, label)
+        if complete or isinstance(self.source, Path):
+            return SliceFile(self.path, label)
+        return SliceFile(self.source.dataset.slice_parts(self.source.row), label)
+
+
+class DatasetSlice(NamedTuple):
+    """A slice of a dataset."""
+
+    dataset: Dataset
+    row: SliceSummary
 
 
 class _ValueRange(NamedTuple):
@@ -250,10 +269,12 @@ class Scan:
         """
         names = dict.fromkeys([*self.schema.names, *(each.column for each in self._filters)])
         schema = pa.schema([self._all_columns.field(name) for name in names])
+        has_all_columns = not self._filters and len(schema) == len(self._all_columns)
         for part, _, ranges in self._plan():
             if self._is_excluded(part):
                 continue
-            with part.open() as file:
+            is_complete = has_all_columns and ranges == [(0, part.rows)]
+            with part.open(complete=is_complete) as file:
                 file.check_row_count(part.rows)
                 for each in self._filters:
                     ranges = _prune(file, ranges, each, schema.field(each.column))
@@ -344,13 +365,13 @@ def declared_schema(dataset: Dataset, state: ChainState, slices: Sequence[SliceS
 
 
 def open_slice(dataset: Dataset, row: SliceSummary) -> SliceFile:
-    """Open a slice to show its rows.
+    """Open a slice to show some of its rows.
 
     Raises:
         NotFound: the slice is missing.
         BadData: the slice is damaged.
     """
-    return SliceFile(dataset.slice_path(row), FileLabel(describe_slice(row)))
+    return SliceFile(dataset.slice_parts(row), FileLabel(describe_slice(row)))
 
 
 def describe_slice(row: SliceSummary) -> str:

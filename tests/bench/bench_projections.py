@@ -215,10 +215,10 @@ def watched(opened: set[Path]) -> mock._patch:  # type: ignore[type-arg]
     """Notes the slices that are opened."""
     before = scan.ScanFile.open
 
-    def noting(part: scan.ScanFile):
+    def noting(part: scan.ScanFile, *, complete: bool = False):
         if part.path.parent.name == "data":
             opened.add(part.path)
-        return before(part)
+        return before(part, complete=complete)
 
     return mock.patch.object(scan.ScanFile, "open", noting)
 

@@ -27,10 +27,12 @@ from odf_engine.errors import (
 from odf_engine.identity.multiformats import base58btc_encode
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.mirror.dataset_mirror import DatasetMirror, evict_slices
+from odf_engine.mirror.ranged_object import RANGES
 from odf_engine.mirror.store_client import FolderClient
 from odf_engine.progress import Reporter
 from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.verify.integrity import verify
+from odf_engine.views.scan import Scan
 from odf_engine.workspace.definition import record_origin
 from odf_engine.workspace.fsck import check_workspace
 from odf_engine.workspace.trust import Trust
@@ -327,6 +329,58 @@ def test_a_commit_needs_few_requests(tmp_path: Path, s3: S3Server) -> None:
     assert s3.forget() == [], "a warm list needs no request"
     assert len(again(b).datasets()) == 4
     assert all(each.command == "GET" and each.condition for each in s3.forget())
+
+
+def test_rows_are_read_by_ranges(tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("odf_engine.mirror.dataset_mirror.MIN_RANGED_BYTES", 1)
+    monkeypatch.setattr("odf_engine.mirror.ranged_object._BLOCK_BYTES", 1 << 13)
+    a, b = machines(tmp_path, f"s3+{s3.endpoint}/bucket/store")
+    entry = make_root(a, slices=1, rows=600_000)
+    (row,) = entry.dataset.slices()
+    there = again(b).resolve("numbers")
+    s3.forget()
+
+    def read_rows(command: str, *options: str) -> int:
+        run = CliRunner().invoke(odf_group, ["-w", str(b.folder), command, "numbers", *options, "--json"])
+        assert run.exit_code == 0, run.stderr
+        assert "599999" in run.stdout
+        ranges = [each.range or "" for each in s3.forget() if "/data/" in each.path]
+        ends = [each.removeprefix("bytes=").split("-") for each in ranges]
+        return sum(int(last) - int(first) + 1 for first, last in ends)
+
+    assert 0 < read_rows("tail", "-n", "3") < row.size / 2
+    assert read_rows("tail", "-n", "2") == 0, "the ranges were not cached"
+    path = there.dataset.folder / "data" / str(row.physical_hash)
+    assert not path.exists()
+    scan = Scan.of_dataset(there.dataset)
+    assert scan.select(["city"]).to_arrow().column(0).unique().to_pylist() == ["Bern"]
+    assert not path.exists()
+    expected = Scan.of_dataset(entry.dataset).to_arrow()
+    blocks = there.dataset.folder / RANGES
+    for each in list(blocks.iterdir())[::2]:
+        each.write_bytes(b"")
+    columns = expected.schema.names[1:]
+    assert scan.select(columns).to_arrow().equals(expected.select(columns))
+    assert not path.exists()
+    assert scan.to_arrow().equals(expected)
+    assert path.stat().st_size == row.size, "all rows were read without a check of the hash"
+    path.unlink()
+    evict_slices(b.odf / "datasets", 0, time.time() + 1)
+    assert not list(blocks.iterdir())
+    del s3.objects[f"bucket/store/{entry.id.multibase}/data/{row.physical_hash}"]
+    with pytest.raises(NotFound):
+        scan.rows([(0, 1)]).to_arrow()
+
+
+def test_missing_blocks_are_fetched_at_the_same_time(tmp_path: Path, s3: S3Server) -> None:
+    a, b = machines(tmp_path, f"s3+{s3.endpoint}/bucket/store")
+    entry = make_root(a, blocks=40)
+    s3.forget()
+    there = again(b).resolve("numbers")
+    assert there.dataset.state() == entry.dataset.state()
+    read = [each.path for each in s3.forget() if "/blocks" in each.path or "blocks%2F" in each.path]
+    assert len([each for each in read if "list-type" in each]) == 1
+    assert len(read) == entry.dataset.state().sequence_number + 2
 
 
 @pytest.mark.parametrize("status", [409, 412, 500, 503])
