@@ -136,7 +136,7 @@ class Set(_ColumnRule, frozen=True, kw_only=True, tag="Set"):
 
 
 class RowCount(_Rule, frozen=True, kw_only=True, tag="RowCount"):
-    """The number of new rows is within limits, absolute or as multiples of the rows of the last slice."""
+    """The number of new rows is within limits, absolute or as multiples of the rows of the last commit."""
 
     min: int | None = None
     max: int | None = None

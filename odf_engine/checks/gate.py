@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +17,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.schema_evolution import declared_schema
 from odf_engine.checks.definition import (
     NEW_ROWS,
@@ -64,7 +67,7 @@ class ExaminedRows:
         paths: slices with the rows.
         history: the other slices of the dataset, oldest first.
         schema: columns of the rows.
-        last_rows: number of rows of the last slice before them; None if there is none.
+        last_rows: number of rows of the last commit before them; None if there is none.
         watermark: watermark of the dataset with the rows.
         now: the system time to which the watermark is compared.
     """
@@ -317,7 +320,7 @@ class DatasetChecks:
             [each.path for each in written],
             [dataset.slice_path(each) for each in slices],
             schema,
-            slices[-1].end - slices[-1].start + 1 if slices else None,
+            next(commit_rows(slices), None),
             watermark,
             system_time,
         )
@@ -338,7 +341,7 @@ class DatasetChecks:
 
     def _reject(self, written: Sequence[WrittenSlice], report: Report, reporter: Reporter) -> None:
         name = self._entry.alias
-        for result in report.failed:
+        for result in report.failed[1:]:  # the error of the job has the first one
             reporter.log(f"check {result.text}", "error")
         hint = f"nothing was committed; odf check rejected {name} shows the rows"
         try:
@@ -366,7 +369,7 @@ class DatasetChecks:
     def check_stored(self, reporter: Reporter) -> list[RuleResult]:
         """Evaluate the rules on all rows of the dataset. Nothing is stored.
 
-        Rules about the number of rows use the two newest slices. Queries read all rows as ``new_rows``.
+        Rules about the number of rows use the two newest commits. Queries read all rows as ``new_rows``.
 
         Raises:
             OdfError: a rule cannot be evaluated.
@@ -377,19 +380,24 @@ class DatasetChecks:
         if not self._checks or not slices or schema is None:
             return []
         paths = [dataset.slice_path(each) for each in slices]
-        sizes = [each.end - each.start + 1 for each in slices]
-        rows = ExaminedRows(
-            paths, [], schema, sizes[-2] if len(sizes) > 1 else None, state.watermark, Timestamp.now()
-        )
+        commits = commit_rows(slices)
+        newest_rows = next(commits, 0)
+        rows = ExaminedRows(paths, [], schema, next(commits, None), state.watermark, Timestamp.now())
         reporter.phase("check")
         found = self.evaluate(rows, reporter)
         rules = [rule for _, _, rule in self._rules()]
         for at, rule in enumerate(rules):
             if isinstance(rule, RowCount):
                 check, index, _ = list(self._rules())[at]
-                newest = _find_row_count(rule, sizes[-1], rows.last_rows)
-                found[at] = _result(check, index, rule, sizes[-1], newest)
+                newest = _find_row_count(rule, newest_rows, rows.last_rows)
+                found[at] = _result(check, index, rule, newest_rows, newest)
         return found
+
+
+def commit_rows(slices: Sequence[SliceSummary]) -> Iterator[int]:
+    """Yield the numbers of rows of the commits, newest first. The slices of a commit have one system time."""
+    for _, group in groupby(reversed(slices), key=attrgetter("system_time")):
+        yield sum(each.end - each.start + 1 for each in group)
 
 
 def load_checks(
@@ -425,7 +433,7 @@ def _find_row_count(rule: RowCount, count: int, last: int | None) -> Finding | N
     ]
     if last:
         ratio = count / last
-        of_last = f"times the {count_of(last, 'row')} of the last slice"
+        of_last = f"times the {count_of(last, 'row')} of the last commit"
         least, most = rule.min_ratio, rule.max_ratio
         limits += [
             (least is not None and ratio < least, f"less than {least} {of_last}"),

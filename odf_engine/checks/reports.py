@@ -1,8 +1,9 @@
 """Reports of checks, stored with their dataset; rejected rows, stored in the cache of the workspace.
 
-A report is the file ``info/checks/HASH.json`` in the folder of the dataset, where HASH is the physical hash
-of the last examined slice, which its block contains. It is written before the head moves, so a block never
-lacks its report. After an interrupted commit, a report without a block can remain. It is ignored.
+A report is the file ``checks/HASH`` in the folder of the dataset. HASH is the physical hash of the last
+examined slice, which its block contains. It is written before the head moves, so a block never lacks its
+report. After an interrupted commit, a report without a block can remain. It is ignored. Pulls and pushes
+transfer reports (:mod:`odf_engine.sync.check_reports`).
 
 The file is JSON with the report as text in ``statement``. ``signature`` is an ed25519 signature of the UTF-8
 bytes of the statement with the private key of the dataset; it is absent if the workspace does not have the
@@ -25,9 +26,8 @@ from odf_engine.files import ensure_folder, translate_os_errors
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash, multibase_decode, multibase_encode
 from odf_engine.storage.atomic_files import evict_oldest, read_small_file, replace_file
+from odf_engine.workspace.dataset_folders import CHECKS_FOLDER
 
-FOLDER: Final = "info/checks"
-"""Folder of the reports, within the folder of a dataset."""
 MAX_REPORT_BYTES: Final = 1 << 20
 """Limit of the size of a report. Most have less than 10 kB."""
 REJECTED: Final = "rejected"
@@ -36,7 +36,7 @@ _MAX_REJECTED: Final = 20
 _MAX_REJECTED_BYTES: Final = 1 << 30
 _KIND: Final = "CheckReport"
 _VERSION: Final = 1
-_NAME: Final = re.compile(r"f[0-9a-f]{8,136}\.json")
+_NAME: Final = re.compile(r"f[0-9a-f]{8,136}")
 
 
 class RuleResult(msgspec.Struct, frozen=True, rename="camel"):
@@ -188,7 +188,7 @@ def decode_report(data: bytes, dataset_id: DatasetId, slice_hash: Multihash) -> 
 
 def report_path(folder: Path, slice_hash: Multihash) -> Path:
     """Return the path of a report in the folder of its dataset, whether or not it exists."""
-    return folder / FOLDER / f"{slice_hash}.json"
+    return folder / CHECKS_FOLDER / str(slice_hash)
 
 
 def store_report(folder: Path, slice_hash: Multihash, data: bytes) -> None:
@@ -208,24 +208,37 @@ def read_report(folder: Path, dataset_id: DatasetId, slice_hash: Multihash) -> S
     Raises:
         BadData: the file is damaged or has an invalid signature.
     """
-    path = report_path(folder, slice_hash)
     try:
-        data = read_small_file(path)
+        data = read_report_bytes(folder, slice_hash)
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise BadData(f"the report of checks cannot be read: {error.strerror}", where=str(path)) from None
     try:
         return decode_report(data, dataset_id, slice_hash)
     except BadData as error:
-        error.where, error.hint = str(path), "delete the file"
+        error.where, error.hint = str(report_path(folder, slice_hash)), "delete the file"
         raise
+
+
+def read_report_bytes(folder: Path, slice_hash: Multihash) -> bytes:
+    """Return the file of a report.
+
+    Raises:
+        FileNotFoundError: the slice has none.
+        BadData: it cannot be read.
+    """
+    path = report_path(folder, slice_hash)
+    try:
+        return read_small_file(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise BadData(f"the report of checks cannot be read: {error.strerror}", where=str(path)) from None
 
 
 def list_reports(folder: Path) -> list[str]:
     """Return the names of the files of all reports of a dataset."""
     try:
-        return sorted(each.name for each in (folder / FOLDER).iterdir() if _NAME.fullmatch(each.name))
+        return sorted(each.name for each in (folder / CHECKS_FOLDER).iterdir() if _NAME.fullmatch(each.name))
     except OSError:
         return []
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from odf_engine.chain.compacted_history import find_position
+from odf_engine.chain.compacted_history import find_position, sequence_number
 from odf_engine.chain.compaction_check import OffsetFile, check_record
 from odf_engine.chain.compaction_record import MAX_RECORD_BYTES, CompactionRecord
 from odf_engine.chain.dataset import Dataset
@@ -16,6 +16,7 @@ from odf_engine.metadata.flatbuffers import decode_block
 from odf_engine.metadata.model import MetadataBlock
 from odf_engine.progress import Reporter
 from odf_engine.storage.refs import COMPACTION_REF
+from odf_engine.sync.check_reports import FileTarget
 from odf_engine.sync.remotes.base import RemoteDataset, WritableRemote
 
 _MAX_RECORDS: Final = 1000
@@ -79,6 +80,7 @@ def check_remote_records(
     head: Multihash,
     dataset: Dataset,
     reporter: Reporter,
+    known: Sequence[CompactionRecord] = (),
 ) -> None:
     """Check that a chain has the rows and settings of the chains that records replaced.
 
@@ -88,6 +90,7 @@ def check_remote_records(
         head: the head of the new chain, whose slices are stored.
         dataset: the dataset that stores them.
         reporter: receives the phase; checked for cancellation.
+        known: verified records of the dataset.
 
     Raises:
         BadData: the rows or settings differ.
@@ -96,14 +99,15 @@ def check_remote_records(
 
     def read(block: Multihash) -> MetadataBlock:
         data = read_block(block)
-        for each in records:
-            data = each.record.block_bytes(block) if data is None else data
+        for each in all_records:
+            data = each.block_bytes(block) if data is None else data
         if data is None or Multihash.sha3_256(data) != block:
             raise BadData(
                 "the compaction record refers to a block that is not in the chain", where=str(block)
             )
         return decode_block(data).block
 
+    all_records = [*(each.record for each in records), *known]
     chain: set[Multihash] = set()
     slices: list[OffsetFile] = []
     at: Multihash | None = head
@@ -119,7 +123,7 @@ def check_remote_records(
         at = block.prev_block_hash
     for each in records:
         new_head = each.record.header.new_head
-        replaced = any(other.record.number_of(new_head) is not None for other in records)
+        replaced = any(other.number_of(new_head) is not None for other in all_records)
         if new_head not in chain and not replaced:
             raise BadData("the compaction record belongs to another chain", where=f"block {new_head}")
         check_record(each.record, read, slices[::-1], reporter)
@@ -152,6 +156,26 @@ def _stored_bytes(dataset: Dataset, block: Multihash) -> bytes | None:
         return None
 
 
+def receive_record(dataset: Dataset, new_head: Multihash, data: bytes) -> None:
+    """Verify and store a record that was pushed after its chain.
+
+    Raises:
+        BadData: it is damaged, belongs to another chain, or rows or settings differ.
+        OSError: it cannot be written.
+    """
+    received = RemoteRecord(data, "pushed record")
+    header, head = received.record.header, dataset.head()
+    if head is None or (header.new_head, header.dataset_id) != (new_head, dataset.state().dataset_id):
+        raise BadData("the compaction record belongs to another dataset or block")
+    known = list(dataset.compactions.all())
+    check_remote_records([received], partial(_stored_bytes, dataset), head, dataset, Reporter(), known)
+    dataset.compactions.store(new_head, data)
+    number, newest = sequence_number(dataset, new_head), dataset.newest_compaction()
+    before = None if newest is None else sequence_number(dataset, newest)
+    if number is not None and (before is None or before < number):
+        dataset.set_reference(COMPACTION_REF, new_head)
+
+
 def store_records(dataset: Dataset, records: Sequence[RemoteRecord]) -> None:
     """Store verified records, newest first.
 
@@ -170,24 +194,35 @@ def set_newest_record(dataset: Dataset, records: Sequence[RemoteRecord], reporte
         reporter.log(f"refs/{COMPACTION_REF} cannot be written: {error}", "warning")
 
 
-def send_records(dataset: Dataset, remote: WritableRemote, reporter: Reporter) -> None:
-    """Upload the records that lead to the current chain and that the remote lacks.
+def send_records(dataset: Dataset, target: FileTarget, reporter: Reporter) -> None:
+    """Upload the records that lead to the current chain and that the remote lacks, newest first.
 
     Raises:
         OdfError: as raised by the remote.
     """
+    records: list[CompactionRecord] = []
     for name in dataset.compactions.names():
         try:
             record = dataset.compactions.read(name)
         except (BadData, NotFound) as error:
             reporter.log(f"compaction record not sent: {error.message}", "warning")
             continue
+        if find_position(dataset, record.header.new_head) is not None:
+            records.append(record)
+    # A server verifies the record of a replaced chain by the newer ones.
+    for record in sorted(records, key=lambda each: each.header.created, reverse=True):
         new_head = record.header.new_head
-        if find_position(dataset, new_head) is None:
-            continue
-        data = (dataset.compactions.folder / name).read_bytes()
-        if not remote.holds("compactions", new_head, len(data)):
-            remote.write("compactions", new_head, data)
+        data = (dataset.compactions.folder / str(new_head)).read_bytes()
+        if not target.holds("compactions", new_head, len(data)):
+            target.write("compactions", new_head, data)
+
+
+def send_newest_record_name(dataset: Dataset, remote: WritableRemote) -> None:
+    """Set the reference of the remote to the newest record.
+
+    Raises:
+        OdfError: as raised by the remote.
+    """
     newest = dataset.newest_compaction()
     is_current = newest is not None and find_position(dataset, newest) is not None
     if newest is not None and is_current and remote.reference(COMPACTION_REF) != newest:

@@ -19,6 +19,7 @@ from odf_engine.metadata.model import Seed
 from odf_engine.mirror.catalog import ORIGIN_FILE
 from odf_engine.progress import Reporter
 from odf_engine.sync.chain_download import DownloadTotals, download_chain, download_proof, restore
+from odf_engine.sync.check_reports import download_reports
 from odf_engine.sync.compaction_records import (
     download_records,
     find_replacing_records,
@@ -113,6 +114,7 @@ def pull_dataset(
         totals = download(replacing=records)
         set_newest_record(dataset, records, reporter)
     download_proof(dataset, remote, remote_head, reporter)
+    download_reports(dataset, remote, reporter, blocks=totals.blocks, parallel=parallel)
     return _updated_result(local_head, remote_head, totals)
 
 
@@ -210,6 +212,7 @@ def _pull_new(
     _check_absent(workspace, state.dataset_id)
     download_proof(dataset, remote, remote_head, reporter)
     download_records(dataset, remote, reporter)
+    download_reports(dataset, remote, reporter, blocks=state.blocks, parallel=parallel)
     return _updated_result(None, remote_head, DownloadTotals(state.blocks, state.records, totals.bytes))
 
 

@@ -14,7 +14,8 @@ from odf_engine.errors import BadData, Cancelled, Conflict, NotFound, Unsupporte
 from odf_engine.identity import ownership_proof as proofs
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.progress import Reporter
-from odf_engine.sync.compaction_records import send_records
+from odf_engine.sync.check_reports import send_reports
+from odf_engine.sync.compaction_records import send_newest_record_name, send_records
 from odf_engine.sync.history import HistoriesDiverged, Relation, compare
 from odf_engine.sync.remotes.base import ObjectFile, RemoteDataset, WritableRemote, upload_parallel
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -169,6 +170,8 @@ class _FilePush:
         self._send_proof(new.head)
         self._upload_all(new.blocks, self._send_block)
         send_records(self.dataset, self.remote, self.reporter)
+        send_newest_record_name(self.dataset, self.remote)
+        send_reports(self.dataset, self.remote, relation.common, self.reporter)
         if new.head != remote_head:
             self.reporter.phase("commit")
             if remote_head is not None and relation.kind in ("behind", "diverged"):

@@ -37,7 +37,7 @@ from odf_engine.storage.atomic_files import file_lock, read_small_file
 from odf_engine.storage.databases import connect_database
 from odf_engine.storage.object_store import LocalObjectStore
 from odf_engine.storage.refs import HEAD, RefStore
-from odf_engine.workspace.dataset_folders import DatasetFolders
+from odf_engine.workspace.dataset_folders import CHECKS_FOLDER, DatasetFolders
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.workspace import Workspace
@@ -358,8 +358,10 @@ class _DatasetCheck:
             **self._needed,
             PROOFS_FOLDER: self._needed["blocks"],
             COMPACTIONS_FOLDER: self._needed["blocks"] | set(self._compactions()),
+            CHECKS_FOLDER: self._needed["data"],
         }
-        for kind, word in {**_KINDS, PROOFS_FOLDER: "proof", COMPACTIONS_FOLDER: "compaction"}.items():
+        words = {PROOFS_FOLDER: "proof", COMPACTIONS_FOLDER: "compaction", CHECKS_FOLDER: "check"}
+        for kind, word in {**_KINDS, **words}.items():
             objects = LocalObjectStore(self._folder / kind)
             orphans: list[Path] = []
             unknown = 0
@@ -413,7 +415,7 @@ class _DatasetCheck:
                 )
 
     def _half_written(self) -> None:
-        folders = (*_KINDS, "refs", PROOFS_FOLDER, COMPACTIONS_FOLDER, "info")
+        folders = (*_KINDS, "refs", PROOFS_FOLDER, COMPACTIONS_FOLDER, CHECKS_FOLDER, "info")
         paths = [
             path
             for name in folders

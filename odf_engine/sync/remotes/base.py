@@ -13,9 +13,9 @@ from odf_engine.errors import BadData, Cancelled, NotFound, UsageError
 from odf_engine.identity.multiformats import HASH_NAMES, SHA2_256, SHA3_256, Multihash
 from odf_engine.progress import Reporter
 
-ObjectKind = Literal["blocks", "data", "checkpoints", "proofs", "compactions"]
+ObjectKind = Literal["blocks", "data", "checkpoints", "proofs", "compactions", "checks"]
 """The folders of the repository layout. ``proofs`` is an extension for ownership proofs, ``compactions`` for
-compaction records, which are named after a block."""
+compaction records, which are named after a block, ``checks`` for results of checks, named after a slice."""
 MAX_BLOCK_BYTES: Final = 1 << 20
 """Maximum size of a block, which is held in memory."""
 MAX_PROOF_BYTES: Final = 1 << 12
@@ -164,7 +164,7 @@ class RepositoryEntry(NamedTuple):
 
 _T = TypeVar("_T")
 PIECE: Final = 1 << 20
-_LAYOUT: Final = ("refs", "blocks", "data", "checkpoints", "proofs", "compactions", "info")
+_LAYOUT: Final = ("refs", "blocks", "data", "checkpoints", "proofs", "compactions", "checks", "info")
 _HASHERS: Final = {SHA2_256: hashlib.sha256, SHA3_256: hashlib.sha3_256}
 _MEND: Final = "it was not sent; run odf verify to find all errors, and restore it from a copy of the dataset"
 

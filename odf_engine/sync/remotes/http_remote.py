@@ -29,6 +29,10 @@ from odf_engine.sync.remotes.base import (
 _Result = TypeVar("_Result")
 
 
+_EXTENSIONS: Final = ("proofs", "compactions", "checks")
+"""Kinds of objects that older repositories do not have."""
+
+
 class HttpRemote(BlockwiseRemote):
     """A dataset of a web server, which can be read.
 
@@ -105,14 +109,14 @@ class HttpRemote(BlockwiseRemote):
         """Call ``get`` with the canonical name of an object, then with the names of older repositories."""
         canonical = str(object_hash)
         names: Iterable[str] = candidate_names(object_hash)  # lazy: base58 is slow
-        if kind in ("proofs", "compactions"):  # older repositories have none
+        if kind in _EXTENSIONS:  # older repositories have none
             names = [canonical]
         for name in reversed(list(names)) if self._base58 else names:
             try:
                 result = get(f"{self._base}{kind}/{name}")
             except NotFound:
                 continue
-            if kind not in ("proofs", "compactions"):
+            if kind not in _EXTENSIONS:
                 self._base58 = name != canonical
             return result
         raise NotFound(f"{kind}/{object_hash} not found", where=self.url)

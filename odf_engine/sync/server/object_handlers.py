@@ -16,6 +16,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from odf_engine.chain.compaction_record import MAX_RECORD_BYTES
+from odf_engine.checks.reports import MAX_REPORT_BYTES
 from odf_engine.errors import BadData, Conflict, MalformedBlock, NotFound, OdfError
 from odf_engine.files import remove_temporary, write_all
 from odf_engine.identity.multiformats import SHA2_256, SHA3_256, Multihash
@@ -23,6 +25,8 @@ from odf_engine.identity.ownership_proof import MAX_PROOF_BYTES, OwnershipProof,
 from odf_engine.storage.atomic_files import translate_commit_errors
 from odf_engine.storage.object_store import LocalObjectStore, candidate_names
 from odf_engine.storage.refs import COMPACTION_REF, HEAD
+from odf_engine.sync.check_reports import receive_report
+from odf_engine.sync.compaction_records import receive_record
 from odf_engine.sync.server.service import (
     COMMON_HEADERS,
     DatasetService,
@@ -38,7 +42,9 @@ _MAX_IN_MEMORY: Final = 1 << 16
 _CHUNK_BYTES: Final = 1 << 18  # must be sent within the idle timeout of a client
 _RANGE: Final = re.compile(r"bytes=\s*(\d{0,19})-(\d{0,19})\s*", re.ASCII)
 _IMMUTABLE: Final = "public, max-age=31536000, immutable"
-_TYPES: Final = {"proofs": "application/json; charset=utf-8"}
+_JSON: Final = "application/json; charset=utf-8"
+_TYPES: Final = {"proofs": _JSON, "checks": _JSON}
+_MAX_SMALL: Final = {"proofs": MAX_PROOF_BYTES, "checks": MAX_REPORT_BYTES, "compactions": MAX_RECORD_BYTES}
 
 
 @dataclass(frozen=True)
@@ -217,8 +223,8 @@ async def receive_object(
     length = request.content_length
     if length is None:
         raise LengthRequired("Content-Length is required")
-    if kind == "proofs":
-        await _receive_proof(target, object_hash, length, request)
+    if kind in _MAX_SMALL:
+        await _receive_small(target, kind, object_hash, length, request)
         return
     session = serving.find_push(target.alias, target.token)
     if session is None or session.folder is None or (kind, object_hash) not in session.announced:
@@ -289,15 +295,19 @@ class _StagedObject:
         remove_temporary(self._path)
 
 
-async def _receive_proof(target: PushTarget, head: Multihash, length: int, request: web.BaseRequest) -> None:
-    if length > MAX_PROOF_BYTES:
-        raise BadData(f"a proof has at most {MAX_PROOF_BYTES:,} bytes")
+async def _receive_small(
+    target: PushTarget, kind: str, object_hash: Multihash, length: int, request: web.BaseRequest
+) -> None:
+    """Receive a proof, the results of checks, or a compaction record, and store it after verification."""
+    if length > (limit := min(_MAX_SMALL[kind], target.serving.limits.most_push_bytes)):
+        raise BadData(f"a file in {kind} has at most {limit:,} bytes")
     if target.entry is None:
         raise NotFound("dataset not found")
     await _send_continue(request)
     serving = target.serving
     data = b"".join([each async for each in _read_body(request, length, serving.limits.idle_seconds)])
-    await serving.run(_store_proof, target.entry, head, data)
+    store = {"proofs": _store_proof, "checks": _store_report, "compactions": _store_record}[kind]
+    await serving.run(store, target.entry, object_hash, data)
 
 
 def _store_proof(entry: DatasetEntry, head: Multihash, data: bytes) -> None:
@@ -307,6 +317,17 @@ def _store_proof(entry: DatasetEntry, head: Multihash, data: bytes) -> None:
     verify_proof(proof, entry.id, head)
     with translate_commit_errors(entry.dataset.folder):
         store_proof(entry.dataset.folder, proof)
+
+
+def _store_report(entry: DatasetEntry, slice_hash: Multihash, data: bytes) -> None:
+    if not any(each.physical_hash == slice_hash for each in entry.dataset.slices()):
+        raise NotFound("slice not found")
+    receive_report(entry.dataset, slice_hash, data)
+
+
+def _store_record(entry: DatasetEntry, new_head: Multihash, data: bytes) -> None:
+    with translate_commit_errors(entry.dataset.folder):
+        receive_record(entry.dataset, new_head, data)
 
 
 async def _send_continue(request: web.BaseRequest) -> None:

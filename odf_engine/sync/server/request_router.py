@@ -199,9 +199,9 @@ def _format_size(number: int) -> str:
     return f"{value:.1f} TB"
 
 
-_KINDS: Final = frozenset({"refs", "blocks", "data", "checkpoints", "proofs", "compactions"})
+_KINDS: Final = frozenset({"refs", "blocks", "data", "checkpoints", "proofs", "compactions", "checks"})
 _SMART_KINDS: Final = frozenset({"pull", "push"})
-_UPLOAD_KINDS: Final = frozenset({"data", "checkpoints", "proofs"})
+_UPLOAD_KINDS: Final = frozenset({"data", "checkpoints", "proofs", "compactions", "checks"})
 _MAX_PATH: Final = 1024
 _FRESH_SECONDS: Final = 1.0
 _STATUS: Final = (

@@ -20,6 +20,8 @@ from odf_engine.net.download import AttemptFailed
 from odf_engine.net.http_client import HttpClient
 from odf_engine.net.urls import origin_of
 from odf_engine.progress import Reporter
+from odf_engine.sync.check_reports import send_reports
+from odf_engine.sync.compaction_records import send_records
 from odf_engine.sync.history import Relation
 from odf_engine.sync.push import PushResult, linked_files
 from odf_engine.sync.remotes.base import (
@@ -289,7 +291,7 @@ class SmartRemote:
             OdfError: the server refused; its head is unchanged.
         """
 
-        uploads = ObjectUploads(dataset, self._plain.web, self._base, reporter, parallel)
+        uploads = ObjectUploads(dataset, self._plain, self._base, reporter, parallel)
         work = SmartPush(self, dataset, self._base, self._access, reporter, uploads)
         return work.run(self._loop, relation, force=force)
 
@@ -401,10 +403,10 @@ class ObjectUploads:
     """
 
     def __init__(
-        self, dataset: Dataset, web: HttpClient, base: str, reporter: Reporter, parallel: int
+        self, dataset: Dataset, plain: HttpRemote, base: str, reporter: Reporter, parallel: int
     ) -> None:
         self.done = self.sent = self.sent_bytes = 0
-        self._dataset, self._web, self._base = dataset, web, base
+        self._dataset, self._plain, self._web, self._base = dataset, plain, plain.web, base
         self._reporter, self._parallel = reporter, parallel
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -438,12 +440,27 @@ class ObjectUploads:
 
     def send_proof(self, head: Multihash, proof: bytes) -> None:
         """Send the ownership proof of a head, if the server accepts proofs."""
-        url = f"{self._base}proofs/{head}"
         try:
-            self._web.request("PUT", url, headers={"Content-Type": "application/json"}, body=proof).close()
+            self.write("proofs", head, proof)
+        except OdfError as error:
+            self._reporter.log(f"ownership proof rejected by the server: {error.message}", "debug")
+
+    def write(self, kind: ObjectKind, object_hash: Multihash, data: bytes) -> None:
+        """Send a small file that is not part of the chain, after the push.
+
+        Raises:
+            OdfError: the server rejects it.
+        """
+        url = f"{self._base}{kind}/{object_hash}"
+        try:
+            self._web.request("PUT", url, headers={"Content-Type": "application/json"}, body=data).close()
         except AttemptFailed as failure:
-            text = f"ownership proof rejected by the server: {failure.error.message}"
-            self._reporter.log(text, "debug")
+            raise failure.error from None
+
+    def holds(self, kind: ObjectKind, object_hash: Multihash, size: int | None = None) -> bool:
+        """Return whether the server has a file, with this size."""
+        found = self._plain.size(kind, object_hash)
+        return found is not None and size in (None, found)
 
     # --- Private ---
 
@@ -587,7 +604,7 @@ class SmartPush:
             return self._pushed(theirs, new, "up-to-date")
         archive = self._archive(new.blocks)
         try:
-            loop.run(self._exchange(new, archive, theirs, force=other), self._reporter)
+            loop.run(self._exchange(new, archive, theirs, common), self._reporter)
         except ConnectionClosed as error:
             raise m.problem_of_close(error.reason, self._remote.url) or error from None
         except SmartProtocolUnsupported as error:
@@ -653,8 +670,9 @@ class SmartPush:
     # --- Session ---
 
     async def _exchange(
-        self, new: _Outgoing, archive: bytes, theirs: Multihash | None, *, force: bool
+        self, new: _Outgoing, archive: bytes, theirs: Multihash | None, common: Multihash | None
     ) -> None:
+        force = theirs is not None and common is None
         url = f"{self._base}push"
         async with await SmartSession.open(url, self._access, self._remote.most_bytes) as session:
             channel = session.channel
@@ -679,6 +697,7 @@ class SmartPush:
             await self._confirm(channel, new)
             await channel.close(reason=m.PUSHED)
         await asyncio.to_thread(self._send_proof, new.head)
+        await asyncio.to_thread(self._send_other_files, common)
 
     async def _send_round(self, channel: MessageChannel, part: Sequence[ObjectFile], *, more: bool) -> None:
         asked = m.PushObjects([m.ObjectReference.of(file) for file in part], more)
@@ -752,3 +771,14 @@ class SmartPush:
             return  # the push is done
         except OdfError as error:
             self._reporter.log(f"ownership proof of the head not sent: {error.message}", "warning")
+
+    def _send_other_files(self, common: Multihash | None) -> None:
+        """Send compaction records and results of checks, if the server accepts them."""
+        try:
+            send_records(self._dataset, self._uploads, self._reporter)
+            send_reports(self._dataset, self._uploads, common, self._reporter)
+        except Cancelled:
+            return  # the push is done
+        except OdfError as error:
+            text = f"the server does not accept records of compactions or checks: {error.message}"
+            self._reporter.log(text, "debug")
