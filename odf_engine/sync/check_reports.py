@@ -1,4 +1,4 @@
-"""Transfer of the results of checks: files beside the blocks of a dataset, named after its slices.
+"""Transfer of the results of checks: files next to the blocks of a dataset, named after its slices.
 
 A repository without them is complete. Copies verify the signatures with the id of the dataset, which is its
 public key, and ignore invalid files.
@@ -31,7 +31,7 @@ _MAX_MISSING: Final = 3
 
 
 class FileTarget(Protocol):
-    """A remote that stores small files beside the blocks of a dataset."""
+    """A remote that stores small files next to the blocks of a dataset."""
 
     def holds(self, kind: ObjectKind, object_hash: Multihash, size: int | None = None) -> bool:
         """Return whether the file exists, with this size."""
