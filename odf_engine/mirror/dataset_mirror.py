@@ -255,19 +255,19 @@ class DatasetMirror:
         known = self._known() if reference == HEAD else None
         if known is not None and expected is not None and known.head == str(expected):
             return _version(known.tag)
-        head, version = self._read(reference)
+        head, found = self._read(reference)
         if head != expected:
             raise self._moved()
-        return version
+        return None if found is None else found.version
 
-    def _read(self, reference: str) -> tuple[Multihash | None, UpdateVersion | None]:
-        """Return the value and the version of a reference in the store; store them if it is the head."""
+    def _read(self, reference: str) -> tuple[Multihash | None, StoredObject | None]:
+        """Return the value of a reference in the store, and its object; store it if it is the head."""
         found = self._store.client.read(self._key("refs", reference), _MAX_HEAD_BYTES)
         if found is None:
             return None, None
         if reference == HEAD:
-            return self._note(found), found.version
-        return parse_head(found.data, f"{self._store.url}{self._name}/"), found.version
+            return self._note(found), found
+        return parse_head(found.data, f"{self._store.url}{self._name}/"), found
 
     def _swap(
         self, reference: str, version: UpdateVersion | None, expected: Multihash | None, new: Multihash
@@ -276,23 +276,26 @@ class DatasetMirror:
 
         A failed response does not mean that the head was not written, and a refusal may follow from a
         repeated request that was successful at first. Therefore the head is read again after each failure.
+        Another machine can have written the same value, with an identical block.
         """
+        writer = uuid4().hex
         for attempt in range(self._store.config.fetch.retries + 1):
             mode: PutMode = "create" if version is None else version
             try:
-                tag = self._store.client.write(self._key("refs", reference), str(new).encode(), mode)
+                tag = self._store.client.write(self._key("refs", reference), str(new).encode(), mode, writer)
                 if reference == HEAD:
                     self._keep(new, tag)
                 return
-            except (WriteConditionFailed, SourceUnavailable):
+            except (WriteConditionFailed, SourceUnavailable) as error:
                 head, found = self._read(reference)
-                if head == new:
+                by = "" if found is None else found.writer
+                if head == new and (by == writer or (not by and isinstance(error, SourceUnavailable))):
                     return
                 if head != expected:
                     raise self._moved() from None
                 if attempt == self._store.config.fetch.retries:
                     raise
-                version = found
+                version = None if found is None else found.version
 
     def _moved(self) -> Conflict:
         return Conflict(

@@ -74,11 +74,17 @@ class DatasetStore:
     def prepare(self) -> int:
         """Create the list of datasets, unless it exists; return its number of datasets.
 
+        A folder is created if its parent exists.
+
         Raises:
-            NotFound: the bucket does not exist.
+            NotFound: the bucket, or the parent of the folder, does not exist.
             SourceUnavailable: access is denied, or the service does not respond.
             Unsupported: the service ignores the conditions of writes.
         """
+        from odf_engine.mirror.store_client import FolderClient
+
+        if isinstance(self.client, FolderClient):
+            self.client.create_folder()
         found = self.client.read(CATALOG, _MAX_CATALOG_BYTES)
         if found is not None:
             return len(self._decode(found.data).datasets)

@@ -42,7 +42,9 @@ class StoreClient(Protocol):
 
     def chunks(self, name: str, start: int, end: int) -> Iterator[bytes] | None: ...
 
-    def write(self, name: str, data: bytes, mode: PutMode = "overwrite") -> UpdateVersion: ...
+    def write(
+        self, name: str, data: bytes, mode: PutMode = "overwrite", writer: str = ""
+    ) -> UpdateVersion: ...
 
     def upload(self, name: str, size: int, pieces: Iterable[bytes]) -> None: ...
 
@@ -92,6 +94,18 @@ class FolderClient:
         self._root = Path(unquote(urlsplit(url).path))
         self._url = url
 
+    def create_folder(self) -> None:
+        """Create the folder, unless it exists.
+
+        Raises:
+            NotFound: its parent does not exist.
+        """
+        with self._errors("the folder"):
+            try:
+                self._root.mkdir(exist_ok=True)
+            except FileNotFoundError:
+                self._require_root()
+
     def read(self, name: str, max_bytes: int) -> StoredObject | None:
         """Return an object, or more than ``max_bytes`` of its first bytes; None if it does not exist."""
         with self._errors(name):
@@ -128,8 +142,8 @@ class FolderClient:
 
         return read()
 
-    def write(self, name: str, data: bytes, mode: PutMode = "overwrite") -> UpdateVersion:
-        """Store a small object; return its version."""
+    def write(self, name: str, data: bytes, mode: PutMode = "overwrite", writer: str = "") -> UpdateVersion:
+        """Store a small object; return its version. ``writer`` is not stored: no response is lost."""
         if mode == "overwrite":
             self.upload(name, len(data), [data])
             return _version(data)

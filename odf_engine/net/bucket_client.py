@@ -47,6 +47,7 @@ _MAX_PARTS: Final = 10_000
 _PARALLEL_PARTS: Final = 2  # of one upload; several objects are sent at the same time
 _MIN_UPLOAD_RATE: Final = 8 << 10  # bytes per second of one request
 _PIECE_BYTES: Final = 1 << 18
+_WRITER: Final = "odfwriter"  # services and proxies differ in which other characters they allow
 _MAX_SECONDS: Final = timedelta(days=30)  # of one request: a read timeout applies to each of its reads
 _RETRY_SECONDS: Final = timedelta(minutes=10)
 _NO_PROXY: Final = ("http://127.0.0.1:9", "*,0.0.0.0/0,::/0")
@@ -333,10 +334,17 @@ _LOGIN: Final[dict[Provider, str]] = {
 
 
 class StoredObject(NamedTuple):
-    """A small object, or its first bytes, and its version for a conditional write."""
+    """A small object, or its first bytes.
+
+    Attributes:
+        data: the bytes.
+        version: for a conditional write.
+        writer: identifies the write, see :meth:`BucketClient.write`; empty if that is not known.
+    """
 
     data: bytes
     version: UpdateVersion
+    writer: str = ""
 
 
 class BucketClient:
@@ -382,7 +390,8 @@ class BucketClient:
                 data += bytes(chunk)
                 if len(data) > max_bytes:
                     break
-            return StoredObject(data[: max_bytes + 1], version_of(found.meta))
+            writer = str(found.attributes.get(_WRITER, ""))
+            return StoredObject(data[: max_bytes + 1], version_of(found.meta), writer)
 
         return self._run_if_exists(name, get)
 
@@ -441,13 +450,15 @@ class BucketClient:
 
         return read()
 
-    def write(self, name: str, data: bytes, mode: PutMode = "overwrite") -> UpdateVersion:
+    def write(self, name: str, data: bytes, mode: PutMode = "overwrite", writer: str = "") -> UpdateVersion:
         """Store a small object by one request, which is atomic; return its new version.
 
         Args:
             name: below the prefix.
             data: its bytes.
             mode: ``create``, or a version, for a conditional write.
+            writer: is stored in the metadata of the object. If a response is lost, it shows whether the
+                write was successful.
 
         Raises:
             WriteConditionFailed: the object exists, or has another version.
@@ -458,7 +469,14 @@ class BucketClient:
         key = self.location.key(name)
         stored = self._run(
             name,
-            lambda store: obstore.put(store, key, data, mode=mode, use_multipart=False),
+            lambda store: obstore.put(
+                store,
+                key,
+                data,
+                mode=mode,
+                use_multipart=False,
+                attributes={_WRITER: writer} if writer else None,
+            ),
             request_bytes=0 if len(data) <= _PIECE_BYTES else PART_BYTES,
             conditional=mode != "overwrite",
         )

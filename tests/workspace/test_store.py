@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import time
@@ -97,6 +98,39 @@ def test_machines_see_each_others_commits(tmp_path: Path, url: str) -> None:
     # The layout is the one of the specification: other clients can read the folder.
     (head,) = stored(url, f"{here.id.multibase}/refs/head")
     assert head.read_text() == str(here.dataset.head())
+
+
+def test_identical_commits_conflict(tmp_path: Path, s3: S3Server) -> None:
+    for name, url in (
+        ("s3", f"s3+{s3.endpoint}/bucket/store"),
+        ("file", (tmp_path / "new").as_uri()),  # the folder is created
+    ):
+        a, b = machines(tmp_path / name, url)
+        here = make_root(a)
+        there = again(b).resolve("numbers")
+        add_slices(there)
+        with pytest.raises(Conflict, match="another machine"):
+            add_slices(here)
+        assert here.dataset.head() == there.dataset.head()
+
+
+def test_lost_responses(tmp_path: Path, s3: S3Server) -> None:
+    a, b = machines(tmp_path, f"s3+{s3.endpoint}/bucket/store")
+    entry = make_root(a)
+    lost: list[str] = []
+
+    def lose_first(request: Any) -> bool:
+        if request.command != "PUT" or not request.path.endswith(HEAD) or lost:
+            return False
+        lost.append(request.path)
+        sent, request.wfile = request.wfile, io.BytesIO()
+        request._forward(s3, request.content)
+        request.wfile = sent
+        return refuse(request, 500, "InternalError")  # the repeated request is refused with 412
+
+    s3.before = lose_first
+    add_slices(entry)
+    assert lost and again(b).resolve("numbers").dataset.head() == entry.dataset.head()
 
 
 def test_the_origin_of_a_later_definition_is_shared(tmp_path: Path, url: str) -> None:
@@ -404,6 +438,8 @@ def test_clear_errors(tmp_path: Path, s3: S3Server) -> None:
     service = f"s3+{s3.endpoint}"
     with pytest.raises(UsageError, match="unsupported URL"):
         Workspace.init(tmp_path / "w", "http://example.com/")
+    with pytest.raises(NotFound, match="folder of the store does not exist"):
+        Workspace.init(tmp_path / "w", "file:absent/store")
     with pytest.raises(NotFound, match="bucket absent not found"):
         Workspace.init(tmp_path / "w", f"{service}/absent/store")
     s3.key = "another-key"
