@@ -183,6 +183,10 @@ class BadData(OdfError):
     """External data that do not match the manifest; ``where`` is the file, row and column."""
 
 
+class CheckFailed(BadData):
+    """New rows violate a rule of a check. Nothing was committed."""
+
+
 class SourceUnavailable(OdfError):
     """A source that could not be fetched: a missing file, an HTTP status, a failed connection."""
 

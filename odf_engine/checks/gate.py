@@ -33,7 +33,6 @@ from odf_engine.checks.definition import (
 )
 from odf_engine.checks.key_rules import KeyedRows, find_missing_keys, find_repeated_keys, select_examined
 from odf_engine.checks.reports import (
-    CheckFailed,
     Report,
     RuleResult,
     encode_report,
@@ -42,7 +41,7 @@ from odf_engine.checks.reports import (
 )
 from odf_engine.checks.row_rules import MAX_SAMPLE, Finding, RowRule, make_row_rule, sample_rows
 from odf_engine.data.slices import TableFiles, WrittenSlice, read_batches
-from odf_engine.errors import InvalidManifest, NotFound, NotTrusted, OdfError
+from odf_engine.errors import CheckFailed, InvalidManifest, NotFound, NotTrusted, OdfError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter, count_of
 from odf_engine.query.execution import Tables, TimeTravelDefaults, check_query, execute_query

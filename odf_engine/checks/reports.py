@@ -320,7 +320,3 @@ def report_json(stored: StoredReport) -> dict[str, Any]:
         "signed": stored.signed,
         "results": [result_json(each) for each in report.results],
     }
-
-
-class CheckFailed(BadData):
-    """New rows violate a rule of a check. Nothing was committed."""

@@ -46,6 +46,7 @@ from odf_engine.storage.scratch import sweep_spools
 from odf_engine.terminal_text import escape_controls, escape_standard_streams
 
 if TYPE_CHECKING:
+    from odf_engine.coordinator.alert_runner import AlertRunner
     from odf_engine.coordinator.flow_runner import FlowRunner
 
 EXIT_ALREADY_RUNNING: Final = 75
@@ -100,6 +101,7 @@ class Worker:
         self._sessions = Sessions(self, send_patience)
         self._spark = SparkService(start_spark, self._spark_changed, self._busy)
         self._flows: FlowRunner | None = None
+        self._alerts: AlertRunner | None = None
 
     # --- WorkerHost, for jobs ---
 
@@ -212,7 +214,8 @@ class Worker:
             self._spark.start()
         _log.info("worker %s started in %s", os.getpid(), self.folder)
         server = await asyncio.start_unix_server(self._serve_client, sock=listening, limit=MAX_COMMAND_BYTES)
-        tasks = [asyncio.create_task(self._end_when_idle()), asyncio.create_task(self._serve_flows())]
+        services = (self._end_when_idle(), self._serve_flows(), self._serve_alerts())
+        tasks = [asyncio.create_task(service) for service in services]
         try:
             await self._stop.wait()
         finally:
@@ -235,10 +238,21 @@ class Worker:
         self._flows = FlowRunner(self._files.odf, self.submit)
         await self._flows.serve()
 
+    async def _serve_alerts(self) -> None:
+        while not (self._files.odf / "alerts").is_dir():
+            await asyncio.sleep(_CHECK_SECONDS)
+        # Deferred: most workspaces have no alerts.
+        from odf_engine.coordinator.alert_runner import AlertRunner
+
+        self._alerts = AlertRunner(self._files.odf)
+        await self._alerts.serve()
+
     async def _shut_down(self) -> None:
         _log.info("worker %s is stopping", os.getpid())
         if self._flows is not None:
             await self._flows.stop()
+        if self._alerts is not None:
+            await self._alerts.stop()
         self._queue.cancel_all()
         deadline = time.monotonic() + self._stop_patience
         while self._queue.running and time.monotonic() < deadline:
@@ -265,7 +279,8 @@ class Worker:
     async def _end_when_idle(self) -> None:
         while True:
             idle = self._idle()
-            if idle >= self._idle_seconds and not (self._flows is not None and self._flows.active):
+            services = (self._flows, self._alerts)
+            if idle >= self._idle_seconds and not any(each is not None and each.active for each in services):
                 _log.info("stopping: idle for %.0f s", self._idle_seconds)
                 return self.stop()
             if not self._files.workspace_exists():
@@ -293,9 +308,11 @@ class Worker:
         """Send state changes and commits at once, log lines with the next beat; called from any thread."""
         if isinstance(event, JobChanged | Committed):
             self._call_in_loop(self._sessions.wake)
-            self._call_in_loop(partial(self._inform_flows, event))
+            self._call_in_loop(partial(self._inform_services, event))
 
-    def _inform_flows(self, event: JobChanged | Committed) -> None:
+    def _inform_services(self, event: JobChanged | Committed) -> None:
+        if self._alerts is not None:
+            self._alerts.wake()
         if self._flows is None:
             return
         if isinstance(event, Committed):

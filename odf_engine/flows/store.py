@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -262,6 +262,11 @@ class FlowStore:
         if flow is None:
             return self._runs("ORDER BY id DESC LIMIT ?", limit)
         return self._runs("WHERE flow = ? ORDER BY id DESC LIMIT ?", flow, limit)
+
+    def runs_after(self, number: int, others: Sequence[int]) -> list[Run]:
+        """Return the runs with a larger number than ``number``, and those of ``others``, oldest first."""
+        marks = ", ".join("?" * len(others))
+        return self._runs(f"WHERE id > ? OR id IN ({marks}) ORDER BY id LIMIT 5000", number, *others)
 
     def run(self, number: int) -> Run:
         """Return a run.

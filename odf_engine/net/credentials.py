@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -38,8 +38,12 @@ class Login(msgspec.Struct, frozen=True, omit_defaults=True):
         return "Login(…)"
 
 
+_SECRET: Final = "alert:"
+"""Start of the keys of secrets of alerts, which are stored with the logins."""
+
+
 class Credentials:
-    """The logins of a workspace."""
+    """The logins of a workspace, and the secrets of its alerts."""
 
     def __init__(self, odf: Path) -> None:
         self._path = odf / "keys" / "logins.json"
@@ -50,7 +54,20 @@ class Credentials:
 
     def origins(self) -> list[str]:
         """Return the origins that have a login, sorted."""
-        return sorted(self._read())
+        return sorted(each for each in self._read() if not each.startswith(_SECRET))
+
+    def alert_secret(self, alert: str) -> str | None:
+        """Return the secret that signs the requests of an alert; None if there is none."""
+        found = self._read().get(_SECRET + alert)
+        return None if found is None else found.secret
+
+    def set_alert_secret(self, alert: str, secret: str | None) -> None:
+        """Store the secret that signs the requests of an alert; None deletes it."""
+        with self._held():
+            known = self._read()
+            if known.pop(_SECRET + alert, None) is None and secret is None:
+                return
+            self._write(known if secret is None else {**known, _SECRET + alert: Login(secret=secret)})
 
     def set(self, url: str, login: Login) -> str:
         """Store a login; return its origin.

@@ -33,19 +33,21 @@ SCHEMES: Final = (
     "ipfs",
     "ipns",
 )
-_PORTS: Final = {"http": 80, "https": 443, "mqtt": 1883}
+_PORTS: Final = {"http": 80, "https": 443, "mqtt": 1883, "smtp": 587, "smtps": 465}
 _SAFE: Final = ":@!$&'()*+,;=~"
 """Characters of a path segment that are not percent-encoded, besides letters, digits and ``-._``."""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def normalize_login_url(text: str) -> str:
-    """Return the canonical form of a URL that credentials are for: a repository, or ``mqtt://HOST:PORT``.
+    """Return the canonical form of a URL that credentials are for.
+
+    It is one of a repository, or of a server such as ``mqtt://HOST:PORT`` or ``smtp://HOST:PORT``.
 
     Raises:
         UsageError: as :func:`normalize_url`.
     """
-    return normalize_url(text, (*SCHEMES, "mqtt"))
+    return normalize_url(text, (*SCHEMES, "mqtt", "smtp", "smtps"))
 
 
 def normalize_url(text: str, schemes: Sequence[str] = SCHEMES) -> str:

@@ -15,9 +15,8 @@ from odf_engine.chain.normal_form import BUILT_IN_ENGINES
 from odf_engine.chain.schema_evolution import declare_schema, declared_schema, read_declaration
 from odf_engine.chain.state import ChainState, resolve_vocabulary
 from odf_engine.checks.gate import StartSession, load_checks
-from odf_engine.checks.reports import CheckFailed
 from odf_engine.data.arrow_schema import decode_schema
-from odf_engine.errors import BadData, InvalidQuery, Unsupported, UsageError
+from odf_engine.errors import BadData, CheckFailed, InvalidQuery, Unsupported, UsageError
 from odf_engine.files import remove_temporary, translate_os_errors
 from odf_engine.metadata.model import (
     DEFAULT_VOCABULARY,

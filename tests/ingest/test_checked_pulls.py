@@ -11,9 +11,9 @@ import pytest
 from odf_engine.checks import key_rules
 from odf_engine.checks.definition import accepted_checks, check_files, read_check
 from odf_engine.checks.gate import DatasetChecks
-from odf_engine.checks.reports import CheckFailed, list_rejected, read_report, report_path
+from odf_engine.checks.reports import list_rejected, read_report, report_path
 from odf_engine.data.slices import read_batches
-from odf_engine.errors import BadData, InvalidManifest, InvalidQuery, NotTrusted
+from odf_engine.errors import BadData, CheckFailed, InvalidManifest, InvalidQuery, NotTrusted
 from odf_engine.transform.engines.spark_engine import SparkEngine
 from odf_engine.transform.query_migration import migrate_query
 from odf_engine.transform.run import transform

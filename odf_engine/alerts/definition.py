@@ -1,0 +1,264 @@
+"""Definitions of alerts: the YAML files in ``.odf/alerts``.
+
+Example::
+
+    headers: {name: ops}
+    spec:
+      target: my.%
+      events: [JobFailed, CheckFailed, FlowPaused]
+      sink: {kind: Webhook, url: https://hooks.example.com/odf, signature: hmac-sha256}
+      retry: {maxAttempts: 8, minDelay: 5s, backoff: Exponential}
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from odf_engine.flows.definition import Retry
+from odf_engine.flows.documents import (
+    Acceptances,
+    DocumentFiles,
+    Duration,
+    Kind,
+    Target,
+    TargetedSpec,
+    check_targets,
+    read_document,
+)
+from odf_engine.net.urls import origin_of
+
+EventKind = Literal[
+    "DatasetUpdated",
+    "JobStarted",
+    "JobSucceeded",
+    "JobFailed",
+    "JobCancelled",
+    "CheckFailed",
+    "VerifyFailed",
+    "FlowSucceeded",
+    "FlowFailed",
+    "FlowPaused",
+]
+LINEAGE_EVENTS: Final[tuple[EventKind, ...]] = ("JobStarted", "JobSucceeded", "JobFailed", "JobCancelled")
+"""The events that OpenLineage describes: a start, and each end of a run."""
+_WORD: Final = "alert"
+_URL: Final = re.compile(r"[A-Za-z0-9%/:=&?~+._@!$,;'()*\[\]-]+")
+_MAIL: Final = re.compile(r"[^\s@<>,;\"\x00-\x1f\x7f]+@[A-Za-z0-9.-]+|[^\s@<>,;\"]+@\[[0-9A-Fa-f:.]+\]")
+
+
+def _check_url(url: str, schemes: Sequence[str]) -> None:
+    """Check the address of a sink.
+
+    Raises:
+        ValueError: it is no address, or it has a user or a password.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"invalid URL: {str(error).lower()}") from None
+    if parts.scheme not in schemes:
+        raise ValueError(f"the URL must start with {' or '.join(f'{each}://' for each in schemes)}")
+    if not parts.hostname or port == 0:
+        raise ValueError("the URL has no valid host and port")
+    if "@" in parts.netloc:
+        raise ValueError("the URL has a user or password; store it with odf repo login URL instead")
+    if parts.fragment or not _URL.fullmatch(url):
+        raise ValueError("the URL has a fragment, or characters that must be percent-encoded")
+
+
+class Webhook(Kind, frozen=True, tag="Webhook"):
+    """Sends each event in an HTTP POST request.
+
+    Attributes:
+        url: the address. Its login, if it requires one, is among the credentials of the workspace.
+        signature: how requests are signed (RFC 9421): ``hmac-sha256`` with the secret of the alert,
+            ``ed25519`` with the private key of a dataset.
+        key: id or name of the dataset whose key signs; by default the dataset of the event.
+        format: ``cloudevents`` (CloudEvents 1.0, JSON), or ``kamu`` for the form and the signature of kamu.
+        timeout: limit of each wait for the server.
+    """
+
+    url: str
+    signature: Literal["none", "hmac-sha256", "ed25519"] = "none"
+    key: str = ""
+    format: Literal["cloudevents", "kamu"] = "cloudevents"
+    timeout: Duration = Duration("10s")
+
+    def __post_init__(self) -> None:
+        _check_url(self.url, ("http", "https"))
+        if self.key and self.signature != "ed25519":
+            raise ValueError("key requires signature: ed25519")
+        if self.format == "kamu" and self.signature != "hmac-sha256":
+            raise ValueError("format: kamu requires signature: hmac-sha256")
+
+    @property
+    def address(self) -> str:
+        """The address without its path, which can be secret."""
+        return origin_of(self.url)
+
+
+class Email(Kind, frozen=True, tag="Email"):
+    """Sends each event as a mail.
+
+    Attributes:
+        server: ``smtp://HOST[:PORT]`` (port 587) or, for TLS from the start, ``smtps://HOST[:PORT]`` (465).
+        sender: address of the sender, in YAML ``from``.
+        to: addresses of the recipients.
+        starttls: encrypt the connection to an ``smtp`` server; without it, no login is sent.
+    """
+
+    server: str
+    to: list[str]
+    sender: str = msgspec.field(name="from")
+    starttls: bool = True
+
+    def __post_init__(self) -> None:
+        _check_url(self.server, ("smtp", "smtps"))
+        if urlsplit(self.server).path.strip("/"):
+            raise ValueError("the URL of a mail server has no path")
+        if not self.to:
+            raise ValueError("to is empty")
+        for each in (self.sender, *self.to):
+            if not _MAIL.fullmatch(each):
+                raise ValueError(f"'{each}' is not a mail address")
+
+    @property
+    def address(self) -> str:
+        """The server and the recipients."""
+        return f"{origin_of(self.server)} to {', '.join(self.to)}"
+
+
+class OpenLineage(Kind, frozen=True, tag="OpenLineage"):
+    """Sends the starts and ends of jobs as OpenLineage run events.
+
+    Attributes:
+        url: the address of an HTTP endpoint.
+        file: path of a file of JSON lines, relative to the folder of the workspace; events are appended.
+        namespace: the namespace of jobs and datasets; by default one for the workspace.
+    """
+
+    url: str = ""
+    file: str = ""
+    namespace: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.url) == bool(self.file):
+            raise ValueError("an OpenLineage sink requires either url or file")
+        if self.url:
+            _check_url(self.url, ("http", "https"))
+        if "\0" in self.file:
+            raise ValueError("invalid path of the file")
+
+    @property
+    def address(self) -> str:
+        """The address without its path, or the file."""
+        return origin_of(self.url) if self.url else self.file
+
+
+class Terminal(Kind, frozen=True, tag="Terminal"):
+    """Shows each event in open workstations: a notice, and the notification of the terminal."""
+
+    @property
+    def address(self) -> str:
+        """Where events are shown."""
+        return "open workstations"
+
+
+class Repetition(Retry, frozen=True):
+    """Repetition of failed deliveries: as of runs of flows, with other defaults."""
+
+    max_attempts: int = 8
+    min_delay: Duration = Duration("5s")
+    backoff: Literal["Fixed", "Linear", "Exponential", "ExponentialWithJitter"] = "Exponential"
+
+
+Sink = Webhook | Email | OpenLineage | Terminal
+
+
+class Spec(TargetedSpec, frozen=True, kw_only=True):
+    """The content of an alert.
+
+    Attributes:
+        sink: where events are sent.
+        events: the kinds of events; for an OpenLineage sink none, since they are fixed.
+        target: names of datasets, patterns such as ``my.%``, or selectors by labels; by default all
+            datasets. For events of flows: names of flows, or patterns.
+        retry: repetition of failed deliveries. Then a delivery moves to the dead letters.
+    """
+
+    sink: Sink
+    events: list[EventKind] = msgspec.field(default_factory=list)
+    target: Target | list[Target] = "%"
+    retry: Repetition = Repetition()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.sink, OpenLineage):
+            if self.events:
+                raise ValueError("an OpenLineage sink has no events: it sends the starts and ends of jobs")
+        elif not self.events:
+            raise ValueError("events is empty")
+        if isinstance(self.sink, Webhook):
+            if self.sink.format == "kamu" and self.events != ["DatasetUpdated"]:
+                raise ValueError("format: kamu requires events: [DatasetUpdated]")
+            flow = next((each for each in self.events if each.startswith("Flow")), None)
+            if self.sink.signature == "ed25519" and not self.sink.key and flow is not None:
+                raise ValueError(f"signature: ed25519 requires key for {flow}, which is not of a dataset")
+
+    @property
+    def kinds(self) -> Sequence[EventKind]:
+        """The kinds of events that are sent."""
+        return LINEAGE_EVENTS if isinstance(self.sink, OpenLineage) else self.events
+
+
+class Alert(msgspec.Struct, frozen=True):
+    """An alert as stored.
+
+    Attributes:
+        name: name, unique in the workspace.
+        spec: the content.
+        digest: SHA-256 of the file. Deliveries require that the user has accepted this content.
+    """
+
+    name: str
+    spec: Spec
+    digest: str
+
+
+def read_alert(text: bytes, source: str) -> Alert:
+    """Read a definition.
+
+    Args:
+        text: one YAML document in UTF-8.
+        source: name of the file in messages.
+
+    Raises:
+        InvalidManifest: it is invalid; ``where`` has line and column.
+    """
+    name, spec, found = read_document(text, source, Spec, _WORD)
+    check_targets(spec.targets, found)
+    return Alert(name, spec, found.digest)
+
+
+def alert_files(odf: Path) -> DocumentFiles[Alert]:
+    """Return the alerts of a workspace: ``.odf/alerts/NAME.yaml``."""
+    return DocumentFiles(odf, _WORD, read_alert)
+
+
+def accepted_alerts(odf: Path) -> Acceptances:
+    """Return the alerts that the user has accepted. Others send nothing."""
+    return Acceptances(odf, _WORD)
+
+
+def active_alerts(odf: Path) -> list[Alert]:
+    """Return the valid alerts that the user has accepted."""
+    accepted = accepted_alerts(odf).read()
+    found = (each for each in alert_files(odf).read_all() if isinstance(each, Alert))
+    return [each for each in found if accepted.get(each.name) == each.digest]

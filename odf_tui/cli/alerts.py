@@ -1,0 +1,365 @@
+"""alert: messages about events to webhooks, mail servers, terminals, and OpenLineage."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import click
+
+from odf_engine.alerts.definition import Alert, Webhook, accepted_alerts, active_alerts, alert_files
+from odf_engine.alerts.store import AlertStore, Delivery
+from odf_engine.errors import NotFound, UsageError
+from odf_engine.flows.documents import Unreadable
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.net.credentials import Credentials
+from odf_engine.workspace.workspace import Workspace
+from odf_tui.cli.output import (
+    open_workspace,
+    options_of,
+    print_json,
+    print_note,
+    print_table,
+    read_bytes,
+    use_timezone,
+    verb,
+)
+from odf_tui.text.format import count_of, format_count, format_time_seconds, printable, zone_label
+
+_MIN_SECRET: Final = 16
+
+
+@click.group("alert", epilog="Example:  odf alert add ops.yaml")
+def alert_verb() -> None:
+    """Send messages about events: failed jobs, flows and checks, and new heads of datasets.
+
+    An alert has events, targets and a sink: a webhook, mail, open workstations, or OpenLineage. Its
+    definition is a YAML file in the folder .odf/alerts. The worker delivers the messages. See odf help
+    alerts.
+    """
+
+
+@contextlib.contextmanager
+def _open_store(workspace: Workspace) -> Iterator[AlertStore]:
+    with contextlib.closing(AlertStore(workspace.odf)) as store:
+        yield store
+
+
+def _start_worker(workspace: Workspace) -> None:
+    """Start the worker, which delivers the messages."""
+    from odf_engine.coordinator.client import Client
+
+    async def start() -> None:
+        client = await Client.connect(workspace.folder, warm=False)
+        await client.close()
+
+    asyncio.run(start())
+
+
+@verb("add", example="odf alert add ops.yaml")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--replace", is_flag=True, help="Replace an alert of the same name.")
+def add(files: Sequence[str], replace: bool) -> None:
+    """Add alerts from YAML files, or from standard input (-)."""
+    workspace = open_workspace()
+    for file in files:
+        source = "standard input" if file == "-" else file
+        alert = alert_files(workspace.odf).write(read_bytes(file), source, replace=replace)
+        _activate(workspace, alert)
+        print_note(f"added alert {alert.name}")
+        if _lacks_secret(workspace, alert):
+            print_note(f"! it has no secret, and cannot send: odf alert secret {alert.name}")
+    _start_worker(workspace)
+
+
+def _activate(workspace: Workspace, alert: Alert) -> None:
+    """Accept an alert. It sends the events from now on."""
+    from odf_engine.coordinator.alert_events import EventCollector  # deferred: slow to import
+
+    others = [each for each in active_alerts(workspace.odf) if each.name != alert.name]
+    with _open_store(workspace) as store, contextlib.closing(EventCollector(workspace.odf, store)) as events:
+        events.begin([alert], workspace, replace=not others)
+    accepted_alerts(workspace.odf).accept(alert.name, alert.digest)
+
+
+def _lacks_secret(workspace: Workspace, alert: Alert) -> bool:
+    sink = alert.spec.sink
+    signed = isinstance(sink, Webhook) and sink.signature == "hmac-sha256"
+    return signed and Credentials(workspace.odf).alert_secret(alert.name) is None
+
+
+@verb("list", example="odf alert list", json=True)
+def list_alerts() -> None:
+    """List the alerts with their state, events, sink, and numbers of deliveries."""
+    workspace = open_workspace()
+    accepted = accepted_alerts(workspace.odf).read()
+    with _open_store(workspace) as store:
+        counts: dict[tuple[str, Any], int] = dict(store.counts())
+    rows: list[dict[str, Any]] = []
+    for alert in alert_files(workspace.odf).read_all():
+        row = _alert_json(workspace, alert, accepted.get(alert.name))
+        queued, dead = counts.get((alert.name, "queued"), 0), counts.get((alert.name, "dead"), 0)
+        rows.append(row | {"queued": queued, "dead": dead})
+    if options_of().json:
+        return print_json(rows)
+    if not rows:
+        return print_note("no alerts; to add one: odf alert add FILE, see odf help alerts")
+    return print_table(
+        ["alert", "state", "events", "target", "sink", "queued", "dead"],
+        [
+            [
+                row["name"],
+                row["state"] + (f": {row['reason']}" if row["reason"] else ""),
+                ", ".join(row["events"]),
+                ", ".join(row["targets"]),
+                printable(f"{row['sink'] or ''} {row['address'] or ''}".strip()),
+                format_count(row["queued"]),
+                format_count(row["dead"]),
+            ]
+            for row in rows
+        ],
+        right=["queued", "dead"],
+    )
+
+
+def _alert_json(workspace: Workspace, alert: Alert | Unreadable, accepted: str | None) -> dict[str, Any]:
+    """Return an alert for ``odf alert list --json``. The path of its address can be a secret."""
+    if isinstance(alert, Unreadable):
+        reason = alert.error.format_line
+        return {"name": alert.name, "state": "invalid", "reason": reason, "events": [], "targets": []} | {
+            "sink": None,
+            "address": None,
+        }
+    state, reason = "active", None
+    if accepted != alert.digest:
+        state = "new" if accepted is None else "changed"
+        reason = f"odf alert accept {alert.name} accepts it"
+    elif _lacks_secret(workspace, alert):
+        state, reason = "incomplete", f"store its secret: odf alert secret {alert.name}"
+    return {
+        "name": alert.name,
+        "state": state,
+        "reason": reason,
+        "events": list(alert.spec.kinds),
+        "targets": list(map(str, alert.spec.targets)),
+        "sink": str(alert.spec.sink.__struct_config__.tag),
+        "address": alert.spec.sink.address,
+    }
+
+
+@verb("show", example="odf alert show ops")
+@click.argument("alert_name", metavar="ALERT")
+def show(alert_name: str) -> None:
+    """Show the definition of an alert."""
+    files = alert_files(open_workspace().odf)
+    sys.stdout.write(files.text(alert_name).decode(errors="replace"))
+
+
+@verb("accept", example="odf alert accept ops")
+@click.argument("alert_names", nargs=-1, required=True, metavar="ALERT...")
+def accept(alert_names: Sequence[str]) -> None:
+    """Accept new and changed alerts. Review the files first: they send data to other hosts."""
+    workspace = open_workspace()
+    for name in alert_names:
+        alert = alert_files(workspace.odf).read(name)
+        _activate(workspace, alert)
+        print_note(f"accepted alert {name}")
+    _start_worker(workspace)
+
+
+@verb("remove", example="odf alert remove ops")
+@click.argument("alert_names", nargs=-1, required=True, metavar="ALERT...")
+def remove(alert_names: Sequence[str]) -> None:
+    """Remove alerts, with their secrets, their queued deliveries, and their dead letters."""
+    workspace = open_workspace()
+    for name in alert_names:
+        alert_files(workspace.odf).remove(name)
+        accepted_alerts(workspace.odf).accept(name, None)
+        Credentials(workspace.odf).set_alert_secret(name, None)
+        with _open_store(workspace) as store:
+            store.forget(name)
+        print_note(f"removed alert {name}")
+
+
+@verb("secret", example="odf alert secret ops")
+@click.argument("alert_name", metavar="ALERT")
+@click.option("--generate", is_flag=True, help="Generate a secret, and print it once.")
+@click.option("--stdin", is_flag=True, help="Read the secret from stdin instead of the terminal.")
+def secret(alert_name: str, generate: bool, stdin: bool) -> None:
+    """Store the secret that signs the requests of a webhook (HMAC).
+
+    It is stored with the private keys of the workspace. The receiver needs the same secret.
+    """
+    workspace = open_workspace()
+    alert = alert_files(workspace.odf).read(alert_name)
+    if not isinstance(alert.spec.sink, Webhook) or alert.spec.sink.signature != "hmac-sha256":
+        raise UsageError(
+            f"alert '{alert_name}' has no secret", hint="set signature: hmac-sha256 in its Webhook sink"
+        )
+    if generate and stdin:
+        raise UsageError("--generate and --stdin exclude each other")
+    if generate:
+        value = secrets.token_hex(32)
+    elif stdin:
+        value = sys.stdin.readline().rstrip("\r\n")
+    elif sys.stdin.isatty():
+        value = click.prompt("secret", hide_input=True, err=True)
+    else:
+        raise UsageError(
+            "cannot prompt for the secret: stdin is not a terminal",
+            hint="pipe it to stdin, and use --stdin; or use --generate",
+        )
+    if len(value) < _MIN_SECRET or not value.isprintable():
+        raise UsageError(f"invalid secret: fewer than {_MIN_SECRET} characters, or control characters")
+    Credentials(workspace.odf).set_alert_secret(alert_name, value)
+    print_note(f"stored the secret of alert {alert_name}")
+    if generate:
+        sys.stdout.write(value + "\n")
+
+
+@verb("test", example="odf alert test ops")
+@click.argument("alert_name", metavar="ALERT")
+def test(alert_name: str) -> None:
+    """Send a test message now, and report whether the receiver confirmed it."""
+    from odf_engine.alerts.sending import make_test_delivery, send  # deferred: slow to import
+    from odf_engine.net.download import AttemptFailed
+    from odf_engine.progress import Reporter
+
+    workspace = open_workspace()
+    alert = alert_files(workspace.odf).read(alert_name)
+    if accepted_alerts(workspace.odf).read().get(alert_name) != alert.digest:
+        raise UsageError(
+            f"alert '{alert_name}' is not accepted",
+            hint=f"review the definition, then accept it: odf alert accept {alert_name}",
+        )
+    try:
+        send(alert, make_test_delivery(alert, workspace), workspace, Reporter())
+    except AttemptFailed as failure:
+        raise failure.error from None
+    print_note(f"sent a test message to {alert.spec.sink.address}")
+
+
+@verb("history", example="odf alert history", json=True)
+@click.argument("alert_name", required=False, metavar="[ALERT]")
+@click.option(
+    "-n", "limit", type=click.IntRange(1), default=30, show_default=True, help="Number of messages."
+)
+def history(alert_name: str | None, limit: int) -> None:
+    """List messages with their state, newest first: queued, sent, or dead."""
+    workspace = open_workspace()
+    if alert_name is not None and alert_name not in alert_files(workspace.odf).stamps():
+        raise NotFound(f"alert '{alert_name}' not found", hint="list the alerts: odf alert list")
+    with _open_store(workspace) as store:
+        found = store.list_newest(alert_name, limit=limit)
+    _print_deliveries(workspace, found, "no messages")
+
+
+def _print_deliveries(workspace: Workspace, found: Sequence[Delivery], nothing: str) -> None:
+    if options_of().json:
+        return print_json([_delivery_json(each) for each in found])
+    if not found:
+        return print_note(nothing)
+    use_timezone(workspace)
+    return print_table(
+        ["number", f"time ({zone_label()})", "alert", "event", "state", "attempts", "message", "error"],
+        [
+            [
+                str(each.number),
+                format_time_seconds(_timestamp(each.created)) or "",
+                each.alert,
+                each.kind,
+                each.state,
+                str(each.attempts),
+                printable(each.message),
+                printable(each.error),
+            ]
+            for each in found
+        ],
+        right=["number", "attempts"],
+    )
+
+
+def _delivery_json(delivery: Delivery) -> dict[str, Any]:
+    return {
+        "number": delivery.number,
+        "id": delivery.id,
+        "alert": delivery.alert,
+        "event": delivery.kind,
+        "subject": delivery.subject,
+        "message": delivery.message,
+        "state": delivery.state,
+        "created": _timestamp(delivery.created),
+        "due": _timestamp(delivery.due) if delivery.state == "queued" else None,
+        "ended": None if delivery.ended is None else _timestamp(delivery.ended),
+        "attempts": delivery.attempts,
+        "error": delivery.error or None,
+    }
+
+
+def _timestamp(seconds: float) -> str:
+    return str(Timestamp.from_ms(int(seconds * 1000)))
+
+
+# --- Dead letters ------------------------------------------------------------------------------------
+
+
+@click.group("dead", epilog="Example:  odf alert dead list")
+def dead_group() -> None:
+    """Messages whose delivery has failed for good."""
+
+
+@verb("list", example="odf alert dead list", json=True)
+@click.argument("alert_name", required=False, metavar="[ALERT]")
+def list_dead(alert_name: str | None) -> None:
+    """List dead letters, newest first."""
+    workspace = open_workspace()
+    with _open_store(workspace) as store:
+        found = store.list_newest(alert_name, "dead", 1000)
+    _print_deliveries(workspace, found, "no dead letters")
+
+
+@verb("retry", example="odf alert dead retry 12")
+@click.argument("numbers", nargs=-1, type=int, metavar="NUMBER...")
+@click.option("--all", "everything", is_flag=True, help="All dead letters.")
+@click.option("--alert", "alert_name", metavar="ALERT", help="With --all: only those of this alert.")
+def retry_dead(numbers: Sequence[int], everything: bool, alert_name: str | None) -> None:
+    """Queue dead letters again. They keep their ids."""
+    workspace = open_workspace()
+    with _open_store(workspace) as store:
+        count = store.retry(_selected(numbers, everything), time.time(), alert_name)
+    print_note(f"queued {count_of(count, 'message')}")
+    _start_worker(workspace)
+
+
+@verb("remove", example="odf alert dead remove --all")
+@click.argument("numbers", nargs=-1, type=int, metavar="NUMBER...")
+@click.option("--all", "everything", is_flag=True, help="All dead letters.")
+@click.option("--alert", "alert_name", metavar="ALERT", help="With --all: only those of this alert.")
+def remove_dead(numbers: Sequence[int], everything: bool, alert_name: str | None) -> None:
+    """Delete dead letters."""
+    workspace = open_workspace()
+    with _open_store(workspace) as store:
+        count = store.remove_dead(_selected(numbers, everything), alert_name)
+    print_note(f"deleted {count_of(count, 'message')}")
+
+
+def _selected(numbers: Sequence[int], everything: bool) -> Sequence[int] | None:
+    """Return the selected numbers; None for all.
+
+    Raises:
+        UsageError: neither or both are selected.
+    """
+    if bool(numbers) == everything:
+        raise UsageError("specify either numbers or --all", hint="list the dead letters: odf alert dead list")
+    return None if everything else numbers
+
+
+for command in (list_dead, retry_dead, remove_dead):
+    dead_group.add_command(command)
+for command in (add, list_alerts, show, accept, remove, secret, test, history, dead_group):
+    alert_verb.add_command(command)
