@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
@@ -245,9 +246,20 @@ class Dataset:
         """Return the names of the branches, sorted, as last read from the origin."""
         return list(filter(is_branch_name, self._refs.names()))
 
+    def close_branches(self) -> None:
+        """Close the files of the indexes of branches. The next use opens them again."""
+        for branch in self._branches.values():
+            branch._index.close()
+
+    @property
+    def cache_folder(self) -> Path:
+        """The folder for caches of the chain."""
+        info = self.folder / "info"
+        return info if self.reference == HEAD else info / "branches" / self.reference
+
     def branch_index_path(self, name: str) -> Path:
         """Return the path of the index of a branch, a cache. Its folder is created."""
-        path = self.folder / "info" / "branches" / f"{name}.sqlite"
+        path = self.folder / "info" / "branches" / name / "index.sqlite"
         with suppress(OSError):  # on a read-only file system, the index is in memory
             path.parent.mkdir(parents=True, exist_ok=True)
         return path
@@ -284,8 +296,8 @@ class Dataset:
         Raises:
             NotFound: the chain does not contain the block.
         """
+        self.remove_branch_caches(name)
         path = self.branch_index_path(name)
-        self.remove_branch_index(name)
 
         def copy(index: BlockIndex, at: BlockPosition) -> tuple[bool]:
             position = index.find_ancestor(at, block)
@@ -298,11 +310,11 @@ class Dataset:
 
         self.query_index(copy)
 
-    def remove_branch_index(self, name: str) -> None:
-        """Remove the index of a branch, a cache."""
-        self._branches.pop(name, None)
-        with suppress(OSError):
-            BlockIndex(self.branch_index_path(name)).reset()
+    def remove_branch_caches(self, name: str) -> None:
+        """Remove the index and the other caches of a branch."""
+        if (known := self._branches.pop(name, None)) is not None:
+            known._index.close()
+        shutil.rmtree(self.branch_index_path(name).parent, ignore_errors=True)
 
     def refresh_branches(self) -> None:
         """Read the branches from the origin, if there is one; without access to it, they do not change."""

@@ -189,7 +189,7 @@ def delete_branch(dataset: Dataset, name: str, *, force: bool = False) -> Multih
         )
     with translate_os_errors(dataset.folder):
         dataset.remove_reference(name, head)
-    dataset.remove_branch_index(name)
+    dataset.remove_branch_caches(name)
     return head
 
 

@@ -283,6 +283,7 @@ class JobLog(JobLogReader):
                 dataset=request.dataset,
                 state=JobState.queued,
                 created=_now(),
+                branch=getattr(request, "branch", ""),
             )
             event = self._store(database, job)
         return self._publish(event)

@@ -91,7 +91,7 @@ class JobContext:
     def close(self) -> None:
         """Close the block index: reference cycles would keep its file open until a garbage collection."""
         if "workspace" in self.__dict__:
-            self.workspace.index.close()
+            self.workspace.close()
 
 
 Executor = Callable[[Request, JobContext, Reporter], Any]

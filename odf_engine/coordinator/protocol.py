@@ -62,6 +62,7 @@ class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
         reset_on_divergence: rebuild a derivative dataset when an input was reset or replaced.
         url: the remote to pull from; by default the dataset's pull remote.
         alias: name of a dataset which is not in the workspace yet.
+        branch: the branch that receives the data; empty for the head.
     """
 
     dataset: str
@@ -73,6 +74,7 @@ class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
     reset_on_divergence: bool = False
     url: str | None = None
     alias: str | None = None
+    branch: str = ""
 
 
 class Push(JobRequest[PushResult], frozen=True, tag="push"):
@@ -116,6 +118,7 @@ class Ingest(JobRequest[PullResult], frozen=True, tag="ingest"):
         force: ingest files that the source has already ingested.
         idempotency_key: identifies the push, instead of the contents of its only file.
         attach: absolute paths of files, or folders of files, to store as linked objects.
+        branch: the branch that receives the rows; empty for the head.
     """
 
     dataset: str
@@ -128,6 +131,7 @@ class Ingest(JobRequest[PullResult], frozen=True, tag="ingest"):
     force: bool = False
     idempotency_key: str | None = None
     attach: list[str] = []
+    branch: str = ""
 
 
 INGEST_FORMATS: Final = ("csv", "json", "ndjson", "geojson", "ndgeojson", "parquet", "esrishapefile")
@@ -142,6 +146,7 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
         integrity: do not replay transactions.
         first, last: sequence numbers of the blocks to verify, inclusive; by default the complete chain.
         rows: check also the rows of slices whose bytes are the same as in an earlier, valid check.
+        branch: the branch to verify; empty for the head.
     """
 
     dataset: str
@@ -149,12 +154,14 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
     first: int | None = None
     last: int | None = None
     rows: bool = False
+    branch: str = ""
 
 
 class Check(JobRequest[CheckResult], frozen=True, tag="check"):
-    """Evaluate the checks of a dataset on its stored rows. Nothing is changed."""
+    """Evaluate the checks of a dataset, or of its branch, on its stored rows. Nothing is changed."""
 
     dataset: str
+    branch: str = ""
 
 
 class Validate(JobRequest[ValidateResult], frozen=True, tag="validate"):
@@ -465,7 +472,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job as stored in the job log; times are RFC 3339.
 
     ``target`` is the alias of the dataset when the job was created. ``result`` is JSON text, see
-    :meth:`result_of`.
+    :meth:`result_of`. ``branch`` is empty unless the job was about a branch instead of the head.
     """
 
     id: str
@@ -479,6 +486,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     progress: Progress = Progress()
     error: Failure | None = None
     result: str | None = None
+    branch: str = ""
 
     def result_of(self, request: type[JobRequest[R]]) -> R | None:
         """Return the result of a job that was created by this type of request; None where it has none.

@@ -14,6 +14,11 @@ from msgspec import UNSET, UnsetType
 from odf_engine.checks.reports import RuleResult
 
 
+def branch_title(name: str, branch: str | UnsetType = "") -> str:
+    """Return the name of a dataset, with that of the branch if a job is about one."""
+    return f"{name}@{branch}" if branch else name
+
+
 class JobResult(msgspec.Struct, frozen=True):
     """A result that notebooks display as a table of its fields."""
 
@@ -62,6 +67,7 @@ class PullResult(JobResult, frozen=True):
         repeated: number of appended rows from files of which all rows repeat earlier rows; absent for 0.
         late: number of late rows that the transactions of a derivative dataset dropped; absent for 0.
         rejected: number of invalid rows that were left out of the appended blocks; absent for 0.
+        branch: the branch that received the blocks; absent for the head.
     """
 
     name: str = ""
@@ -79,6 +85,12 @@ class PullResult(JobResult, frozen=True):
     repeated: int | UnsetType = UNSET
     late: int | UnsetType = UNSET
     rejected: int | UnsetType = UNSET
+    branch: str | UnsetType = UNSET
+
+    @property
+    def title(self) -> str:
+        """The name of the dataset, with that of the branch."""
+        return branch_title(self.name, self.branch)
 
 
 class PushResult(JobResult, frozen=True):
@@ -235,6 +247,7 @@ class VerifyResult(JobResult, frozen=True):
         findings, unchecked, engines, rows_known, proofs, proven, newer, intact: see
             :class:`odf_engine.verify.report.Report`. ``intact`` is None where an older version stored none.
         origins: the dataset and everything upstream of it.
+        branch: the verified branch; absent for the head.
     """
 
     name: str = ""
@@ -252,6 +265,12 @@ class VerifyResult(JobResult, frozen=True):
     newer: int = 0
     intact: bool | None = None
     origins: list[Origin] = []
+    branch: str | UnsetType = UNSET
+
+    @property
+    def title(self) -> str:
+        """The name of the dataset, with that of the branch."""
+        return branch_title(self.name, self.branch)
 
     def _repr_html_(self) -> str:
         from odf_engine.html_text import table_html
@@ -415,10 +434,17 @@ class CheckResult(JobResult, frozen=True):
     Attributes:
         name: alias of the dataset.
         results: results of the rules; empty without checks or rows.
+        branch: the checked branch; absent for the head.
     """
 
     name: str = ""
     results: list[RuleResult] = []
+    branch: str | UnsetType = UNSET
+
+    @property
+    def title(self) -> str:
+        """The name of the dataset, with that of the branch."""
+        return branch_title(self.name, self.branch)
 
     @property
     def failed(self) -> list[RuleResult]:

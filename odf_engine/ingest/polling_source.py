@@ -248,7 +248,7 @@ class _LastContent:
         block: str
 
     def __init__(self, dataset: Dataset, url: str) -> None:
-        self._path, self._url = dataset.folder / "info" / "content.json", url
+        self._path, self._url = dataset.cache_folder / "content.json", url
         self.digest: str | None = None
         with suppress(OSError, msgspec.MsgspecError, InvalidIdentity, ValueError):
             known = msgspec.json.decode(read_small_file(self._path), type=self._Record)

@@ -105,7 +105,7 @@ def dataset_origins(
     while todo:
         dataset_id, end = todo.pop(0)
         try:
-            at = workspace.resolve(str(dataset_id))
+            at = entry if dataset_id == entry.id else workspace.resolve(str(dataset_id))
         except NotFound:
             found.setdefault(dataset_id, DatasetOrigin(id=str(dataset_id), problem="not in this workspace"))
             continue

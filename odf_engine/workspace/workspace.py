@@ -232,6 +232,12 @@ class Workspace:
 
     # --- Finding datasets ---------------------------------------------------------------------
 
+    def close(self) -> None:
+        """Close the files of the indexes of blocks. The next use opens them again."""
+        self.index.close()
+        for dataset in self._opened.values():
+            dataset.close_branches()
+
     def datasets(self) -> list[DatasetEntry]:
         """Return all datasets, sorted by name."""
         store = self._usable_store

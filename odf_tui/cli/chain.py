@@ -13,6 +13,7 @@ from odf_engine.errors import AlreadyExists, BadData, InvalidManifest, NotFound,
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.workspace.dataset_folders import Rejects, read_rejects
 from odf_tui.cli.output import (
+    branch_option,
     check_parent_folder,
     common_options,
     json_value,
@@ -54,14 +55,15 @@ if TYPE_CHECKING:
 @click.option(
     "--as-at", metavar="TIME|BLOCK|REF", help="Start with the block at a time, a block, or a reference."
 )
-def log_verb(name: str, limit: int | None, kinds: tuple[str, ...], as_at: str | None) -> None:
+@branch_option("Show the chain of this branch.")
+def log_verb(name: str, limit: int | None, kinds: tuple[str, ...], as_at: str | None, branch: str) -> None:
     """Show the metadata chain of a dataset, newest block first.
 
     A reset, or a pull or push with --force, replaces the history of a dataset. The earlier history
     remains under a reference such as before-reset-1a2b3c4d, which `odf show` lists and --as-at accepts.
     """
     workspace = open_workspace()
-    entry = workspace.resolve(name)
+    entry = workspace.resolve(name).on_branch(branch)
     event_names = _parse_event_names(kinds)
     before = None
     if as_at is not None:
@@ -251,15 +253,26 @@ def _format_parquet_schema(schema: pa.Schema) -> str:
 @click.option("--as-of", metavar="TIME", help="State as of an event time, with all corrections.")
 @click.option("--current", is_flag=True, help="Latest row of each key, without retracted keys.")
 @click.option("--key", multiple=True, metavar="COLUMN", help="Key column. Can be repeated.")
+@branch_option("Show rows of this branch.")
 def tail_verb(
-    name: str, rows: int, as_at: str | None, as_of: str | None, current: bool, key: tuple[str, ...]
+    name: str,
+    rows: int,
+    as_at: str | None,
+    as_of: str | None,
+    current: bool,
+    key: tuple[str, ...],
+    branch: str,
 ) -> None:
     """Show the last rows of a dataset.
 
     Rows are sorted by offset, oldest first. --as-of and --current use the primary key of the dataset,
     unless --key specifies its columns.
     """
-    entry = open_workspace().resolve(name)
+    entry = open_workspace().resolve(name).on_branch(branch)
+    if branch:  # a job reads a block of any chain
+        from odf_engine.views.as_at import resolve_as_at
+
+        as_at = resolve_as_at(entry, as_at).block
     if as_of is not None or current or key:
         table = _read_projection(entry, rows, as_at, as_of, key)
     else:

@@ -251,7 +251,9 @@ def read_statuses(
     rows, book = read_rows(workspace, summaries, warn)
     found = dataset_healths(rows, book)
     verified = {
-        job.dataset: job for job in book.jobs.values() if job.kind == "verify" and job.state is JobState.done
+        job.dataset: job
+        for job in book.jobs.values()
+        if job.kind == "verify" and job.state is JobState.done and not job.branch
     }
     polled = book.last_polls()
     return {

@@ -16,6 +16,7 @@ from odf_engine.checks.reports import list_rejected, read_report, report_json, r
 from odf_engine.coordinator.client import Client
 from odf_engine.coordinator.protocol import Check as CheckRows
 from odf_engine.coordinator.protocol import JobState
+from odf_engine.coordinator.results import branch_title
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.flows.documents import Unreadable
 from odf_engine.flows.store import FlowStore, Run
@@ -23,6 +24,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.follow import exit_code, follow, print_failure
 from odf_tui.cli.output import (
+    branch_option,
     open_workspace,
     options_of,
     print_json,
@@ -362,14 +364,19 @@ def remove_checks(check_names: Sequence[str]) -> None:
 @verb("run", example="odf check run my.cases", json=True)
 @click.argument("names", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Check all datasets of the workspace.")
-def run_checks(names: tuple[str, ...], everything: bool) -> None:
+@branch_option("Check the rows of this branch of the datasets.")
+def run_checks(names: tuple[str, ...], everything: bool, branch: str) -> None:
     """Evaluate the checks of datasets on their stored rows.
 
     RowCount rules examine the newest slice. Exits with 3 if a rule fails.
     """
     workspace = open_workspace()
-    entries = select_datasets(workspace, names, everything, recursive=False)
-    jobs = follow(workspace, [(CheckRows(str(entry.id)), str(entry.alias)) for entry in entries])
+    selected = select_datasets(workspace, names, everything, recursive=False)
+    entries = [entry.on_branch(branch) for entry in selected]
+    requests = [
+        (CheckRows(str(entry.id), branch), branch_title(str(entry.alias), branch)) for entry in entries
+    ]
+    jobs = follow(workspace, requests)
     results = [job.result_of(CheckRows) for job in jobs if job.state is JobState.done]
     stopped = [job for job in jobs if job.state is not JobState.done]
     for job in stopped:
@@ -381,7 +388,7 @@ def run_checks(names: tuple[str, ...], everything: bool) -> None:
         )
     else:
         rows = [
-            [each.name, rule.check, rule.rule, rule.outcome, format_count(rule.examined), rule.message]
+            [each.title, rule.check, rule.rule, rule.outcome, format_count(rule.examined), rule.message]
             for each in found
             for rule in each.results
         ]
@@ -393,7 +400,7 @@ def run_checks(names: tuple[str, ...], everything: bool) -> None:
             )
         for each in found:
             if not each.results:
-                print_note(f"{each.name}: no checks or no rows")
+                print_note(f"{each.title}: no checks or no rows")
     sys.exit(exit_code(jobs) if stopped else 3 if any(each.failed for each in found) else 0)
 
 

@@ -20,6 +20,7 @@ from odf_engine.coordinator.protocol import Diff, Trace
 from odf_engine.errors import OdfError, UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.provenance.model import OffsetRange, TraceResult, TraceStep
+from odf_engine.storage.refs import HEAD
 from odf_engine.terminal_text import escape_json
 from odf_engine.views.diff import Difference
 from odf_engine.views.query_results import GROUP_ROWS, ResultRows
@@ -214,11 +215,11 @@ def diff_verb(
     as_csv: bool,
     output: Path | None,
 ) -> None:
-    """Compare two versions of a dataset, or two datasets.
+    """Compare two versions of a dataset, two datasets, or a dataset with its branch.
 
     The older side is NAME, and the newer side is OTHER, or NAME again. Two datasets are compared at
     their newest blocks by default. For one dataset, the default is the newest block with data and the
-    block with data before it.
+    block with data before it. If OTHER is a branch of NAME, its newest block is compared with the head.
 
     A version is a block, a time or a reference. A block is specified by its number, its hash, or a part
     of the hash. A time specifies the newest block at that time. A reference such as before-reset-1a2b3c4d
@@ -233,6 +234,9 @@ def diff_verb(
         check_parent_folder(output)
     workspace = open_workspace()
     entry = workspace.resolve(name)
+    is_branch = other is not None and other in entry.dataset.branch_names()
+    if is_branch:
+        since, until, other = since or f"refs/{HEAD}", until or f"refs/{other}", None
     against = entry if other is None else workspace.resolve(other)
     request = Diff(
         dataset=str(entry.id),

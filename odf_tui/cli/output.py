@@ -116,6 +116,11 @@ def common_options(command: F) -> F:
     return command
 
 
+def branch_option(text: str) -> Callable[[F], F]:
+    """Return a decorator that adds ``--branch`` to a command; it is empty for the head."""
+    return click.option("--branch", metavar="BRANCH", default="", help=text)
+
+
 class _VerbCommand(click.Command):
     """A command whose arguments must be UTF-8 text; only file names (``click.Path``) may be other bytes."""
 

@@ -15,7 +15,7 @@ from msgspec import to_builtins
 
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.coordinator.protocol import INGEST_FORMATS, Ingest, Job, JobState, Pull, Request, Search
-from odf_engine.coordinator.results import PullResult
+from odf_engine.coordinator.results import PullResult, branch_title
 from odf_engine.errors import (
     AlreadyExists,
     InvalidIdentity,
@@ -43,6 +43,7 @@ from odf_tui.cli.follow import (
     run_request,
 )
 from odf_tui.cli.output import (
+    branch_option,
     clear_line,
     open_workspace,
     options_of,
@@ -263,6 +264,7 @@ def _check_arguments(arguments: PullArguments) -> None:
     is_flag=True,
     help="Rebuild derivative datasets whose inputs were reset or replaced.",
 )
+@branch_option("Pull into this branch of the datasets. Their heads do not move.")
 def pull_verb(
     names: tuple[str, ...],
     everything: bool,
@@ -274,6 +276,7 @@ def pull_verb(
     force: bool,
     strict: bool,
     reset_on_divergence: bool,
+    branch: str,
 ) -> None:
     """Pull new data into datasets.
 
@@ -288,7 +291,12 @@ def pull_verb(
 
     If the dataset and its remote have diverged, the pull fails. With --force, the history of the remote
     replaces the local one, which remains available under a reference.
+
+    With --branch, the new blocks follow those of a branch (see `odf branch`). The query of a derivative
+    dataset reads the heads of its inputs.
     """
+    if branch and recursive:
+        raise UsageError("--branch and --recursive exclude each other", hint="pull the inputs first")
     workspace = open_workspace()
     watermark = parse_time_option("--set-watermark", set_watermark)
     if everything and source is not None and not names and alias is None:
@@ -297,6 +305,10 @@ def pull_verb(
         found = resolve_targets(workspace, PullArguments(names, everything, recursive, source, alias))
     if watermark is not None:
         _check_is_local(workspace, found)
+    for each in found if branch else ():
+        if each.entry is None:
+            raise UsageError(f"{each.target} is a new dataset, without branches", hint="omit --branch")
+        each.entry.on_branch(branch)
     requests: list[tuple[Request, str]] = [
         (
             Pull(
@@ -309,14 +321,17 @@ def pull_verb(
                 reset_on_divergence=reset_on_divergence,
                 url=each.url,
                 alias=each.alias,
+                branch=branch,
             ),
-            each.target,
+            branch_title(each.target, branch),
         )
         for each in found
     ]
     jobs = follow(workspace, requests)
     if options_of().json:
-        print_json([pull_entry(job, each.alias) for job, each in zip(jobs, found, strict=True)])
+        print_json(
+            [pull_entry(job, each.alias or each.target) for job, each in zip(jobs, found, strict=True)]
+        )
     else:
         for job, each in zip(jobs, found, strict=True):
             print_pull(job, workspace, each)
@@ -442,6 +457,7 @@ _SPECIAL: Final = ("/dev/", "/proc/")
     help="Store this file, or the files of this folder, as linked objects. Can be repeated.",
 )
 @click.option("--force", is_flag=True, help="Ingest files again that are already ingested.")
+@branch_option("Ingest into this branch. The head of the dataset does not move.")
 def ingest_verb(
     name: str,
     files: tuple[str, ...],
@@ -453,6 +469,7 @@ def ingest_verb(
     idempotency_key: str | None,
     attach: tuple[Path, ...],
     force: bool,
+    branch: str,
 ) -> None:
     """Ingest rows from files or stdin into a push source.
 
@@ -468,7 +485,7 @@ def ingest_verb(
     Columns with links to objects have the hashes of files, or the names of attached files.
     """
     workspace = open_workspace()
-    entry = workspace.resolve(name)
+    entry = workspace.resolve(name).on_branch(branch)
     time_ = parse_time_option("--event-time", event_time)
     if idempotency_key is not None and len(files) > 1:
         raise UsageError(
@@ -492,10 +509,11 @@ def ingest_verb(
             force=force,
             idempotency_key=idempotency_key,
             attach=[str(path.resolve()) for path in attach],
+            branch=branch,
         )
-        jobs = follow(workspace, [(request, str(entry.alias))])
+        jobs = follow(workspace, [(request, branch_title(str(entry.alias), branch))])
     if options_of().json:
-        print_json([pull_entry(job) for job in jobs])
+        print_json([pull_entry(job, str(entry.alias)) for job in jobs])
     else:
         for job in jobs:
             print_pull(job)

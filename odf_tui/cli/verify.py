@@ -30,7 +30,7 @@ from odf_engine.coordinator.protocol import (
     Verify,
     WorkerStatus,
 )
-from odf_engine.coordinator.results import CheckProofResult
+from odf_engine.coordinator.results import CheckProofResult, branch_title
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
@@ -39,7 +39,15 @@ from odf_engine.workspace.discovery import WORKSPACE_VARIABLE
 from odf_engine.workspace.fsck import FsckReport
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.follow import exit_code, follow, print_failure, run_request
-from odf_tui.cli.output import open_workspace, options_of, print_json, print_note, print_result, verb
+from odf_tui.cli.output import (
+    branch_option,
+    open_workspace,
+    options_of,
+    print_json,
+    print_note,
+    print_result,
+    verb,
+)
 from odf_tui.cli.pull import select_datasets
 from odf_tui.gateway.administration import check_files, collect_files, read_proof
 from odf_tui.text.format import format_bytes, format_time, format_time_seconds, printable
@@ -212,6 +220,7 @@ def _print_garbage(report: FsckReport, state: str) -> None:
     metavar="FILE",
     help="Verify a proof of odf sql --proof by a replay of its query.",
 )
+@branch_option("Verify this branch of the datasets instead of their heads.")
 def verify_verb(
     names: tuple[str, ...],
     everything: bool,
@@ -220,6 +229,7 @@ def verify_verb(
     rows: bool,
     span: str | None,
     proof: Path | None,
+    branch: str,
 ) -> None:
     """Verify the integrity of datasets, and replay their queries.
 
@@ -239,12 +249,14 @@ def verify_verb(
         if names or everything or span:
             raise UsageError("--proof and datasets exclude each other", hint="use --proof FILE alone")
         check_proof(workspace, proof)
-    entries = select_datasets(workspace, names, everything, recursive)
+    if branch and recursive:
+        raise UsageError("--branch and --recursive exclude each other", hint="verify the inputs separately")
+    entries = [entry.on_branch(branch) for entry in select_datasets(workspace, names, everything, recursive)]
     requests: list[tuple[Request, str]] = []
     for entry in entries:
         first, last = _parse_range(entry, span)
-        request = Verify(dataset=str(entry.id), integrity=integrity, first=first, last=last, rows=rows)
-        requests.append((request, str(entry.alias)))
+        request = Verify(str(entry.id), integrity, first, last, rows, branch)
+        requests.append((request, branch_title(str(entry.alias), branch)))
     jobs = follow(workspace, requests)
     results = [job.result_of(Verify) for job in jobs if job.state is JobState.done]
     reports = [result for result in results if result is not None]

@@ -97,6 +97,7 @@ def job_command(job: Job, request: Request, name_of: Callable[[str], str]) -> li
             }
             found = [option for option, given in options.items() if given]
             found += ["--from", request.url] if request.url else []
+            found += _branch_option(request.branch)
             if request.set_watermark is not None:
                 found += ["--set-watermark", request.set_watermark]
             return ["pull", name_of(request.dataset), *found]
@@ -105,9 +106,10 @@ def job_command(job: Job, request: Request, name_of: Callable[[str], str]) -> li
             return ["push", name_of(request.dataset), "--to", request.url, *force]
         case Verify():
             options = {"--integrity": request.integrity, "--rows": request.rows}
-            return ["verify", name_of(request.dataset), *(name for name, given in options.items() if given)]
+            found = [name for name, given in options.items() if given]
+            return ["verify", name_of(request.dataset), *found, *_branch_option(request.branch)]
         case Check():
-            return ["check", "run", name_of(request.dataset)]
+            return ["check", "run", name_of(request.dataset), *_branch_option(request.branch)]
         case Compact():
             return ["compact", name_of(request.dataset), *(["--dry-run"] if request.dry_run else [])]
         case Compare():
@@ -124,3 +126,7 @@ def job_command(job: Job, request: Request, name_of: Callable[[str], str]) -> li
             raise OdfError(
                 f"no command for {job.kind} {job.target}", hint=f"run odf logs {job.id} to see its log"
             )
+
+
+def _branch_option(branch: str) -> list[str]:
+    return ["--branch", branch] if branch else []

@@ -273,9 +273,11 @@ class JobBook(msgspec.Struct):
             changes.logs.add(event.job)
 
     def latest_ingest(self, dataset: str) -> Job | None:
-        """Return the newest job that ingested data into a dataset, or tried to."""
+        """Return the newest job that ingested data into a dataset, or tried to. Branches do not count."""
         found = (
-            job for job in reversed(self.jobs.values()) if job.dataset == dataset and job.kind in INGEST_KINDS
+            job
+            for job in reversed(self.jobs.values())
+            if job.dataset == dataset and job.kind in INGEST_KINDS and not job.branch
         )
         return next(found, None)
 
@@ -284,7 +286,7 @@ class JobBook(msgspec.Struct):
         return {
             job.dataset: job.ended
             for job in self.jobs.values()  # oldest first
-            if job.kind in INGEST_KINDS and job.state is JobState.done and job.ended
+            if job.kind in INGEST_KINDS and job.state is JobState.done and job.ended and not job.branch
         }
 
     def newest_first(self) -> list[Job]:
@@ -313,6 +315,8 @@ def dataset_healths(rows: Sequence[DatasetRow], book: JobBook) -> dict[str, Heal
     pulls: dict[str, Job] = {}
     verifies: dict[str, Job] = {}
     for job in book.jobs.values():  # oldest first
+        if job.branch:
+            continue  # the state of a branch is not that of the dataset
         if job.kind in INGEST_KINDS and job.state is not JobState.cancelled:
             pulls[job.dataset] = job
         elif job.kind == "update" and job.state is JobState.done:

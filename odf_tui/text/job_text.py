@@ -481,12 +481,12 @@ def pull_line(result: PullResult, remote: str, *, is_new: bool = False) -> str:
         repeated = f", {_plain_row_count(result.repeated)} repeated" if result.repeated else ""
         rejected = f", {_plain_row_count(result.rejected)} rejected" if result.rejected else ""
         late = f", {_plain_row_count(result.late)} late" if result.late else ""
-        return f"{result.name}: {new}{amount}{repeated}{rejected}{late}{origin}{refused}"
+        return f"{result.title}: {new}{amount}{repeated}{rejected}{late}{origin}{refused}"
     if result.already_ingested:
-        return f"{result.name}: already ingested"
+        return f"{result.title}: already ingested"
     ahead = f" ({plain_block_count(result.ahead)} ahead of {remote})" if result.ahead else ""
     origin = f" with {remote}" if remote and not ahead else ""
-    return f"{result.name}: up to date{origin}{ahead}"
+    return f"{result.title}: up to date{origin}{ahead}"
 
 
 def compact_outcome(result: CompactResult) -> str:

@@ -30,7 +30,7 @@ _SETTLED: Final = ("checkpoint-other", "proof-elsewhere", "proof-unknown")
 
 def report_lines(report: VerifyResult) -> Iterator[str]:
     """Yield a line with the verdict on a dataset, then indented lines for findings and skipped checks."""
-    name, findings = report.name, report.findings
+    name, findings = report.title, report.findings
     checked = ", ".join(verification_summary(report))
     if report.valid:
         is_incomplete = any(each.kind not in _SETTLED for each in report.unchecked)

@@ -74,6 +74,36 @@ def test_head_that_moved_is_a_conflict(folder: Path) -> None:
     assert "orphan-slice" in call_odf("gc", "--dry-run", "--now", cwd=folder).out
 
 
+def test_commands_read_a_branch(folder: Path) -> None:
+    call_odf("branch", "numbers", "staging", cwd=folder)
+    entry = Workspace(folder).resolve("numbers")
+    add_slices(entry.on_branch("staging"), city="Chur")
+    log = call_odf("log", "numbers", "--branch", "staging", "--json", cwd=folder).json
+    assert len(log) == len(call_odf("log", "numbers", "--json", cwd=folder).json) + 1
+    last = ("numbers", "-n", "1", "--json")
+    assert call_odf("tail", *last, cwd=folder).json[0]["city"] == "Bern"
+    assert call_odf("tail", *last, "--branch", "staging", cwd=folder).json[0]["city"] == "Chur"
+    assert (
+        call_odf("tail", *last, "--branch", "staging", "--as-at", "4", cwd=folder).json[0]["city"] == "Bern"
+    )
+    differing = call_odf("diff", "numbers", "staging", "--json", cwd=folder).json
+    assert (differing["added"], differing["removed"]) == (3, 0)
+
+    # The verification of a branch is not that of the dataset.
+    done = call_odf("verify", "numbers", "--integrity", "--branch", "staging", "--json", cwd=folder).json
+    assert (done["datasets"][0]["branch"], done["datasets"][0]["blocks"]) == ("staging", 6)
+    assert call_odf("show", "numbers", "--json", cwd=folder).json["last_verification"] is None
+    branch = entry.on_branch("staging").dataset
+    branch.slice_path(branch.slices()[-1]).write_bytes(b"damaged")
+    broken = call_odf("verify", "numbers", "--integrity", "--branch", "staging", cwd=folder)
+    assert broken.code == 3 and "numbers@staging: INVALID" in broken.out
+    assert call_odf("verify", "numbers", "--integrity", cwd=folder).code == 0
+
+    missing = call_odf("pull", "numbers", "--branch", "stagign", cwd=folder)
+    assert missing.code == 1 and "odf branch NAME stagign" in missing.err
+    assert call_odf("verify", "numbers", "-r", "--branch", "staging", cwd=folder).code == 2
+
+
 @pytest.mark.parametrize("name", ["head", "HEAD", "compaction", "before-x", "1a", "a/b", "../x", ""])
 def test_reserved_and_invalid_names(folder: Path, name: str) -> None:
     refused = call_odf("branch", "numbers", name, cwd=folder)

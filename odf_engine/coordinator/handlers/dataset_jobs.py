@@ -83,17 +83,18 @@ def check(request: Check, context: JobContext, reporter: Reporter) -> CheckResul
     from odf_engine.query.execution import release_arrow_memory
 
     workspace = context.workspace
-    entry = workspace.resolve(request.dataset)
+    entry = workspace.resolve(request.dataset).on_branch(request.branch)
+    branch = request.branch or msgspec.UNSET
     checks = load_checks(workspace, entry, partial(context.session, reporter))
     if checks is None:
         reporter.log(f"{entry.alias} has no checks")
-        return CheckResult(str(entry.alias))
+        return CheckResult(str(entry.alias), branch=branch)
     with release_arrow_memory():
         results = checks.check_stored(reporter)
     for each in results:
         level = {"failed": "error", "warning": "warning"}.get(each.outcome, "info")
         reporter.log(each.text, level)
-    return CheckResult(str(entry.alias), results)
+    return CheckResult(str(entry.alias), results, branch)
 
 
 def update(request: Update, context: JobContext, reporter: Reporter) -> UpdateResult:

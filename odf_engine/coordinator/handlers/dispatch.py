@@ -35,6 +35,7 @@ from odf_engine.coordinator.protocol import (
 from odf_engine.coordinator.results import PullResult, VerifyResult
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
+from odf_engine.storage.refs import HEAD
 from odf_engine.storage.scratch import remove_dead_spool
 from odf_engine.workspace.dataset_folders import list_late_rows, read_rejects
 
@@ -109,7 +110,7 @@ def _pull(request: Pull, context: JobContext, reporter: Reporter) -> PullResult:
     workspace = context.workspace
     if request.url is not None and request.url == request.dataset:  # a new dataset, perhaps
         return sync_jobs.pull(workspace, None, request.url, request, reporter)
-    entry = workspace.resolve(request.dataset)
+    entry = workspace.resolve(request.dataset).on_branch(request.branch)
     if (url := sync_jobs.pull_url(workspace, entry, request.url)) is not None:
         return sync_jobs.pull(workspace, entry, url, request, reporter)
     if request.set_watermark is None:
@@ -152,7 +153,7 @@ def _ingest(request: Ingest, context: JobContext, reporter: Reporter) -> PullRes
     from odf_engine.workspace.trust import Trust
 
     workspace = context.workspace
-    entry = workspace.resolve(request.dataset)
+    entry = workspace.resolve(request.dataset).on_branch(request.branch)
     select_push_source(entry, request.source)  # fails before Spark starts, like the check of trust
     Trust(workspace).require_trust(entry)
     sync_jobs.warn_about_upstream(workspace, entry, reporter)
@@ -195,7 +196,13 @@ def _pull_result(entry: DatasetEntry, update: ChainUpdate, already_ingested: int
         repeated=update.repeated or msgspec.UNSET,
         late=_count_late(entry, update.blocks) or msgspec.UNSET,
         rejected=_count_rejected(entry, update.blocks) or msgspec.UNSET,
+        branch=_branch_of(entry),
     )
+
+
+def _branch_of(entry: DatasetEntry) -> str | msgspec.UnsetType:
+    """Return the name of the branch; absent for the head."""
+    return msgspec.UNSET if entry.dataset.reference == HEAD else entry.dataset.reference
 
 
 def _count_late(entry: DatasetEntry, blocks: int) -> int:
@@ -220,7 +227,7 @@ def _verify(request: Verify, context: JobContext, reporter: Reporter) -> VerifyR
     from odf_engine.verify.report import dataset_origins
 
     workspace = context.workspace
-    entry = workspace.resolve(request.dataset)
+    entry = workspace.resolve(request.dataset).on_branch(request.branch)
     with ExitStack() as stack:
         replay = None
         if not request.integrity and is_derivative(entry.dataset):
@@ -238,6 +245,8 @@ def _verify(request: Verify, context: JobContext, reporter: Reporter) -> VerifyR
         state = entry.dataset.state()
         head = state.head if state.blocks == report.blocks else None  # unless blocks were appended
     fields = {"name": str(entry.alias), "head": _text(head), **asdict(report), "origins": origins}
+    if request.branch:
+        fields["branch"] = request.branch
     return msgspec.convert(fields, VerifyResult, from_attributes=True)
 
 

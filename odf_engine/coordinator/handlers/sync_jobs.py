@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import UNSET
 from msgspec.structs import asdict
 
 from odf_engine.coordinator.protocol import Compare, Pull, Push, Search
@@ -26,6 +27,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.credentials import Credentials, RemoteAccess
 from odf_engine.net.urls import normalize_url
 from odf_engine.progress import Reporter, count_of
+from odf_engine.storage.refs import HEAD
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.remotes import Kind, Remotes, RemoteStatus
 from odf_engine.workspace.workspace import Workspace
@@ -83,6 +85,10 @@ def pull(
     remotes = Remotes(workspace.odf)
     existing = {each.id for each in workspace.datasets()}
     entry = entry or _find_dataset(workspace, remotes.find_by_url(url))
+    if entry is not None:
+        entry = entry.on_branch(request.branch)
+    elif request.branch:
+        raise UsageError("a new dataset has no branches", hint="pull it without --branch first")
     reporter.log(f"pulling from {url}")
     with _open_remote(workspace, url, reporter) as remote:
         if entry is None:
@@ -110,6 +116,7 @@ def pull(
         label=remotes.display_name(url),
         bytes=pulled.bytes,
         ahead=pulled.relation.ours,
+        branch=request.branch or UNSET,
     )
 
 
@@ -295,7 +302,8 @@ def _record_status(
         their_head=_text(their_head),
         at=str(Timestamp.now()),
     )
-    Remotes(workspace.odf).record_status(entry.id, status, kind)
+    if entry.dataset.reference == HEAD:  # the state of a branch is not that of the dataset
+        Remotes(workspace.odf).record_status(entry.id, status, kind)
     return status
 
 

@@ -254,8 +254,8 @@ class IngestedFiles:
 
     def __init__(self, dataset: Dataset, parse: Callable[[str], tuple[str, str | None]]) -> None:
         self._parse = parse
-        path = dataset.folder / "info" / "taken.sqlite"
-        path.parent.mkdir(exist_ok=True)
+        path = dataset.cache_folder / "taken.sqlite"
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._open(path)
             self._catch_up(dataset)

@@ -186,7 +186,7 @@ class KeyIndexLocation:
     @property
     def folder(self) -> Path:
         """Folder of the key files."""
-        return self.dataset.folder / "info" / "keys" / self.name
+        return self.dataset.cache_folder / "keys" / self.name
 
     def new_file(self) -> Path:
         """Return a unique path for a new key file."""

@@ -45,9 +45,10 @@ class CardJobs(msgspec.Struct, frozen=True):
 def find_card_jobs(book: JobBook, dataset: str) -> CardJobs:
     """Return the jobs that the card of a dataset shows."""
     found = [job for job in book.newest_first() if job.dataset == dataset]
+    of_head = [job for job in found if not job.branch]
     return CardJobs(
-        next((job for job in found if job.kind in INGEST_KINDS), None),
-        next((job for job in found if job.kind == "verify" and job.state is JobState.done), None),
+        next((job for job in of_head if job.kind in INGEST_KINDS), None),
+        next((job for job in of_head if job.kind == "verify" and job.state is JobState.done), None),
         next((job for job in found if job.state is JobState.running), None),
         book.last_polls().get(dataset, ""),
     )

@@ -1,0 +1,63 @@
+"""Pulls and transforms into a branch, with the checks and the source state of the branch."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from odf_engine.chain.references import create_branch, promote_branch
+from odf_engine.checks.reports import CheckFailed
+from odf_engine.metadata.yaml import read_manifests
+from odf_engine.transform.engines.spark_engine import SparkEngine
+from odf_engine.transform.run import transform
+from odf_engine.verify.integrity import verify
+from tests.ingest.pulling import Pulled
+from tests.ingest.test_checked_pulls import DERIVED, SOURCE, add, rows
+
+DAY = "2024-01-01"
+
+
+@pytest.mark.spark
+def test_pull_check_promote_and_transform(pulled: Pulled) -> None:
+    entry = pulled.add(SOURCE)
+    pulled.write("in/1.ndjson", rows((1, "a", 1, DAY)))
+    pulled.pull()
+    head = entry.dataset.state().head
+    create_branch(entry.dataset, "staging", head)
+    add(pulled, "good", "data", "- {kind: Range, column: value, max: 5}\n- {kind: Unique, columns: [id]}")
+
+    # The source state is that of the branch; the head does not move.
+    branch = pulled.entry = entry.on_branch("staging")
+    pulled.write("in/2.ndjson", rows((2, "b", 2, DAY)))
+    assert pulled.pull().records == 1
+    assert pulled.pull().status == "up-to-date"
+    assert (entry.dataset.state().head, branch.dataset.state().records) == (head, 2)
+
+    # A bad batch does not get into the branch; rows of the branch are compared with its own rows.
+    pulled.write("in/3.ndjson", rows((3, "c", 9, DAY)))
+    before = branch.dataset.head()
+    with pytest.raises(CheckFailed, match="above 5"):
+        pulled.pull()
+    pulled.write("in/3.ndjson", rows((2, "c", 1, DAY)))
+    with pytest.raises(CheckFailed, match="repeated"):
+        pulled.pull()
+    assert branch.dataset.head() == before
+    pulled.write("in/3.ndjson", rows((3, "c", 3, DAY)))
+    pulled.pull()
+    assert verify(branch.dataset, pulled.reporter).valid
+
+    # A derivative dataset reads the head of its input, also into a branch.
+    (derived,) = pulled.workspace.add(read_manifests(DERIVED, "derived.yaml"))
+    create_branch(derived.dataset, "next", derived.dataset.state().head)
+    engine = SparkEngine(pulled.runtime)
+    transform(pulled.workspace, derived.on_branch("next"), engine, pulled.reporter)
+    assert derived.on_branch("next").dataset.state().records == 1
+
+    promoted = promote_branch(entry.dataset, "staging")
+    assert (promoted.old_head, promoted.blocks, promoted.records) == (head, 2, 2)
+    pulled.entry = replace(entry)
+    assert pulled.pull().status == "up-to-date"
+    assert pulled.rows("offset", "id") == [(0, 1), (1, 2), (2, 3)]
+    transform(pulled.workspace, derived.on_branch("next"), engine, pulled.reporter)
+    assert derived.dataset.state().records == 0
+    assert promote_branch(derived.dataset, "next").records == 3
