@@ -352,7 +352,7 @@ class Dataset:
         try:
             return self._blocks.read(str(block))  # the usual name
         except NotFound:
-            written = self._refs.read(self.reference) if block == self.head() else None
+            written = self._refs.read(self.reference) if block == self._refs.get(self.reference) else None
             name = find_object_name(self._blocks, block, written)
         if name is None:
             record = self.compactions.find(block)  # a replaced block, whose file was removed

@@ -21,6 +21,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.errors import BadData, InvalidIdentity
 from odf_engine.files import ensure_folder, translate_os_errors
 from odf_engine.identity.did import DatasetId
@@ -233,6 +234,21 @@ def read_report_bytes(folder: Path, slice_hash: Multihash) -> bytes:
         raise
     except OSError as error:
         raise BadData(f"the report of checks cannot be read: {error.strerror}", where=str(path)) from None
+
+
+def read_summaries(folder: Path, dataset_id: DatasetId, slices: Sequence[SliceSummary]) -> dict[int, str]:
+    """Return the summaries of the reports of slices by the numbers of their blocks."""
+    names = set(list_reports(folder))
+    found: dict[int, str] = {}
+    for each in slices if names else ():
+        try:
+            stored = read_report(folder, dataset_id, each.physical_hash)
+        except BadData:
+            found[each.sequence_number] = "damaged report"
+        else:
+            if stored is not None:
+                found[each.sequence_number] = stored.report.summary
+    return found
 
 
 def list_reports(folder: Path) -> list[str]:

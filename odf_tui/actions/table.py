@@ -543,6 +543,9 @@ DATASET_MENU_ACTIONS: Final = (
     _menu_action(_DATASET_MENU, "i", "ingest", "push rows from files into the dataset", _ingest_guard),
     _menu_action(_DATASET_MENU, "v", "verify_options", "verify with options", _verify_guard),
     _menu_action(_DATASET_MENU, "s", "compact", "merge small slices of the dataset", _compact_guard),
+    _menu_action(
+        _DATASET_MENU, "k", "checks", "show checks, their results and rejected rows", require_readable_dataset
+    ),
     _menu_action(_DATASET_MENU, "r", "rename", "rename the dataset", require_dataset),
     _menu_action(
         _DATASET_MENU, "c", "duplicate", "create a dataset with the same definition", require_readable_dataset

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from odf_engine.checks.reports import list_reports, read_report, result_json
+from odf_engine.checks.reports import read_report, read_summaries, result_json
 from odf_engine.errors import AlreadyExists, BadData, InvalidManifest, NotFound, OdfError, UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.workspace.dataset_folders import Rejects, read_rejects
@@ -96,7 +96,8 @@ def log_verb(name: str, limit: int | None, kinds: tuple[str, ...], as_at: str | 
             )
         print_json(document)
         return
-    checks = _report_summaries(entry)
+    summaries = read_summaries(entry.dataset.folder, entry.id, entry.dataset.slices())
+    checks = {number: f", checks: {text}" for number, text in summaries.items()}
     zone = use_timezone(workspace)
     print_table(
         ["block", "hash", f"system time ({zone})", "event", "summary"],
@@ -127,21 +128,6 @@ def _checks_json(entry: DatasetEntry, event: object) -> dict[str, Any]:
         return {}
     results = [result_json(each) for each in stored.report.results]
     return {"checks": results, "checks_signed": stored.signed}
-
-
-def _report_summaries(entry: DatasetEntry) -> dict[int, str]:
-    """Return the summaries of the reports of checks by the sequence numbers of their blocks."""
-    folder = entry.dataset.folder
-    if not list_reports(folder):
-        return {}
-    found: dict[int, str] = {}
-    for each in entry.dataset.slices():
-        try:
-            if stored := read_report(folder, entry.id, each.physical_hash):
-                found[each.sequence_number] = f", checks: {stored.report.summary}"
-        except OdfError:
-            found[each.sequence_number] = ", checks: damaged report"
-    return found
 
 
 def _rejected_text(rejects: Rejects | None) -> str:

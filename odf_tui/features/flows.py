@@ -1,4 +1,4 @@
-"""FlowsController: the screen of the flows, with upcoming, running and failed runs."""
+"""FlowsController: the screen of the flows, with their runs, and the checks of a dataset."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 
+from odf_engine.checks.reports import Report
+from odf_engine.coordinator.protocol import Check
 from odf_engine.errors import OdfError
 from odf_engine.flows.store import Run
 from odf_engine.metadata.timestamp import Timestamp
-from odf_tui.gateway.flows import FlowGateway, FlowSummary
+from odf_tui.gateway.flows import DatasetChecks, FlowGateway, FlowSummary, read_dataset_checks
 from odf_tui.services.controller import Controller
+from odf_tui.state.model import DatasetRow
 from odf_tui.text.format import (
     Span,
     count_of,
@@ -28,11 +31,13 @@ from odf_tui.text.format import (
     printable,
     zone_label,
 )
-from odf_tui.widgets.dialogs import MOVE_KEYS, ConfirmDialog, Dialog
+from odf_tui.widgets.dialogs import MOVE_KEYS, ConfirmDialog, DecisionDialog, Dialog
 from odf_tui.widgets.line_view import LineView, WrappedLines
 
 _POLL_SECONDS: Final = 1.0
 _RUNS: Final = 50
+_COMMITS: Final = 20
+"""Number of commits whose results of checks are shown."""
 _KEYS: Final = "⏎ runs now · p pauses, resumes · x removes · esc closes"
 _STATE: Final = 9
 _NEXT: Final = 14
@@ -297,8 +302,66 @@ def about_lines(flow: FlowSummary, runs: Sequence[Run]) -> list[list[Span]]:
     return [*lines, [], [(newest, "head")], *run_lines(runs)]
 
 
+def check_lines(checks: DatasetChecks) -> list[list[Span]]:
+    """Return the lines about the checks of a dataset: rules, results of commits, rejected rows."""
+    lines: list[list[Span]] = [[]]
+    if checks.problem:
+        lines += [[(f" {printable(checks.problem)}", "bad")], []]
+    for name, rules in checks.rules.items():
+        lines.append([(f" {printable(name)}  ", "name"), (printable(", ".join(rules)), "")])
+    if not checks.rules and not checks.problem:
+        lines.append([(" no checks: odf check add FILE adds one, see odf help checks", "muted")])
+    lines += [[], [(" results", "head"), ("" if checks.commits else "  none", "muted")]]
+    for each in checks.commits:
+        report = each.stored.report
+        signed = "  signed" if each.stored.signed else ""
+        when = format_time_seconds(report.system_time)
+        lines.append([(f" {when}  block {each.block}  ", "muted"), (report.summary, _report_style(report)),
+                      (signed, "muted")])  # fmt: skip
+        lines += _result_lines(report)
+    lines += [[], [(" rejected rows", "head"), ("" if checks.rejected else "  none", "muted")]]
+    for batch in checks.rejected:
+        when, rows = format_time_seconds(batch.report.system_time), count_of(batch.rows, "row")
+        lines.append([(f" {when}  ", "muted"), (rows, "bad"), (f"  {printable(str(batch.path))}", "muted")])
+        lines += _result_lines(batch.report)
+    return lines
+
+
+def _report_style(report: Report) -> str:
+    return "bad" if report.failed else "warn" if report.warnings else "good"
+
+
+def _result_lines(report: Report) -> list[list[Span]]:
+    """Return the violated rules with their first failing rows."""
+    lines: list[list[Span]] = []
+    for result in report.failed + report.warnings:
+        style = "bad" if result.outcome == "failed" else "warn"
+        lines.append([(f"   {result.outcome:<7}  ", style), (printable(result.text), "")])
+        for row in result.sample:
+            values = ", ".join(f"{name}={value}" for name, value in row.items())
+            lines.append([(f"            {printable(values)}", "muted")])
+    return lines
+
+
 class FlowsController(Controller):
-    """Opens the screen of the flows."""
+    """Opens the screen of the flows, and that of the checks of a dataset."""
+
+    def show_checks(self) -> None:
+        """Show the checks of the selected dataset, their results and the rejected rows."""
+        row = self.state.row
+        if row is not None:
+            self.host.start(self._show_checks(row))
+
+    async def _show_checks(self, row: DatasetRow) -> None:
+        checks = await asyncio.to_thread(read_dataset_checks, self.gateway.folder, row.id, _COMMITS)
+        run = [("run", ("r",), "runs the checks on all rows")] if checks.rules else []
+        dialog = DecisionDialog(
+            f"Checks of {row.name} (times: {zone_label()})",
+            check_lines(checks),
+            [*run, ("leave", ("escape", "enter"), "closes")],
+        )
+        if await self.host.ask(dialog) == "run":
+            self.jobs.submit([(Check(dataset=row.id), row.name)], ", results in pane 4")
 
     def show_flows(self) -> None:
         """Show the flows."""

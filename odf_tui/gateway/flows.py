@@ -1,4 +1,4 @@
-"""The flows of a workspace: definitions, state and runs; changes that need no job."""
+"""The flows and checks of a workspace: definitions, state, runs, results; changes that need no job."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from odf_engine.checks.definition import accepted_checks, checks_of
+from odf_engine.checks.reports import RejectedBatch, StoredReport, list_rejected, list_reports, read_report
+from odf_engine.errors import OdfError
 from odf_engine.flows.definition import (
     Flow,
     Interval,
@@ -20,6 +23,7 @@ from odf_engine.flows.definition import (
 from odf_engine.flows.documents import Unreadable
 from odf_engine.flows.scheduler import due_time
 from odf_engine.flows.store import FlowState, FlowStore, Run
+from odf_engine.workspace.workspace import Workspace
 
 
 class FlowSummary(NamedTuple):
@@ -142,6 +146,63 @@ class FlowGateway:
         self.files.remove(name)
         self._acceptances.accept(name, None)
         self.store.forget(name)
+
+
+class CommitChecks(NamedTuple):
+    """The results of checks of a commit: the number of its last block, and the report."""
+
+    block: int
+    stored: StoredReport
+
+
+class DatasetChecks(NamedTuple):
+    """The checks of a dataset.
+
+    Attributes:
+        rules: names of the rules by the name of their check.
+        problem: why the checks cannot be evaluated; empty if they can.
+        commits: results of the newest commits, newest first.
+        rejected: rejected rows, newest first.
+    """
+
+    rules: dict[str, list[str]]
+    problem: str
+    commits: list[CommitChecks]
+    rejected: list[RejectedBatch]
+
+
+def read_dataset_checks(folder: Path, dataset: str, commits: int) -> DatasetChecks:
+    """Return the checks of a dataset with the results of up to ``commits`` commits.
+
+    Raises:
+        OdfError: the dataset cannot be read.
+    """
+    workspace = Workspace(folder)  # a new one reads the current settings
+    try:
+        entry = workspace.resolve(dataset)
+        rules: dict[str, list[str]] = {}
+        problem = ""
+        try:
+            accepted = accepted_checks(workspace.odf).read()
+            for check in checks_of(workspace.odf, entry.alias, entry.id, workspace.config):
+                rules[check.name] = [rule.label for rule in check.spec.rules]
+                if check.has_queries and accepted.get(check.name) != check.digest:
+                    problem = f"review the check {check.name}, then accept it: odf check accept {check.name}"
+        except OdfError as error:
+            problem = error.format_line
+        found: list[CommitChecks] = []
+        names = set(list_reports(entry.dataset.folder))
+        for each in reversed(entry.dataset.slices() if names else ()):
+            if str(each.physical_hash) in names and len(found) < commits:
+                try:
+                    stored = read_report(entry.dataset.folder, entry.id, each.physical_hash)
+                except OdfError as error:
+                    problem = problem or error.format_line
+                else:
+                    found += [CommitChecks(each.sequence_number, stored)] if stored else []
+        return DatasetChecks(rules, problem, found, list_rejected(workspace.odf, [entry.id]))
+    finally:
+        workspace.index.close()
 
 
 def trigger_text(trigger: Trigger) -> str:

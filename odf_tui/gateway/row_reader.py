@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from itertools import accumulate, chain
@@ -15,6 +15,7 @@ from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.schema_evolution import column_descriptions
 from odf_engine.chain.state import parse_column_names
+from odf_engine.checks.reports import read_summaries
 from odf_engine.coordinator.client import read_journal
 from odf_engine.coordinator.protocol import Job, Query
 from odf_engine.errors import NotFound, OdfError
@@ -170,12 +171,17 @@ class _FileRows:
         return self._rows.window(start, count, [self.columns.names[column] for column in columns]), ()
 
 
+_CHECKED: Final = 200
+"""Number of newest slices whose results of checks are read with the rows."""
+
+
 class RowReader(WorkspaceEntries):
     """Reads the rows of datasets."""
 
     def rows(self, dataset: str) -> RowWindow | None:
         """Return the rows of a dataset; None without loading Arrow if there are none."""
-        chain = self.entry(dataset).dataset
+        entry = self.entry(dataset)
+        chain = entry.dataset
         state = chain.state()
         if not state.records:
             return None
@@ -185,13 +191,21 @@ class RowReader(WorkspaceEntries):
 
         # Arrow's own allocators retain several times the memory in use.
         pa.set_memory_pool(pa.system_memory_pool())
-        return _Rows(RowWindowReader(chain), state.vocabulary)
+        reader = RowWindowReader(chain)
+        return _Rows(
+            reader, state.vocabulary, read_summaries(chain.folder, entry.id, reader.slices[-_CHECKED:])
+        )
 
 
 class _Rows:
     """The stored rows of a dataset, with the names of their system columns."""
 
-    def __init__(self, preview: RowWindowReader, vocabulary: model.DatasetVocabulary) -> None:
+    def __init__(
+        self,
+        preview: RowWindowReader,
+        vocabulary: model.DatasetVocabulary,
+        checks: Mapping[int, str],
+    ) -> None:
         self._preview = preview
         self.system_columns = (
             vocabulary.offset_column,
@@ -201,7 +215,12 @@ class _Rows:
         )
         starts = chain([0], preview.ends)
         self.slices = [
-            SliceMark(start, row.sequence_number, row.physical_hash.abbreviated)
+            SliceMark(
+                start,
+                row.sequence_number,
+                row.physical_hash.abbreviated,
+                checks.get(row.sequence_number, ""),
+            )
             for start, row in zip(starts, preview.slices, strict=False)
         ]
 

@@ -41,11 +41,15 @@ UnreadableRange = tuple[int, int, str]
 
 
 class SliceMark(msgspec.Struct, frozen=True):
-    """The start of a slice: its first row, the number of its block, its abbreviated hash."""
+    """The start of a slice: its first row, the number of its block, its abbreviated hash.
+
+    ``checks`` describes the results of checks of its commit, if it is the last slice; empty without them.
+    """
 
     start: int
     block: int
     hash: str
+    checks: str = ""
 
 
 @runtime_checkable

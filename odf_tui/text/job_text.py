@@ -12,6 +12,7 @@ import msgspec
 from rich.cells import cell_len
 
 from odf_engine.coordinator.protocol import (
+    Check,
     Diff,
     Failure,
     Job,
@@ -666,6 +667,27 @@ def _failure_details(error: Failure) -> Iterator[str]:
         yield f"  {line}"
     if error.hint:
         yield f"  hint: {error.hint}"
+
+
+def check_spans(job: Job) -> list[list[Span]]:
+    """Return the results of a job that has evaluated checks as lines."""
+    result = known_result(job.result, Check) if job.kind == "check" and job.state is JobState.done else None
+    lines: list[list[Span]] = []
+    styles = {"passed": "good", "warning": "warn", "failed": "bad"}
+    for each in result.results if result is not None else ():
+        rows = f" ({count_of(each.examined, 'row')} examined)"
+        lines.append(
+            [
+                (f"{each.outcome:<9}", styles[each.outcome]),
+                (printable(f"{each.check}: {each.rule}"), ""),
+                (f": {printable(each.message)}" if each.message else "", styles[each.outcome]),
+                (rows, "muted"),
+            ]
+        )
+        for row in each.sample:
+            values = ", ".join(f"{name}={value}" for name, value in row.items())
+            lines.append([(f"{'':11}{printable(values)}", "muted")])
+    return lines
 
 
 def verification_spans(job: Job) -> list[list[Span]]:

@@ -70,6 +70,11 @@ def test_runs_of_blocks_become_one(workspace: Workspace) -> None:
     assert findings(entry) == []
     assert run(entry, max_rows=100).new_head == outcome.new_head  # nothing more to merge
 
+    assert old is not None
+    block = entry.dataset.block_bytes(old)
+    (entry.dataset.folder / "blocks" / str(old)).unlink()  # as `odf gc` does
+    assert Dataset(entry.dataset.folder, workspace.index).at(old).block_bytes(old) == block
+
 
 def test_sources_and_their_states(workspace: Workspace) -> None:
     """The newest state of each source stays; blocks of different sources stay apart."""

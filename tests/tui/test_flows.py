@@ -1,19 +1,38 @@
-"""The screen of the flows."""
+"""The screens of flows and checks."""
 
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
+from odf_engine.checks.definition import check_files
+from odf_engine.checks.reports import Report, RuleResult, encode_report, store_rejected, store_report
+from odf_engine.coordinator.protocol import Check, Job, JobState
+from odf_engine.coordinator.results import CheckResult
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.features.flows import FlowList, FlowsScreen
+from odf_tui.features.flows import FlowList, FlowsController, FlowsScreen
 from odf_tui.gateway.flows import FlowGateway
+from odf_tui.gateway.workspace_gateway import WorkspaceGateway
+from odf_tui.panes.jobs.view import end_lines
 from odf_tui.widgets.line_view import WrappedLines
+from tests.sync.builders import make_root
+from tests.tui.context import Fakes
 from tests.tui.widget_app import WidgetApp
 
+CHECK = b"""\
+headers: {name: cases}
+spec:
+  target: my.rows
+  rules:
+    - {kind: NotNull, columns: [city]}
+    - {kind: Sql, name: never, query: SELECT * FROM new_rows WHERE city IS NULL}
+"""
 FLOW = """\
 headers: {{name: {name}}}
 spec:
@@ -70,6 +89,44 @@ async def test_the_flows_and_their_runs(flows: FlowGateway, size: tuple[int, int
         await pilot.press("j")
         await wait_until(lambda: "no network (job 7)" in app.about())
         assert "newest 1 run, 1 failed" in app.about()
+
+
+async def test_the_checks_of_a_dataset(tmp_path: Path) -> None:
+    workspace = Workspace.init(tmp_path / "ws")
+    entry = make_root(workspace, "my.rows", slices=2)
+    check_files(workspace.odf).write(CHECK, "check.yaml")
+    last = entry.dataset.slices()[-1]
+    sample = [{"offset": "4", "city": None}]
+    result = RuleResult("cases", "1", "NotNull(city)", "NotNull", "block", 3, 1, "1 row with null", sample)
+    passed = msgspec.structs.replace(result, failing=0, message="", sample=[])
+    report = Report(str(entry.id), str(last.physical_hash), 3, 5, "2024-05-01T00:00:00Z", [passed])
+    key = workspace.keys.private_key_pem(entry.id)
+    store_report(entry.dataset.folder, last.physical_hash, encode_report(report, key))
+    staged = tmp_path / "staged"
+    shutil.copy(entry.dataset.slice_path(last), staged)
+    path = store_rejected(workspace.odf, staged, msgspec.structs.replace(report, results=[result]))
+
+    gateway: Any = WorkspaceGateway(workspace)
+    fakes = Fakes(gateway, "my.rows", answers=["run"])
+    FlowsController(fakes.context).show_checks()
+    await fakes.host.stories()
+    (dialog,) = fakes.host.dialogs
+    text = "\n".join("".join(part for part, _ in line) for line in dialog._lines)
+    assert " cases  NotNull(city), never" in text and "odf check accept cases" in text
+    assert f"block {last.sequence_number}  1 passed  signed" in text
+    assert f"3 rows  {path}" in text and "failed   cases: NotNull(city): 1 row with null" in text
+    assert "offset=4, city=None" in text
+    assert fakes.jobs.requests == [Check(dataset=str(entry.id))]
+    marks = gateway.rows(str(entry.id)).slices
+    assert [each.checks for each in marks] == ["", "1 passed"]
+
+    job = Job(
+        id="1", kind="check", target="my.rows", dataset=str(entry.id), state=JobState.done,
+        created="2024-05-01T00:00:00Z", result=msgspec.json.encode(CheckResult("my.rows", [result])).decode(),
+    )  # fmt: skip
+    spans = "\n".join("".join(part for part, _ in line) for line in end_lines(job))
+    assert "failed   cases: NotNull(city): 1 row with null (3 rows examined)" in spans
+    assert "offset=4, city=None" in spans
 
 
 async def test_changes(flows: FlowGateway) -> None:

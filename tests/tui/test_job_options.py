@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.coordinator.protocol import CheckProof, Ingest, JobState, Pull, Query, Verify
+from odf_engine.coordinator.protocol import CheckProof, Compact, Ingest, JobState, Pull, Query, Verify
 from odf_engine.coordinator.results import CheckProofResult, ProofFinding, QueryResult
 from odf_tui.features.job_options import JobOptionsController
 from odf_tui.features.proofs import ProofsController
 from odf_tui.text.remotes import Remote
 from odf_tui.widgets.dialogs import TextDialog, TypedConfirmation
+from tests.tui.conftest import driven
 from tests.tui.context import Fakes
 from tests.tui.fake import FakeSource
 from tests.tui.form_steps import fill
@@ -83,6 +84,22 @@ async def test_options_that_replace_rows_require_the_name(source: FakeSource) ->
     fakes = await run(source, TIDES, "pull", fill(remote="file:///lake/tides/", force=True), True)
     request = Pull(dataset="did:odf:harbour.tides", force=True, url="file:///lake/tides/")
     assert fakes.jobs.requests == [request]
+
+
+# --- Compaction ---
+
+
+async def test_a_compaction_is_confirmed(source: FakeSource) -> None:
+    async with driven(source) as drive:
+        (link, *_) = source.links
+        await drive.press("comma", "s")
+        assert "Merge small slices of" in drive.text()
+        await drive.press("n")
+        assert link.submitted == []
+        await drive.press("comma", "s", "y")
+        await drive.until(lambda: link.submitted)
+        (request,) = link.submitted
+        assert isinstance(request, Compact) and not request.dry_run
 
 
 # --- Push of rows ---

@@ -294,6 +294,8 @@ class TableStack(Pane):
         if (at := view.slice) >= 0:
             block = format_count(view.slices[at].block)
             parts.append(f"slice {format_count(at + 1)} of {format_count(len(view.slices))} · block {block}")
+            if checks := view.slices[at].checks:
+                parts.append(f"checks: {checks}")
         if self.front_view is not None and self.front_view.note:
             parts.append(self.front_view.note)
         self._update_subtitle(self._fit_parts(parts))

@@ -37,6 +37,7 @@ from odf_tui.text.job_log_text import Entry, format_log_line, log_display_text
 from odf_tui.text.job_text import (
     JobRates,
     Throughput,
+    check_spans,
     failure_spans,
     job_outcome,
     job_seconds,
@@ -592,7 +593,7 @@ class JobsPane(Pane):
 
 
 def end_lines(job: Job, hidden: int = 0) -> list[list[Span]]:
-    """Return the outcome of a job as lines below its log: its error, or the findings of a verification.
+    """Return the outcome of a job as lines below its log: its error, findings, or results of checks.
 
     Args:
         job: the job.
@@ -603,4 +604,4 @@ def end_lines(job: Job, hidden: int = 0) -> list[list[Span]]:
         more = [("i", "key"), (f" shows {count_of(hidden, 'debug line')}, ", "muted")] if hidden else []
         both = [("V", "key"), (" compares histories, ", "muted")] if may_have_diverged(job) else []
         failed.append([(f"{'':9}", ""), *more, *both, (".", "key"), (" retries", "muted")])
-    return failed + verification_spans(job)
+    return failed + verification_spans(job) + check_spans(job)
