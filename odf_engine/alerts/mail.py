@@ -41,9 +41,14 @@ def mail_body(event: Event, kind: EventKind, workspace: str) -> bytes:
         f"workspace: {workspace}",
     ]
     for key, value in event.data.items():
-        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        lines.append(f"{key}: {text}")
+        nested = value.items() if isinstance(value, dict) else ()
+        lines += [f"{key} {name}: {_text(each)}" for name, each in nested]
+        lines += [] if nested else [f"{key}: {_text(value)}"]
     return "".join(f"{escape_controls(line)}\n" for line in lines).encode()
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def send_mail(sink: Email, delivery: Delivery, workspace: str, access: RemoteAccess) -> None:

@@ -240,7 +240,9 @@ def job_event(job: Job) -> Event | None:
             if job.error is not None:
                 where = f"{job.error.where}: " if job.error.where else ""
                 message = f"{name} failed: {where}{job.error.message}"
-                data["error"] = msgspec.to_builtins(job.error) | {"excerpt": job.error.excerpt}
+                error = msgspec.to_builtins(job.error)
+                error.pop("excerpt", None)  # a line of a source file
+                data["error"] = error
                 if job.error.kind == "CheckFailed":
                     kinds = ["CheckFailed", "JobFailed"]
     return Event(
