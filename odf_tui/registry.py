@@ -269,6 +269,7 @@ FEATURES: Final = (  # without an annotation, so that pyright checks the methods
             "prove_block": BlocksController.sign_block,
             "block_kinds": BlocksController.choose_kinds,
             "next_history": BlocksController.next_history,
+            "choose_branch": BlocksController.choose_branch,
             "jump_block": BlocksController.jump,
             "next_finding": BlocksController.next_finding,
             "previous_finding": BlocksController.previous_finding,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -61,6 +62,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         diverged: inputs whose chains no longer contain these blocks, since they were reset or replaced, but
             not compacted. The dataset must be rebuilt (see :mod:`odf_engine.transform.run`).
         compared: the heads of the inputs that ``diverged`` was determined with.
+        branches: names of the branches.
     """
 
     id: DatasetId
@@ -82,6 +84,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     last_blocks: list[Multihash | None] = []
     diverged: list[DatasetId] = []
     compared: list[Multihash | None] | None = None
+    branches: list[str] = []
 
 
 def is_behind(summary: Summary, others: Mapping[DatasetId, Summary]) -> bool:
@@ -141,6 +144,9 @@ def summarize(
     for entry in entries:
         if known[entry.id].inputs:
             known[entry.id] = _with_divergence(known[entry.id], datasets, heads)
+        with suppress(OdfError):  # the head of such a dataset cannot be read either
+            if (names := entry.dataset.branch_names()) != known[entry.id].branches:
+                known[entry.id] = replace(known[entry.id], branches=names)
     return [known[entry.id] for entry in entries]
 
 

@@ -86,6 +86,7 @@ BLOCK_ACTIONS: Final = (
         "",
         require_readable_dataset,
     ),
+    Action("choose_branch", ("B",), "show a branch of the dataset", "blocks", "", require_readable_dataset),
     Action(
         "next_finding",
         ("n", "right_curly_bracket"),

@@ -464,6 +464,7 @@ def _summary_json(summary: Summary, status: Status, labels: Mapping[str, str]) -
         "last_polled": status.last_polled,
         "status": status.state,
         "labels": labels,
+        "branches": summary.branches,
     }
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from odf_engine.chain.block_summary import BlockSummary, StoredBlock
 from odf_engine.chain.compacted_history import find_current_number
 from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.references import Branch, list_branches
 from odf_engine.checks.reports import read_report
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.errors import InvalidIdentity, NotFound, OdfError, UsageError
@@ -297,13 +298,19 @@ class BlockReader(RevisionReader):
         return resolve_block_number(self.entry(dataset).dataset, text)
 
     def histories(self, dataset: str) -> list[tuple[str, PinnedVersion]]:
-        """Return the earlier histories by their references, newest first."""
+        """Return the earlier histories by their references, newest first, without branches."""
         from odf_engine.views.as_at import resolve_as_at
 
         entry = self.entry(dataset)
-        found = [(name, resolve_as_at(entry, name)) for name in entry.dataset.references()]
+        branches = entry.dataset.branch_names()
+        names = [name for name in entry.dataset.references() if name not in branches]
+        found = [(name, resolve_as_at(entry, name)) for name in names]
         earlier = [each for each in found if not each[1].in_chain]
         return sorted(earlier, key=lambda each: each[1].system_time, reverse=True)
+
+    def list_branches(self, dataset: str) -> list[Branch]:
+        """Return the branches of a dataset, compared with its head."""
+        return list_branches(self.entry(dataset).dataset)
 
     def find_version(self, dataset: str, text: str) -> int | PinnedVersion:
         """Return the number of a block as :meth:`find_block`, or a block of an earlier history.

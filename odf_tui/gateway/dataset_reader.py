@@ -45,7 +45,9 @@ class WorkspaceEntries:
         return self.workspace.folder
 
     def entry(self, dataset: str) -> DatasetEntry:
-        """Return a dataset by its id; with the last block of an earlier history if it is ``ID@HASH``.
+        """Return a dataset by its id.
+
+        ``ID@HASH`` is an earlier history with its last block, and ``ID@NAME`` a branch.
 
         Raises:
             NotFound: the workspace has no such dataset.
@@ -57,6 +59,8 @@ class WorkspaceEntries:
             entry = self._entries.get(dataset)
         if entry is None:
             raise NotFound("this dataset is not in the workspace")
+        if block in entry.dataset.branch_names():
+            return entry.on_branch(block)
         if block:
             return replace(entry, dataset=entry.dataset.at(Multihash.parse(block)))
         return entry
@@ -213,6 +217,7 @@ def _make_dataset_row(summary: Summary, others: Mapping[DatasetId, Summary]) -> 
         problem=summary.problem,
         behind=is_behind(summary, others),
         diverged=tuple(others[each].name if each in others else str(each) for each in summary.diverged),
+        branches=tuple(summary.branches),
     )
 
 

@@ -15,6 +15,7 @@ from odf_tui.state.job_book import LogPage, WrittenBlock
 from odf_tui.state.model import BlockSummary, DatasetDetail, DatasetRow, PendingEvent, TrustRequest
 
 if TYPE_CHECKING:
+    from odf_engine.chain.references import Branch
     from odf_engine.sql.manifest_translation import TranslatedQuery
     from odf_engine.views.as_at import PinnedVersion
     from odf_engine.workspace.column_lineage import ColumnGraph
@@ -368,6 +369,10 @@ class Gateway(Protocol):
 
         ``ID@HASH``, with the hash of the last block, is the id of such a history in other methods.
         """
+        ...
+
+    def list_branches(self, dataset: str) -> Sequence[Branch]:
+        """Return the branches. ``ID@NAME`` is the id of a branch in other methods."""
         ...
 
     def find_version(self, dataset: str, text: str) -> int | PinnedVersion:

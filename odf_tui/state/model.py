@@ -35,6 +35,7 @@ class DatasetRow(msgspec.Struct, frozen=True, kw_only=True):
         behind: whether its inputs have data that it has not processed.
         diverged: the names of inputs that were reset or replaced since it was derived from them.
         remotes: its remotes.
+        branches: the names of its branches.
     """
 
     id: str
@@ -55,6 +56,7 @@ class DatasetRow(msgspec.Struct, frozen=True, kw_only=True):
     behind: bool = False
     diverged: tuple[str, ...] = ()
     remotes: tuple[Remote, ...] = ()
+    branches: tuple[str, ...] = ()
 
     @property
     def untrusted(self) -> bool:
@@ -402,3 +404,4 @@ Verdict = Literal["", "verified", "findings"]
 
 
 UNTRUSTED: Final = "⊘"
+BRANCH: Final = "⎇"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from odf_engine.chain.references import Branch
 from odf_engine.errors import NotFound, UsageError
 from odf_engine.views.as_at import PinnedVersion
 from odf_tui.state.model import (
@@ -106,6 +107,10 @@ class FakeBlocks:
 
     def histories(self, dataset: str) -> list[tuple[str, PinnedVersion]]:
         """No dataset was reset."""
+        return []
+
+    def list_branches(self, dataset: str) -> list[Branch]:
+        """No dataset has branches."""
         return []
 
     def find_version(self, dataset: str, text: str) -> int | PinnedVersion:

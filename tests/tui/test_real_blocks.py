@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 from pytest import MonkeyPatch
 
+from odf_engine.chain.references import create_branch
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
 from odf_engine.errors import OdfError, UsageError
 from odf_engine.identity.multiformats import Multihash
@@ -236,3 +237,47 @@ async def test_earlier_histories(workspace: Workspace, source: FakeSource, monke
         await drive.until(lambda: "block 9, earlier history · 6" in drive.text())
         await drive.press("escape", "escape")
         assert "earlier history" not in drive.text()
+
+
+@pytest.mark.app
+async def test_branches(workspace: Workspace, source: FakeSource, monkeypatch: MonkeyPatch) -> None:
+    """The badge in the graph, and the chain of a branch by B, which follows its new blocks."""
+    boats = workspace.resolve("boats")
+    name, state = str(boats.id), boats.dataset.state()
+    real = WorkspaceGateway(workspace)
+    row = replace(source.rows_[0], id=name, name="boats", blocks=state.blocks, records=state.records)
+    source.rows_[:] = [row]
+    for each in ("blocks", "block", "list_branches"):
+        monkeypatch.setattr(source, each, getattr(real, each))
+    async with driven(source, (120, 36)) as drive:
+        blocks = drive.app.screen.query_one(BlocksPane)
+        await drive.press("2", "B")
+        await drive.until(lambda: "boats has no branches: odf branch boats BRANCH" in drive.text())
+
+        create_branch(boats.dataset, "staging", state.head)
+        branch = boats.on_branch("staging")
+        (summary,) = [each for each in workspace.summaries() if str(each.id) == name]
+        assert summary.branches == ["staging"] and summary.blocks == state.blocks
+
+        def commit(text: str) -> None:
+            before = branch.dataset.state()
+            branch.dataset.commit([SetInfo(text)], system_time=before.system_time, expected_head=before.head)
+
+        commit("of the branch")
+        source.rows_[:] = [replace(row, branches=("staging",))]
+        await drive.press("r")
+        await drive.until(lambda: "⎇1" in drive.text())
+        await drive.press("B")
+        await drive.until(lambda: "1 ahead, 0 behind" in drive.text())
+        await drive.press("down", "enter")
+        await drive.until(lambda: blocks.view.total == state.blocks + 1)
+        assert "boats · branch staging" in str(blocks._border_title)
+        await drive.press("enter")
+        await drive.until(lambda: "of the branch" in drive.text())
+        await drive.press("escape")
+        commit("newer")
+        source.rows_[:] = [replace(row, branches=("staging",), records=row.records + 1)]
+        await drive.press("r")
+        await drive.until(lambda: blocks.view.total == state.blocks + 2)
+        await drive.press("escape")
+        assert blocks.view.total == state.blocks and "branch" not in str(blocks._border_title)

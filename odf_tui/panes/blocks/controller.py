@@ -28,10 +28,11 @@ from odf_tui.state.model import (
     Target,
     Verdict,
 )
-from odf_tui.text.format import format_count
+from odf_tui.text.format import format_count, printable
 from odf_tui.text.job_text import known_result, verified_head
 
 if TYPE_CHECKING:
+    from odf_engine.chain.references import Branch
     from odf_engine.views.as_at import PinnedVersion
     from odf_tui.panes.blocks.block_dialogs import BlockDialog
 
@@ -51,6 +52,7 @@ class BlocksController(Controller):
         self.pane = self.host.widget(BlocksPane)
         self.view = self.pane.view
         self._history = ""  # reference of the shown history; empty: the current one
+        self._is_branch = False  # whether it is a branch, which can get new blocks
         self.state.shown_changed.connect(self._open_chain)
         self.state.jobs_changed.connect(self._jobs_changed)
         self.navigator.add_locator(self._locate)
@@ -75,7 +77,10 @@ class BlocksController(Controller):
 
     def _open_chain(self, row: DatasetRow | None) -> None:
         if row is not None and self._history and row.id == _id_of(self.view.dataset):
-            return  # an earlier history does not change
+            if self._is_branch:  # an earlier history does not change
+                find = partial(self.gateway.list_branches, row.id)
+                self.reader.read("branches", find, partial(self._show_branch, row, self._history))
+            return
         self._history = ""
         if row is None:
             self.view.open("", 0)
@@ -118,6 +123,7 @@ class BlocksController(Controller):
             self._show_current_history()
             return
         self._history, version = found[at]
+        self._is_branch = False
         self.pane.set_context(f"{row.name} · {self._history}")
         self.view.open(f"{row.id}@{version.block}", version.sequence_number + 1)
         self._show_findings()
@@ -128,6 +134,54 @@ class BlocksController(Controller):
         self._open_chain(self.state.row)
         self._show_findings()
         self.host.notice("showing the current history")
+
+    def choose_branch(self) -> None:
+        """Open a list of the branches of the dataset, and show the chain of one."""
+        if (row := self.state.row) is not None:
+            find = partial(self.gateway.list_branches, row.id)
+            self.reader.read("branches", find, partial(self._branches_read, row))
+
+    def _branches_read(self, row: DatasetRow, found: Sequence[Branch] | None, error: str) -> None:
+        if not found:
+            create = f"odf branch {row.name} BRANCH creates one"
+            self.host.notice(error or f"{row.name} has no branches: {create}", "warn")
+            return
+        if not self.host.is_front or _id_of(self.view.dataset) != row.id:
+            return  # another dataset was selected meanwhile
+        from odf_tui.widgets.choice_list import Choice  # deferred: after the first paint
+        from odf_tui.widgets.dialogs import PickerDialog
+
+        choices = [Choice("", "head", remark=f"{format_count(row.blocks)} blocks")]
+        choices += [Choice(each.name, each.name, remark=_branch_remark(each)) for each in found]
+        self.host.open(
+            PickerDialog(f"Branches of {printable(row.name)}", choices, typing=True),
+            partial(self._branch_chosen, row, found),
+        )
+
+    def _branch_chosen(self, row: DatasetRow, found: Sequence[Branch], name: str | None) -> None:
+        if name:
+            self._show_branch(row, name, found, "")
+        elif name is not None and self._history:
+            self._show_current_history()
+
+    def _show_branch(self, row: DatasetRow, name: str, found: Sequence[Branch] | None, error: str) -> None:
+        """Show the chain of a branch, or that of the head if the branch was deleted."""
+        if _id_of(self.view.dataset) != row.id:
+            return
+        branch = next((each for each in found or () if each.name == name), None)
+        if branch is None or branch.problem is not None:
+            self._history = ""
+            self._open_chain(row)
+            problem = error or (branch.problem if branch else None) or f"branch {name} was deleted"
+            self.host.notice(problem, "warn")
+            return
+        is_new = self._history != name
+        self._history, self._is_branch = name, True
+        self.pane.set_context(f"{row.name} · branch {name}")
+        self.view.open(f"{row.id}@{name}", branch.blocks)
+        self._show_findings()
+        if is_new:
+            self.host.notice(f"branch {name}: {_branch_remark(branch)} · B branches · esc head")
 
     def choose_kinds(self) -> None:
         """Open a dialog that selects the kinds of events to show."""
@@ -358,7 +412,7 @@ class BlocksController(Controller):
     def _jobs_changed(self, news: JobNews) -> None:
         jobs = (event.job for event in news.events if isinstance(event, JobChanged))
         dataset = self.view.dataset
-        if news.reloaded or any(job.kind == "verify" and job.dataset == dataset for job in jobs):
+        if news.reloaded or any(job.kind == "verify" and _chain_of(job) == dataset for job in jobs):
             self._show_findings()
 
     def _show_findings(self) -> None:
@@ -375,7 +429,7 @@ class BlocksController(Controller):
         found = (
             job
             for job in reversed(self.state.jobs.jobs.values())
-            if job.dataset == self.view.dataset and job.kind == "verify" and job.state is JobState.done
+            if _chain_of(job) == self.view.dataset and job.kind == "verify" and job.state is JobState.done
         )
         return next(found, None)
 
@@ -408,7 +462,8 @@ class BlocksController(Controller):
     def sign_block(self) -> None:
         """Sign the block under the cursor with the private key of the dataset, after a confirmation."""
         if self._history:
-            self.host.notice("blocks of an earlier history cannot be signed", "warn")
+            what = "a branch" if self._is_branch else "an earlier history"
+            self.host.notice(f"blocks of {what} cannot be signed", "warn")
         elif self.view.block is not None:
             self.host.start(self._sign(self.view.dataset, self.view.block))
 
@@ -438,8 +493,19 @@ class BlocksController(Controller):
 
 
 def _id_of(dataset: str) -> str:
-    """Return the id of a dataset without the block of an earlier history."""
+    """Return the id of a dataset without the block of an earlier history or the name of a branch."""
     return dataset.partition("@")[0]
+
+
+def _chain_of(job: Job) -> str:
+    """Return the id of the chain that a job verified."""
+    return f"{job.dataset}@{job.branch}" if job.branch else job.dataset
+
+
+def _branch_remark(branch: Branch) -> str:
+    if branch.problem is not None:
+        return "cannot be read"
+    return f"{format_count(branch.ahead)} ahead, {format_count(branch.behind)} behind"
 
 
 @lru_cache(maxsize=64)

@@ -11,7 +11,7 @@ from textual.geometry import Size
 
 from odf_engine.coordinator.protocol import Job
 from odf_tui.panes.datasets.dataset_filter import list_kinds
-from odf_tui.state.model import UNTRUSTED, DatasetRow, Health
+from odf_tui.state.model import BRANCH, UNTRUSTED, DatasetRow, Health
 from odf_tui.text import remotes
 from odf_tui.text.format import (
     Span,
@@ -315,6 +315,8 @@ class DatasetGraph:
             spans.append((" " * (place.width - self._extra - cell_len(name + _format_signs(row)) - 2), ""))
         if remote := remotes.remote_badge(row.remotes):
             spans.append((f" {remote}", remotes.remote_badge_style(row.remotes)))
+        if row.branches:
+            spans.append((f" {_branch_badge(row)}", "muted"))
         spans.append((" ", ""))
         if row.untrusted:
             spans.append((UNTRUSTED, "warn"))
@@ -342,9 +344,16 @@ def _format_name(row: DatasetRow) -> str:
 
 
 def _format_signs(row: DatasetRow) -> str:
-    """Return the signs between name and health: the badge of the remotes, and the sign for untrusted."""
+    """Return the signs between name and health: badges of remotes and branches, the sign for untrusted."""
     remote = remotes.remote_badge(row.remotes)
-    return (f" {remote}" if remote else "") + (UNTRUSTED if row.untrusted else "")
+    badges = [remote] if remote else []
+    badges += [_branch_badge(row)] if row.branches else []
+    return "".join(f" {badge}" for badge in badges) + (UNTRUSTED if row.untrusted else "")
+
+
+def _branch_badge(row: DatasetRow) -> str:
+    """Return the badge of the branches of a dataset: ``⎇2`` for two."""
+    return f"{BRANCH}{len(row.branches)}"
 
 
 def _format_rows(row: DatasetRow) -> str:

@@ -85,6 +85,8 @@ class DatasetCard(WrappedLines):
             if row.blocks:
                 facts.insert(1, _verification_spans(row, jobs.verification))
                 facts[1:1] = _remote_lines(row)
+            if row.branches:
+                facts.insert(1, _fact_spans("branches", printable(", ".join(row.branches))))
         self._status_lines, self._fact_lines = status, facts
         self._activity = describe_job(jobs.running)
         self._show()
