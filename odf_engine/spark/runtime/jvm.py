@@ -248,11 +248,16 @@ def spark_home() -> Path:
     return Path(spec.origin).parent
 
 
+_FIRST_JARS: Final = ("slf4j-api-", "spark-core_", "spark-sql_", "spark-catalyst_", "scala-library-")
+"""First jars of the class path, which is searched in order: Spark reads the file of each closure's class."""
+
+
 @cache
 def class_path() -> tuple[str, ...]:
     """Return Spark's jars in a fixed order: a class-data archive is valid for exactly one such list."""
-    jars = sorted(str(jar) for jar in (spark_home() / "jars").glob("*.jar"))
-    return tuple(sorted(jars, key=lambda jar: not Path(jar).name.startswith("slf4j-api")))
+    jars = sorted((spark_home() / "jars").glob("*.jar"))
+    first = [jar for prefix in _FIRST_JARS for jar in jars if jar.name.startswith(prefix)]
+    return tuple(str(jar) for jar in dict.fromkeys((*first, *jars)))
 
 
 def launch(

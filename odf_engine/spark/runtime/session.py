@@ -392,6 +392,7 @@ class SparkRuntime:
             gateway: Any = launch_gateway()
         finally:
             del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+        _cache_lookups(gateway)
         with _restore_python_state():
             self._context = SparkContext(conf=SparkConf(_jvm=gateway.jvm), gateway=gateway)
         accumulators: Any = getattr(self._context, "_accumulatorServer", None)
@@ -427,6 +428,33 @@ class SparkRuntime:
             f"Spark {self._context.version} on {self._config.master}, "
             f"Java {self._java.full_version} ({self._java.origin}), {archive_text}, ready in {seconds:.1f} s"
         )
+
+
+def _cache_lookups(gateway: Any) -> None:
+    """Cache the Java classes and static methods that PySpark uses by name.
+
+    PySpark would search for them at each use: in all jars, for each package that it imports.
+    """
+    # Deferred, as all imports of PySpark: they run while the JVM starts.
+    from py4j.java_gateway import JavaClass, JavaMember, JVMView
+
+    class CachingClass(JavaClass):  # pyright: ignore[reportIncompatibleMethodOverride]
+        def __getattr__(self, name: str) -> Any:
+            found = super().__getattr__(name)
+            if isinstance(found, JavaMember):  # the value of a static field may change
+                setattr(self, name, found)
+            return found
+
+    class CachingView(JVMView):
+        def __getattr__(self, name: str) -> Any:
+            found = super().__getattr__(name)
+            if isinstance(found, JavaClass):
+                found = CachingClass(found._fqn, found._gateway_client)
+                setattr(self, name, found)
+            return found
+
+    plain: Any = gateway.jvm
+    gateway.jvm = CachingView(plain._gateway_client, plain._jvm_name, id=plain._id)
 
 
 def _silence_stderr() -> None:

@@ -257,6 +257,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.hadoop.fs.defaultFS": "file:///",
     "spark.log.structuredLogging.enabled": "false",
     "spark.sql.metadataCacheTTLSeconds": "1",
+    # Spark describes each plan for its user interface, which is not shown: the shortest form.
+    "spark.sql.ui.explainMode": "simple",
 }
 """Settings that the configuration can override."""
 _LOCAL: Final[Mapping[str, str]] = {
