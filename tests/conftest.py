@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m")
 # Workers of tests use a class-data archive but record none: see `pytest_sessionstart`.
 os.environ.setdefault("ODF_SPARK_ARCHIVE", "read")
-# Hundreds of commands are started: each would compile the program anew.
+# Hundreds of commands are started: each would compile the program anew. To compile the tests themselves, with
+# their assertions, takes 10 seconds.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # How busy the machine is says nothing about the project.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
