@@ -269,6 +269,7 @@ def compact(
     reporter: Reporter,
     *,
     block_version: int = 3,
+    private_key_pem: str | None = None,
 ) -> CompactionOutcome:
     """Compact a root dataset. Atomic, also on a crash: the head is the old or the new one.
 
@@ -277,6 +278,7 @@ def compact(
         policy: the largest slices to write.
         reporter: receives progress; checked for cancellation.
         block_version: manifest version of the new blocks.
+        private_key_pem: private key of the dataset, which signs the record; None: it is not signed.
 
     Raises:
         Conflict: the dataset has changed in the meantime; nothing is changed.
@@ -305,15 +307,23 @@ def compact(
         merged = {first: each for first, each in merged.items() if each[0].blocks > 1}
         if not merged:
             return plan_compaction(dataset, CompactionPolicy(0, 0), Reporter())
-        return _NewChain(dataset, planned_head, reporter, block_version).commit(merged, writer)
+        chain = _NewChain(dataset, planned_head, reporter, block_version, private_key_pem)
+        return chain.commit(merged, writer)
 
 
 class _NewChain:
     """The new chain of one compaction."""
 
-    def __init__(self, dataset: Dataset, old_head: Multihash, reporter: Reporter, block_version: int) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        old_head: Multihash,
+        reporter: Reporter,
+        block_version: int,
+        private_key_pem: str | None,
+    ) -> None:
         self._dataset, self._old_head, self._reporter = dataset, old_head, reporter
-        self._version = block_version
+        self._version, self._key = block_version, private_key_pem
         self._before = dataset.state()
         if self._before.head != old_head:
             raise _moved(dataset)
@@ -348,7 +358,7 @@ class _NewChain:
                 blocks=blocks,
                 previous=dataset.newest_compaction(),
             )
-            record = pack_record(header, map(dataset.block_bytes, hashes[first:]))
+            record = pack_record(header, map(dataset.block_bytes, hashes[first:]), self._key)
             time = created.to_datetime().strftime("%Y%m%dT%H%M%SZ")
             reference = f"{COMPACTED_PREFIX}{time}-{self._old_head.abbreviated}"
 
@@ -450,7 +460,7 @@ class _SliceWriter:
 
     def split(self, run: BlockRun) -> Iterator[BlockRun]:
         """Yield the parts of a run whose slices have equal columns."""
-        from odf_engine.data.parquet_reader import UNREADABLE, read_parquet_schema  # deferred: loads Arrow
+        from odf_engine.data.parquet_reader import UNREADABLE, read_declared_schema  # deferred: loads Arrow
 
         part: BlockRun | None = None
         seen: Any = None
@@ -462,7 +472,7 @@ class _SliceWriter:
             if event.new_data is not None:
                 path = self._dataset.slice_path(event.new_data.physical_hash)
                 try:
-                    schema = read_parquet_schema(path).remove_metadata()
+                    schema = read_declared_schema(path).remove_metadata()
                 except FileNotFoundError:
                     raise BadData("the slice is missing", where=str(path), hint=_VERIFY) from None
                 except UNREADABLE as error:

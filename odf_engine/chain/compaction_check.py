@@ -40,8 +40,8 @@ def check_record(
         reporter: is checked for cancellation.
 
     Raises:
-        BadData: the old chain is not linked, a new block does not follow from the old ones, or the rows of an
-            old slice differ.
+        BadData: the signature is invalid, the old chain is not linked, a new block does not follow from the
+            old ones, or the rows of an old slice differ.
         NotFound: a slice is missing.
     """
     merged = check_chains(record, read_block, reporter)
@@ -57,6 +57,7 @@ def check_chains(
         BadData: as :func:`check_record`.
     """
     header = record.header
+    record.check_signature()
     old = _old_blocks(record)
     before, number, new_number = header.fork, header.fork_number + 1, header.fork_number + 1
     merged: list[DataSlice] = []

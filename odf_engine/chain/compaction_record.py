@@ -6,7 +6,11 @@ can be verified without trust: the old blocks are linked by their hashes, the ne
 :mod:`odf_engine.chain.compaction`, and the logical hash in each old block is that of the same offsets in the
 new slices (:mod:`odf_engine.chain.compaction_check`).
 
-Format: one line of JSON, the :class:`RecordHeader`; then a zlib stream with the replaced blocks, oldest
+If the workspace has the private key of the dataset, the record is signed with it. This proves that the owner
+has compacted the dataset; the verification above does not require it.
+
+Format: one line of JSON, the :class:`RecordHeader`, whose last field ``signature`` is the multibase ed25519
+signature of the line without it, or is absent; then a zlib stream with the replaced blocks, oldest
 first, each preceded by its size as a 32-bit little-endian number.
 """
 
@@ -25,7 +29,7 @@ import msgspec
 from odf_engine.errors import BadData, InvalidIdentity, NotFound
 from odf_engine.files import ensure_folder, fsync_folder, remove_temporary
 from odf_engine.identity.did import DatasetId
-from odf_engine.identity.multiformats import Multihash
+from odf_engine.identity.multiformats import Multihash, multibase_decode, multibase_encode
 from odf_engine.metadata.model import decode_hook, encode_hook
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.object_store import LocalObjectStore
@@ -36,6 +40,7 @@ _MIN_BLOCK_BYTES: Final = 64  # smaller ones are no blocks; limits their number
 _MAX_BLOCK_BYTES: Final = 1 << 20
 _MAX_TOTAL_BYTES: Final = 256 << 20
 _VERSION: Final = 1
+_SIGNATURE: Final = b',"signature":'
 _CHUNK: Final = 1 << 16
 
 
@@ -58,6 +63,7 @@ class RecordHeader(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         fork_number: its sequence number.
         blocks: the new blocks after the fork, oldest first.
         previous: the new head of the preceding compaction. Older copies require its record.
+        signature: signature of the other fields; unset if the record is not signed.
     """
 
     version: int = _VERSION
@@ -69,6 +75,7 @@ class RecordHeader(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     fork_number: int
     blocks: list[Replacement]
     previous: Multihash | None = None
+    signature: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class CompactionRecord:
@@ -91,7 +98,7 @@ class CompactionRecord:
                 where=where,
                 hint="use a newer version of odf",
             )
-        self._blocks, self._starts = _unpack(packed, where)
+        self._statement, self._blocks, self._starts = line, *_unpack(packed, where)
         self._numbers: dict[bytes, int] = {}
         for position in range(len(self._starts) - 1):
             digest = bytes(Multihash.sha3_256(self._block_at(position)))
@@ -110,6 +117,34 @@ class CompactionRecord:
             raise self._damaged("the new blocks do not replace all old blocks")
         if not ascending or header.blocks[-1].block != header.new_head:
             raise self._damaged("the new blocks do not end with the new head")
+
+    def check_signature(self) -> bool:
+        """Return whether the record is signed with the key of the dataset.
+
+        Raises:
+            BadData: the signature is invalid.
+        """
+        signed = self.header.signature
+        if isinstance(signed, msgspec.UnsetType):
+            return False
+        # Deferred: the cryptographic library is slow to import, and most readers only map blocks.
+        from odf_engine.identity.ownership_proof import verify_signature
+
+        statement, _, rest = self._statement.rpartition(_SIGNATURE)
+        try:
+            signature = multibase_decode(signed)
+        except InvalidIdentity as error:
+            raise self._damaged(f"invalid signature: {error}") from None
+        # Fields after the signature would not be signed.
+        is_last = rest == msgspec.json.encode(signed) + b"}"
+        statement += b"}"
+        if (
+            not is_last
+            or len(signature) != 64
+            or not verify_signature(self.header.dataset_id, statement, signature)
+        ):
+            raise self._damaged("it is not signed with the key of the dataset")
+        return True
 
     @property
     def size(self) -> int:
@@ -164,15 +199,24 @@ def _unpack(packed: bytes, where: str) -> tuple[bytes, list[int]]:
     return bytes(blocks), starts
 
 
-def pack_record(header: RecordHeader, blocks: Iterable[bytes]) -> bytes:
+def pack_record(
+    header: RecordHeader, blocks: Iterable[bytes], private_key_pem: str | bytes | None = None
+) -> bytes:
     """Return the bytes of a record.
 
     Args:
-        header: its first line.
+        header: its first line, without a signature.
         blocks: the replaced blocks, oldest first.
+        private_key_pem: private key of the dataset, which signs the record; None: it is not signed.
     """
     packer = zlib.compressobj()
-    parts = [msgspec.json.encode(header, enc_hook=encode_hook), b"\n"]
+    statement = msgspec.json.encode(header, enc_hook=encode_hook)
+    if private_key_pem is not None:
+        from odf_engine.identity.ownership_proof import load_private_key, sign
+
+        signature = multibase_encode(sign(load_private_key(private_key_pem), statement))
+        statement = statement[:-1] + _SIGNATURE + msgspec.json.encode(signature) + b"}"
+    parts = [statement, b"\n"]
     for block in blocks:
         parts.append(packer.compress(struct.pack("<I", len(block)) + block))
     parts.append(packer.flush())

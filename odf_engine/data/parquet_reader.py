@@ -38,6 +38,8 @@ _PLAIN_DICTIONARY, _DELTA_LENGTH, _DELTA_BYTE_ARRAY, _RLE_DICTIONARY = 2, 6, 7, 
 _INDEX_BYTES: Final = 8
 """Memory of a value besides its bytes: offsets, levels, its index in a dictionary."""
 
+_SMALL_BYTES: Final = 1 << 18
+
 
 class RangedFile(Protocol):
     """A file of which parts are read, such as a slice in an object store."""
@@ -80,6 +82,16 @@ def open_parquet(path: Path | RangedFile, *, int96_unit: str | None = None) -> p
         file.close()
         raise
     return file
+
+
+def read_declared_schema(path: Path) -> pa.Schema:
+    """Return names and types of the columns, only to compare them: the file must not be read by them.
+
+    Raises:
+        UNREADABLE: it is missing or damaged.
+    """
+    with pq.ParquetFile(path, pre_buffer=False) as file:
+        return _without_dictionaries(file.schema_arrow)
 
 
 def read_parquet_schema(path: Path) -> pa.Schema:
@@ -152,7 +164,11 @@ def read_bounded(
                 leaves = list(_leaf_types(reader.schema_arrow))
                 width = _check_memory(chunks, leaves, end - row, raw)
                 rows = max(1, min(max_rows, max_bytes // max(width, 1)))
-                for batch in reader.iter_batches(rows, row_groups=[group], columns=names):
+                # Threads take longer than they save on a few rows.
+                threads = sum(each.pages for each in chunks) > _SMALL_BYTES
+                for batch in reader.iter_batches(
+                    rows, row_groups=[group], columns=names, use_threads=threads
+                ):
                     first = max(start - row, 0)
                     last = batch.num_rows if stop is None else min(stop - row, batch.num_rows)
                     row += batch.num_rows

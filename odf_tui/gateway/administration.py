@@ -18,6 +18,7 @@ from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.credentials import Credentials, Login
 from odf_engine.net.urls import origin_of
 from odf_engine.progress import Reporter
+from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.fsck import FsckReport, check_workspace, collect_garbage
 from odf_engine.workspace.remotes import KINDS, Kind, Remotes
@@ -238,7 +239,10 @@ def collect_files(
     dry_run: bool,
     now: bool = False,
 ) -> FsckReport:
-    """Remove expired old heads and unneeded files of datasets. Datasets of active jobs are left out.
+    """Remove expired old heads and unneeded files of datasets.
+
+    Datasets of active jobs and their inputs are left out, because a transform reads the slices that its
+    inputs had at its start. An active job without a dataset, such as a query, may read all.
 
     Args:
         workspace: the workspace.
@@ -252,6 +256,13 @@ def collect_files(
     endpoint = WorkerEndpoint(workspace.folder)
     jobs = _open_jobs(endpoint) if endpoint.worker_alive() else []
     busy = {job.dataset for job in jobs}
+    if busy:
+        summaries = workspace.summaries()
+        graph = DatasetGraph(summaries)
+        is_any = not busy <= {str(each.id) for each in summaries}
+        for each in summaries:
+            if is_any or str(each.id) in busy:
+                busy |= {str(each.id), *map(str, graph.upstream(each.id))}
     report = collect_garbage(workspace, entries, reporter, dry_run=dry_run, now=now, busy=busy)
     if not dry_run and report.findings:
         notify_datasets_changed(workspace.folder)

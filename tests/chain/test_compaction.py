@@ -179,6 +179,25 @@ def test_a_forged_record_is_found(workspace: Workspace) -> None:
     assert any(kind == "compaction-record" and "rows" in text for kind, text in findings(entry))
 
 
+def test_a_record_is_signed(workspace: Workspace) -> None:
+    entry = make_root(workspace, slices=3)
+    key = workspace.keys.private_key_pem(entry.id)
+    outcome = compact(entry.dataset, CompactionPolicy(), Reporter(), private_key_pem=key)
+    path = entry.dataset.folder / "compactions" / str(outcome.new_head)
+    data = path.read_bytes()
+    assert CompactionRecord(data, "").check_signature() and findings(entry) == []
+    line, _, blocks = data.partition(b"\n")
+    created = CompactionRecord(data, "").header.created
+    for wrong in (
+        line.replace(str(created).encode(), b"2024-01-01T00:00:00Z"),
+        line[:-1] + b',"created":"2024-01-01T00:00:00Z"}',  # not signed
+    ):
+        path.write_bytes(wrong + b"\n" + blocks)
+        entry.dataset.compactions = RecordStore(entry.dataset.folder)
+        ((kind, message),) = findings(entry)
+        assert kind == "compaction-record" and "not signed with the key" in message
+
+
 def test_a_record_with_many_tiny_blocks_is_refused(workspace: Workspace) -> None:
     """Their number would need more memory than their bytes."""
     entry = make_root(workspace, slices=2)

@@ -7,10 +7,16 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from odf_engine.chain.compaction import CompactionPolicy, compact
+from odf_engine.coordinator.endpoint import WorkerEndpoint
+from odf_engine.coordinator.protocol import Job, JobState
+from odf_engine.progress import Reporter
 from odf_engine.workspace.workspace import Workspace
+from odf_tui.gateway.administration import collect_files
 from tests.cli.conftest import call_odf
 from tests.sync.builders import add_slices, describe, make_derivative, make_root
 
@@ -66,6 +72,25 @@ def test_compact_and_collect(folder: Path) -> None:
     assert (files(folder, "data"), files(folder, "blocks"), files(folder, "compactions")) == (1, 3, 1)
     assert call_odf("verify", "numbers", "--integrity", "--rows", cwd=folder).code == 0
     assert "clean" in call_odf("fsck", cwd=folder).out
+
+
+@pytest.mark.parametrize("target", ["derived", ""])
+def test_inputs_of_active_jobs_stay(folder: Path, target: str) -> None:
+    workspace = Workspace(folder)
+    entry = workspace.resolve("numbers")
+    compact(entry.dataset, CompactionPolicy(), Reporter())
+    long_ago = time.time() - 8 * 86_400
+    (reference,) = entry.dataset.references()
+    os.utime(entry.dataset.folder / "refs" / reference, (long_ago, long_ago))
+    dataset = str(workspace.resolve(target).id) if target else ""
+    job = Job(id="1", kind="pull", target="", dataset=dataset, state=JobState.running, created="2024-05-01")
+    with (
+        mock.patch.object(WorkerEndpoint, "worker_alive", lambda self: True),
+        mock.patch("odf_tui.gateway.administration._open_jobs", lambda endpoint: [job]),
+    ):
+        report = collect_files(workspace, [entry], Reporter(), dry_run=False, now=True)
+    assert report.left and not [each for each in report.findings if each.repaired]
+    assert files(folder, "data") == 6
 
 
 def test_recent_files_and_other_histories_stay(folder: Path) -> None:

@@ -423,6 +423,13 @@ def _compact(folder: Path) -> None:
         compact(workspace.resolve("numbers").dataset, CompactionPolicy(), Reporter())
 
 
+def _make_garbage(folder: Path) -> None:
+    """A compacted dataset whose old head has expired, and a derivative that has read it."""
+    _make_read_numbers(folder)
+    _compact(folder)
+    command(folder, "config", "set", "compaction.keepDays", "0")
+
+
 OPERATIONS: Final[dict[str, Operation]] = {
     "add": Operation(_make_empty, _command("add", "c.yaml", "b.yaml", "a.yaml")),
     "add-one": Operation(_make_empty, _command("add", "a.yaml")),
@@ -434,6 +441,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "ingest-slices": Operation(_make_rows, _ingest(range(2, 9), slice_rows=2), repeatable=True),
     "compact": Operation(_make_rows, _ingest(range(2, 40)), repeatable=True),
     "compact-chain": Operation(_make_read_numbers, _compact, repeatable=True),
+    "gc": Operation(_make_garbage, _command("gc", "--now", "--yes"), repeatable=True),
     "transform": Operation(_make_derivative, _transform, repeatable=True),
     "reset": Operation(_make_derivative, _reset),
     "clone": Operation(_make_source, _clone, repeatable=True),

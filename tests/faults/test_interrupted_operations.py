@@ -21,7 +21,11 @@ from tests.faults.system_calls import UNTRACED
 @pytest.mark.parametrize(
     ("program", "operations", "most"),
     [
-        ("system_calls", "add delete compact compact-chain ingest-slices transform pull push-force fsck", 2),
+        (
+            "system_calls",
+            "add delete compact compact-chain gc ingest-slices transform pull push-force fsck",
+            2,
+        ),
         ("crash_states", "add ingest-slices clone push", 3),
     ],
 )

@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 from odf_engine.coordinator import command_guard
+from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import Ran, call_odf
+from tests.sync.builders import make_derivative, make_root
 
 ROOT = """\
 kind: DatasetSnapshot
@@ -99,6 +101,24 @@ def test_an_interval_pushes_and_runs_a_program(folder: Path) -> None:
     (job,) = [each for each in call_odf("jobs", "--json", cwd=folder).json if each["id"] in newest["jobs"]]
     assert (job["kind"], job["target"]) == ("push", "my.rows")
     assert not (folder / ".odf" / "spark.log").exists()  # no task needs Spark
+
+
+def test_a_flow_compacts_root_datasets(folder: Path) -> None:
+    workspace = Workspace(folder)
+    root = make_root(workspace, "my.numbers", slices=3)
+    derived = make_derivative(workspace, root, "my.derived")
+    text = "headers: {name: small}\nspec: {target: 'my.%', tasks: [{kind: Compact}]}\n"
+    (folder / "small.yaml").write_text(text)
+    assert flow(folder, "add", "small.yaml").code == 0
+    ran = flow(folder, "run", "small")
+    assert ran.code == 0, ran.err
+    assert len(root.dataset.slices()) == 1 and len(derived.dataset.slices()) == 1
+    (run,) = flow(folder, "history", "small", "--json").json
+    jobs = [each for each in call_odf("jobs", "--json", cwd=folder).json if each["id"] in run["jobs"]]
+    assert {(each["kind"], each["target"]) for each in jobs} == {
+        ("compact", "my.numbers"),
+        ("compact", "my.rows"),
+    }
 
 
 def test_labels_select_targets(folder: Path) -> None:

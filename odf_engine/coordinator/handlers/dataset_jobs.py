@@ -252,7 +252,7 @@ def compact(request: Compact, context: JobContext, reporter: Reporter) -> Compac
     from odf_engine.chain import compaction
     from odf_engine.identity.ownership_proof import create_and_store_proof
 
-    workspace = context.workspace
+    workspace, key = context.workspace, None
     entry = workspace.resolve(request.dataset)
     compaction.require_compactable(entry.dataset, str(entry.alias))
     configured = workspace.config.compaction
@@ -263,16 +263,22 @@ def compact(request: Compact, context: JobContext, reporter: Reporter) -> Compac
         found = compaction.plan_compaction(entry.dataset, policy, reporter)
     else:
         with _release_arrow_memory():
+            try:
+                key = workspace.keys.private_key_pem(entry.id)
+            except NotFound:
+                pass  # a dataset of another author
+            except (OSError, OdfError) as error:
+                reporter.log(f"the compaction is not signed: {error}", "warning")
             version = workspace.config.block_version
-            found = compaction.compact(entry.dataset, policy, reporter, block_version=version)
+            found = compaction.compact(
+                entry.dataset, policy, reporter, block_version=version, private_key_pem=key
+            )
     changed = found.new_head != found.old_head
     if changed and found.new_head is not None:
         reporter.committed(str(entry.id), str(found.new_head), "compaction", 0)
         try:
-            key = workspace.keys.private_key_pem(entry.id)
-            create_and_store_proof(entry.dataset.folder, entry.id, key, found.new_head)
-        except NotFound:
-            pass  # a dataset of another author
+            if key is not None:
+                create_and_store_proof(entry.dataset.folder, entry.id, key, found.new_head)
         except (OSError, OdfError) as error:
             reporter.log(f"the new head is not signed: {error}", "warning")
     status = "unchanged" if not changed else "planned" if request.dry_run else "compacted"
