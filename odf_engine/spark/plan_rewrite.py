@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from py4j.java_gateway import JavaPackage
+from py4j.java_gateway import JavaClass, JavaPackage
 from pyspark.sql import DataFrame, SparkSession
 
 from odf_engine.data.changelog import INPUT_BITS, OPERATION, POSITION
@@ -20,7 +20,7 @@ from odf_engine.spark.text_files import LINE_COLUMN, RECORD_COLUMN
 
 
 class _Package:
-    """A Java package that caches its classes and companion objects.
+    """A Java package or class that caches its classes, companion objects and static members.
 
     Each lookup is a call to the JVM, which searches all jars.
     """
@@ -31,9 +31,13 @@ class _Package:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._package, name)
-        found = _Package(found) if isinstance(found, JavaPackage) else found
+        found = _Package(found) if isinstance(found, JavaPackage | JavaClass) else found
         setattr(self, name, found)
         return found
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Return a new object of the class."""
+        return self._package(*arguments)
 
     def companion(self, name: str) -> Any:
         """Return the companion object of a class."""
@@ -60,6 +64,7 @@ class PlanBuilder:
         self.expressions: Any = self.catalyst.expressions
         self.types: Any = self.java.org.apache.spark.sql.types.DataTypes
         self._none: Any = None
+        self._empty: Any = None
 
     def to_frame(self, plan: Any) -> DataFrame:
         """Return the frame of a plan."""
@@ -68,7 +73,11 @@ class PlanBuilder:
 
     def seq(self, items: Sequence[Any]) -> Any:
         """Return a Scala sequence."""
-        return self.java.PythonUtils.toSeq(list(items))
+        if items or self._empty is None:
+            made = self.java.PythonUtils.toSeq(list(items))
+            self._empty = self._empty if items else made
+            return made
+        return self._empty
 
     def none(self) -> Any:
         """Return Scala's empty `Option`."""
@@ -182,11 +191,23 @@ _SEPARATOR: Final = "\x00\x1f"
 _ATTRIBUTE_ID: Final = re.compile(r"#(\d+)L?(-T\d+ms)?$")
 
 
-def _attribute_ids(attributes: Any) -> set[int]:
-    """Return the ids of a sequence of columns, by one call to the JVM instead of three for each column."""
+def named_columns(attributes: Any) -> list[tuple[str, int]]:
+    """Return name and id of each column of a sequence, by one call to the JVM instead of four for each."""
     text = attributes.mkString(_SEPARATOR)
-    found = map(_ATTRIBUTE_ID.search, text.split(_SEPARATOR) if text else ())
-    return {int(match[1]) for match in found if match is not None}
+    found = [(each, _ATTRIBUTE_ID.search(each)) for each in (text.split(_SEPARATOR) if text else ())]
+    return [(each[: match.start()], int(match[1])) for each, match in found if match is not None]
+
+
+def _attribute_ids(attributes: Any) -> set[int]:
+    """Return the ids of a sequence of columns."""
+    return {number for _, number in named_columns(attributes)}
+
+
+def columns_except(plan: Any, hidden: Set[int]) -> list[Any]:
+    """Return the columns of a plan without those with the given ids."""
+    output = plan.output()
+    named = zip(to_list(output), named_columns(output), strict=True)
+    return [column for column, (_, number) in named if number not in hidden]
 
 
 def output_ids(plan: Any) -> set[int]:
@@ -419,8 +440,7 @@ class OriginTracker(PlanBuilder):
         tracked, order = self.track_top(self.inlined_plan(frame))
         if not tracked.origin:
             raise StatefulQueryError("a query that reads no input")
-        hidden = tracked.passed | {column_id(column) for column in tracked.origin}
-        shown = [column for column in to_list(tracked.plan.output()) if column_id(column) not in hidden]
+        shown = columns_except(tracked.plan, tracked.passed | {column_id(each) for each in tracked.origin})
         if order:
             total = [
                 *order,
@@ -494,7 +514,7 @@ class OriginTracker(PlanBuilder):
     def track_projection(self, plan: Any, below: TrackedPlan, keep: Sequence[Any] = ()) -> TrackedPlan:
         """Track a projection. ``keep`` are sort terms whose columns must stay for a later sort."""
         columns = to_list(plan.projectList())
-        present = {column_id(column) for column in columns}
+        present = {column_id(column) for column in columns} if keep else set[int]()
         needed: list[Any] = []
         for order in keep:
             for column in to_list(order.references().toSeq()):

@@ -25,6 +25,7 @@ from odf_engine.spark.plan_rewrite import (
     TrackedPlan,
     analyzed_plan,
     column_id,
+    columns_except,
     node_name,
     null_value,
     output_ids,
@@ -192,6 +193,10 @@ class StateFiles:
         """Return whether a part has single values."""
         return any(self._folder.glob(f"*{VALUES}.parquet"))
 
+    def count_rows(self) -> int:
+        """Return the number of rows of all parts."""
+        return sum(pq.read_metadata(each).num_rows for each in self._folder.glob("*.parquet"))
+
     def read(self, name: str, schema: StructType) -> DataFrame:
         """Return the rows of a part, which exists.
 
@@ -316,6 +321,7 @@ class IncrementalPlanner(TablePlanner):
         may_have_late_rows: whether rows of inputs can be late; False saves a test of each row.
         read_operations: inputs whose operations the query reads. For it, their rows are not changes.
         values: whether a new state has all rows or single values that retractions require.
+        single_task: read the rows of an operator in one task, which saves the exchange of few rows.
         revision: revision of the rules, see :data:`odf_engine.chain.normal_form.RULES_REVISION`.
 
     Attributes:
@@ -339,6 +345,7 @@ class IncrementalPlanner(TablePlanner):
         may_have_late_rows: bool,
         read_operations: Collection[str] = (),
         values: bool = False,
+        single_task: bool = False,
         revision: int,
     ) -> None:
         changing = set(changing).difference(read_operations)
@@ -349,6 +356,7 @@ class IncrementalPlanner(TablePlanner):
         self._watermarks = watermarks
         self._files = files
         self._values = values
+        self._single_task = single_task
         self._retractable: set[int] = set()
         """Ids of the position columns of rows that a row of a later transaction may retract."""
         self._retracting: set[int] = set()
@@ -380,7 +388,7 @@ class IncrementalPlanner(TablePlanner):
             self._plan = plan
             tracked = self.track(plan)
             hidden = tracked.passed | {column_id(column) for column in tracked.origin}
-            shown = [column for column in to_list(tracked.plan.output()) if column_id(column) not in hidden]
+            shown = columns_except(tracked.plan, hidden)
             if self._running is not None:
                 return self.to_frame(self.project([*shown, *tracked.origin], tracked.plan))
             added = [tracked.origin[2], *tracked.origin[4:]]
@@ -677,13 +685,12 @@ class IncrementalPlanner(TablePlanner):
             late = f"coalesce({late}, false)"
             self.late.append((new, f"SELECT {POSITION} FROM odf_new WHERE {late}"))
             query += f" WHERE NOT {late}"
-        if not self._files.has(name):
-            return query, frames
-        schema = new.schema
-        frames["state"] = self._files.read(name, StructType([schema[each] for each in stored]))
-        values = [each if each in stored else null_value(new, each) for each in names]
-        state = f"SELECT {', '.join(values)}, 0, NULL FROM odf_state WHERE {condition}"
-        return f"{query} UNION ALL {state}", frames
+        if self._files.has(name):
+            schema = new.schema
+            frames["state"] = self._files.read(name, StructType([schema[each] for each in stored]))
+            values = [each if each in stored else null_value(new, each) for each in names]
+            query += f" UNION ALL SELECT {', '.join(values)}, 0, NULL FROM odf_state WHERE {condition}"
+        return f"SELECT /*+ COALESCE(1) */ * FROM ({query})" if self._single_task else query, frames
 
     def _store(
         self,

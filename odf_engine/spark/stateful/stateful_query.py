@@ -23,7 +23,9 @@ from odf_engine.spark.plan_rewrite import (
     TrackedPlan,
     analyzed_plan,
     column_id,
+    columns_except,
     function_name,
+    named_columns,
     node_name,
     output_ids,
     referenced_ids,
@@ -394,8 +396,7 @@ class StreamPlanner(OriginTracker):
                 where="query",
                 hint=SUPPORTED_HINT,
             ) from None
-        hidden = tracked.passed | {column_id(column) for column in tracked.origin}
-        shown = [column for column in to_list(tracked.plan.output()) if column_id(column) not in hidden]
+        shown = columns_except(tracked.plan, tracked.passed | {column_id(each) for each in tracked.origin})
         keys = self._key_columns(shown)
         projected = self.project(
             [*shown, *(tracked.origin if self._running is not None else ())], tracked.plan
@@ -499,7 +500,8 @@ class StreamPlanner(OriginTracker):
         return tracked
 
     def track_projection(self, plan: Any, below: TrackedPlan, keep: Any = ()) -> TrackedPlan:
-        columns = to_list(plan.projectList())
+        reads_operation = referenced_ids(plan) & self._operations.keys()
+        columns = to_list(plan.projectList()) if reads_operation or self._running is not None else []
         self._record_operations([column for column in columns if node_name(column) != "AttributeReference"])
         if self._running is not None:
             renamed: dict[int, int] = {}
@@ -786,10 +788,14 @@ class TablePlanner(StreamPlanner):
 
     def track_input(self, view: Any, index: int, vocab: DatasetVocabulary) -> TrackedPlan:
         name = view.desc().identifier().table().lower()
-        table, output = analyzed_plan(self._tables[name]), to_list(view.output())
-        by_name = {column.name(): column for column in to_list(table.output())}
+        table, output = analyzed_plan(self._tables[name]), view.output()
+        named, table_columns = named_columns(output), to_list(table.output())
+        by_name = {
+            each: column
+            for (each, _), column in zip(named_columns(table.output()), table_columns, strict=True)
+        }
         columns = [
-            self.replace_column(new, old) for new, old in zip(to_list(table.output()), output, strict=False)
+            self.replace_column(new, old) for new, old in zip(table_columns, to_list(output), strict=False)
         ]
         by_name[POSITION] = by_name[vocab.offset_column]
         if index:
@@ -800,10 +806,10 @@ class TablePlanner(StreamPlanner):
             by_name[OPERATION] = self.literal(int(Op.APPEND))
         origin = self._origin_columns(*(by_name[each] for each in self._ORIGIN))
         system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
-        passed = {column_id(old) for old in output if old.name() in system}
-        for old in output:
-            if old.name() == vocab.operation_type_column:
-                self._operations[column_id(old)] = self._names[name]
+        passed = {number for each, number in named if each in system}
+        self._operations |= {
+            number: self._names[name] for each, number in named if each == vocab.operation_type_column
+        }
         attributes = [column.toAttribute() for column in origin]
         self._input_origins.add(column_id(attributes[0]))
         return TrackedPlan(

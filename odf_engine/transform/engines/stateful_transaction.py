@@ -163,6 +163,7 @@ class Slice:
         added: system time of its commit, in milliseconds.
         earliest: minimum event time in milliseconds; None without rows.
         changes: whether it has retractions or corrections.
+        rows: number of its rows.
     """
 
     path: Path
@@ -170,6 +171,7 @@ class Slice:
     added: int
     earliest: int | None
     changes: bool
+    rows: int
 
 
 @dataclass(frozen=True)
@@ -320,6 +322,7 @@ def _read_slice(path: Path, input_index: int, vocab: DatasetVocabulary) -> tuple
     names = (vocab.system_time_column, vocab.event_time_column, vocab.operation_type_column)
     try:
         with open_parquet(path) as file:
+            rows = file.metadata.num_rows
             ranges = _ranges_from_statistics(file, names) or _ranges_from_rows(path, names)
     except FileNotFoundError:
         raise NotFound(
@@ -334,6 +337,7 @@ def _read_slice(path: Path, input_index: int, vocab: DatasetVocabulary) -> tuple
         _to_milliseconds(added[0]) or 0,
         _to_milliseconds(times[0]),
         operations[1] is not None and operations[1] > 0,
+        rows,
     )
     return found, _to_milliseconds(added[1]) or 0
 
@@ -379,6 +383,9 @@ _MILLISECOND = datetime(1970, 1, 1, microsecond=1000) - datetime(1970, 1, 1)
 
 _EMITTED: Final = "emitted.arrow"
 _BATCHES_AT_ONCE: Final = 32
+_SMALL_ROWS: Final = 20_000
+"""Rows that one task processes sooner than Spark compiles the query and starts several tasks."""
+_INTERPRETED: Final = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 _PLANS: Final[dict[tuple[str | bytes, ...], StreamingPlan]] = {}
 """Plans of recent queries, which depend on the query and the schemas of its inputs."""
 _MAX_PLANS: Final = 256
@@ -465,6 +472,7 @@ class StatefulTransaction:
         self._declared = declared
         self._reporter = reporter
         self._values = False
+        self._is_small = False
         self._new_checkpoint = Path(request.new_checkpoint_path)
         folder = self._folder = self._new_checkpoint.with_name("stateful")
         self._checkpoint_folder = folder / "kept"
@@ -561,6 +569,10 @@ class StatefulTransaction:
 
     def _prepare(self) -> PreparedQuery:
         slices = read_slices(self._request.query_inputs)
+        self._is_small = sum(each.rows for each in slices) + self._state.count_rows() <= _SMALL_ROWS
+        if self._is_small:
+            for name, value in _INTERPRETED.items():
+                self._session.conf.set(name, value)
         self._values = self._values or any(each.changes for each in slices)
         aliases = {
             self._request.query_inputs[each.input_index].query_alias for each in slices if each.changes
@@ -716,6 +728,7 @@ class StatefulTransaction:
             may_have_late_rows=_may_have_late_rows(batches, watermarks),
             read_operations=query.read_operations,
             values=self._values,
+            single_task=self._is_small,
             revision=rules_revision(self._request.transform.version),
         )
         try:
