@@ -13,6 +13,7 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
+from odf_engine.alerts.job_totals import TOTALS_TABLE, count_job
 from odf_engine.coordinator.protocol import (
     Committed,
     Failure,
@@ -310,6 +311,8 @@ class JobLog(JobLogReader):
                 job = msgspec.structs.replace(job, started=_now())
             with self._transaction() as database:
                 event = self._store(database, job)
+                if job.ended is not None:
+                    count_job(database, job.kind, state.value, job.started, job.ended)
             return self._publish(event)
 
     def set_progress(self, job_id: str, progress: Progress) -> None:
@@ -412,6 +415,7 @@ def _open_for_writing(path: Path) -> sqlite3.Connection:
         if version == 0:
             database.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
         database.execute(_REQUESTS)
+        database.execute(TOTALS_TABLE)
     except BaseException:
         database.close()
         raise

@@ -1,4 +1,4 @@
-"""alert: messages about events to webhooks, mail servers, terminals, and OpenLineage."""
+"""alert, metrics: messages about events to webhooks, mail, terminals, OpenLineage; Prometheus."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import secrets
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -20,6 +21,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.credentials import Credentials
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.output import (
+    check_parent_folder,
     open_workspace,
     options_of,
     print_json,
@@ -363,3 +365,30 @@ for command in (list_dead, retry_dead, remove_dead):
     dead_group.add_command(command)
 for command in (add, list_alerts, show, accept, remove, secret, test, history, dead_group):
     alert_verb.add_command(command)
+
+
+# --- Metrics -----------------------------------------------------------------------------------------
+
+
+@verb("metrics", example="odf metrics -o /var/lib/node_exporter/odf.prom")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Replace this file at once, instead of writing to stdout.",
+)
+def metrics_verb(output: Path | None) -> None:
+    """Print metrics of the workspace in the text format of Prometheus.
+
+    The metrics are numbers of rows and blocks, watermarks, ended jobs, states of flows, and deliveries of
+    alerts. `odf serve --metrics` serves them over HTTP.
+    """
+    from odf_engine.alerts.metrics import collect_metrics, write_metrics  # deferred: slow to import
+
+    workspace = open_workspace()
+    if output is None:
+        sys.stdout.write(collect_metrics(workspace, workspace.summaries()))
+        return
+    check_parent_folder(output)
+    write_metrics(workspace, output.absolute())
+    print_note(f"wrote {output}")

@@ -563,6 +563,7 @@ async def _contact_worker(workspace: Workspace, what: str) -> Any:
 @click.option(
     "--allow-push", is_flag=True, help="Accept pushes by clients with a token (see odf keys token)."
 )
+@click.option("--metrics", is_flag=True, help="Serve metrics for Prometheus at /metrics.")
 @click.option(
     "--tls-cert", type=click.Path(), metavar="FILE", help="TLS certificate chain in PEM, for https."
 )
@@ -577,6 +578,7 @@ def serve_verb(
     port: int,
     patterns: tuple[str, ...],
     allow_push: bool,
+    metrics: bool,
     tls_cert: str | None,
     tls_key: str | None,
     behind_proxy: bool,
@@ -589,6 +591,9 @@ def serve_verb(
     Every client that can connect can read all datasets, or those selected by --dataset. With
     --allow-push, clients with a token can push to the datasets of the token. Datasets whose private key
     is in this workspace do not accept pushes.
+
+    With --metrics, every client that can connect can also read numbers of jobs, and names and states of
+    flows and alerts. See odf help alerts.
 
     The server listens on this machine only, unless --host specifies another address. Its limits are the
     settings serve.* of `odf config list`. With --json, prints one line with the URL when it is ready.
@@ -606,6 +611,7 @@ def serve_verb(
     flags = {
         "--allow-push": allow_push,
         "--behind-proxy": behind_proxy,
+        "--metrics": metrics,
         "--json": options.json,
         "--quiet": options.quiet,
         "--verbose": options.verbose,

@@ -24,7 +24,7 @@ TOPICS: Final = {
     "sql": "Query datasets with SQL",
     "flows": "Run tasks by schedule, or when datasets change",
     "checks": "Check new rows before they are committed",
-    "alerts": "Messages about events: webhooks, mail, OpenLineage",
+    "alerts": "Webhooks, mail, OpenLineage, metrics",
     "workstation": "Panes, jobs and the worker",
     "keys": "Keys and themes of the workstation",
     "configuration": "Settings, environment and files",

@@ -219,6 +219,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--dataset", action="append", default=[])
     parser.add_argument("--allow-push", action="store_true")
     parser.add_argument("--behind-proxy", action="store_true")
+    parser.add_argument("--metrics", action="store_true")
     parser.add_argument("--tls-cert", type=Path)
     parser.add_argument("--tls-key", type=Path)
     parser.add_argument("--json", action="store_true")
@@ -325,7 +326,8 @@ async def _serve(
     def report_failure(text: str) -> None:
         write_line(text if arguments.verbose else text.partition("\n")[0])
 
-    router = RequestRouter(serving, write_line if arguments.verbose else None, report_failure)
+    on_request = write_line if arguments.verbose else None
+    router = RequestRouter(serving, on_request, report_failure, metrics=arguments.metrics)
     limiter = ConnectionLimiter(router.handle, serving.limits, tls, logger=SILENT, access_log=None)
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):

@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote_to_bytes
 import msgspec
 from aiohttp import web
 
+from odf_engine.alerts.metrics import CONTENT_TYPE, collect_metrics
 from odf_engine.errors import (
     AlreadyExists,
     BadData,
@@ -127,6 +128,23 @@ class DatasetListing:
         )
 
 
+class ServedMetrics:
+    """The metrics of the workspace and its served datasets, cached for some seconds; not thread-safe."""
+
+    def __init__(self, serving: DatasetService) -> None:
+        self._serving = serving
+        self._text = ""
+        self._valid_until = 0.0
+
+    def text(self) -> str:
+        """Return the metrics."""
+        if time.monotonic() >= self._valid_until:
+            workspace = self._serving.workspace
+            self._text = collect_metrics(workspace, workspace.summaries(self._serving.datasets()))
+            self._valid_until = time.monotonic() + _METRICS_SECONDS
+        return self._text
+
+
 def render_json(rows: Sequence[Row]) -> bytes:
     """Return the listing as JSON."""
     return msgspec.json.encode({"datasets": rows})
@@ -204,6 +222,8 @@ _SMART_KINDS: Final = frozenset({"pull", "push"})
 _UPLOAD_KINDS: Final = frozenset({"data", "checkpoints", "proofs", "compactions", "checks"})
 _MAX_PATH: Final = 1024
 _FRESH_SECONDS: Final = 1.0
+_METRICS_SECONDS: Final = 5.0
+_METRICS_PATH: Final = "/metrics"
 _STATUS: Final = (
     (Unauthorized, 401),
     (Forbidden, 403),
@@ -231,19 +251,29 @@ class _Route(NamedTuple):
 
 
 class RequestRouter:
-    """Handles requests; ``on_request`` receives a log line each, and ``on_failure`` unexpected errors."""
+    """Handles requests.
+
+    Args:
+        serving: the served workspace.
+        on_request: receives a log line for each request.
+        on_failure: receives unexpected errors.
+        metrics: serve metrics at ``/metrics``.
+    """
 
     def __init__(
         self,
         serving: DatasetService,
         on_request: Callable[[str], None] | None = None,
         on_failure: Callable[[str], None] = lambda text: None,
+        *,
+        metrics: bool = False,
     ) -> None:
         self.serving = serving
         self._on_request = on_request
         self._on_failure = on_failure
         self._listing = DatasetListing(serving)
         self._listing_lock = asyncio.Lock()
+        self._metrics = ServedMetrics(serving) if metrics else None
         self._dataset_cache: dict[str, tuple[float, DatasetEntry]] = {}
         self._request_count = 0
         self._idle = asyncio.Event()
@@ -312,6 +342,9 @@ class RequestRouter:
     async def _route(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.version < (1, 0):
             raise UsageError("unsupported HTTP version")
+        is_metrics = request.rel_url.raw_path == _METRICS_PATH and request.method in ("GET", "HEAD")
+        if self._metrics is not None and is_metrics:
+            return await self._send_metrics(self._metrics)
         route = _parse_path(request.rel_url.raw_path)
         if request.method == "PUT" and route.kind in _UPLOAD_KINDS:
             await receive_object(self.serving, route.dataset, route.kind, route.name, request)
@@ -348,6 +381,12 @@ class RequestRouter:
             self._dataset_cache.clear()
         self._dataset_cache[text] = (time.monotonic() + _FRESH_SECONDS, entry)
         return entry
+
+    async def _send_metrics(self, metrics: ServedMetrics) -> web.StreamResponse:
+        async with self._listing_lock:  # both use the summaries of the workspace
+            text = await self.serving.run(metrics.text)
+        headers = {"Content-Type": CONTENT_TYPE, "Cache-Control": "no-cache"}
+        return web.Response(body=text.encode(), headers=headers)
 
     async def _send_listing(
         self, request: web.BaseRequest, dataset: DatasetEntry | None
