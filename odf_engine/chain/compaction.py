@@ -229,13 +229,8 @@ def require_compactable(dataset: Dataset, alias: str) -> None:
     """Check that a dataset can be compacted.
 
     Raises:
-        Unsupported: it is a derivative dataset, or its blocks are in an object store.
+        Unsupported: it is a derivative dataset.
     """
-    if dataset.origin is not None:
-        raise Unsupported(
-            f"{alias} is in an object store: only local datasets can be compacted",
-            hint="for the limits of object stores, see odf help stores",
-        )
     if dataset.state().kind is not DatasetKind.Root:
         raise Unsupported(
             f"{alias} is a derivative dataset: only root datasets can be compacted",
@@ -367,7 +362,11 @@ class _NewChain:
                 RecordStore(dataset.folder).store(state.head, record)
                 reporter.raise_if_cancelled()
 
-            quarantine.commit(self._old_head, backup_ref=reference, before_move=publish)
+            try:
+                quarantine.commit(self._old_head, backup_ref=reference, before_move=publish)
+            except Conflict:  # by another machine that uses the same store
+                dataset.compactions.remove(state.head)
+                raise
         try:
             dataset.set_reference(COMPACTION_REF, state.head)
         except (OSError, OdfError) as error:  # the head has moved; only other copies use the reference

@@ -284,3 +284,8 @@ class RecordStore:
         fsync_folder(self.folder)
         fsync_folder(self.folder.parent)
         self._records.pop(str(new_head), None)
+
+    def remove(self, new_head: Multihash) -> None:
+        """Remove the record of a compaction that was not committed."""
+        (self.folder / str(new_head)).unlink(missing_ok=True)
+        self._records.pop(str(new_head), None)

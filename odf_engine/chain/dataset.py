@@ -29,6 +29,7 @@ from odf_engine.errors import (
     InvalidIdentity,
     MalformedBlock,
     NotFound,
+    OdfError,
     SourceUnavailable,
     UsageError,
 )
@@ -126,7 +127,19 @@ class DatasetOrigin(Protocol):
         ...
 
     def references(self) -> dict[str, Multihash]:
-        """Return all references in the store by their names."""
+        """Return the references in the store other than the head, by their names."""
+        ...
+
+    def store_reference(self, name: str, block: Multihash) -> None:
+        """Set a reference other than the head in the store, without a condition."""
+        ...
+
+    def read_records(self) -> bool:
+        """Store missing compaction records in the folder; return whether there were any.
+
+        Raises:
+            SourceUnavailable: the store cannot be read.
+        """
         ...
 
     def read_author(self) -> None:
@@ -276,6 +289,8 @@ class Dataset:
         if found is not None and found != self.head():
             with self._refs.locked():
                 self._follow_origin(self.origin)
+            with suppress(OdfError):  # reported when the blocks are read
+                self.state()  # datasets are refreshed at the same time; their blocks are read now
 
     def _follow_origin(self, origin: DatasetOrigin) -> None:
         """Set the head to the one in the origin. Requires the lock, which commits hold."""
@@ -284,10 +299,9 @@ class Dataset:
             return
         # Before the head moves: the new blocks may have sources of another author, which must not run.
         origin.read_author()
-        if known is None:
-            for name, block in origin.references().items():
-                if name != HEAD:
-                    self._store_ref(name, block)
+        # After a compaction by another machine, blocks of the old chain are found by its record.
+        if origin.read_records() or known is None:
+            self._follow_references(origin)
         self._refs.compare_and_set(self.reference, known, found)
 
     def copy_index(self, name: str, block: Multihash) -> None:
@@ -317,17 +331,30 @@ class Dataset:
         shutil.rmtree(self.branch_index_path(name).parent, ignore_errors=True)
 
     def refresh_branches(self) -> None:
-        """Read the branches from the origin, if there is one; without access to it, they do not change."""
-        if self.origin is None:
-            return
-        with self._refs.locked(), suppress(SourceUnavailable):
-            found = {name: block for name, block in self.origin.references().items() if is_branch_name(name)}
-            self.origin.read_author()
-            for name in self.branch_names():
-                if name not in found:
-                    self._refs.discard(name)
-            for name, block in found.items():
-                self._refs.compare_and_set(name, self._refs.get(name), block)
+        """Read the references from the origin, if there is one; without access to it, they do not change."""
+        with suppress(SourceUnavailable):
+            self.refresh_references()
+
+    def refresh_references(self) -> None:
+        """Read the references from the origin, if there is one: branches and old heads.
+
+        Raises:
+            SourceUnavailable: the origin cannot be read.
+        """
+        if self.origin is not None:
+            with self._refs.locked():
+                self.origin.read_author()
+                self._follow_references(self.origin)
+
+    def _follow_references(self, origin: DatasetOrigin) -> None:
+        """Set all references except the head to those in the origin. Requires the lock."""
+        found = {name: block for name, block in origin.references().items() if name != HEAD}
+        for name in self._refs.names():
+            if name != HEAD and name not in found:
+                self._refs.discard(name)
+        for name, block in found.items():
+            if (known := self._refs.get(name)) != block:
+                self._refs.compare_and_set(name, known, block)
 
     def objects(self, kind: str) -> LocalObjectStore:
         """Return the objects of a kind: ``blocks``, ``data`` or ``checkpoints``."""
@@ -677,10 +704,13 @@ class Dataset:
         """
         with translate_commit_errors(self.folder), self._refs.locked():
             before = self._check_head(expected_head)
+            if self.origin is not None and expected_head is not None:
+                self._follow_origin(self.origin)  # before the new objects are stored
+                self._check_head(expected_head)
             before_move()
+            self._publish(None, expected_head, state.head, backup_ref)
             if backup_ref is not None and expected_head is not None:
                 self._store_ref(backup_ref, expected_head)
-            self._publish(None, expected_head, state.head, backup_ref)
             self._refs.compare_and_set(self.reference, expected_head, state.head, is_commit=True)
         self._newest = state
         if folded is not None:
@@ -694,6 +724,8 @@ class Dataset:
             OSError: it cannot be written.
         """
         with self._refs.locked():
+            if self.origin is not None:
+                self.origin.store_reference(name, block)
             self._refs.compare_and_set(name, self._refs.get(name), block)
 
     def reference_time(self, name: str) -> float:
@@ -725,7 +757,7 @@ class Dataset:
             raise UsageError("the head of a dataset cannot be removed")
         with self._refs.locked():
             self._refs.remove(name, expected)
-            if self.origin is not None and is_branch_name(name):
+            if self.origin is not None:
                 self.origin.remove_reference(name)
 
     def store_slice(self, physical_hash: Multihash, staged: Path) -> None:
@@ -771,7 +803,7 @@ class Dataset:
         head = self.head()
         if head != expected:
             raise Conflict(
-                "another process has committed to the dataset"
+                f"another {'' if self.origin is None else 'machine or '}process has committed to the dataset"
                 if expected is not None
                 else "the dataset already exists",
                 hint="try again, based on the new head",

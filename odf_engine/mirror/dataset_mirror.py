@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import msgspec
 
+from odf_engine.chain.compaction_record import COMPACTIONS_FOLDER, MAX_RECORD_BYTES, RecordStore
 from odf_engine.chain.dataset import CheckedObjects
 from odf_engine.errors import (
     BadData,
@@ -180,15 +181,31 @@ class DatasetMirror:
             return float("inf")
 
     def references(self) -> dict[str, Multihash]:
-        """Return all references in the store by their names."""
+        """Return the references in the store other than the head, by their names."""
         found: dict[str, Multihash] = {}
         for name in self._store.client.list_all(self._key("refs", "")):
-            if not _REFERENCE.fullmatch(name):
+            if name == HEAD or not _REFERENCE.fullmatch(name):
                 continue  # it becomes the name of a file
             stored = self._store.client.read(self._key("refs", name), _MAX_HEAD_BYTES)
             if stored is not None:
                 found[name] = parse_head(stored.data, self._store.url)
         return found
+
+    def read_records(self) -> bool:
+        """Store missing compaction records in the mirror; return whether there were any."""
+        folder = self._folder / COMPACTIONS_FOLDER
+        is_changed = False
+        for name in self._store.client.list_all(self._key(COMPACTIONS_FOLDER, "")):
+            try:
+                new_head = Multihash.parse(name)
+            except InvalidIdentity:
+                continue  # it becomes the name of a file
+            if not (folder / str(new_head)).exists():
+                found = self._store.client.read(self._key(COMPACTIONS_FOLDER, name), MAX_RECORD_BYTES)
+                if found is not None:
+                    RecordStore(self._folder).store(new_head, found.data)
+                    is_changed = True
+        return is_changed
 
     def read_author(self) -> None:
         """Store the origin of the definition in the mirror, if the store has one. It is never removed."""
@@ -241,10 +258,16 @@ class DatasetMirror:
         else:
             for kind, name in objects:
                 self.upload(kind, name)
+        if (self._folder / COMPACTIONS_FOLDER / str(new)).exists():
+            self.upload(COMPACTIONS_FOLDER, str(new))
         if backup_ref is not None and expected is not None:
             with suppress(WriteConditionFailed):
                 self._store.client.write(self._key("refs", backup_ref), str(expected).encode(), "create")
         self._swap(reference, stored, expected, new)
+
+    def store_reference(self, name: str, block: Multihash) -> None:
+        """Set a reference other than the head in the store, without a condition."""
+        self._store.client.write(self._key("refs", name), str(block).encode())
 
     def remove_reference(self, name: str) -> None:
         """Remove a reference other than the head in the store."""

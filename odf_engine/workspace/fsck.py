@@ -212,6 +212,7 @@ def check_dataset(
         has_index: whether the index of blocks is readable.
         without: references to ignore, since they are about to be removed.
     """
+    entry.dataset.refresh_references()  # other machines may have added some, which need their objects
     _DatasetCheck(report, workspace, entry, reporter, busy, without).run(has_index)
 
 
@@ -401,7 +402,7 @@ class _DatasetCheck:
             found = mirror.check_objects(kind, self._needed[kind])
             if found.orphans:
                 message = "in the store, not used by any block or reference, older than a day"
-                fix = partial(mirror.delete, kind, found.orphans)
+                fix = partial(self._delete_unused, mirror, kind, found.orphans)
                 count = len(found.orphans)
                 self._report.add_finding(
                     f"orphan-{word}", self._name, message, fix, count=count, left=self._left
@@ -413,6 +414,21 @@ class _DatasetCheck:
                 self._report.add_finding(
                     f"missing-{word}", self._name, message, fix, count=len(found.missing), left=self._left
                 )
+
+    def _delete_unused(self, mirror: DatasetOrigin, kind: str, orphans: Sequence[str]) -> None:
+        """Delete objects in the store, unless another machine has changed a reference in the meantime.
+
+        Raises:
+            Conflict: it has. The reference may use the objects.
+        """
+        known = {name: self._refs.get(name) for name in self._refs.names()}
+        if {HEAD: mirror.newest_head(), **mirror.references()} != known:
+            raise Conflict(
+                "another machine has changed a reference; nothing was deleted",
+                where=self._name,
+                hint="run the command again",
+            )
+        mirror.delete(kind, orphans)
 
     def _half_written(self) -> None:
         folders = (*_KINDS, "refs", PROOFS_FOLDER, COMPACTIONS_FOLDER, CHECKS_FOLDER, "info")
@@ -554,9 +570,8 @@ def collect_garbage(
         reporter.phase(str(entry.alias))
         is_busy = str(entry.id) in busy
         rule = RetentionRule(*workspace.config.retention_of(str(entry.alias), str(entry.id)))
-        # References in an object store belong to all machines that use it.
-        local = entry.dataset.origin is None
-        expired = select_expired(list_old_heads(entry.dataset), rule) if local else []
+        entry.dataset.refresh_references()
+        expired = select_expired(list_old_heads(entry.dataset), rule)
         if not now:  # jobs that started before may still read the rows of an old head
             recent = time.time() - _SETTLED_SECONDS
             expired = [each for each in expired if each.created <= recent]

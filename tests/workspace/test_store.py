@@ -15,6 +15,8 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
+from odf_engine.chain.compacted_history import find_current_number
+from odf_engine.chain.compaction import CompactionPolicy, compact
 from odf_engine.errors import (
     AlreadyExists,
     BadData,
@@ -35,7 +37,7 @@ from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.verify.integrity import verify
 from odf_engine.views.scan import Scan
 from odf_engine.workspace.definition import record_origin
-from odf_engine.workspace.fsck import check_workspace
+from odf_engine.workspace.fsck import check_workspace, collect_garbage
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.verbs import odf as odf_group
@@ -248,6 +250,75 @@ def test_fsck_finds_orphans_of_interrupted_commits(
     assert findings(again(b), repair=True) == []
     assert len(stored(url, "*/data/*")) == 1
     add_slices(again(b).resolve("numbers"))
+
+
+def test_compaction_and_gc(tmp_path: Path, url: str) -> None:
+    a, b = machines(tmp_path, url)
+    entry = make_root(a, slices=6)
+    rows, old_head = Scan.of_dataset(entry.dataset).to_arrow(), entry.dataset.head()
+    assert old_head is not None
+    there = again(b).resolve("numbers")
+    assert Scan.of_dataset(there.dataset).to_arrow().equals(rows)
+    # Another machine commits during the compaction.
+    late = again(b).resolve("numbers")
+    add_slices(late)
+    with pytest.raises(Conflict, match="another machine"):
+        compact(entry.dataset, CompactionPolicy(), Reporter())
+    assert entry.dataset.head() == late.dataset.head()
+    assert not list(entry.dataset.compactions.names())
+    rows, old_head = Scan.of_dataset(entry.dataset).to_arrow(), entry.dataset.head()
+    assert old_head is not None
+    done = compact(entry.dataset, CompactionPolicy(), Reporter())
+    assert (done.old_slices, done.new_slices) == (7, 1)
+    # The other machine sees the new chain, and finds the replaced blocks.
+    there = again(b).resolve("numbers")
+    assert there.dataset.head() == done.new_head
+    assert Scan.of_dataset(there.dataset).to_arrow().equals(rows)
+    assert there.dataset.references() == {done.reference: old_head}
+    assert find_current_number(there.dataset, old_head) == there.dataset.state().sequence_number
+    assert len(stored(url, "*/data/*")) == 8
+    assert findings(again(b)) == []
+    # The old head expires.
+    for path in (*stored(url, "*/*/*"), entry.dataset.folder / "refs" / done.reference):
+        os.utime(path, (1, 1))
+    report = collect_garbage(a, again(a).datasets(), Reporter(), dry_run=False, now=True)
+    assert not report.left
+    assert [path.name for path in stored(url, "*/data/*")] == [
+        str(each.physical_hash) for each in there.dataset.slices()
+    ]
+    assert not stored(url, "*/refs/compacted-*")
+    there = again(b).resolve("numbers")
+    there.dataset.refresh_references()
+    assert there.dataset.references() == {}
+    assert not verify(there.dataset, Reporter()).findings
+    add_slices(there)
+
+
+def test_references_of_other_machines_keep_objects(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = machines(tmp_path, url)
+    entry = make_root(a, slices=3)
+    there = again(b).resolve("numbers")
+    head, first = entry.dataset.head(), there.dataset.block(1).hash
+    assert head is not None
+    entry.dataset.reset(first, expected_head=head)
+    for path in stored(url, "*/*/*"):
+        os.utime(path, (1, 1))
+    assert findings(again(b), repair=True) == []
+    assert len(stored(url, "*/data/*")) == 3, "objects of an earlier history were deleted"
+    # A branch that is created after the check has read the references.
+    entry.dataset.remove_reference(f"before-reset-{head.abbreviated}", head)
+    check = DatasetMirror.check_objects
+
+    def create_branch(*args: Any) -> Any:
+        if not stored(url, "*/refs/trial"):
+            entry.dataset.move_branch("trial", None, head)
+        return check(*args)
+
+    monkeypatch.setattr(DatasetMirror, "check_objects", create_branch)
+    check_workspace(again(b), Reporter(), repair=True)
+    assert len(stored(url, "*/data/*")) == 3, "objects of a new branch were deleted"
 
 
 def _die(*_: object) -> None:
