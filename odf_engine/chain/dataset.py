@@ -240,8 +240,11 @@ class Dataset:
 
         Raises:
             NotFound: there is no such branch; the hint has the command to create it.
+            UsageError: an invalid name.
         """
-        if not is_branch_name(name) or self._refs.read(name) is None:
+        if not is_branch_name(name):
+            raise UsageError(f"'{name}' is not a valid name of a branch", hint="see odf help branches")
+        if self._refs.read(name) is None:
             self._branches.pop(name, None)
             raise NotFound(
                 f"branch '{name}' not found in this dataset",

@@ -63,6 +63,8 @@ class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
         url: the remote to pull from; by default the dataset's pull remote.
         alias: name of a dataset which is not in the workspace yet.
         branch: the branch that receives the data; empty for the head.
+        remote_branch: the branch of the remote to pull; empty for its head. A missing local branch is
+            created.
     """
 
     dataset: str
@@ -75,18 +77,20 @@ class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
     url: str | None = None
     alias: str | None = None
     branch: str = ""
+    remote_branch: str = ""
 
 
 class Push(JobRequest[PushResult], frozen=True, tag="push"):
     """Push a dataset to the remote ``url``.
 
     With ``force``, a diverged history of the remote is replaced. Where the remote supports it, the previous
-    head stays there as a reference.
+    head stays there as a reference. With ``branch``, this branch is pushed to that of the same name.
     """
 
     dataset: str
     url: str
     force: bool = False
+    branch: str = ""
 
 
 class Compare(JobRequest[CompareResult], frozen=True, tag="compare"):

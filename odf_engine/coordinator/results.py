@@ -102,6 +102,7 @@ class PushResult(JobResult, frozen=True):
         status: ``updated`` or ``up-to-date``; ``failed`` only in the output of the command line.
         old_head, new_head: the remote's head before and after the job.
         blocks, objects, bytes: number of blocks, other files and bytes sent.
+        branch: the branch that was pushed; absent for the head.
     """
 
     name: str = ""
@@ -113,6 +114,7 @@ class PushResult(JobResult, frozen=True):
     blocks: int = 0
     objects: int = 0
     bytes: int = 0
+    branch: str | UnsetType = UNSET
 
 
 class RemoteRelation(msgspec.Struct, frozen=True):

@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from odf_engine.errors import Unsupported
+from odf_engine.storage.refs import HEAD
 from odf_engine.sync.remotes.base import RemoteDataset, Repository
 
 if TYPE_CHECKING:
     from odf_engine.net.credentials import RemoteAccess
 
 
-def open_remote(url: str, access: RemoteAccess) -> RemoteDataset:
+def open_remote(url: str, access: RemoteAccess, reference: str = HEAD) -> RemoteDataset:
     """Return the remote dataset at a URL, without any request.
 
     Args:
         url: normalized by ``odf_engine.workspace.remotes.normalize_url``.
         access: settings, credentials and cancellation.
+        reference: its head, or the branch whose chain is read and written instead.
 
     Raises:
         Unsupported: an unknown URL scheme.
@@ -31,23 +33,30 @@ def open_remote(url: str, access: RemoteAccess) -> RemoteDataset:
             # Deferred: each transport imports its network library.
             from odf_engine.sync.remotes.folder_remote import FolderRemote
 
-            return FolderRemote(url)
+            return FolderRemote(url, reference)
         case "http" | "https":
             from odf_engine.sync.remotes.http_remote import HttpRemote
 
-            return HttpRemote(url, access)
+            return HttpRemote(url, access, reference=reference)
         case "odf+http" | "odf+https":
+            # The smart protocol has no references. Its servers have the simple one too.
+            if reference != HEAD:
+                from odf_engine.sync.remotes.http_remote import HttpRemote
+
+                return HttpRemote(url, access, url.removeprefix("odf+"), reference)
             from odf_engine.sync.smart.smart_remote import SmartRemote
 
             return SmartRemote(url, access)
         case "s3" | "s3+http" | "s3+https" | "gs" | "az":
             from odf_engine.sync.remotes.object_store_remote import ObjectStoreRemote
 
-            return ObjectStoreRemote(url, access)
-        case "ipfs" | "ipns":
+            return ObjectStoreRemote(url, access, reference)
+        case "ipfs" | "ipns" if reference == HEAD:
             from odf_engine.sync.remotes.http_remote import ipfs_remote
 
             return ipfs_remote(url, access)
+        case "ipfs" | "ipns":
+            raise Unsupported("IPFS has no branches", where=url, hint="omit the branch")
         case scheme:
             raise Unsupported(f"unsupported URL scheme '{scheme}:'")
 

@@ -14,6 +14,7 @@ from odf_engine.errors import BadData, Cancelled, Conflict, NotFound, Unsupporte
 from odf_engine.identity import ownership_proof as proofs
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.progress import Reporter
+from odf_engine.storage.refs import HEAD
 from odf_engine.sync.check_reports import send_reports
 from odf_engine.sync.compaction_records import send_newest_record_name, send_records
 from odf_engine.sync.history import HistoriesDiverged, Relation, compare
@@ -69,10 +70,15 @@ def push(
     if not isinstance(remote, RemoteWithPush | WritableRemote):
         scheme = remote.url.partition(":")[0]
         hint = "push to a folder (file:), a bucket (s3:, gs:, az:) or a server (odf+https:)"
+        if entry.dataset.reference != HEAD and scheme.startswith("odf+"):
+            hint = "push it to a folder or a bucket, or promote it and push the dataset"
+            raise Unsupported("the smart transfer protocol has no branches", where=remote.url, hint=hint)
         raise Unsupported(f"cannot push to {scheme}: URLs", where=remote.url, hint=hint)
     reporter.phase("compare")
     remote_head = remote.head()
     relation = _compare(entry.dataset, remote, reporter)
+    if remote_head is None and entry.dataset.reference != HEAD:
+        relation = _compare_new_branch(entry, remote)
     if not force:
         _require_fast_forward(entry.dataset, remote_head, relation, remote.url)
     if isinstance(remote, RemoteWithPush):
@@ -87,6 +93,22 @@ def _compare(dataset: Dataset, remote: RemoteDataset, reporter: Reporter) -> Rel
         return compare(dataset, remote, reporter)
     except Conflict as error:
         raise Conflict(error.message, where=error.where, hint="push it to another URL") from None
+
+
+def _compare_new_branch(entry: DatasetEntry, remote: RemoteDataset) -> Relation:
+    """Return the relation of a branch to a remote dataset that does not have this branch.
+
+    Raises:
+        NotFound: there is no dataset.
+    """
+    head, branch = remote.reference(HEAD), entry.dataset
+    if head is None:
+        hint = f"push the dataset first: odf push {entry.alias} --to {remote.url}"
+        raise NotFound("the remote has no such dataset, and a branch alone cannot be read", hint=hint)
+    if not branch.contains_block(head):  # all of its blocks are sent, unless they are there
+        return Relation("new", branch.state().blocks, 0, None)
+    number = branch.block(head).block.sequence_number
+    return Relation("ahead", branch.state().sequence_number - number, 0, head)
 
 
 def _require_fast_forward(

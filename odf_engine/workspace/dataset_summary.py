@@ -38,6 +38,7 @@ class DatasetEntry(msgspec.Struct, frozen=True):
 
         Raises:
             NotFound: there is no such branch.
+            UsageError: invalid name of a branch.
         """
         if not name:
             return self

@@ -265,6 +265,12 @@ def _check_arguments(arguments: PullArguments) -> None:
     help="Rebuild derivative datasets whose inputs were reset or replaced.",
 )
 @branch_option("Pull into this branch of the datasets. Their heads do not move.")
+@click.option(
+    "--remote-branch",
+    metavar="BRANCH",
+    default="",
+    help="Pull this branch of the remote, into --branch or the branch of the same name.",
+)
 def pull_verb(
     names: tuple[str, ...],
     everything: bool,
@@ -277,6 +283,7 @@ def pull_verb(
     strict: bool,
     reset_on_divergence: bool,
     branch: str,
+    remote_branch: str,
 ) -> None:
     """Pull new data into datasets.
 
@@ -293,8 +300,9 @@ def pull_verb(
     replaces the local one, which remains available under a reference.
 
     With --branch, the new blocks follow those of a branch (see `odf branch`). The query of a derivative
-    dataset reads the heads of its inputs.
+    dataset reads the heads of its inputs. --remote-branch creates the local branch if it does not exist.
     """
+    branch = branch or remote_branch
     if branch and recursive:
         raise UsageError("--branch and --recursive exclude each other", hint="pull the inputs first")
     workspace = open_workspace()
@@ -307,8 +315,9 @@ def pull_verb(
         _check_is_local(workspace, found)
     for each in found if branch else ():
         if each.entry is None:
-            raise UsageError(f"{each.target} is a new dataset, without branches", hint="omit --branch")
-        each.entry.on_branch(branch)
+            raise UsageError(f"{each.target} is a new dataset: pull it without branches first")
+        if not remote_branch:
+            each.entry.on_branch(branch)
     requests: list[tuple[Request, str]] = [
         (
             Pull(
@@ -322,6 +331,7 @@ def pull_verb(
                 url=each.url,
                 alias=each.alias,
                 branch=branch,
+                remote_branch=remote_branch,
             ),
             branch_title(each.target, branch),
         )

@@ -13,7 +13,7 @@ from msgspec import to_builtins
 
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.coordinator.protocol import Compare, Job, JobState, Push, Request, Search
-from odf_engine.coordinator.results import FoundDataset, PushResult, SearchResult
+from odf_engine.coordinator.results import FoundDataset, PushResult, SearchResult, branch_title
 from odf_engine.errors import InvalidIdentity, NotFound, UsageError
 from odf_engine.identity.names import DatasetAliasRemote
 from odf_engine.net.credentials import Credentials, Login
@@ -23,6 +23,7 @@ from odf_engine.workspace.remotes import KINDS, Kind, Remotes, resolve_address
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.follow import error_entry, exit_code, follow, print_failure
 from odf_tui.cli.output import (
+    branch_option,
     open_workspace,
     options_of,
     print_json,
@@ -380,7 +381,8 @@ _LONGEST = 60
     help="Remote to push to. Default: the push remote, else the only repository.",
 )
 @click.option("--force", is_flag=True, help="Overwrite the history of the remote if it has diverged.")
-def push_verb(names: tuple[str, ...], everything: bool, place: str | None, force: bool) -> None:
+@branch_option("Push this branch of the datasets, to the branch of the same name.")
+def push_verb(names: tuple[str, ...], everything: bool, place: str | None, force: bool, branch: str) -> None:
     """Push datasets to remotes.
 
     NAMES are names of datasets, or patterns with %, such as 'weather.%'.
@@ -390,6 +392,8 @@ def push_verb(names: tuple[str, ...], everything: bool, place: str | None, force
 
     If the remote has blocks that the dataset does not have, the push fails. With --force, these blocks
     are removed from the history of the remote.
+
+    --branch requires a folder or a bucket with the dataset: the smart transfer protocol has no branches.
     """
     workspace = open_workspace()
     if bool(names) == everything:
@@ -397,15 +401,17 @@ def push_verb(names: tuple[str, ...], everything: bool, place: str | None, force
             "specify either datasets or --all" if names else "no datasets specified",
             hint="specify names or patterns with %, or use --all",
         )
-    entries = workspace.datasets() if everything else workspace.match(names)
+    found = workspace.datasets() if everything else workspace.match(names)
+    entries = [entry.on_branch(branch) for entry in found]
     targets = [_push_url(workspace, entry, place, len(entries) > 1) for entry in entries]
     requests: list[tuple[Request, str]] = [
-        (Push(str(entry.id), url, force), str(entry.alias))
+        (Push(str(entry.id), url, force, branch), branch_title(str(entry.alias), branch))
         for entry, url in zip(entries, targets, strict=True)
     ]
     jobs = follow(workspace, requests)
     if options_of().json:
-        print_json([push_entry(job, url) for job, url in zip(jobs, targets, strict=True)])
+        pushed = zip(jobs, targets, entries, strict=True)
+        print_json([push_entry(job, url, str(entry.alias)) for job, url, entry in pushed])
     else:
         remotes = Remotes(workspace.odf)
         for job, url in zip(jobs, targets, strict=True):
@@ -437,10 +443,10 @@ def _push_url(workspace: Workspace, entry: DatasetEntry, place: str | None, seve
     raise UsageError(f"{entry.alias} has no push remote", hint=hint)
 
 
-def push_entry(job: Job, url: str) -> dict[str, Any]:
-    """Return the ``--json`` entry of a push."""
+def push_entry(job: Job, url: str, name: str) -> dict[str, Any]:
+    """Return the ``--json`` entry of a push of the dataset ``name``."""
     result = job.result_of(Push)
-    entry = to_builtins(result or PushResult(name=job.target, url=url, status="failed"))
+    entry = to_builtins(result or PushResult(name=name, url=url, status="failed"))
     label = entry.pop("label")
     return {**entry, **({"label": label} if result else {}), "error": error_entry(job)}
 

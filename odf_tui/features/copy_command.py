@@ -98,12 +98,13 @@ def job_command(job: Job, request: Request, name_of: Callable[[str], str]) -> li
             found = [option for option, given in options.items() if given]
             found += ["--from", request.url] if request.url else []
             found += _branch_option(request.branch)
+            found += ["--remote-branch", request.remote_branch] if request.remote_branch else []
             if request.set_watermark is not None:
                 found += ["--set-watermark", request.set_watermark]
             return ["pull", name_of(request.dataset), *found]
         case Push():
-            force = ["--force"] if request.force else []
-            return ["push", name_of(request.dataset), "--to", request.url, *force]
+            found = (["--force"] if request.force else []) + _branch_option(request.branch)
+            return ["push", name_of(request.dataset), "--to", request.url, *found]
         case Verify():
             options = {"--integrity": request.integrity, "--rows": request.rows}
             found = [name for name, given in options.items() if given]

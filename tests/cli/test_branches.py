@@ -14,6 +14,7 @@ from odf_engine.metadata.model import SetInfo
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import call_odf
 from tests.sync.builders import add_slices, describe, make_root
+from tests.sync.serving_here import served
 
 
 @pytest.fixture
@@ -102,6 +103,55 @@ def test_commands_read_a_branch(folder: Path) -> None:
     missing = call_odf("pull", "numbers", "--branch", "stagign", cwd=folder)
     assert missing.code == 1 and "odf branch NAME stagign" in missing.err
     assert call_odf("verify", "numbers", "-r", "--branch", "staging", cwd=folder).code == 2
+
+
+def test_branches_are_pushed_pulled_and_served(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    copies = tmp_path_factory.mktemp("copies")
+    shelf = f"file:{copies}/numbers"
+    call_odf("branch", "numbers", "staging", cwd=folder)
+    entry = Workspace(folder).resolve("numbers")
+    branch = entry.on_branch("staging")
+    add_slices(branch, 2)
+    push = ("push", "numbers", "--to", shelf, "--json")
+    alone = call_odf(*push, "--branch", "staging", cwd=folder)
+    assert alone.code == 1 and "push the dataset first" in alone.err + alone.out
+    assert call_odf(*push, cwd=folder).code == 0
+    head = (copies / "numbers/refs/head").read_text()
+    (sent,) = call_odf(*push, "--branch", "staging", cwd=folder).json
+    assert (sent["status"], sent["blocks"], sent["branch"]) == ("updated", 2, "staging")
+    assert (copies / "numbers/refs/head").read_text() == head
+    assert (copies / "numbers/refs/staging").read_text() == str(branch.dataset.head())
+    assert call_odf(*push, "--branch", "staging", cwd=folder).json[0]["status"] == "up-to-date"
+
+    # A copy pulls the branch, which it creates; then new blocks of it, from a server.
+    other = tmp_path_factory.mktemp("other")
+    Workspace.init(other)
+    try:
+        assert call_odf("pull", "--from", shelf, "--as", "numbers", cwd=other).code == 0
+        pull = ("pull", "numbers", "--remote-branch", "staging", "--json")
+        (got,) = call_odf(*pull, cwd=other).json
+        assert (got["status"], got["branch"], got["blocks"]) == ("updated", "staging", 2)
+        (listed,) = call_odf("branch", "numbers", "--json", cwd=other).json
+        assert (listed["ahead"], listed["behind"]) == (2, 0)
+        assert call_odf("list", "--json", cwd=other).json[0]["records"] == 9
+        missing = call_odf("pull", "numbers", "--remote-branch", "none", cwd=other)
+        assert missing.code == 1 and "branch 'none' not found at the remote" in missing.err
+        assert call_odf("branch", "numbers", "--json", cwd=other).json == [listed]
+        add_slices(branch)
+        with served(Workspace(folder), allow_push=True) as server:
+            found = call_odf(*pull, "--from", f"odf+{server.url}numbers", cwd=other)
+            assert found.code == 0, found.err
+            assert found.json[0]["blocks"] == 1, found.err
+            refused = call_odf(
+                "push", "numbers", "--to", f"odf+{server.url}numbers", "--branch", "staging", cwd=other
+            )
+            assert refused.code == 1 and "smart transfer protocol has no branches" in refused.err
+        assert call_odf("verify", "numbers", "--integrity", "--branch", "staging", cwd=other).code == 0
+        assert call_odf("branch", "numbers", "--promote", "staging", cwd=other).code == 0
+    finally:
+        call_odf("worker", "stop", cwd=other)
 
 
 @pytest.mark.parametrize("name", ["head", "HEAD", "compaction", "before-x", "1a", "a/b", "../x", ""])

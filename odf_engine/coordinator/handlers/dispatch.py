@@ -33,6 +33,7 @@ from odf_engine.coordinator.protocol import (
     Verify,
 )
 from odf_engine.coordinator.results import PullResult, VerifyResult
+from odf_engine.errors import UsageError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.storage.refs import HEAD
@@ -110,9 +111,12 @@ def _pull(request: Pull, context: JobContext, reporter: Reporter) -> PullResult:
     workspace = context.workspace
     if request.url is not None and request.url == request.dataset:  # a new dataset, perhaps
         return sync_jobs.pull(workspace, None, request.url, request, reporter)
-    entry = workspace.resolve(request.dataset).on_branch(request.branch)
+    entry = workspace.resolve(request.dataset)
     if (url := sync_jobs.pull_url(workspace, entry, request.url)) is not None:
         return sync_jobs.pull(workspace, entry, url, request, reporter)
+    if request.remote_branch:
+        raise UsageError(f"{entry.alias} has no remote with branches", hint="select one: --from REPO|URL")
+    entry = entry.on_branch(request.branch)
     if request.set_watermark is None:
         Trust(workspace).require_trust(entry)  # checked again by the pull; here it fails before Spark starts
     if entry.dataset.state().kind is DatasetKind.Derivative:

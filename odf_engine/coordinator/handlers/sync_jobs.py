@@ -20,7 +20,7 @@ from odf_engine.coordinator.results import (
     RepositoryProblem,
     SearchResult,
 )
-from odf_engine.errors import Cancelled, NotFound, OdfError, UsageError
+from odf_engine.errors import Cancelled, Conflict, NotFound, OdfError, UsageError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.timestamp import Timestamp
@@ -86,11 +86,17 @@ def pull(
     existing = {each.id for each in workspace.datasets()}
     entry = entry or _find_dataset(workspace, remotes.find_by_url(url))
     if entry is not None:
-        entry = entry.on_branch(request.branch)
+        names = entry.dataset.branch_names()
+        if not request.remote_branch or request.branch in names:
+            entry = entry.on_branch(request.branch)
     elif request.branch:
         raise UsageError("a new dataset has no branches", hint="pull it without --branch first")
     reporter.log(f"pulling from {url}")
-    with _open_remote(workspace, url, reporter) as remote:
+    with _open_remote(workspace, url, reporter, request.remote_branch or HEAD) as remote:
+        if request.remote_branch and remote.head() is None:
+            raise NotFound(f"branch '{request.remote_branch}' not found at the remote", where=url)
+        if entry is not None and request.branch and entry.dataset.reference == HEAD:
+            entry = _create_branch(entry, request.branch, remote, reporter)
         if entry is None:
             entry, pulled = _pull_new(workspace, remote, request, reporter)
         else:
@@ -118,6 +124,26 @@ def pull(
         ahead=pulled.relation.ours,
         branch=request.branch or UNSET,
     )
+
+
+def _create_branch(entry: DatasetEntry, name: str, remote: RemoteDataset, reporter: Reporter) -> DatasetEntry:
+    """Create a branch at the newest block that a remote chain has in common with the dataset.
+
+    Raises:
+        Conflict: it is another dataset.
+    """
+    from odf_engine.chain.references import create_branch
+    from odf_engine.sync.history import walk_back
+
+    reporter.phase("compare")
+    dataset, start = entry.dataset, remote.head()
+    if start is not None and not dataset.contains_block(start):
+        for walked in walk_back(remote, start, dataset.contains_block, reporter):
+            start = walked.block.prev_block_hash
+    if start is None:
+        raise Conflict(f"a different dataset than {entry.alias}", where=remote.url)
+    create_branch(dataset, name, start)
+    return entry.on_branch(name)
 
 
 def _pull_new(
@@ -166,9 +192,13 @@ def push(request: Push, context: JobContext, reporter: Reporter) -> PushResult:
     from odf_engine.sync.push import push as push_to
 
     workspace = context.workspace
-    entry, url = workspace.resolve(request.dataset), normalize_url(request.url)
+    entry = workspace.resolve(request.dataset).on_branch(request.branch)
+    url = normalize_url(request.url)
     reporter.log(f"pushing to {url}")
-    with _open_remote(workspace, url, reporter) as remote, _divergence_recorded(workspace, entry, remote):
+    with (
+        _open_remote(workspace, url, reporter, request.branch or HEAD) as remote,
+        _divergence_recorded(workspace, entry, remote),
+    ):
         parallel = workspace.config.sync.parallel
         pushed = push_to(entry, remote, reporter, force=request.force, parallel=parallel)
         _record_status(workspace, entry, url, pushed.relation, pushed.new_head, "push")
@@ -185,6 +215,7 @@ def push(request: Push, context: JobContext, reporter: Reporter) -> PushResult:
         blocks=pushed.blocks,
         objects=pushed.objects,
         bytes=pushed.bytes,
+        branch=request.branch or UNSET,
     )
 
 
@@ -261,10 +292,12 @@ def remote_access(workspace: Workspace, reporter: Reporter) -> RemoteAccess:
 
 
 @contextmanager
-def _open_remote(workspace: Workspace, url: str, reporter: Reporter) -> Iterator[RemoteDataset]:
+def _open_remote(
+    workspace: Workspace, url: str, reporter: Reporter, reference: str = HEAD
+) -> Iterator[RemoteDataset]:
     from odf_engine.sync import open_remote
 
-    remote = open_remote(url, remote_access(workspace, reporter))
+    remote = open_remote(url, remote_access(workspace, reporter), reference)
     try:
         yield remote
     finally:

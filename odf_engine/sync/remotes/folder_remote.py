@@ -47,10 +47,11 @@ def folder_of(url: str) -> Path:
 
 
 class FolderRemote(BlockwiseRemote):
-    """A dataset in a folder, which can be read and written."""
+    """A dataset in a folder, which can be read and written. ``reference`` is its head, or a branch."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, reference: str = HEAD) -> None:
         self.url = url
+        self._head_name = reference
         self.folder = folder_of(url)
         self._refs = RefStore(self.folder / "refs")
         # Not in the folders of objects: finding old temporary files would list all objects.
@@ -60,7 +61,7 @@ class FolderRemote(BlockwiseRemote):
 
     def head(self) -> Multihash | None:
         """Return the newest block; None if there is no dataset yet."""
-        return self.reference(HEAD)
+        return self.reference(self._head_name)
 
     def reference(self, name: str) -> Multihash | None:
         """Return the block of a reference; None if it does not exist."""
@@ -138,7 +139,7 @@ class FolderRemote(BlockwiseRemote):
             NotSynced: the head has moved; a power failure may revert it.
         """
         with self._writing():
-            self._refs.compare_and_set(HEAD, expected, new)
+            self._refs.compare_and_set(self._head_name, expected, new, is_commit=True)
         with suppress(OSError):  # temporary files of killed processes
             for folder in (self._staging.folder, self._refs.folder):
                 remove_stale_files(folder, _DAY)

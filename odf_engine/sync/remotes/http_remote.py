@@ -40,20 +40,22 @@ class HttpRemote(BlockwiseRemote):
         url: as the user wrote it.
         access: settings, logins, and the reporter of the cancellation.
         at: URL of the server, if it differs.
+        reference: the head, or the branch that is read instead.
     """
 
     no_head: tuple[int, ...] = ()
     """Statuses besides 404 that mean that a reference does not exist."""
 
-    def __init__(self, url: str, access: RemoteAccess, at: str | None = None) -> None:
+    def __init__(self, url: str, access: RemoteAccess, at: str | None = None, reference: str = HEAD) -> None:
         self.url = url
+        self._head_name = reference
         self.web = HttpClient.for_remote(at or url, access)
         self._base = self.web.url
         self._base58 = False
 
     def head(self) -> Multihash | None:
         """Return the newest block; None if there is no dataset yet."""
-        return self.reference(HEAD)
+        return self.reference(self._head_name)
 
     def reference(self, name: str) -> Multihash | None:
         """Return the block of a reference; None if it does not exist."""

@@ -48,10 +48,14 @@ _conditional_writes: dict[tuple[str, str, _Condition], bool] = {}
 
 
 class ObjectStoreRemote(BlockwiseRemote):
-    """A dataset in a bucket, which can be read and, if the service allows it, written."""
+    """A dataset in a bucket, which can be read and, if the service allows it, written.
 
-    def __init__(self, url: str, access: RemoteAccess) -> None:
+    ``reference`` is its head, or the branch that is read and written instead.
+    """
+
+    def __init__(self, url: str, access: RemoteAccess, reference: str = HEAD) -> None:
         self.url = url
+        self._head_key = f"refs/{reference}"
         self._client = BucketClient(url, access)
         self._reporter = access.reporter
         self._old_names = False
@@ -160,7 +164,7 @@ class ObjectStoreRemote(BlockwiseRemote):
             )
             # Of two clients within the same milliseconds, the later one wins. The earlier one gets a conflict
             # if it reads the head after that, else at its next push.
-            self._client.write(f"refs/{HEAD}", str(new).encode())
+            self._client.write(self._head_key, str(new).encode())
             self._require_head(new)
 
     # --- Head ---------------------------------------------------------------------------------
@@ -174,7 +178,7 @@ class ObjectStoreRemote(BlockwiseRemote):
         for attempt in range(self._client.config.retries + 1):
             mode: PutMode = "create" if stored is None else stored.version
             try:
-                self._client.write(f"refs/{HEAD}", str(new).encode(), mode)
+                self._client.write(self._head_key, str(new).encode(), mode)
                 return
             except (WriteConditionFailed, SourceUnavailable):
                 found, stored = self._read_head()
@@ -209,17 +213,17 @@ class ObjectStoreRemote(BlockwiseRemote):
         return known
 
     def _read_head(self) -> tuple[Multihash | None, StoredObject | None]:
-        stored = self._client.read(f"refs/{HEAD}", MAX_HEAD_BYTES)
-        self._is_empty = stored is None
+        stored = self._client.read(self._head_key, MAX_HEAD_BYTES)
+        self._is_empty = stored is None and self._head_key == f"refs/{HEAD}"
         if stored is None:
             return None, None
         if len(stored.data) > MAX_HEAD_BYTES:
-            raise BadData("refs/head is not the hash of a block: too many bytes", where=self.url)
+            raise BadData(f"{self._head_key} is not the hash of a block: too many bytes", where=self.url)
         text = stored.data.decode("ascii", "replace").strip(" \t\r\n\v\f")
         try:
             found = Multihash.parse(text)
         except InvalidIdentity as error:
-            problem = f"refs/head is not the hash of a block: {error.message}"
+            problem = f"{self._head_key} is not the hash of a block: {error.message}"
             raise BadData(problem, where=self.url) from None
         self._old_names = self._old_names or text != str(found)
         return found, stored

@@ -10,6 +10,7 @@ import re
 import stat
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from odf_engine.chain.compaction_record import MAX_RECORD_BYTES
+from odf_engine.chain.dataset import Dataset
 from odf_engine.checks.reports import MAX_REPORT_BYTES
 from odf_engine.errors import BadData, Conflict, MalformedBlock, NotFound, OdfError
 from odf_engine.files import remove_temporary, write_all
@@ -24,7 +26,7 @@ from odf_engine.identity.multiformats import SHA2_256, SHA3_256, Multihash
 from odf_engine.identity.ownership_proof import MAX_PROOF_BYTES, OwnershipProof, store_proof, verify_proof
 from odf_engine.storage.atomic_files import translate_commit_errors
 from odf_engine.storage.object_store import LocalObjectStore, candidate_names
-from odf_engine.storage.refs import COMPACTION_REF, HEAD
+from odf_engine.storage.refs import COMPACTION_REF, HEAD, is_branch_name
 from odf_engine.sync.check_reports import receive_report
 from odf_engine.sync.compaction_records import receive_record
 from odf_engine.sync.server.service import (
@@ -57,16 +59,17 @@ class _OpenedObject:
 
 
 async def send_head(served: ServedDataset, name: str, request: web.BaseRequest) -> web.StreamResponse:
-    """Send ``refs/head``, or ``refs/compaction``, by which copies find the record of a compaction.
+    """Send ``refs/head``, a branch, or ``refs/compaction``, by which copies find the record of a compaction.
 
     Raises:
         NotFound: another reference, or the dataset is empty.
     """
-    if name not in (HEAD, COMPACTION_REF):
-        raise NotFound("reference not found")
     dataset = served.entry.dataset
+    known = {HEAD: dataset.head, COMPACTION_REF: dataset.newest_compaction}
+    if name not in known and not is_branch_name(name):
+        raise NotFound("reference not found")
     try:
-        head = await served.serving.run(dataset.head if name == HEAD else dataset.newest_compaction)
+        head = await served.serving.run(known.get(name) or partial(_read_branch, dataset, name))
     except MalformedBlock:
         raise OdfError("the head of the dataset is damaged") from None
     if head is None:
@@ -75,6 +78,11 @@ async def send_head(served: ServedDataset, name: str, request: web.BaseRequest) 
     if _matches_etag(request.headers.get("If-None-Match"), headers["ETag"]):
         return web.Response(status=304, headers=headers)
     return web.Response(text=str(head), headers=headers)
+
+
+def _read_branch(dataset: Dataset, name: str) -> Multihash | None:
+    dataset.refresh_branches()
+    return dataset.branch(name).head() if name in dataset.branch_names() else None
 
 
 async def send_object(
