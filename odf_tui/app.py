@@ -12,6 +12,7 @@ from typing import ClassVar
 from textual import events
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.css.stylesheet import Stylesheet
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.scrollbar import ScrollBar
 from textual.theme import Theme
@@ -24,6 +25,32 @@ from odf_tui.theming.themes import EightBitColours
 from odf_tui.widgets.pane_frame import ThinScrollBar
 from odf_tui.widgets.status_bar import Notice
 from odf_tui.workbench import Workbench
+
+
+class ThemedStylesheet(Stylesheet):
+    """Style rules that are parsed again only if the theme's variables change.
+
+    Textual applies the theme once more after the first parse. This delayed the first paint.
+    """
+
+    _is_changed = True
+
+    def set_variables(self, variables: dict[str, str]) -> None:
+        """Set the variables of the theme."""
+        if variables != self._variables:
+            super().set_variables(variables)
+            self._is_changed = True
+
+    def parse(self) -> None:
+        """Parse the rules."""
+        super().parse()
+        self._is_changed = False
+
+    def reparse(self) -> None:
+        """Parse the rules again if the variables have changed."""
+        if self._is_changed:
+            super().reparse()
+            self._is_changed = False
 
 
 class Workstation(App[None], inherit_bindings=False):
@@ -72,6 +99,7 @@ class Workstation(App[None], inherit_bindings=False):
         self._theme_problem = ""
         if not self.use_theme(self._configured_theme()):
             self._apply_theme(themes.load(themes.DEFAULT, few=self._few_colours, own=False))
+        self.stylesheet = ThemedStylesheet(variables=self.get_css_variables())
 
     def _configured_theme(self) -> str:
         """Return the name of the configured theme; for ``auto``, of one that suits the terminal."""

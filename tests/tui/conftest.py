@@ -8,9 +8,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
 import textual._wait
+from textual.css.model import RuleSet
+from textual.css.stylesheet import Stylesheet
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -216,6 +219,23 @@ def _quick_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Textual's pilot waits 20 ms several times a key; tests here wait for what they are about."""
     monkeypatch.setattr(textual._wait, "SLEEP_GRANULARITY", 0.002)
     monkeypatch.setattr(textual._wait, "SLEEP_IDLE", 0.0005)
+
+
+_RULES: dict[tuple[object, ...], list[RuleSet]] = {}
+_parse_rules = Stylesheet._parse_rules
+
+
+def _parse_rules_once(sheet: Stylesheet, css: str, *place: Any, **more: Any) -> list[RuleSet]:
+    key = (css, *place, *more.items(), *sheet._variables.items())
+    if key not in _RULES:
+        _RULES[key] = _parse_rules(sheet, css, *place, **more)
+    return _RULES[key]
+
+
+@pytest.fixture(autouse=True)
+def _shared_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parse the style rules of a theme once, not for each application."""
+    monkeypatch.setattr(Stylesheet, "_parse_rules", _parse_rules_once)
 
 
 @pytest.fixture(autouse=True)
