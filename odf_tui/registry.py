@@ -362,7 +362,14 @@ FEATURES: Final = (  # without an annotation, so that pyright checks the methods
     Feature(_statistics, {"statistics": lambda c: c.show_statistics()}),
     Feature(_copy_command, {"copy_command": lambda c: c.copy()}),
     Feature(_help_topics, {"help_topics": lambda c: c.show_topics()}),
-    Feature(_flows, {"flows": lambda c: c.show_flows(), "checks": lambda c: c.show_checks()}),
+    Feature(
+        _flows,
+        {
+            "flows": lambda c: c.show_flows(),
+            "checks": lambda c: c.show_checks(),
+            "alerts": lambda c: c.show_alerts(),
+        },
+    ),
     Feature(_export, {"export": lambda c: c.export_rows()}),
     Feature(
         _time_travel,

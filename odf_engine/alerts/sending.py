@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from odf_engine.alerts.definition import Alert, Email, EventKind, OpenLineage, Webhook
+from odf_engine.alerts.definition import Alert, Email, EventKind, OpenLineage, Terminal, Webhook
 from odf_engine.alerts.events import Event, cloud_event, select_kind, stable_id
 from odf_engine.alerts.mail import mail_body, send_mail
 from odf_engine.alerts.openlineage import run_event
@@ -57,6 +57,11 @@ def make_test_delivery(alert: Alert, workspace: Workspace) -> Delivery:
                 f"alert '{alert.name}' cannot be tested: OpenLineage has no test event",
                 hint="run a job, for example odf pull NAME, then odf alert history",
             )
+        case Terminal():
+            raise UsageError(
+                f"alert '{alert.name}' cannot be tested: workstations show only messages of the worker",
+                hint="run a job that the alert selects",
+            )
         case Webhook(format="kamu"):
             body = b'{"version":2}'
         case _:
@@ -83,6 +88,8 @@ def _body(alert: Alert, event: Event, kind: EventKind, workspace: Workspace) -> 
             account = event.subject.rpartition("/")[0]
             old, new = event.data.get("old_head"), event.data["new_head"]
             return kamu_body(event.dataset, account, old, new, breaking=event.data["breaking"])
+        case Terminal():
+            return b""
         case _:
             return cloud_event(event, kind, name)
 

@@ -62,7 +62,7 @@ class Delivery(msgspec.Struct, frozen=True):
         subject: name of the dataset or of the flow.
         dataset: id of the dataset; empty for a flow.
         message: what happened.
-        body: the message in the form of the sink.
+        body: the message in the form of the sink; empty for terminals.
         state: ``queued``, ``sent`` or ``dead``.
         created: when the event was queued.
         due: when it is sent next.
@@ -325,3 +325,44 @@ def _trim(connection: sqlite3.Connection, alert: str, state: str, keep: int) -> 
         " SELECT number FROM deliveries WHERE alert = ? AND state = ? ORDER BY number DESC LIMIT 1 OFFSET ?)",
         (alert, state, alert, state, keep),
     )
+
+
+# --- For workstations --------------------------------------------------------------------------------
+
+
+def has_queue(odf: Path) -> bool:
+    """Return whether the workspace has a queue of alerts."""
+    return (odf / FILE).exists()
+
+
+def read_newest(odf: Path, limit: int) -> list[Delivery]:
+    """Return the newest deliveries, newest first; none if there is no queue.
+
+    Raises:
+        OdfError: the queue cannot be read.
+    """
+    if not has_queue(odf):
+        return []
+    with contextlib.closing(AlertStore(odf)) as store:
+        return store.list_newest(limit=limit)
+
+
+def read_terminal_messages(odf: Path, after: int | None) -> tuple[int, list[Delivery]]:
+    """Return the messages for terminals since a delivery, and the number of the newest delivery.
+
+    Args:
+        odf: the ``.odf`` folder of the workspace.
+        after: the number of the last known delivery; None: only the number is returned.
+
+    Raises:
+        OdfError: the queue cannot be read.
+    """
+    with contextlib.closing(AlertStore(odf)) as store:
+        if after is None:
+            return next((each.number for each in store.list_newest(limit=1)), 0), []
+        found = store.list_newest(after=after)
+    # A delivery that is still queued is read again, so that it is shown when the worker has handled it.
+    waiting = [each.number for each in found if not each.body and each.state == "queued"]
+    known = min(waiting) - 1 if waiting else max([after, *(each.number for each in found)])
+    shown = [each for each in reversed(found) if not each.body and each.state == "sent"]
+    return known, [each for each in shown if each.number <= known]

@@ -571,6 +571,7 @@ WORKSPACE_MENU_ACTIONS: Final = (
     _menu_action(_WORKSPACE_MENU, "t", "tokens", "create and revoke tokens for pushes"),
     _menu_action(_WORKSPACE_MENU, "a", "prove_answer", "write a proof of a query result"),
     _menu_action(_WORKSPACE_MENU, "v", "check_proof", "verify a proof of a query result"),
+    _menu_action(_WORKSPACE_MENU, "n", "alerts", "show the newest messages of alerts"),
     _menu_action(_WORKSPACE_MENU, "f", "check_workspace", "check and repair the files of the workspace"),
 )
 

@@ -1,4 +1,4 @@
-"""FlowsController: the screen of the flows, with their runs, and the checks of a dataset."""
+"""FlowsController: the flows with their runs, the checks of a dataset, the messages of alerts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 
+from odf_engine.alerts.store import Delivery, read_newest
 from odf_engine.checks.reports import Report
 from odf_engine.coordinator.protocol import Check
 from odf_engine.errors import OdfError
@@ -39,6 +40,9 @@ _RUNS: Final = 50
 _COMMITS: Final = 20
 """Number of commits whose results of checks are shown."""
 _KEYS: Final = "⏎ runs now · p pauses, resumes · x removes · esc closes"
+_MESSAGES: Final = 50
+_DELIVERY_STATE: Final = 8
+_DELIVERY_STYLES: Final = {"sent": "good", "queued": "busy", "dead": "bad"}
 _STATE: Final = 9
 _NEXT: Final = 14
 _OUTCOME: Final = 12
@@ -343,8 +347,29 @@ def _result_lines(report: Report) -> list[list[Span]]:
     return lines
 
 
+def alert_lines(deliveries: Sequence[Delivery]) -> list[list[Span]]:
+    """Return the lines about messages of alerts, newest first: time, alert, state, message, error."""
+    lines: list[list[Span]] = [[]]
+    if not deliveries:
+        lines.append([(" no messages: odf alert add FILE adds an alert, see odf help alerts", "muted")])
+    for each in deliveries:
+        when = format_time_seconds(Timestamp.from_ms(int(each.created * 1000)))
+        style = _DELIVERY_STYLES.get(each.state, "")
+        lines.append(
+            [
+                (f" {when}  ", "muted"),
+                (fit_width(each.state, _DELIVERY_STATE), style),
+                (f"{printable(each.alert)}  ", "name"),
+                (f"{each.kind}  {printable(each.message)}", ""),
+            ]
+        )
+        if each.error:
+            lines.append([(f"   {printable(each.error)}", style)])
+    return lines
+
+
 class FlowsController(Controller):
-    """Opens the screen of the flows, and that of the checks of a dataset."""
+    """Opens the screens of the flows, of the checks of a dataset, and of the messages of alerts."""
 
     def show_checks(self) -> None:
         """Show the checks of the selected dataset, their results and the rejected rows."""
@@ -362,6 +387,17 @@ class FlowsController(Controller):
         )
         if await self.host.ask(dialog) == "run":
             self.jobs.submit([(Check(dataset=row.id), row.name)], ", results in pane 4")
+
+    def show_alerts(self) -> None:
+        """Show the newest messages of alerts."""
+        self.host.start(self._show_alerts())
+
+    async def _show_alerts(self) -> None:
+        found = await asyncio.to_thread(read_newest, self.gateway.folder / ".odf", _MESSAGES)
+        title = f"Messages of alerts (times: {zone_label()})"
+        await self.host.ask(
+            DecisionDialog(title, alert_lines(found), [("leave", ("escape", "enter"), "closes")])
+        )
 
     def show_flows(self) -> None:
         """Show the flows."""

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from textual.message import Message
 from textual.timer import Timer
 
+from odf_engine.alerts.store import Delivery, has_queue, read_terminal_messages
 from odf_engine.coordinator.protocol import (
     Committed,
     Event,
@@ -28,7 +29,14 @@ from odf_tui.state.app_state import JobNews
 from odf_tui.state.job_book import WrittenBlock, log_file_name
 from odf_tui.state.model import Target
 from odf_tui.state.saved_session import SavedLayout
-from odf_tui.text.format import count_of, error_with_hint, format_count, format_count_short, format_duration
+from odf_tui.text.format import (
+    count_of,
+    error_with_hint,
+    format_count,
+    format_count_short,
+    format_duration,
+    printable,
+)
 from odf_tui.text.job_text import job_outcome, job_seconds, may_have_diverged
 from odf_tui.widgets.status_bar import OTHER_VERSION, StatusLine
 
@@ -40,6 +48,8 @@ LOGS: Final = 8
 LOG_SECONDS: Final = 0.4
 """Interval between repaints of a growing log. Keys must not wait for repaints."""
 SNAPSHOT_SECONDS: Final = 2.0
+ALERT_SECONDS: Final = 2.0
+"""Interval between reads of messages of alerts, where the workspace has alerts."""
 
 
 class JobsController(Controller):
@@ -54,6 +64,8 @@ class JobsController(Controller):
         self._log_screen: LogScreen | None = None
         self._log_timer: Timer | None = None
         self._snapshot_timer: Timer | None = None
+        self._last_alert: int | None = None
+        self.host.set_interval(ALERT_SECONDS, self._read_alerts)
         self.state.jobs_outdated.connect(lambda _: self._read())
         self.state.jobs_changed.connect(self._jobs_changed)
         self.state.worker_changed.connect(lambda _: self._worker_changed())
@@ -120,6 +132,31 @@ class JobsController(Controller):
 
         text = f"odf: {job.kind} {job.target}: {job_outcome(job)[0]}, after {format_duration(seconds)}"
         self.host.station.write(notification_sequence(text, ui.notify_by))
+
+    # --- Alerts with the sink Terminal ---
+
+    def _read_alerts(self) -> None:
+        odf = self.gateway.folder / ".odf"
+        if has_queue(odf):
+            self.reader.read(
+                "alerts", partial(read_terminal_messages, odf, self._last_alert), self._show_alerts
+            )
+
+    def _show_alerts(self, found: tuple[int, list[Delivery]] | None, _: str) -> None:
+        """Show a notice for each message, and one terminal notification."""
+        if found is None:
+            return  # the next read may succeed
+        self._last_alert, messages = found
+        for each in messages:
+            self.host.notice(
+                printable(each.message), "bad" if each.kind.endswith(("Failed", "Paused")) else "good"
+            )
+        if messages and self.gateway.ui.notify_by != "none":
+            from odf_tui.theming.terminal import notification_sequence  # deferred: after the first paint
+
+            more = f", and {len(messages) - 1} more" if len(messages) > 1 else ""
+            text = f"odf: {messages[-1].message}{more}"
+            self.host.station.write(notification_sequence(text, self.gateway.ui.notify_by))
 
     def save_snapshot_soon(self) -> None:
         """Save the snapshot for the next start, once no job runs. A connection may break at any time."""
