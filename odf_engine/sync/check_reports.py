@@ -143,6 +143,9 @@ def receive_report(dataset: Dataset, slice_hash: Multihash, data: bytes) -> None
     """
     dataset_id = dataset.state().dataset_id
     received = decode_report(data, dataset_id, slice_hash)
+    first, last = received.report.first_offset, received.report.last_offset
+    if not any(each.physical_hash == slice_hash for each in dataset.slices(first, last)):
+        raise BadData("the report of checks is about rows that are not in its slice")
     known: StoredReport | None = None
     try:
         known = read_report(dataset.folder, dataset_id, slice_hash)

@@ -15,6 +15,7 @@ from odf_engine.chain.compaction import CompactionPolicy, compact
 from odf_engine.checks.reports import (
     Report,
     RuleResult,
+    decode_report,
     encode_report,
     list_reports,
     read_report,
@@ -113,6 +114,7 @@ def test_pushes_send_results_and_compaction_records(
             for data in (
                 encode_report(report, key).replace(b"NotNull", b"notNull"),
                 encode_report(msgspec.structs.replace(report, slice=str(source.dataset.head())), key),
+                encode_report(msgspec.structs.replace(report, first_offset=1000, last_offset=2000), key),
             ):
                 store_report(source.dataset.folder, last, data)
                 assert put(server, f"checks/{last}", data) == 400
@@ -123,6 +125,7 @@ def test_pushes_send_results_and_compaction_records(
             assert put(server, f"checks/{last}", encode_report(report, None), token="x") == 401
             assert put(server, f"checks/{last}", encode_report(report, key)) == 200
             assert put(server, f"checks/{last}", encode_report(report, None)) == 200
+            assert decode_report(remote.read("checks", last, 1 << 20), source.id, last).signed
             assert signatures(pushed)[-1] is True  # unsigned results do not replace signed ones
 
 

@@ -328,8 +328,6 @@ def _store_proof(entry: DatasetEntry, head: Multihash, data: bytes) -> None:
 
 
 def _store_report(entry: DatasetEntry, slice_hash: Multihash, data: bytes) -> None:
-    if not any(each.physical_hash == slice_hash for each in entry.dataset.slices()):
-        raise NotFound("slice not found")
     receive_report(entry.dataset, slice_hash, data)
 
 
