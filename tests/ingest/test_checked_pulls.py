@@ -6,14 +6,18 @@ import json
 from contextlib import nullcontext
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from odf_engine.checks import key_rules
 from odf_engine.checks.definition import accepted_checks, check_files, read_check
 from odf_engine.checks.gate import DatasetChecks
 from odf_engine.checks.reports import list_rejected, read_report, report_path
-from odf_engine.data.slices import read_batches
+from odf_engine.data.slices import read_batches, slice_schema, write_slice
 from odf_engine.errors import BadData, CheckFailed, InvalidManifest, InvalidQuery, NotTrusted
+from odf_engine.metadata.model import DEFAULT_VOCABULARY
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
 from odf_engine.transform.engines.spark_engine import SparkEngine
 from odf_engine.transform.query_migration import migrate_query
 from odf_engine.transform.run import transform
@@ -90,6 +94,37 @@ def test_invalid_definitions(rules: str, where: str, problem: str) -> None:
         read_check(definition("c", "data", rules), "c.yaml")
     assert "Token" not in caught.value.message
     assert (caught.value.where, problem in caught.value.message) == (f"c.yaml:{where}", True), caught.value
+
+
+@pytest.mark.parametrize(
+    ("stored", "new", "failing"),
+    [
+        ([], [1, 2, None, 5], 0),
+        ([[1, 2], [3, 4]], [5, 9], 0),
+        ([[1, 2], [3, 9]], [5, 6, 8], 0),  # not greater, but distinct
+        ([[1, 2], [3, 4]], [5, 9, 9], 2),
+        ([[1, 2], [3, 4]], [4, 5], 1),
+        ([], [3, 1, 2, 1], 2),
+    ],
+)
+def test_keys_in_any_order_are_unique(
+    stored: list[list[int]], new: list[int | None], failing: int, tmp_path: Path
+) -> None:
+    schema = slice_schema(pa.schema([("id", pa.int64())]), DEFAULT_VOCABULARY)
+    paths: list[Path] = []
+    for values in [*stored, new]:
+        time = Timestamp.parse("2024-05-01T00:00:00Z")
+        batch = pa.record_batch([pa.array(values, pa.int64())], ["id"])
+        written = write_slice(
+            [batch], schema=schema, vocab=DEFAULT_VOCABULARY,
+            path=tmp_path / f"{len(paths)}.parquet", first_offset=10 * len(paths), system_time=time,
+            fallback_event_time=time, reporter=Reporter(),
+        )  # fmt: skip
+        assert written is not None
+        paths.append(written.path)
+    rows = key_rules.KeyedRows(paths[-1:], ["id"], DEFAULT_VOCABULARY)
+    found = key_rules.find_repeated_keys(rows, paths[:-1], within_slice=False, reporter=Reporter())
+    assert (found.failing if found else 0) == failing
 
 
 @pytest.mark.spark
