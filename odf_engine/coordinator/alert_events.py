@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -44,6 +44,10 @@ _SUMMARY: Final = ("status", "old_head", "new_head", "blocks", "records", "late"
 """The fields of results of jobs that events have."""
 
 _log = logging.getLogger(__name__)
+
+
+OpenWorkspace = Callable[[], "Workspace"]
+"""Returns the workspace, which is opened by the first call."""
 
 
 class Batch(NamedTuple):
@@ -97,17 +101,17 @@ class EventCollector:
             replace: replace stored positions. Otherwise, only missing ones are added.
         """
         known = {} if replace else self._store.positions()
-        batch = self._collect({}, alerts, workspace, scan=True)
+        batch = self._collect({}, alerts, lambda: workspace, scan=True)
         missing = {source: value for source, value in batch.positions.items() if not known.get(source)}
         heads = batch.heads if _HEADS in missing else {}
         self._store.enqueue((), Timestamp.now().ms / 1000, missing, heads)
 
-    def collect(self, alerts: Iterable[Alert], workspace: Workspace, *, scan: bool) -> Batch:
+    def collect(self, alerts: Iterable[Alert], workspace: OpenWorkspace, *, scan: bool) -> Batch:
         """Return the new events.
 
         Args:
             alerts: the alerts; heads are compared only if one selects their changes.
-            workspace: the workspace.
+            workspace: returns the workspace. It is called only if datasets have to be read.
             scan: compare the heads of all datasets. Otherwise, only those that jobs have changed.
 
         Raises:
@@ -116,7 +120,7 @@ class EventCollector:
         return self._collect(self._store.positions(), alerts, workspace, scan=scan)
 
     def _collect(
-        self, positions: Mapping[str, str], alerts: Iterable[Alert], workspace: Workspace, *, scan: bool
+        self, positions: Mapping[str, str], alerts: Iterable[Alert], workspace: OpenWorkspace, *, scan: bool
     ) -> Batch:
         watched = any("DatasetUpdated" in alert.spec.kinds for alert in alerts)
         batch = Batch([], {}, {}, False)
@@ -189,15 +193,15 @@ class EventCollector:
     # --- Heads ---
 
     def _collect_heads(
-        self, position: str | None, workspace: Workspace, touched: set[str] | None, batch: Batch
+        self, position: str | None, workspace: OpenWorkspace, touched: set[str] | None, batch: Batch
     ) -> None:
         first = not position
         if touched is not None and not first:
             entries: Sequence[DatasetEntry] = []
             if touched:
-                entries = [entry for entry in workspace.datasets() if str(entry.id) in touched]
+                entries = [entry for entry in workspace().datasets() if str(entry.id) in touched]
         else:
-            entries = workspace.datasets()
+            entries = workspace().datasets()
         known = {} if first else self._store.heads()
         for entry in entries:
             try:

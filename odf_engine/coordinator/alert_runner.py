@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 _POLL_SECONDS: Final = 2.0
 """Seconds between two checks of definitions, runs of flows, and requests of the command line."""
 _SCAN_SECONDS: Final = 10.0
-"""Seconds between two comparisons of the heads of all datasets."""
+"""Minimum of the seconds between two comparisons of the heads of all datasets."""
+_SCAN_SHARE: Final = 50
+"""Minimum of these seconds as a multiple of the duration of a comparison."""
 _FAILURE_SECONDS: Final = 30.0
 _BATCH: Final = 20
 """Number of deliveries of an alert between two checks of its definition."""
@@ -56,7 +58,7 @@ class AlertRunner:
         self._store: AlertStore | None = None
         self._collector: EventCollector | None = None
         self._wake = asyncio.Event()
-        self._scanned = float("-inf")
+        self._next_scan = 0.0
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._parallel = asyncio.Semaphore(_MAX_PARALLEL)
         self._reporter = Reporter()
@@ -128,19 +130,28 @@ class AlertRunner:
         if self._collector is None:
             self._collector = EventCollector(self._odf, store)
         alerts = list(self._alerts.values())
-        scan = time.monotonic() - self._scanned >= _SCAN_SECONDS
-        with _open_workspace(self._odf) as workspace:
+        began = time.monotonic()
+        scan = began >= self._next_scan
+        with contextlib.ExitStack() as stack:
+            opened: list[Workspace] = []
+
+            def workspace() -> Workspace:
+                if not opened:
+                    opened.append(stack.enter_context(_open_workspace(self._odf)))
+                return opened[0]
+
             batch = self._collector.collect(alerts, workspace, scan=scan)
             deliveries = [
                 delivery
                 for event in batch.events
                 for alert in alerts
-                if (delivery := make_delivery(alert, event, workspace)) is not None
+                if (delivery := make_delivery(alert, event, workspace())) is not None
             ]
         if deliveries or batch.positions or batch.heads:
             store.enqueue(deliveries, time.time(), batch.positions, batch.heads)
         if scan:
-            self._scanned = time.monotonic()
+            now = time.monotonic()
+            self._next_scan = now + max(_SCAN_SECONDS, (now - began) * _SCAN_SHARE)
         return batch.more
 
     # --- Deliveries ---

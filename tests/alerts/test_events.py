@@ -1,0 +1,200 @@
+"""Which events alerts receive: jobs, runs of flows, heads; positions, limits of the queue."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from odf_engine.alerts import store as alert_store
+from odf_engine.alerts.definition import Alert, read_alert
+from odf_engine.alerts.events import Event, select_kind
+from odf_engine.alerts.store import AlertStore, NewDelivery
+from odf_engine.config import Config
+from odf_engine.coordinator.alert_events import EventCollector, job_event
+from odf_engine.coordinator.job_log import JobLog
+from odf_engine.coordinator.protocol import Failure, Job, JobState, Pull
+from odf_engine.coordinator.results import Finding, VerifyResult
+from odf_engine.flows.store import FlowState, FlowStore
+from odf_engine.workspace.workspace import Workspace
+from tests.alerts.conftest import ROOT
+
+NOW = "2026-03-01T10:00:00Z"
+
+
+def alert(events: str, target: str = "'%'", name: str = "a") -> Alert:
+    sink = "{kind: Webhook, url: 'https://h.example/'}"
+    text = f"headers: {{name: {name}}}\nspec: {{events: [{events}], target: {target}, sink: {sink}}}\n"
+    return read_alert(text.encode(), name)
+
+
+class Home:
+    """A workspace with one dataset, and its collector, which can start again as after a crash."""
+
+    def __init__(self, folder: Path) -> None:
+        self.workspace = Workspace.init(folder)
+        self.add_dataset("my.rows")
+        self.store = AlertStore(self.workspace.odf)
+        self.alerts = [alert("DatasetUpdated")]
+        EventCollector(self.workspace.odf, self.store).begin(self.alerts, self.workspace, replace=True)
+        self.restart()
+
+    def restart(self) -> None:
+        self.collector = EventCollector(self.workspace.odf, self.store)
+
+    def add_dataset(self, name: str) -> None:
+        from odf_engine.metadata.yaml import read_manifests
+
+        self.workspace.add(list(read_manifests(ROOT.replace("my.rows", name).encode(), "rows")))
+
+    def collect(self, *, keep: bool = True) -> list[Event]:
+        """The new events; without ``keep``, the process ends before they are queued."""
+        batch = self.collector.collect(self.alerts, lambda: self.workspace, scan=True)
+        if keep:
+            self.store.enqueue((), time.time(), batch.positions, batch.heads)
+        else:
+            self.restart()
+        return batch.events
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    home = Home(tmp_path / "ws")
+    yield home
+    home.collector.close()
+    home.store.close()
+
+
+def test_heads_that_other_processes_move(home: Home) -> None:
+    assert home.collect() == []  # datasets from before the alert
+    home.add_dataset("my.new")
+    (event,) = home.collect(keep=False)
+    (again,) = home.collect()
+    assert (
+        (event.subject, event.message) == ("my.new", "my.new was created") == (again.subject, again.message)
+    )
+    assert event.data["old_head"] is None and event.data["new_head"] == again.data["new_head"]
+    entry = home.workspace.resolve("my.new")
+    home.workspace.delete(entry)
+    assert home.collect() == [] and str(entry.id) not in home.store.heads()
+    # While no alert selects them, heads that move are not events, also not later.
+    home.alerts = [alert("JobFailed")]
+    home.collect()
+    home.add_dataset("my.quiet")
+    home.alerts = [alert("DatasetUpdated")]
+    assert home.collect() == [] == home.collect()
+
+
+def test_runs_of_flows(home: Home) -> None:
+    home.alerts = [alert("FlowFailed")]
+    home.collect()
+    with_flows = FlowStore(home.workspace.odf)
+    state = FlowState("nightly", 1e9)
+    first = with_flows.begin(state, "Schedule", 1e9, 1e9)
+    assert home.collect() == []
+    second = with_flows.begin(FlowState("other", 1e9), "Schedule", 1e9, 1e9)
+    with_flows.end(second, "done", "", 2e9, FlowState("other", 1e9))
+    assert [(each.kinds, each.subject) for each in home.collect()] == [(["FlowSucceeded"], "other")]
+    home.restart()
+    with_flows.end(first, "failed", "no network", 2e9, state, pause="paused after a failed run")
+    (event,) = home.collect(keep=False)  # an older run ends after a newer one
+    assert event == home.collect()[0]
+    assert event.kinds == ["FlowPaused", "FlowFailed"]
+    assert event.message == "flow nightly paused after a failed run: no network"
+    third = with_flows.begin(state, "Schedule", 3e9, 3e9)
+    with_flows.skip(state, "Schedule", 3e9, 3e9, "still running")
+    with_flows.end(third, "interrupted", "the worker stopped", 3e9, state)
+    assert home.collect() == []
+    with_flows.close()
+
+
+def test_jobs_after_a_restart_and_in_a_new_job_log(home: Home) -> None:
+    home.alerts = [alert("JobFailed")]
+    path = home.workspace.odf / "jobs.sqlite"
+    journal = JobLog(path)
+    failed = Failure("no network")
+
+    def fail_job() -> None:
+        job = journal.create(Pull("did:odf:x"), "my.rows")
+        journal.transition(job.id, JobState.running)
+        journal.transition(job.id, JobState.failed, error=failed)
+
+    fail_job()
+    kinds = [["JobStarted"], ["JobFailed"]]
+    assert [each.kinds for each in home.collect(keep=False)] == kinds
+    found = home.collect()
+    assert [each.kinds for each in found] == kinds and found[1].message == "pull my.rows failed: no network"
+    assert home.collect() == []
+    for _ in range(3):
+        fail_job()
+    assert len(home.collect()) == 6
+    journal.close()
+    for each in path.parent.glob("jobs.sqlite*"):
+        each.unlink()  # as for a damaged one
+    journal = JobLog(path)
+    fail_job()
+    assert [each.kinds for each in home.collect()] == kinds
+    journal.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda job: msgspec.structs.replace(job, state=JobState.queued), None),
+        (lambda job: msgspec.structs.replace(job, kind="sql"), None),
+        (lambda job: msgspec.structs.replace(job, state=JobState.interrupted), ["JobFailed"]),
+        (lambda job: msgspec.structs.replace(job, state=JobState.cancelled), ["JobCancelled"]),
+        (
+            lambda job: msgspec.structs.replace(job, error=Failure("x", kind="CheckFailed")),
+            ["CheckFailed", "JobFailed"],
+        ),
+        (
+            lambda job: msgspec.structs.replace(
+                job,
+                kind="verify",
+                state=JobState.done,
+                result=msgspec.json.encode(
+                    VerifyResult("my.rows", valid=False, findings=[Finding("hash", "f00", "wrong hash")])
+                ).decode(),
+            ),
+            ["VerifyFailed", "JobSucceeded"],
+        ),
+    ],
+)
+def test_kinds_of_jobs(change: Callable[[Job], Job], expected: list[str] | None) -> None:
+    job = Job("7", "pull", "my.rows", "", JobState.failed, NOW, NOW, NOW, error=Failure("a\nb"))
+    event = job_event(change(job))
+    assert (None if event is None else list(event.kinds)) == expected
+    if event is not None:
+        assert "\n" not in event.message
+        assert event == job_event(change(job))  # with the same id
+
+
+def test_an_event_is_sent_once_as_its_most_specific_kind() -> None:
+    event = Event("1", ["CheckFailed", "JobFailed"], NOW, "my.rows", "text")
+    for selected, target, kind in (
+        ("JobFailed, CheckFailed", "'%'", "CheckFailed"),
+        ("JobFailed", "my.rows", "JobFailed"),
+        ("JobFailed", "[other, 'my.%']", "JobFailed"),
+        ("JobFailed", "other", None),
+        ("FlowFailed", "'%'", None),
+    ):
+        assert select_kind(alert(selected, target), event, Config()) == kind
+
+
+def test_the_queue_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alert_store, "MAX_QUEUED", 3)
+    monkeypatch.setattr(alert_store, "MAX_DEAD", 2)
+    store = AlertStore(tmp_path)
+    new = [NewDelivery(str(each), "a", "JobFailed", "x", "", "text", b"{}") for each in range(7)]
+    store.enqueue(new, 1.0)
+    store.enqueue(new[:2], 2.0)  # known ids
+    assert store.counts() == {("a", "queued"): 3, ("a", "dead"): 2}
+    assert [each.id for each in store.due("a", 5.0, 10)] == ["0", "1", "2"]
+    assert {each.error for each in store.list_newest("a", "dead")} == {"the queue is full"}
+    assert [each.id for each in store.list_newest("a", "dead")] == ["6", "5"]
+    store.close()
