@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 _MAX_CATALOG_BYTES: Final = 64 << 20
 _ATTEMPTS: Final = 30
-_FALSE_VERSION: Final[UpdateVersion] = {"e_tag": '"00000000000000000000000000000000"'}
+# Google compares versions, which are times in microseconds, and the others compare ETags.
+_FALSE_VERSION: Final[UpdateVersion] = {"e_tag": '"00000000000000000000000000000000"', "version": "3"}
 
 
 class DatasetStore:

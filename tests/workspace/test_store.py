@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import io
+import json
 import os
 import shutil
 import time
@@ -41,6 +43,7 @@ from odf_engine.workspace.fsck import check_workspace, collect_garbage
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.verbs import odf as odf_group
+from tests.cloud_stub import cloud_stub
 from tests.s3_server import S3Server, refuse, s3_server
 from tests.sync.builders import add_slices, describe, make_root
 from tests.workspace.store_race import run_store_race
@@ -486,6 +489,29 @@ def test_missing_blocks_are_fetched_at_the_same_time(tmp_path: Path, s3: S3Serve
     read = [each.path for each in s3.forget() if "/blocks" in each.path or "blocks%2F" in each.path]
     assert len([each for each in read if "list-type" in each]) == 1
     assert len(read) == entry.dataset.state().sequence_number + 2
+
+
+@pytest.mark.parametrize("scheme", ["gs", "az"])
+def test_other_clouds(tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with cloud_stub() as stub:
+        account = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+        for name, value in {
+            "GOOGLE_BASE_URL": stub.endpoint,
+            "GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps({**account, "gcs_base_url": stub.endpoint}),
+            "AZURE_STORAGE_ENDPOINT": stub.endpoint,
+            "AZURE_STORAGE_ACCOUNT_NAME": "account",
+            "AZURE_STORAGE_ACCOUNT_KEY": base64.b64encode(b"key").decode(),
+        }.items():
+            monkeypatch.setenv(name, value)
+        a, b = machines(tmp_path, f"{scheme}://box/store")
+        here = make_root(a, slices=2)
+        there = again(b).resolve("numbers")
+        assert Scan.of_dataset(there.dataset).to_arrow().equals(Scan.of_dataset(here.dataset).to_arrow())
+        add_slices(there)
+        with pytest.raises(Conflict, match="another machine"):
+            add_slices(here, city="Basel")
+        add_slices(here)
+        assert again(b).resolve("numbers").dataset.state() == here.dataset.state()
 
 
 @pytest.mark.parametrize("status", [409, 412, 500, 503])
