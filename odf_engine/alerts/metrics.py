@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from odf_engine.alerts import store as alert_store
 from odf_engine.alerts.job_totals import JobTotal, read_totals
 from odf_engine.alerts.store import AlertStore
+from odf_engine.errors import OdfError
 from odf_engine.flows import store as flow_store
 from odf_engine.flows.definition import accepted_flows, flow_files
 from odf_engine.flows.documents import Unreadable
@@ -63,14 +64,14 @@ def collect_metrics(workspace: Workspace, summaries: Sequence[Summary]) -> str:
         workspace: the workspace.
         summaries: the datasets to describe, as of :meth:`Workspace.summaries`.
 
-    Raises:
-        OdfError: state of flows or alerts cannot be read.
+    State of flows or alerts that cannot be read, for example on a read-only file system, is left out.
     """
     text = _Text()
     _add_datasets(text, summaries, time.time())
     _add_jobs(text, read_totals(workspace.odf))
-    _add_flows(text, workspace.odf)
-    _add_alerts(text, workspace.odf)
+    for add in (_add_flows, _add_alerts):
+        with suppress(OdfError):
+            add(text, workspace.odf)
     return text.text()
 
 

@@ -122,6 +122,7 @@ class AlertStore:
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = NORMAL")
             self._connection.executescript(_SCHEMA)
+        with contextlib.suppress(OSError):  # a read-only file system
             self._path.chmod(0o600)  # messages can have parts of the data
 
     def close(self) -> None:
@@ -327,7 +328,7 @@ def _trim(connection: sqlite3.Connection, alert: str, state: str, keep: int) -> 
     )
 
 
-# --- For workstations --------------------------------------------------------------------------------
+# --- Reading without a worker ------------------------------------------------------------------------
 
 
 def has_queue(odf: Path) -> bool:
@@ -335,8 +336,10 @@ def has_queue(odf: Path) -> bool:
     return (odf / FILE).exists()
 
 
-def read_newest(odf: Path, limit: int) -> list[Delivery]:
-    """Return the newest deliveries, newest first; none if there is no queue.
+def read_newest(
+    odf: Path, limit: int, alert: str | None = None, state: DeliveryState | None = None
+) -> list[Delivery]:
+    """Return the newest deliveries, of an alert and in a state if given; none if there is no queue.
 
     Raises:
         OdfError: the queue cannot be read.
@@ -344,7 +347,7 @@ def read_newest(odf: Path, limit: int) -> list[Delivery]:
     if not has_queue(odf):
         return []
     with contextlib.closing(AlertStore(odf)) as store:
-        return store.list_newest(limit=limit)
+        return store.list_newest(alert, state, limit)
 
 
 def read_terminal_messages(odf: Path, after: int | None) -> tuple[int, list[Delivery]]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import click
 
 from odf_engine.alerts.definition import Alert, Webhook, accepted_alerts, active_alerts, alert_files
-from odf_engine.alerts.store import AlertStore, Delivery
+from odf_engine.alerts.store import MAX_DEAD, AlertStore, Delivery, has_queue, read_newest
 from odf_engine.errors import NotFound, UsageError
 from odf_engine.flows.documents import Unreadable
 from odf_engine.metadata.timestamp import Timestamp
@@ -100,8 +100,10 @@ def list_alerts() -> None:
     """List the alerts with their state, events, sink, and numbers of deliveries."""
     workspace = open_workspace()
     accepted = accepted_alerts(workspace.odf).read()
-    with _open_store(workspace) as store:
-        counts: dict[tuple[str, Any], int] = dict(store.counts())
+    counts: dict[tuple[str, Any], int] = {}
+    if has_queue(workspace.odf):
+        with _open_store(workspace) as store:
+            counts = dict(store.counts())
     rows: list[dict[str, Any]] = []
     for alert in alert_files(workspace.odf).read_all():
         row = _alert_json(workspace, alert, accepted.get(alert.name))
@@ -256,8 +258,7 @@ def history(alert_name: str | None, limit: int) -> None:
     workspace = open_workspace()
     if alert_name is not None and alert_name not in alert_files(workspace.odf).stamps():
         raise NotFound(f"alert '{alert_name}' not found", hint="list the alerts: odf alert list")
-    with _open_store(workspace) as store:
-        found = store.list_newest(alert_name, limit=limit)
+    found = read_newest(workspace.odf, limit, alert_name)
     _print_deliveries(workspace, found, "no messages")
 
 
@@ -320,8 +321,7 @@ def dead_group() -> None:
 def list_dead(alert_name: str | None) -> None:
     """List dead letters, newest first."""
     workspace = open_workspace()
-    with _open_store(workspace) as store:
-        found = store.list_newest(alert_name, "dead", 1000)
+    found = read_newest(workspace.odf, MAX_DEAD, alert_name, "dead")
     _print_deliveries(workspace, found, "no dead letters")
 
 
