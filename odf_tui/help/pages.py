@@ -17,6 +17,7 @@ TOPICS: Final = {
     "event-time": "Event time, watermarks and late rows",
     "verification": "Verify datasets, query results and signatures",
     "compaction": "Merge small slices, and remove old heads",
+    "branches": "Pull into a branch, check it, promote it",
     "sharing": "Repositories: pull, push, search, serve",
     "trust": "Datasets by other authors, and the sandbox",
     "time-travel": "Earlier versions, event time, differences",
