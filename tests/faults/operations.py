@@ -23,6 +23,7 @@ import odf_tui.main
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.compaction import CompactionPolicy, compact
 from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.references import create_branch
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import read_batches, write_slice
 from odf_engine.errors import OdfError
@@ -430,6 +431,16 @@ def _make_garbage(folder: Path) -> None:
     command(folder, "config", "set", "compaction.keepDays", "0")
 
 
+def _make_branch(folder: Path) -> None:
+    """A dataset, and a branch with more blocks."""
+    _make_numbers(folder)
+    with _workspace(folder) as workspace:
+        entry = workspace.resolve("numbers")
+        create_branch(entry.dataset, "staging", entry.dataset.state().head)
+        builders.add_slices(entry.on_branch("staging"), 2)
+        workspace.close()
+
+
 OPERATIONS: Final[dict[str, Operation]] = {
     "add": Operation(_make_empty, _command("add", "c.yaml", "b.yaml", "a.yaml")),
     "add-one": Operation(_make_empty, _command("add", "a.yaml")),
@@ -442,6 +453,9 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "compact": Operation(_make_rows, _ingest(range(2, 40)), repeatable=True),
     "compact-chain": Operation(_make_read_numbers, _compact, repeatable=True),
     "gc": Operation(_make_garbage, _command("gc", "--now", "--yes"), repeatable=True),
+    "promote": Operation(
+        _make_branch, _command("branch", "numbers", "--promote", "staging"), repeatable=True
+    ),
     "transform": Operation(_make_derivative, _transform, repeatable=True),
     "reset": Operation(_make_derivative, _reset),
     "clone": Operation(_make_source, _clone, repeatable=True),

@@ -26,7 +26,7 @@ from tests.faults.system_calls import UNTRACED
             "add delete compact compact-chain gc ingest-slices transform pull push-force fsck",
             2,
         ),
-        ("crash_states", "add ingest-slices clone push", 3),
+        ("crash_states", "add ingest-slices clone promote push", 3),
     ],
 )
 def test_an_interrupted_operation(program: str, operations: str, most: int, tmp_path: Path) -> None:
