@@ -17,17 +17,19 @@ import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.errors import BadData, InvalidIdentity
 from odf_engine.files import ensure_folder, translate_os_errors
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash, multibase_decode, multibase_encode
 from odf_engine.storage.atomic_files import evict_oldest, read_small_file, replace_file
-from odf_engine.workspace.dataset_folders import CHECKS_FOLDER
+from odf_engine.storage.object_store import CHECKS_FOLDER
+
+if TYPE_CHECKING:  # deferred: the first paint of the workstation does not read chains
+    from odf_engine.chain.block_summary import SliceSummary
 
 MAX_REPORT_BYTES: Final = 1 << 20
 """Limit of the size of a report. Most have less than 10 kB."""

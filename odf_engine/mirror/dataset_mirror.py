@@ -16,7 +16,6 @@ from uuid import uuid4
 import msgspec
 
 from odf_engine.chain.compaction_record import COMPACTIONS_FOLDER, MAX_RECORD_BYTES, RecordStore
-from odf_engine.chain.dataset import CheckedObjects
 from odf_engine.errors import (
     BadData,
     Conflict,
@@ -32,6 +31,7 @@ from odf_engine.mirror.catalog import MARKER, ORIGIN_FILE, KnownHead
 from odf_engine.mirror.dataset_store import DatasetStore, parse_head
 from odf_engine.mirror.ranged_object import MIN_RANGED_BYTES, RANGES, RangedObject
 from odf_engine.storage.atomic_files import replace_file, replace_text_file
+from odf_engine.storage.dataset_origin import CheckedObjects
 from odf_engine.storage.object_store import STAGING_PREFIX
 from odf_engine.storage.refs import HEAD
 from odf_engine.storage.scratch import find_oldest_job
@@ -57,7 +57,7 @@ _ORPHAN_AGE: Final = timedelta(days=1)
 
 
 class DatasetMirror:
-    """The origin of the dataset in ``folder`` (see :class:`odf_engine.chain.dataset.DatasetOrigin`).
+    """The origin of the dataset in ``folder`` (see :class:`odf_engine.storage.dataset_origin.DatasetOrigin`).
 
     Args:
         store: the store.

@@ -14,6 +14,8 @@ from odf_engine.files import fsync_file, fsync_folder, remove_temporary
 from odf_engine.identity.multiformats import Multihash, base58btc_encode, new_hasher
 from odf_engine.storage.atomic_files import make_folder
 
+CHECKS_FOLDER: Final = "checks"
+"""Folder of the results of checks, within the folder of a dataset."""
 STAGING_PREFIX: Final = ".pending-"
 _READ_BYTES: Final = 1 << 20
 

@@ -23,8 +23,8 @@ from odf_engine.checks.reports import (
 from odf_engine.errors import BadData, Cancelled, NotFound, OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.progress import Reporter, count_of
+from odf_engine.storage.object_store import CHECKS_FOLDER
 from odf_engine.sync.remotes.base import ObjectKind, RemoteDataset, upload_parallel
-from odf_engine.workspace.dataset_folders import CHECKS_FOLDER
 
 _MAX_MISSING: Final = 3
 """If the newest commits, as many as this, have no results, the others are not requested."""

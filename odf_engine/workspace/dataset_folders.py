@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from odf_engine.chain.dataset import Dataset
 
 
-CHECKS_FOLDER: Final = "checks"
-"""Folder of the results of checks, within the folder of a dataset."""
 _EXPIRY_SECONDS: Final = 14 * 86_400.0
 
 

@@ -21,7 +21,7 @@ from odf_engine import processes
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.compacted_history import find_position
 from odf_engine.chain.compaction_record import COMPACTIONS_FOLDER
-from odf_engine.chain.dataset import Dataset, DatasetOrigin
+from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.linked_objects import read_links
 from odf_engine.chain.quarantine import QUARANTINE_FOLDER, Quarantine
 from odf_engine.chain.references import RetentionRule, list_old_heads, select_expired
@@ -35,9 +35,10 @@ from odf_engine.metadata.object_links import find_link_columns
 from odf_engine.progress import Reporter
 from odf_engine.storage.atomic_files import file_lock, read_small_file
 from odf_engine.storage.databases import connect_database
-from odf_engine.storage.object_store import LocalObjectStore
+from odf_engine.storage.dataset_origin import DatasetOrigin
+from odf_engine.storage.object_store import CHECKS_FOLDER, LocalObjectStore
 from odf_engine.storage.refs import HEAD, RefStore
-from odf_engine.workspace.dataset_folders import CHECKS_FOLDER, DatasetFolders
+from odf_engine.workspace.dataset_folders import DatasetFolders
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.workspace import Workspace

@@ -28,9 +28,9 @@ from odf_engine.storage.refs import RefStore
 
 move = RefStore.compare_and_set
 
-def killed(*arguments):
+def killed(*arguments, **options):
     if sys.argv[2] == "after":
-        move(*arguments)
+        move(*arguments, **options)
     os.kill(os.getpid(), signal.SIGKILL)
 
 dataset = odf.open(sys.argv[1], in_process=True)["city.population"]

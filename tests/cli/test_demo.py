@@ -37,7 +37,7 @@ def test_list(odf: Odf) -> None:
     stations = listed["port-haven.stations"]
     assert list(stations) == [
         "id", "name", "kind", "head", "blocks", "records", "size", "watermark", "last_pulled",
-        "last_polled", "status", "labels",
+        "last_polled", "status", "labels", "branches",
     ]  # fmt: skip
     assert stations["last_polled"] >= stations["last_pulled"]  # the job ends after its commit
     assert stations["id"].startswith("did:odf:fed01")

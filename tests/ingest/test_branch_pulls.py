@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from odf_engine.chain.references import create_branch, promote_branch
-from odf_engine.checks.reports import CheckFailed
+from odf_engine.errors import CheckFailed
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.transform.engines.spark_engine import SparkEngine
 from odf_engine.transform.run import transform

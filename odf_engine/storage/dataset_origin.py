@@ -1,0 +1,115 @@
+"""The store of which the folder of a dataset is a local copy."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.storage.refs import HEAD
+
+if TYPE_CHECKING:
+    from odf_engine.data.parquet_reader import RangedFile
+
+
+class CheckedObjects(NamedTuple):
+    """The objects of a kind in a store that are not needed and older than a day, and those it lacks."""
+
+    orphans: list[str]
+    missing: list[Multihash]
+
+
+class DatasetOrigin(Protocol):
+    """The store whose dataset a folder mirrors. The head in the store is authoritative."""
+
+    def fetch(self, kind: str, name: str) -> bool:
+        """Store an object in the folder, verified; return whether the store has it.
+
+        Raises:
+            BadData: the bytes in the store do not match the hash.
+        """
+        ...
+
+    def open_ranges(self, kind: str, names: Sequence[str], size: int) -> RangedFile | None:
+        """Return an object of which only parts are fetched; None if :meth:`fetch` is faster.
+
+        Args:
+            kind: the kind of the object.
+            names: its possible names.
+            size: its size in bytes.
+        """
+        ...
+
+    def newest_head(self, reference: str = HEAD) -> Multihash | None:
+        """Return the head, or that of a branch, in the store; None if it does not exist there."""
+        ...
+
+    def references(self) -> dict[str, Multihash]:
+        """Return the references in the store other than the head, by their names."""
+        ...
+
+    def store_reference(self, name: str, block: Multihash) -> None:
+        """Set a reference other than the head in the store, without a condition."""
+        ...
+
+    def read_records(self) -> bool:
+        """Store missing compaction records in the folder; return whether there were any.
+
+        Raises:
+            SourceUnavailable: the store cannot be read.
+        """
+        ...
+
+    def read_author(self) -> None:
+        """Store the origin of the definition in the folder, if another machine has recorded one.
+
+        Raises:
+            SourceUnavailable: the store cannot be read.
+        """
+        ...
+
+    def record_author(self, text: str) -> None:
+        """Record that the definition has another author, for all machines; ``text`` is its origin.
+
+        Raises:
+            SourceUnavailable: the store cannot be written.
+        """
+        ...
+
+    def upload(self, kind: str, name: str) -> None:
+        """Store an object of the folder."""
+        ...
+
+    def publish(
+        self,
+        objects: Sequence[tuple[str, str]] | None,
+        expected: Multihash | None,
+        new: Multihash,
+        backup_ref: str | None = None,
+        reference: str = HEAD,
+    ) -> None:
+        """Store objects of the folder, then move the head in the store by a conditional write.
+
+        Args:
+            objects: kinds and names, in their order; None: all that the store lacks.
+            expected: the current head.
+            new: the new head.
+            backup_ref: the name of a reference that stores the current head.
+            reference: the head, or the branch that is moved instead.
+
+        Raises:
+            Conflict: the head in the store is not ``expected``.
+        """
+        ...
+
+    def remove_reference(self, name: str) -> None:
+        """Remove a reference other than the head in the store."""
+        ...
+
+    def check_objects(self, kind: str, needed: Collection[Multihash]) -> CheckedObjects:
+        """Compare the objects of a kind in the store with those that are needed."""
+        ...
+
+    def delete(self, kind: str, names: Sequence[str]) -> None:
+        """Delete objects in the store."""
+        ...
