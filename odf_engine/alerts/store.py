@@ -66,7 +66,7 @@ class Delivery(msgspec.Struct, frozen=True):
         state: ``queued``, ``sent`` or ``dead``.
         created: when the event was queued.
         due: when it is sent next.
-        attempts: number of failed attempts.
+        attempts: number of attempts, since the last `odf alert dead retry`.
         error: why the last attempt failed; empty if none did.
         ended: when it was sent, or became a dead letter.
     """
@@ -221,7 +221,8 @@ class AlertStore:
         """Store that the receiver has confirmed a delivery."""
         with self._transaction() as connection:
             connection.execute(
-                "UPDATE deliveries SET state = 'sent', ended = ?, error = '' WHERE number = ?",
+                "UPDATE deliveries SET state = 'sent', attempts = attempts + 1, ended = ?, error = ''"
+                " WHERE number = ?",
                 (now, delivery.number),
             )
             _trim(connection, delivery.alert, "sent", MAX_SENT)

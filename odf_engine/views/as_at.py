@@ -30,7 +30,7 @@ class PinnedVersion(msgspec.Struct, frozen=True):
         system_time: of the block, as RFC 3339.
         last_offset: of the newest row up to the block; None if there is none.
         head: whether it is the newest block.
-        in_chain: whether it belongs to the current chain, and not to an earlier history.
+        in_chain: whether it belongs to the current chain, not to a branch or an earlier history.
     """
 
     dataset: str

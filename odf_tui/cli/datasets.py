@@ -367,7 +367,7 @@ def reset_verb(name: str, version: str, yes: bool) -> None:
     if found.head:
         print_note(f"{entry.alias}: unchanged, block {found.sequence_number} is the newest block")
         return
-    place = f"block {found.sequence_number}" + ("" if found.in_chain else " of an earlier history")
+    place = f"block {found.sequence_number}" + ("" if found.in_chain else " of another history")
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError(f"resetting {entry.alias} requires confirmation", hint="use --yes to skip it")

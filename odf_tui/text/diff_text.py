@@ -23,7 +23,7 @@ def compared_versions_text(found: Difference, *, named: bool = True) -> str:
     old, new = found.old, found.new
     times = time_pair_text(old.system_time, new.system_time)
     places = [
-        f"block {format_count(at.sequence_number)}{'' if at.in_chain else ' of an earlier history'} ({time})"
+        f"block {format_count(at.sequence_number)}{'' if at.in_chain else ' of another history'} ({time})"
         for at, time in zip((old, new), times, strict=True)
     ]
     if old.dataset == new.dataset:

@@ -154,6 +154,7 @@ def test_failures_are_repeated_and_become_dead_letters(
     assert odf("alert", "dead", "retry", str(letter["number"])).code == 0
     wait_for(lambda: len(receiver.requests) == 3)
     wait_for(lambda: odf("alert", "history", "ops", "--json").json[0]["state"] == "sent")
+    assert odf("alert", "history", "ops", "--json").json[0]["attempts"] == 1  # since it was queued again
     event = json.loads(receiver.requests[2].body)
     assert event["data"]["message"].startswith("ingest my.rows failed: ")
     assert receiver.requests[2].headers["idempotency-key"] == receiver.requests[0].headers["idempotency-key"]

@@ -76,7 +76,7 @@ class PointInTime(msgspec.Struct, frozen=True):
         if self.axis == "of":
             return f"as of {moment}"
         if self.history:
-            return f"as at {moment} · block {format_count(self.block)}, earlier history"
+            return f"as at {moment} · block {format_count(self.block)}, another history"
         return f"as at {moment} · block {format_count(self.block)} of {format_count(self.head)}"
 
     @property
