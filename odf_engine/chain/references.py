@@ -18,6 +18,7 @@ from odf_engine.errors import AlreadyExists, Conflict, NotFound, OdfError, Usage
 from odf_engine.files import translate_os_errors
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import count_of
 from odf_engine.storage.refs import COMPACTED_PREFIX, OLD_HEAD_PREFIXES, is_branch_name
 
 DEFAULT_DAYS: Final = 7.0
@@ -184,8 +185,8 @@ def delete_branch(dataset: Dataset, name: str, *, force: bool = False) -> Multih
         raise NotFound(f"branch '{name}' not found in this dataset")
     if not force and (own := read_branch(dataset, name)).ahead:
         raise Conflict(
-            f"branch '{name}' has {own.ahead} blocks that the head does not have",
-            hint="promote it first, or use --force to delete these blocks with it",
+            f"branch '{name}' has {count_of(own.ahead, 'block')} that the head does not have",
+            hint="promote it first, or use --force to discard them",
         )
     with translate_os_errors(dataset.folder):
         dataset.remove_reference(name, head)

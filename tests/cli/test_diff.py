@@ -78,9 +78,7 @@ def _earlier_history(odf: Odf, entry: DatasetEntry) -> None:
     head = str(entry.dataset.head())
     assert "requires confirmation" in odf("reset", "numbers", name).err
     ran = odf("reset", "numbers", name, "--yes")
-    assert ran.err.startswith(
-        "reset numbers to block 4 of another history; the earlier history is before-"
-    )
+    assert ran.err.startswith("reset numbers to block 4 of another history; the earlier history is before-")
     assert odf("tail", "numbers", "--json").json == rows
     assert "unchanged, block 4 is the newest block" in odf("reset", "numbers", "4").err
     assert odf("reset", "numbers", head, "--yes").code == 0

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from odf_engine.chain.compacted_history import find_current_number
 from odf_engine.chain.compaction import CompactionPolicy, compact
+from odf_engine.chain.references import create_branch, delete_branch, list_branches, promote_branch
 from odf_engine.errors import (
     AlreadyExists,
     BadData,
@@ -103,6 +104,30 @@ def test_machines_see_each_others_commits(tmp_path: Path, url: str) -> None:
     # The layout is the one of the specification: other clients can read the folder.
     (head,) = stored(url, f"{here.id.multibase}/refs/head")
     assert head.read_text() == str(here.dataset.head())
+
+
+def test_branches_are_shared(tmp_path: Path, s3: S3Server) -> None:
+    a, b = machines(tmp_path, f"s3+{s3.endpoint}/bucket/store")
+    here = make_root(a, slices=2)
+    head = here.dataset.state().head
+    create_branch(here.dataset, "staging", head)
+    mine = here.on_branch("staging")
+    add_slices(mine)
+    there = again(b).resolve("numbers")
+    assert there.dataset.head() == head
+    assert there.on_branch("staging").dataset.state() == mine.dataset.state()
+
+    add_slices(there.on_branch("staging"), city="Basel")
+    with pytest.raises(Conflict, match="another machine"):
+        add_slices(mine)
+    assert promote_branch(there.dataset, "staging").blocks == 2
+    describe(mine, "not promoted")
+    here = again(a).resolve("numbers")
+    assert here.dataset.head() == there.dataset.head() != head
+    assert [(each.ahead, each.behind) for each in list_branches(here.dataset)] == [(1, 0)]
+    assert findings(again(b)) == []
+    delete_branch(here.dataset, "staging", force=True)
+    assert list_branches(again(b).resolve("numbers").dataset) == []
 
 
 def test_identical_commits_conflict(tmp_path: Path, s3: S3Server) -> None:
