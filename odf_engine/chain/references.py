@@ -171,6 +171,19 @@ def create_branch(dataset: Dataset, name: str, block: Multihash, *, replace: boo
     dataset.move_branch(name, expected, block)
 
 
+def follow_head(dataset: Dataset, name: str) -> None:
+    """Create a branch at the head, or move it there, unless it has blocks that the head lacks.
+
+    Raises:
+        UsageError: invalid name.
+        NotFound, MalformedBlock: as :func:`create_branch`.
+    """
+    dataset.refresh_branches()
+    is_new = name not in dataset.branch_names()
+    if is_new or dataset.contains_block(dataset.branch(name).state().head):
+        create_branch(dataset, name, dataset.state().head, replace=not is_new)
+
+
 def delete_branch(dataset: Dataset, name: str, *, force: bool = False) -> Multihash:
     """Delete a branch; return the block that it referred to. No blocks are removed.
 

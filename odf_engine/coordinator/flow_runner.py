@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from odf_engine.coordinator import command_guard
+from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.coordinator.protocol import (
     Check,
     Compact,
@@ -38,6 +39,7 @@ from odf_engine.flows.definition import (
     ExportTask,
     Flow,
     Inputs,
+    PromoteTask,
     PullTask,
     PushTask,
     VerifyTask,
@@ -200,31 +202,36 @@ class FlowRunner:
     async def _run_task(self, flow: Flow, run: Run, task: object) -> None:
         entries = await asyncio.to_thread(self._entries, flow.spec.targets)
         match task:
-            case PullTask(force, reset):
+            case PullTask(branch, force, reset):
+                if branch:
+                    await asyncio.to_thread(_follow_heads, entries, branch)
                 after: list[str] = []
                 jobs = []
                 for entry in entries:
                     dataset = str(entry.id)
-                    request = Pull(dataset, after=[*after], force=force, reset_on_divergence=reset)
+                    request = Pull(
+                        dataset, after=[*after], force=force, reset_on_divergence=reset, branch=branch
+                    )
                     jobs.append((request, entry))
                     after.append(dataset)
                 await self._run_jobs(run, "pull", jobs)
-            case VerifyTask(integrity):
-                ended = await self._run_jobs(
-                    run, "verify", [(Verify(str(entry.id), integrity=integrity), entry) for entry in entries]
-                )
+            case VerifyTask(branch, integrity):
+                requests = [Verify(str(entry.id), integrity=integrity, branch=branch) for entry in entries]
+                ended = await self._run_jobs(run, "verify", list(zip(requests, entries, strict=True)))
                 for entry, job in ended:
                     result = msgspec.json.decode(job.result or "{}", type=VerifyResult)
                     if not result.valid:
                         raise _Failed(f"verify: {entry.alias} is invalid (job {job.id})")
-            case CheckTask():
-                ended = await self._run_jobs(
-                    run, "check", [(Check(str(entry.id)), entry) for entry in entries]
-                )
+            case CheckTask(branch):
+                requests = [Check(str(entry.id), branch) for entry in entries]
+                ended = await self._run_jobs(run, "check", list(zip(requests, entries, strict=True)))
                 for entry, job in ended:
                     checked = msgspec.json.decode(job.result or "{}", type=CheckResult)
                     if checked.failed:
                         raise _Failed(f"check {entry.alias}: {checked.failed[0].text} (job {job.id})")
+            case PromoteTask(branch):
+                await asyncio.to_thread(_promote, entries, branch)
+                await asyncio.to_thread(notify_datasets_changed, self._folder)
             case PushTask(to, force):
                 urls = await asyncio.to_thread(self._addresses, to, entries)
                 jobs = [
@@ -400,6 +407,32 @@ def _root_datasets(entries: Sequence[DatasetEntry]) -> list[DatasetEntry]:
     from odf_engine.metadata.model import DatasetKind  # deferred: few flows need it
 
     return [entry for entry in entries if entry.dataset.state().kind is DatasetKind.Root]
+
+
+def _follow_heads(entries: Sequence[DatasetEntry], branch: str) -> None:
+    """Create the branch in each dataset, or move it to the head if the head has its blocks."""
+    from odf_engine.chain.references import follow_head  # deferred, as below: few flows need it
+
+    for entry in entries:
+        follow_head(entry.dataset, branch)
+
+
+def _promote(entries: Sequence[DatasetEntry], branch: str) -> None:
+    """Move the heads to the newest blocks of the branch.
+
+    Raises:
+        _Failed: at least one head could not be moved. The others have been moved.
+    """
+    from odf_engine.chain.references import promote_branch
+
+    failures: list[str] = []
+    for entry in entries:
+        try:
+            promote_branch(entry.dataset, branch)
+        except OdfError as error:
+            failures.append(f"promote {entry.alias}: {error}")
+    if failures:
+        raise _Failed("; ".join(failures))
 
 
 async def _terminate(process: asyncio.subprocess.Process) -> None:

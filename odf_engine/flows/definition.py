@@ -33,6 +33,7 @@ from odf_engine.flows.documents import (
     check_targets,
     read_document,
 )
+from odf_engine.storage.refs import is_branch_name
 
 _WORD: Final = "flow"
 
@@ -82,21 +83,52 @@ class Remote(Kind, frozen=True, tag="Remote"):
     every: Duration
 
 
-class PullTask(Kind, frozen=True, tag="Pull"):
-    """Pulls the targets, inputs first."""
+class _BranchTask(Kind, frozen=True):
+    """A task for the heads of the targets, or for a branch.
+
+    Attributes:
+        branch: name of the branch; empty for the heads.
+    """
+
+    branch: str = ""
+
+    def __post_init__(self) -> None:
+        if self.branch:
+            _check_branch(self.branch)
+
+
+class PullTask(_BranchTask, frozen=True, tag="Pull"):
+    """Pulls the targets, inputs first.
+
+    A branch is created. It is moved to the head first, unless it has blocks that the head lacks.
+    """
 
     force: bool = False
     reset_on_divergence: bool = False
 
 
-class VerifyTask(Kind, frozen=True, tag="Verify"):
+class VerifyTask(_BranchTask, frozen=True, tag="Verify"):
     """Verifies the targets; an invalid dataset fails the run."""
 
     integrity: bool = False
 
 
-class CheckTask(Kind, frozen=True, tag="Check"):
+class CheckTask(_BranchTask, frozen=True, tag="Check"):
     """Evaluates the checks of the targets on their rows; a violated rule fails the run."""
+
+
+class PromoteTask(Kind, frozen=True, tag="Promote"):
+    """Moves the heads of the targets to the newest blocks of a branch."""
+
+    branch: str
+
+    def __post_init__(self) -> None:
+        _check_branch(self.branch)
+
+
+def _check_branch(name: str) -> None:
+    if not is_branch_name(name):
+        raise ValueError(f"'{name}' is not a valid name of a branch")
 
 
 class PushTask(Kind, frozen=True, tag="Push"):
@@ -152,7 +184,7 @@ class Retry(Part, frozen=True):
 
 
 Trigger = Schedule | Interval | Inputs | Remote
-Task = PullTask | VerifyTask | CheckTask | PushTask | ExportTask | CompactTask | CommandTask
+Task = PullTask | VerifyTask | CheckTask | PromoteTask | PushTask | ExportTask | CompactTask | CommandTask
 
 
 class Spec(TargetedSpec, frozen=True, kw_only=True):

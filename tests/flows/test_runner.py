@@ -18,7 +18,7 @@ import pytest
 from odf_engine.coordinator import command_guard
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import Ran, call_odf
-from tests.sync.builders import make_derivative, make_root
+from tests.sync.builders import add_slices, make_derivative, make_root
 
 ROOT = """\
 kind: DatasetSnapshot
@@ -119,6 +119,41 @@ def test_a_flow_compacts_root_datasets(folder: Path) -> None:
         ("compact", "my.numbers"),
         ("compact", "my.rows"),
     }
+
+
+def test_a_flow_pulls_into_a_branch_and_promotes_it(folder: Path) -> None:
+    """The remote has a newer block. A failed check leaves the head as it is."""
+    remote = Workspace.init(folder.parent / "remote")
+    root = make_root(remote, "numbers", slices=1)
+    url = root.dataset.folder.as_uri()
+    assert call_odf("pull", url, "--as", "my.numbers", cwd=folder).code == 0
+    add_slices(root)
+    check = "headers: {name: cities}\nspec: {target: my.numbers, rules: [{kind: Unique, columns: [city]}]}\n"
+    (folder / "cities.yaml").write_text(check)
+    assert call_odf("check", "add", "cities.yaml", cwd=folder).code == 0
+    tasks = ", ".join(f"{{kind: {kind}, branch: next}}" for kind in ("Pull", "Check", "Promote"))
+    (folder / "audited.yaml").write_text(
+        f"headers: {{name: audited}}\nspec: {{target: my.numbers, tasks: [{tasks}], stopAfterFailures: 0}}\n"
+    )
+    assert flow(folder, "add", "audited.yaml").code == 0
+    ran = flow(folder, "run", "audited")
+    assert ran.code == 1 and "check my.numbers" in ran.err, ran.err
+
+    def branches() -> list[tuple[str, int]]:
+        return [(each["branch"], each["ahead"]) for each in call_odf("branch", "--json", cwd=folder).json]
+
+    assert branches() == [("next", 1)]
+    assert call_odf("check", "remove", "cities", cwd=folder).code == 0
+    assert flow(folder, "run", "audited").code == 0
+    assert branches() == [("next", 0)]
+    entry = Workspace(folder).resolve("my.numbers")
+    assert entry.dataset.head() == root.dataset.head()
+    for name in ("before-x", ""):
+        file = folder / "audited.yaml"
+        file.write_text(file.read_text().replace("Promote, branch: next", f"Promote, branch: '{name}'"))
+        refused = flow(folder, "add", "audited.yaml")
+        assert refused.code != 0 and "not a valid name of a branch" in refused.err
+        file.write_text(file.read_text().replace(f"'{name}'", "next"))
 
 
 def test_labels_select_targets(folder: Path) -> None:
