@@ -172,7 +172,7 @@ class Terminal(Kind, frozen=True, tag="Terminal"):
 
 
 class Repetition(Retry, frozen=True):
-    """Repetition of failed deliveries: as of runs of flows, with other defaults."""
+    """Repetition of failed deliveries. Its fields are those of :class:`Retry`, with other defaults."""
 
     max_attempts: int = 8
     min_delay: Duration = Duration("5s")
@@ -190,7 +190,7 @@ class Spec(TargetedSpec, frozen=True, kw_only=True):
         events: the kinds of events; for an OpenLineage sink none, since they are fixed.
         target: names of datasets, patterns such as ``my.%``, or selectors by labels; by default all
             datasets. For events of flows: names of flows, or patterns.
-        retry: repetition of failed deliveries. Then a delivery moves to the dead letters.
+        retry: repetition of failed deliveries. After the last one, a delivery becomes a dead letter.
     """
 
     sink: Sink

@@ -50,7 +50,10 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def select_kind(alert: Alert, event: Event, config: Config) -> EventKind | None:
-    """Return as which kind an alert sends an event; None if it does not. ``config`` has the labels."""
+    """Return the kind of an event that an alert selects; None if it does not send the event.
+
+    ``config`` has the labels of datasets.
+    """
     kind: EventKind | None = next((each for each in event.kinds if each in alert.spec.kinds), None)
     if kind is None or not any(_is_target(each, event, config) for each in alert.spec.targets):
         return None
@@ -63,10 +66,10 @@ def _is_target(target: Target, event: Event, config: Config) -> bool:
         return matches_target(target, alias, DatasetId.parse(event.dataset), config)
     if not isinstance(target, str):
         return False  # only datasets have labels
+    if target == event.subject:
+        return True
     pattern = DatasetPattern.parse(target)
-    if pattern.ref is not None:
-        return target == event.subject
-    return matches_pattern(pattern.name, event.subject)
+    return pattern.ref is None and matches_pattern(pattern.name, event.subject)
 
 
 def cloud_event(event: Event, kind: EventKind, workspace: str) -> bytes:
@@ -74,7 +77,7 @@ def cloud_event(event: Event, kind: EventKind, workspace: str) -> bytes:
 
     Args:
         event: the event.
-        kind: as which kind it is sent.
+        kind: the kind of the event that the alert selects.
         workspace: name of the workspace.
     """
     data = {"message": event.message, **({"dataset": event.dataset} if event.dataset else {}), **event.data}

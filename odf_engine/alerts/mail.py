@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import smtplib
 import socket
 from contextlib import suppress
@@ -25,6 +26,7 @@ from odf_engine.net.http_client import sanitize_text
 from odf_engine.net.urls import origin_of
 from odf_engine.terminal_text import escape_controls
 
+_log = logging.getLogger(__name__)
 _PORTS: Final = {"smtp": 587, "smtps": 465}
 _TIMEOUT: Final = 30.0
 _MAX_SUBJECT: Final = 150
@@ -109,8 +111,8 @@ def _converse(
         if login is not None:
             client.login(login.user, login.secret or login.token)
         refused = client.send_message(message, sink.sender, sink.to)
-        if refused:
-            raise smtplib.SMTPRecipientsRefused(refused)
+        if refused:  # the others have the mail: another attempt would send it to them again
+            _log.warning("the mail server rejected %s", sanitize_text(", ".join(refused), 200))
     finally:
         with suppress(smtplib.SMTPException, OSError):
             client.quit()
@@ -141,7 +143,7 @@ def _smtp_error(error: smtplib.SMTPException, where: str) -> OdfError:
             rejected: dict[str, Any] = error.recipients
             problem = f"the mail server rejected {', '.join(rejected)}"
         case smtplib.SMTPNotSupportedError():
-            problem = "the mail server does not support STARTTLS or login"
+            problem = "the mail server does not support STARTTLS, login, or addresses that are not ASCII"
             hint = "use smtps:, or set starttls: false for a server without encryption and login"
         case smtplib.SMTPResponseException():
             raw: bytes | str = error.smtp_error

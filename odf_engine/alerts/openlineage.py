@@ -78,7 +78,8 @@ class _RunEvent:
         self._state: ChainState | None = None
         if event.dataset:
             with suppress(OdfError):  # deleted since, or damaged
-                self._entry = workspace.resolve(event.dataset)
+                entry = workspace.resolve(event.dataset)
+                self._entry = entry.on_branch(event.data.get("branch", ""))
                 self._state = self._entry.dataset.state()
 
     def encode(self) -> bytes:
@@ -261,7 +262,9 @@ class _RunEvent:
         statistics |= {"fileCount": len(slices)}
         found: dict[str, Any] = {"outputFacets": {"outputStatistics": statistics}}
         if slices and len(slices) <= _MAX_SLICES:
-            with suppress(OdfError, OSError):
+            from odf_engine.data.parquet_reader import UNREADABLE  # deferred: loads Arrow
+
+            with suppress(OdfError, *UNREADABLE):
                 metrics = _column_metrics(self._entry.dataset.slice_path(each) for each in slices)
                 found["facets"] = self._facets(self._entry, self._state) | {
                     "dataQualityMetrics": _facet(

@@ -8,6 +8,7 @@ confirmed it. If the worker ends between the two, the delivery is repeated with 
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -58,7 +59,7 @@ class Delivery(msgspec.Struct, frozen=True):
         number: its number, in the order of the events.
         id: the idempotency id: the same for each attempt.
         alert: name of the alert.
-        kind: as which kind the event is sent.
+        kind: the kind of the event that the alert selects.
         subject: name of the dataset or of the flow.
         dataset: id of the dataset; empty for a flow.
         message: what happened.
@@ -116,14 +117,15 @@ class AlertStore:
         self._path = odf / FILE
         self._lock = threading.RLock()
         with self._translated():
+            with contextlib.suppress(OSError):  # a read-only file system
+                # SQLite gives its other files the mode of this one. Messages can have parts of the data.
+                os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
             self._connection = connect_database(
                 self._path, timeout=10, isolation_level=None, check_same_thread=False
             )
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = NORMAL")
             self._connection.executescript(_SCHEMA)
-        with contextlib.suppress(OSError):  # a read-only file system
-            self._path.chmod(0o600)  # messages can have parts of the data
 
     def close(self) -> None:
         """Close the file."""
@@ -312,6 +314,14 @@ class AlertStore:
         with self._transaction() as connection:
             connection.execute("DELETE FROM deliveries WHERE alert = ?", (alert,))
 
+    def list_without_body(self, after: float, limit: int = 100) -> list[Delivery]:
+        """Return the newest messages without a body that were sent after a time, in this order.
+
+        Messages for terminals have no body.
+        """
+        condition = "state = 'sent' AND body = x'' AND ended > ? ORDER BY ended DESC LIMIT ?"
+        return self._read(condition, after, limit)[::-1]
+
     def _read(self, condition: str, *parameters: object) -> list[Delivery]:
         with self._translated():
             rows = self._connection.execute(
@@ -351,22 +361,17 @@ def read_newest(
         return store.list_newest(alert, state, limit)
 
 
-def read_terminal_messages(odf: Path, after: int | None) -> tuple[int, list[Delivery]]:
-    """Return the messages for terminals since a delivery, and the number of the newest delivery.
+def read_terminal_messages(odf: Path, after: float | None) -> tuple[float, list[Delivery]]:
+    """Return the messages for terminals that the worker has handled since a time, and the newest such time.
 
     Args:
         odf: the ``.odf`` folder of the workspace.
-        after: the number of the last known delivery; None: only the number is returned.
+        after: the time that the last call has returned; None: only the time is returned.
 
     Raises:
         OdfError: the queue cannot be read.
     """
     with contextlib.closing(AlertStore(odf)) as store:
-        if after is None:
-            return next((each.number for each in store.list_newest(limit=1)), 0), []
-        found = store.list_newest(after=after)
-    # A delivery that is still queued is read again, so that it is shown when the worker has handled it.
-    waiting = [each.number for each in found if not each.body and each.state == "queued"]
-    known = min(waiting) - 1 if waiting else max([after, *(each.number for each in found)])
-    shown = [each for each in reversed(found) if not each.body and each.state == "sent"]
-    return known, [each for each in shown if each.number <= known]
+        found = store.list_without_body(after or 0.0)
+    newest = max([after or 0.0, *(each.ended or 0.0 for each in found)])
+    return newest, [] if after is None else found

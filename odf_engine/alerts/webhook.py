@@ -13,8 +13,9 @@ import msgspec
 
 from odf_engine.alerts.events import stable_id
 from odf_engine.alerts.store import Delivery
+from odf_engine.errors import OdfError, SourceUnavailable
 from odf_engine.net.credentials import RemoteAccess
-from odf_engine.net.http_client import HttpClient
+from odf_engine.net.http_client import HttpClient, RedirectProblem, Response
 from odf_engine.net.urls import origin_of
 
 _PORTS: Final = {"http": 80, "https": 443}
@@ -162,7 +163,7 @@ def kamu_headers(url: str, delivery: Delivery, signer: Signer, created: int) -> 
         "x-webhook-event-type": _KAMU_TEST if test else KAMU_EVENT,
         "x-webhook-delivery-id": delivery.id,
         "x-webhook-subscription-id": stable_id("alert", delivery.alert),
-        "x-webhook-delivery-attempt": "1",
+        "x-webhook-delivery-attempt": str(delivery.attempts + 1),
         "x-webhook-timestamp": str(created),
         **kamu_signature_headers(url, digest, signer, created),
     }
@@ -176,6 +177,18 @@ class AlertClient(HttpClient):
     def where(self, url: str) -> str:
         """Return the origin of a URL."""
         return origin_of(url)
+
+    def redirect_error(
+        self, problem: RedirectProblem, response: Response | None, old: str, new: str
+    ) -> OdfError:
+        """Return the error for a redirect: none is followed."""
+        if response is None:
+            return super().redirect_error(problem, response, old, new)
+        return SourceUnavailable(
+            f"the server returned {response.status}, a redirect, which alerts do not follow",
+            where=self.where(old),
+            hint="set url to the final address",
+        )
 
 
 def post(url: str, headers: Mapping[str, str], body: bytes, access: RemoteAccess, seconds: float) -> None:

@@ -219,8 +219,10 @@ class Dataset:
             if position is None:
                 raise NotFound(f"block {block} not found in this dataset")
             target = BlockIndex(path)
-            target.copy_chain(index, position, fold_state_at(index, self.block, position))
-            target.close()
+            try:
+                target.copy_chain(index, position, fold_state_at(index, self.block, position))
+            finally:
+                target.close()
             return (True,)
 
         self.query_index(copy)
@@ -657,9 +659,9 @@ class Dataset:
         if name == HEAD:
             raise UsageError("the head of a dataset cannot be removed")
         with self._refs.locked():
+            if self.origin is not None and self._refs.get(name) == expected:
+                self.origin.remove_reference(name, expected)
             self._refs.remove(name, expected)
-            if self.origin is not None:
-                self.origin.remove_reference(name)
 
     def store_slice(self, physical_hash: Multihash, staged: Path) -> None:
         """Move a staged slice to its object."""

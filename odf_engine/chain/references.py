@@ -189,18 +189,25 @@ def delete_branch(dataset: Dataset, name: str, *, force: bool = False) -> Multih
 
     Raises:
         NotFound: there is no such branch.
-        Conflict: only the branch has some blocks, and ``force`` is not set.
+        Conflict: only the branch has some blocks, or it cannot be read, and ``force`` is not set.
     """
     dataset.refresh_branches()
     branch = dataset.branch(name)
     head = branch.head()
     if head is None:
         raise NotFound(f"branch '{name}' not found in this dataset")
-    if not force and (own := read_branch(dataset, name)).ahead:
-        raise Conflict(
-            f"branch '{name}' has {count_of(own.ahead, 'block')} that the head does not have",
-            hint="promote it first, or use --force to discard them",
-        )
+    if not force:
+        own = read_branch(dataset, name)
+        if own.problem is not None:
+            raise Conflict(
+                f"branch '{name}' cannot be compared with the head: {own.problem}",
+                hint="use --force to delete it nevertheless",
+            )
+        if own.ahead:
+            raise Conflict(
+                f"branch '{name}' has {count_of(own.ahead, 'block')} that the head does not have",
+                hint="promote it first, or use --force to discard them",
+            )
     with translate_os_errors(dataset.folder):
         dataset.remove_reference(name, head)
     dataset.remove_branch_caches(name)
@@ -214,12 +221,16 @@ def rename_branch(dataset: Dataset, name: str, new_name: str) -> None:
         NotFound: there is no such branch.
         UsageError: invalid name.
         AlreadyExists: the new name exists.
+        Conflict: another process has committed to the branch; both names then exist.
     """
+    dataset.refresh_branches()
     head = dataset.branch(name).head()
     if head is None:
         raise NotFound(f"branch '{name}' not found in this dataset")
     create_branch(dataset, new_name, head)
-    delete_branch(dataset, name, force=True)
+    with translate_os_errors(dataset.folder):
+        dataset.remove_reference(name, head)
+    dataset.remove_branch_caches(name)
 
 
 def promote_branch(dataset: Dataset, name: str) -> Promotion:
@@ -231,6 +242,7 @@ def promote_branch(dataset: Dataset, name: str) -> Promotion:
         NotFound: there is no such branch.
         Conflict: the head has blocks that the branch does not have.
     """
+    dataset.refresh_branches()
     branch = dataset.branch(name)
     new, old = branch.state(), dataset.state()
     if dataset.contains_block(new.head):

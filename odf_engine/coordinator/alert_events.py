@@ -7,7 +7,6 @@ last known ones, so commits of other processes, such as pushes to ``odf serve``,
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -42,8 +41,6 @@ _SILENT_JOBS: Final = READ_ONLY_JOBS - {"check"} | {"validate"}
 """Kinds of jobs without events: users start them, and wait for their results."""
 _SUMMARY: Final = ("status", "old_head", "new_head", "blocks", "records", "late", "rejected", "valid", "url")
 """The fields of results of jobs that events have."""
-
-_log = logging.getLogger(__name__)
 
 
 OpenWorkspace = Callable[[], "Workspace"]
@@ -226,6 +223,7 @@ def job_event(job: Job) -> Event | None:
     if job.kind in _SILENT_JOBS or job.state is JobState.queued:
         return None
     data: dict[str, Any] = {"job": job.id, "kind": job.kind, "state": job.state.value}
+    data |= {"branch": job.branch} if job.branch else {}
     data |= {"started": job.started} if job.started else {}
     data |= {"ended": job.ended} if job.ended else {}
     kinds: Sequence[EventKind]
@@ -253,7 +251,7 @@ def job_event(job: Job) -> Event | None:
         id=stable_id("job", job.id, job.created, job.state.value),
         kinds=kinds,
         time=job.ended or job.started or job.created,
-        subject=job.target,
+        subject=job.target.removesuffix(f"@{job.branch}") if job.branch else job.target,
         message=_one_line(message),
         dataset=job.dataset if _is_dataset_id(job.dataset) else "",
         data=data,
@@ -305,14 +303,14 @@ def _run_event(run: Run, pause_reason: str) -> Event | None:
         "attempt": run.attempt,
         "state": run.state,
         "reason": run.reason,
-        "started": _timestamp(run.begun),
-        "ended": _timestamp(run.ended or run.begun),
+        "started": str(Timestamp.from_seconds(run.begun)),
+        "ended": str(Timestamp.from_seconds(run.ended or run.begun)),
         "jobs": run.jobs,
     }
     return Event(
         id=stable_id("run", run.flow, run.id, run.begun),
         kinds=kinds,
-        time=_timestamp(run.ended or run.begun),
+        time=str(Timestamp.from_seconds(run.ended or run.begun)),
         subject=run.flow,
         message=_one_line(message),
         data=data,
@@ -340,10 +338,6 @@ def _head_event(entry: DatasetEntry, old: str | None, new: Multihash) -> Event:
         dataset=str(entry.id),
         data=data,
     )
-
-
-def _timestamp(seconds: float) -> str:
-    return str(Timestamp.from_ms(int(seconds * 1000)))
 
 
 def _one_line(text: str) -> str:

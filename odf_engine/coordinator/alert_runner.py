@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from odf_engine.alerts.definition import Alert, accepted_alerts, active_alerts, alert_files
+from odf_engine.alerts.events import Event
 from odf_engine.alerts.sending import make_delivery, send
-from odf_engine.alerts.store import AlertStore, Delivery
+from odf_engine.alerts.store import AlertStore, Delivery, NewDelivery
 from odf_engine.coordinator.alert_events import EventCollector
 from odf_engine.errors import Cancelled, OdfError
 from odf_engine.flows.scheduler import retry_delay
@@ -95,6 +96,8 @@ class AlertRunner:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         if self._collector is not None:
             await asyncio.to_thread(self._collector.close)
+        if self._store is not None:
+            await asyncio.to_thread(self._store.close)
 
     # --- Events ---
 
@@ -111,7 +114,7 @@ class AlertRunner:
         store = self._store = self._store or await asyncio.to_thread(AlertStore, self._odf)
         more = await asyncio.to_thread(self._queue_events, store)
         due = await asyncio.to_thread(store.next_due)
-        self._queued = len(due)
+        self._queued = sum(name in self._alerts for name in due)
         now = time.time()
         for name, at in due.items():
             if at <= now and name in self._alerts and name not in self._tasks:
@@ -145,7 +148,7 @@ class AlertRunner:
                 delivery
                 for event in batch.events
                 for alert in alerts
-                if (delivery := make_delivery(alert, event, workspace())) is not None
+                if (delivery := _make_delivery(alert, event, workspace())) is not None
             ]
         if deliveries or batch.positions or batch.heads:
             store.enqueue(deliveries, time.time(), batch.positions, batch.heads)
@@ -158,12 +161,16 @@ class AlertRunner:
 
     async def _deliver(self, store: AlertStore, name: str) -> None:
         """Send the deliveries of an alert that are due, in their order."""
-        async with self._parallel:
-            for delivery in await asyncio.to_thread(store.due, name, time.time(), _BATCH):
-                alert = self._alerts.get(name)
-                if alert is None:
-                    return
-                await asyncio.to_thread(self._attempt, store, alert, delivery)
+        try:
+            async with self._parallel:
+                for delivery in await asyncio.to_thread(store.due, name, time.time(), _BATCH):
+                    alert = self._alerts.get(name)
+                    if alert is None:
+                        return
+                    await asyncio.to_thread(self._attempt, store, alert, delivery)
+        except Exception as error:  # the outcome is not stored: do not repeat the delivery at once
+            _log.exception("alert %s: the queue cannot be written: %s", name, error)
+            await asyncio.sleep(_FAILURE_SECONDS)
 
     def _attempt(self, store: AlertStore, alert: Alert, delivery: Delivery) -> None:
         """Send a delivery, and store the outcome. Called in a thread."""
@@ -189,6 +196,16 @@ class AlertRunner:
             due = time.time() + max(min(delay, _MAX_DELAY), pause)
         _log.warning("alert %s: delivery %s failed: %s", alert.name, delivery.id, error)
         store.fail(delivery, error, time.time(), due)
+
+
+def _make_delivery(alert: Alert, event: Event, workspace: Workspace) -> NewDelivery | None:
+    """Return the delivery of an event; None if the alert does not send it, or it cannot be created."""
+    _ = workspace.config  # invalid settings concern all events: they are repeated
+    try:
+        return make_delivery(alert, event, workspace)
+    except Exception as error:  # one event never blocks those after it
+        _log.exception("alert %s: event %s cannot be sent: %s", alert.name, event.id, error)
+        return None
 
 
 @contextlib.contextmanager

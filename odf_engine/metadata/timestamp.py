@@ -45,6 +45,11 @@ class Timestamp:
         return cls.from_ms(time.time_ns() // 1_000_000)
 
     @classmethod
+    def from_seconds(cls, seconds: float) -> Self:
+        """Return the time from seconds since 1970."""
+        return cls.from_ms(int(seconds * 1000))
+
+    @classmethod
     def from_ms(cls, ms: int) -> Self:
         """Convert milliseconds since 1970."""
         return cls(ms * 1_000_000)

@@ -269,8 +269,14 @@ class DatasetMirror:
         """Set a reference other than the head in the store, without a condition."""
         self._store.client.write(self._key("refs", name), str(block).encode())
 
-    def remove_reference(self, name: str) -> None:
-        """Remove a reference other than the head in the store."""
+    def remove_reference(self, name: str, expected: Multihash) -> None:
+        """Remove a reference other than the head in the store, if its value is ``expected``.
+
+        Raises:
+            Conflict: another machine has changed it.
+        """
+        if self._read(name)[0] not in (None, expected):
+            raise self._moved()
         self._store.client.delete([self._key("refs", name)])
 
     def _require(self, reference: str, expected: Multihash | None) -> UpdateVersion | None:

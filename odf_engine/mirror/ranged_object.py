@@ -72,7 +72,8 @@ class RangedObject:
                 numbers.update(range(start // _BLOCK_BYTES, (end - 1) // _BLOCK_BYTES + 1))
         missing = [each for each in sorted(numbers) if not self._is_cached(each)]
         if missing:
-            self._cache.parent.mkdir(exist_ok=True)
+            with translate_os_errors(self._cache.parent):
+                self._cache.parent.mkdir(parents=True, exist_ok=True)
             self._store.run_parallel(self._fetch, list(_requests(missing)))
 
     def read(self, start: int, size: int) -> bytes:

@@ -102,8 +102,12 @@ class DatasetOrigin(Protocol):
         """
         ...
 
-    def remove_reference(self, name: str) -> None:
-        """Remove a reference other than the head in the store."""
+    def remove_reference(self, name: str, expected: Multihash) -> None:
+        """Remove a reference other than the head in the store, if its value is ``expected``.
+
+        Raises:
+            Conflict: another machine has changed it.
+        """
         ...
 
     def check_objects(self, kind: str, needed: Collection[Multihash]) -> CheckedObjects:

@@ -256,10 +256,19 @@ def test(alert_name: str) -> None:
 def history(alert_name: str | None, limit: int) -> None:
     """List messages with their state, newest first: queued, sent, or dead."""
     workspace = open_workspace()
-    if alert_name is not None and alert_name not in alert_files(workspace.odf).stamps():
-        raise NotFound(f"alert '{alert_name}' not found", hint="list the alerts: odf alert list")
+    _check_alert(workspace, alert_name)
     found = read_newest(workspace.odf, limit, alert_name)
     _print_deliveries(workspace, found, "no messages")
+
+
+def _check_alert(workspace: Workspace, name: str | None) -> None:
+    """Check that there is an alert of this name.
+
+    Raises:
+        NotFound: there is none.
+    """
+    if name is not None and name not in alert_files(workspace.odf).stamps():
+        raise NotFound(f"alert '{name}' not found", hint="list the alerts: odf alert list")
 
 
 def _print_deliveries(workspace: Workspace, found: Sequence[Delivery], nothing: str) -> None:
@@ -273,7 +282,7 @@ def _print_deliveries(workspace: Workspace, found: Sequence[Delivery], nothing: 
         [
             [
                 str(each.number),
-                format_time_seconds(_timestamp(each.created)) or "",
+                format_time_seconds(str(Timestamp.from_seconds(each.created))) or "",
                 each.alert,
                 each.kind,
                 each.state,
@@ -296,16 +305,12 @@ def _delivery_json(delivery: Delivery) -> dict[str, Any]:
         "subject": delivery.subject,
         "message": delivery.message,
         "state": delivery.state,
-        "created": _timestamp(delivery.created),
-        "due": _timestamp(delivery.due) if delivery.state == "queued" else None,
-        "ended": None if delivery.ended is None else _timestamp(delivery.ended),
+        "created": str(Timestamp.from_seconds(delivery.created)),
+        "due": str(Timestamp.from_seconds(delivery.due)) if delivery.state == "queued" else None,
+        "ended": None if delivery.ended is None else str(Timestamp.from_seconds(delivery.ended)),
         "attempts": delivery.attempts,
         "error": delivery.error or None,
     }
-
-
-def _timestamp(seconds: float) -> str:
-    return str(Timestamp.from_ms(int(seconds * 1000)))
 
 
 # --- Dead letters ------------------------------------------------------------------------------------
@@ -321,6 +326,7 @@ def dead_group() -> None:
 def list_dead(alert_name: str | None) -> None:
     """List dead letters, newest first."""
     workspace = open_workspace()
+    _check_alert(workspace, alert_name)
     found = read_newest(workspace.odf, MAX_DEAD, alert_name, "dead")
     _print_deliveries(workspace, found, "no dead letters")
 
@@ -332,8 +338,9 @@ def list_dead(alert_name: str | None) -> None:
 def retry_dead(numbers: Sequence[int], everything: bool, alert_name: str | None) -> None:
     """Queue dead letters again. They keep their ids."""
     workspace = open_workspace()
+    selected = _selected(workspace, numbers, everything, alert_name)
     with _open_store(workspace) as store:
-        count = store.retry(_selected(numbers, everything), time.time(), alert_name)
+        count = store.retry(selected, time.time(), alert_name)
     print_note(f"queued {count_of(count, 'message')}")
     _start_worker(workspace)
 
@@ -345,17 +352,24 @@ def retry_dead(numbers: Sequence[int], everything: bool, alert_name: str | None)
 def remove_dead(numbers: Sequence[int], everything: bool, alert_name: str | None) -> None:
     """Delete dead letters."""
     workspace = open_workspace()
+    selected = _selected(workspace, numbers, everything, alert_name)
     with _open_store(workspace) as store:
-        count = store.remove_dead(_selected(numbers, everything), alert_name)
+        count = store.remove_dead(selected, alert_name)
     print_note(f"deleted {count_of(count, 'message')}")
 
 
-def _selected(numbers: Sequence[int], everything: bool) -> Sequence[int] | None:
+def _selected(
+    workspace: Workspace, numbers: Sequence[int], everything: bool, alert_name: str | None
+) -> Sequence[int] | None:
     """Return the selected numbers; None for all.
 
     Raises:
-        UsageError: neither or both are selected.
+        UsageError: neither or both are selected, or numbers and an alert.
+        NotFound: there is no such alert.
     """
+    _check_alert(workspace, alert_name)
+    if alert_name is not None and numbers:
+        raise UsageError("--alert requires --all instead of numbers")
     if bool(numbers) == everything:
         raise UsageError("specify either numbers or --all", hint="list the dead letters: odf alert dead list")
     return None if everything else numbers

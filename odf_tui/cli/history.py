@@ -234,6 +234,8 @@ def diff_verb(
         check_parent_folder(output)
     workspace = open_workspace()
     entry = workspace.resolve(name)
+    if other is not None:
+        entry.dataset.refresh_branches()
     is_branch = other is not None and other in entry.dataset.branch_names()
     if is_branch:
         since, until, other = since or f"refs/{HEAD}", until or f"refs/{other}", None
@@ -453,7 +455,7 @@ def _find_start(entry: DatasetEntry, start: str | None) -> Multihash:
     Raises:
         NotFound: there is no such block.
     """
-    from odf_engine.views.as_at import resolve_as_at  # deferred: loads faster
+    from odf_engine.views.as_at import resolve_as_at  # deferred: slow to import
 
     return Multihash.parse(resolve_as_at(entry, start).block)
 

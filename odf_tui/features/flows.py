@@ -137,7 +137,7 @@ def run_lines(runs: Sequence[Run]) -> list[list[Span]]:
     """Return the lines of runs, newest first: start, outcome, trigger, duration, reason."""
     lines: list[list[Span]] = []
     for run in runs:
-        begun = format_time_seconds(Timestamp.from_ms(int(run.begun * 1000)))
+        begun = format_time_seconds(Timestamp.from_seconds(run.begun))
         took = "" if run.ended is None else format_duration(run.ended - run.begun)
         trigger = run.trigger + (f" {run.attempt}" if run.attempt else "")
         jobs = f"  jobs {' '.join(run.jobs)}" if run.jobs else ""
@@ -353,7 +353,7 @@ def alert_lines(deliveries: Sequence[Delivery]) -> list[list[Span]]:
     if not deliveries:
         lines.append([(" no messages: odf alert add FILE adds an alert, see odf help alerts", "muted")])
     for each in deliveries:
-        when = format_time_seconds(Timestamp.from_ms(int(each.created * 1000)))
+        when = format_time_seconds(Timestamp.from_seconds(each.created))
         style = _DELIVERY_STYLES.get(each.state, "")
         lines.append(
             [

@@ -89,6 +89,16 @@ def test_heads_that_other_processes_move(home: Home) -> None:
     assert home.collect() == [] == home.collect()
 
 
+def test_jobs_of_branches(home: Home) -> None:
+    """Their target has the branch, which no name of a dataset can contain."""
+    dataset = str(home.workspace.resolve("my.rows").id)
+    job = Job("1", "pull", "my.rows@staging", dataset, JobState.failed, NOW, branch="staging")
+    event = job_event(job)
+    assert event is not None and (event.subject, event.data["branch"]) == ("my.rows", "staging")
+    assert event.message == "pull my.rows@staging failed"
+    assert select_kind(alert("JobFailed", "my.%"), event, Config()) == "JobFailed"
+
+
 def test_runs_of_flows(home: Home) -> None:
     home.alerts = [alert("FlowFailed")]
     home.collect()

@@ -75,6 +75,18 @@ def test_head_that_moved_is_a_conflict(folder: Path) -> None:
     assert "orphan-slice" in call_odf("gc", "--dry-run", "--now", cwd=folder).out
 
 
+def test_a_damaged_branch_is_deleted_only_by_force(folder: Path) -> None:
+    call_odf("branch", "numbers", "staging", cwd=folder)
+    entry = Workspace(folder).resolve("numbers")
+    branch = entry.on_branch("staging")
+    add_slices(branch)
+    (entry.dataset.folder / "blocks" / str(branch.dataset.head())).write_bytes(b"damaged")
+    (entry.dataset.folder / "info" / "branches" / "staging" / "index.sqlite").unlink(missing_ok=True)
+    refused = call_odf("branch", "numbers", "-d", "staging", cwd=folder)
+    assert refused.code == 4 and "--force" in refused.err, refused.err
+    assert call_odf("branch", "numbers", "-d", "staging", "--force", cwd=folder).code == 0
+
+
 def test_commands_read_a_branch(folder: Path) -> None:
     call_odf("branch", "numbers", "staging", cwd=folder)
     entry = Workspace(folder).resolve("numbers")

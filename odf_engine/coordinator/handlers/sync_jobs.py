@@ -86,6 +86,7 @@ def pull(
     existing = {each.id for each in workspace.datasets()}
     entry = entry or _find_dataset(workspace, remotes.find_by_url(url))
     if entry is not None:
+        entry.dataset.refresh_branches()
         names = entry.dataset.branch_names()
         if not request.remote_branch or request.branch in names:
             entry = entry.on_branch(request.branch)

@@ -64,7 +64,7 @@ class JobsController(Controller):
         self._log_screen: LogScreen | None = None
         self._log_timer: Timer | None = None
         self._snapshot_timer: Timer | None = None
-        self._last_alert: int | None = None
+        self._last_alert: float | None = None
         self.host.set_interval(ALERT_SECONDS, self._read_alerts)
         self.state.jobs_outdated.connect(lambda _: self._read())
         self.state.jobs_changed.connect(self._jobs_changed)
@@ -142,7 +142,7 @@ class JobsController(Controller):
                 "alerts", partial(read_terminal_messages, odf, self._last_alert), self._show_alerts
             )
 
-    def _show_alerts(self, found: tuple[int, list[Delivery]] | None, _: str) -> None:
+    def _show_alerts(self, found: tuple[float, list[Delivery]] | None, _: str) -> None:
         """Show a notice for each message, and one terminal notification."""
         if found is None:
             return  # the next read may succeed
