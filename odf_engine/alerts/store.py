@@ -18,7 +18,7 @@ from typing import Final, Literal
 import msgspec
 
 from odf_engine.errors import NotFound, OdfError
-from odf_engine.storage.databases import connect_database
+from odf_engine.storage.databases import connect_database, write_transaction
 
 FILE: Final = "alerts.sqlite"
 MAX_QUEUED: Final = 1000
@@ -146,14 +146,8 @@ class AlertStore:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._translated():
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-            except BaseException:
-                self._connection.execute("ROLLBACK")
-                raise
-            self._connection.execute("COMMIT")
+        with self._translated(), write_transaction(self._connection):
+            yield self._connection
 
     # --- Positions in the sources of events ---
 

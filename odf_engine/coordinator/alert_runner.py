@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from odf_engine.alerts.definition import Alert, accepted_alerts, active_alerts, alert_files
+from odf_engine.alerts.delivery import make_delivery, send
 from odf_engine.alerts.events import Event
-from odf_engine.alerts.sending import make_delivery, send
 from odf_engine.alerts.store import AlertStore, Delivery, NewDelivery
 from odf_engine.coordinator.alert_events import EventCollector
 from odf_engine.errors import Cancelled, OdfError

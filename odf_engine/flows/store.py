@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from odf_engine.errors import NotFound, OdfError
-from odf_engine.storage.databases import connect_database
+from odf_engine.storage.databases import connect_database, write_transaction
 
 FILE: Final = "flows.sqlite"
 REQUEST: Final = "request"
@@ -150,14 +150,8 @@ class FlowStore:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._translated():
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-            except BaseException:
-                self._connection.execute("ROLLBACK")
-                raise
-            self._connection.execute("COMMIT")
+        with self._translated(), write_transaction(self._connection):
+            yield self._connection
 
     # --- State ---
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,3 +27,19 @@ def connect_database(path: Path, query: str = "", **options: Any) -> sqlite3.Con
         if os.path.islink(f"{path}{ending}"):  # noqa: PTH114 (Path is slower; every command runs this)
             raise sqlite3.OperationalError(f"{path.name}{ending} is a symbolic link")
     return sqlite3.connect(f"{path.absolute().as_uri()}?{query}", uri=True, **options)
+
+
+@contextmanager
+def write_transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Run the block in a transaction, which holds the write lock from the start; revert it on an error.
+
+    Raises:
+        sqlite3.Error: the database is locked, or cannot be written.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")

@@ -230,7 +230,7 @@ def secret(alert_name: str, generate: bool, stdin: bool) -> None:
 @click.argument("alert_name", metavar="ALERT")
 def test(alert_name: str) -> None:
     """Send a test message now, and report whether the receiver confirmed it."""
-    from odf_engine.alerts.sending import make_test_delivery, send  # deferred: slow to import
+    from odf_engine.alerts.delivery import make_test_delivery, send  # deferred: slow to import
     from odf_engine.net.download import AttemptFailed
     from odf_engine.progress import Reporter
 
