@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from collections.abc import Mapping as Versions
+from contextlib import suppress
 from enum import Enum
 from typing import Any, Final
 
@@ -45,6 +46,12 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml_nodes import Mapping, Node, Scalar, Sequence, resolve_plain_scalar
 
 _Loader: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TOO_DEEP: Final = "nested too deeply"
+_START_TOKENS: Final = (
+    yaml.BlockSequenceStartToken, yaml.BlockMappingStartToken,
+    yaml.FlowSequenceStartToken, yaml.FlowMappingStartToken,
+)  # fmt: skip
+_END_TOKENS: Final = (yaml.BlockEndToken, yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken)
 
 
 def parse_documents(text: str | bytes, source: str) -> list[Node]:
@@ -57,7 +64,7 @@ def parse_documents(text: str | bytes, source: str) -> list[Node]:
     try:
         roots = list(_Composer(source).documents(yaml.parse(decoded, Loader=_Loader)))
     except yaml.MarkedYAMLError as error:
-        raise _yaml_error(error, decoded, source) from error
+        raise _nesting_error(decoded, source) or _yaml_error(error, decoded, source) from error
     except yaml.reader.ReaderError as error:
         character = error.character if isinstance(error.character, str) else chr(error.character)
         line, column = _line_and_column(decoded, decoded.find(character))
@@ -105,6 +112,25 @@ def _yaml_error(error: yaml.MarkedYAMLError, text: str, source: str) -> InvalidM
     return InvalidManifest(f"invalid YAML: {problem}", hint=hint, where=where)
 
 
+def _nesting_error(text: str, source: str) -> InvalidManifest | None:
+    """Return the error for the first collection that is nested too deeply, or None.
+
+    The parser of PyYAML >= 6.0.4 has its own limit and reads ahead, so it can fail before
+    :class:`_Composer` receives the collection.
+    """
+    depth = 0
+    with suppress(yaml.YAMLError):
+        for token in yaml.scan(text, Loader=yaml.SafeLoader):
+            depth += isinstance(token, _START_TOKENS) - isinstance(token, _END_TOKENS)
+            if depth > MAX_TEXT_DEPTH:
+                return _error_at(token.start_mark, source, _TOO_DEEP)
+    return None
+
+
+def _error_at(mark: yaml.Mark, source: str, message: str, hint: str | None = None) -> InvalidManifest:
+    return InvalidManifest(message, hint=hint, where=f"{source}:{mark.line + 1}:{mark.column + 1}")
+
+
 class _Composer:
     """Builds node trees from the parser's events without recursion."""
 
@@ -127,7 +153,7 @@ class _Composer:
                     stack.append(node)
                     keys.append(None)
                     if len(stack) > MAX_TEXT_DEPTH:
-                        self._refuse(event, "nested too deeply", None)
+                        self._refuse(event, _TOO_DEEP, None)
             elif isinstance(event, yaml.CollectionEndEvent):
                 stack.pop()
                 keys.pop()
@@ -157,8 +183,7 @@ class _Composer:
             self._refuse(event, "a key must be text", None)
 
     def _refuse(self, event: yaml.Event, message: str, hint: str | None) -> None:
-        mark = event.start_mark
-        raise InvalidManifest(message, hint=hint, where=f"{self._source}:{mark.line + 1}:{mark.column + 1}")
+        raise _error_at(event.start_mark, self._source, message, hint)
 
 
 # Attempts at nested short forms, which do not exist.
