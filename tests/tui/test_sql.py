@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
@@ -14,12 +15,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
+from textual.containers import Vertical
+from textual.widget import Widget
+from textual.widgets import Input
 
 from odf_engine.coordinator.protocol import Failure, Job, JobState, Progress, Query
 from odf_engine.errors import OdfError
 from odf_tui.actions.model import Situation
 from odf_tui.features.sql.controller import SqlController
-from odf_tui.features.sql.sql_editor import SqlPanel
+from odf_tui.features.sql.sql_editor import SqlEditor, SqlPanel
 from odf_tui.panes.data.view import DataPane
 from odf_tui.text.sql_completion import aliases, complete
 from tests.tui.conftest import Driven, driven
@@ -386,6 +390,7 @@ async def test_the_job_of_a_query_opens_it_with_its_result(source: FakeSource) -
         assert "was removed" in shown.host.last_notice
 
 
+@pytest.mark.complete
 async def test_the_blocks_of_a_result(source: FakeSource) -> None:
     async with sql(source, (80, 24)) as shown:
         await shown.change(ended(await shown.run("SELECT 1"), stations(), source, pins=2))
@@ -424,6 +429,39 @@ async def test_the_editor_is_left_and_focused_again(source: FakeSource) -> None:
         shown.fakes.state.focus_pane("data")
         assert await shown.leave()
         assert not await shown.leave()
+
+
+class _SlowRemoval(Widget):
+    """A widget whose removal waits for the test."""
+
+    DEFAULT_CSS = "_SlowRemoval { height: 1; }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_end = asyncio.Event()
+
+    async def on_unmount(self) -> None:
+        await self.may_end.wait()
+
+
+@pytest.mark.parametrize("kind", [SqlEditor, Input])
+async def test_a_removed_editor_can_be_painted_until_its_panel_is_gone(
+    source: FakeSource, kind: type[Widget]
+) -> None:
+    sibling = _SlowRemoval()
+    async with driven_widget(panel := Vertical(sibling), source) as drive:
+        await panel.mount(editor := kind("SELECT 1"))
+        drive.app.screen.set_focus(editor)
+        await drive.settle()
+        removal = panel.remove()
+        try:
+            while editor.is_attached:
+                await asyncio.sleep(0)
+            editor.notify_style_update()  # the focus has moved: discards the cached styles
+            assert "SELECT 1" not in drive.text()  # paints the screen
+        finally:
+            sibling.may_end.set()
+        await removal
 
 
 def test_the_first_query_is_over_the_selected_dataset(source: FakeSource) -> None:

@@ -15,8 +15,9 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.geometry import Offset
+from textual.geometry import Offset, Region
 from textual.message import Message
+from textual.strip import Strip
 from textual.widgets import TextArea
 from textual.widgets.text_area import TextAreaTheme
 
@@ -244,6 +245,16 @@ class SqlEditor(TextArea):
         self.theme = "odf"
         self._build_highlight_map()
         self.refresh()
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Return blank lines if the editor has been removed.
+
+        The screen can be painted between the removal and the next layout. The component styles that
+        ``TextArea`` requires are gone by then.
+        """
+        if not self.is_attached:
+            return [Strip.blank(crop.width)] * crop.height
+        return super().render_lines(crop)
 
     def action_press_key(self, key: str) -> None:
         """Send a key to the panel."""
