@@ -1,14 +1,11 @@
-"""What the measurements share: made data, a worker to measure, and the table they print."""
+"""Data and datasets of the benchmarks and of some tests."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import statistics
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pyarrow as pa
@@ -23,6 +20,7 @@ from odf_engine.metadata.model import (
     DataSlice,
     MetadataEvent,
     SetDataSchema,
+    SourceState,
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
@@ -44,31 +42,27 @@ content:
   metadata:
     - kind: SetPollingSource
       fetch: {{kind: Url, url: "file:{file}"}}
-      read:
-        kind: Csv
-        header: true
-        schema: [{schema}]
-      merge: {{kind: Append}}
+      read: {{{read}}}
+      merge: {{{merge}}}
 """
-
-
 ROOT = "{{kind: DatasetSnapshot, version: 1, content: {{name: {name}, kind: Root, metadata: []}}}}"
+CSV = f"kind: Csv, header: true, schema: {json.dumps(COLUMNS)}"
+STEP = 500_000
 
 
 def make_csv(path: Path, rows: int) -> None:
-    """Writes a CSV of eight columns, about 94 bytes a row; one note in ten is missing."""
-    step = 500_000
+    """Write a CSV file of eight columns, about 94 bytes a row; one note in ten is missing."""
     schema: pa.Schema | None = None
     with path.open("wb") as file:
-        for first in range(0, rows, step):
-            table = _rows(first, min(step, rows - first))
+        for first in range(0, rows, STEP):
+            table = _rows(first, min(STEP, rows - first))
             schema = schema or table.schema
             options = pyarrow.csv.WriteOptions(include_header=first == 0, quoting_style="none")
             pyarrow.csv.write_csv(table, file, options)
 
 
 def make_rows(first: int, count: int, step: int = 1) -> pa.Table:
-    """Rows from a number on, as in the CSV, event times as timestamps of milliseconds."""
+    """Return rows as in the CSV file, numbered from ``first``; event times are timestamps."""
     table = _rows(first, count, step)
     times = table.column("event_time").cast(pa.timestamp("ms", "UTC"))
     return table.set_column(0, "event_time", times)
@@ -103,133 +97,70 @@ def _rows(first: int, count: int, step: int = 1) -> pa.Table:
 SCHEMA = slice_schema(make_rows(0, 1).schema, DEFAULT_VOCABULARY)
 
 
-def make_dataset(workspace: Workspace, name: str, file: Path) -> DatasetEntry:
-    """A root dataset that appends this CSV."""
-    schema = ", ".join(f'"{column}"' for column in COLUMNS)
-    text = MANIFEST.format(name=name, file=file, schema=schema)
+def make_dataset(
+    workspace: Workspace, name: str, file: Path, read: str = CSV, merge: str = "kind: Append"
+) -> DatasetEntry:
+    """Create a root dataset with a file as its source; by default, a CSV file of :func:`make_csv`."""
+    text = MANIFEST.format(name=name, file=file, read=read, merge=merge)
     return workspace.add(read_manifests(text, name))[0]
 
 
-def make_empty(workspace: Workspace, name: str) -> DatasetEntry:
-    """A root dataset of rows as :func:`make_rows` makes them, without any."""
+def make_empty(workspace: Workspace, name: str, schema: pa.Schema = SCHEMA) -> DatasetEntry:
+    """Create a root dataset without rows; by default, for rows of :func:`make_rows`."""
     (entry,) = workspace.add(read_manifests(ROOT.format(name=name), name))
-    commit(entry, [SetDataSchema(schema=encode_schema(SCHEMA))])
+    commit(entry, [SetDataSchema(schema=encode_schema(schema))])
     return entry
 
 
 def commit(entry: DatasetEntry, events: Sequence[MetadataEvent], data: Path | None = None) -> None:
-    """Appends events."""
+    """Append events to the chain."""
     state = entry.dataset.state()
     entry.dataset.commit(
         events, system_time=max(Timestamp.now(), state.system_time), expected_head=state.head, data=data
     )
 
 
-def append_rows(entry: DatasetEntry, count: int) -> None:
-    """Commits one slice of so many rows."""
-    state = entry.dataset.state()
-    first = 0 if state.last_offset is None else state.last_offset + 1
+def append_slice(entry: DatasetEntry, batches: Iterable[pa.RecordBatch], schema: pa.Schema = SCHEMA) -> None:
+    """Commit one slice."""
+    state, now = entry.dataset.state(), Timestamp.now()
     staged = entry.dataset.staging_path("data")
-    step = 500_000
-    batches = (
-        batch
-        for at in range(first, first + count, step)
-        for batch in make_rows(at, min(step, first + count - at)).to_batches()
-    )
     written = write_slice(
-        batches, schema=SCHEMA, vocab=DEFAULT_VOCABULARY, path=staged, first_offset=first,
-        system_time=Timestamp.now(), fallback_event_time=Timestamp.now(), reporter=Reporter(),
+        batches, schema=schema, vocab=DEFAULT_VOCABULARY, path=staged,
+        first_offset=0 if state.last_offset is None else state.last_offset + 1,
+        system_time=now, fallback_event_time=now, reporter=Reporter(),
     )  # fmt: skip
-    assert written is not None
+    assert written is not None and written.max_event_time is not None
     data = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
-    event = AddData(prev_offset=state.last_offset, new_data=data, new_watermark=written.max_event_time)
-    commit(entry, [event], staged)
+    watermark = max(written.max_event_time, state.watermark or written.max_event_time)
+    commit(entry, [AddData(prev_offset=state.last_offset, new_data=data, new_watermark=watermark)], staged)
 
 
-def append_blocks(entry: DatasetEntry, until: int) -> None:
-    """Lets a chain grow to so many blocks, each with a watermark, without waiting for the disk."""
-    with mock.patch("os.fsync", lambda descriptor: None):
-        while (made := entry.dataset.state().blocks) < until:
-            numbers = range(made, min(until, made + 1000))
-            commit(entry, [AddData(new_watermark=Timestamp(at * 86_400 * 10**9)) for at in numbers])
+def append_rows(entry: DatasetEntry, count: int) -> None:
+    """Commit one slice of rows, numbered by their offsets."""
+    last = entry.dataset.state().last_offset
+    first = 0 if last is None else last + 1
+    steps = range(first, first + count, STEP)
+    tables = (make_rows(start, min(STEP, first + count - start)) for start in steps)
+    append_slice(entry, (batch for table in tables for batch in table.to_batches()))
 
 
-def timed(work: Callable[[], object]) -> float:
-    """Seconds."""
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
+def append_blocks(entry: DatasetEntry, blocks: int) -> None:
+    """Extend a chain to a number of blocks without rows, without waiting for the disk."""
+    with no_fsync():
+        while (count := entry.dataset.state().blocks) < blocks:
+            state = entry.dataset.state()
+            start = state.watermark.ns if state.watermark else 0
+            events = [
+                AddData(
+                    prev_offset=state.last_offset,
+                    new_watermark=Timestamp(start + number * 10**9),
+                    new_source_state=SourceState("default", "odf/etag", str(count + number)),
+                )
+                for number in range(1, min(blocks - count, 1000) + 1)
+            ]
+            commit(entry, events)
 
 
-def median(work: Callable[[], object], times: int) -> float:
-    """Median of so many runs, in seconds."""
-    return statistics.median(timed(work) for _ in range(times))
-
-
-def processor_seconds() -> float:
-    """Return the processor time of this process and of Java so far."""
-    total = 0
-    for pid in [os.getpid(), *children(os.getpid())]:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        total += int(fields[11]) + int(fields[12])
-    return total / os.sysconf("SC_CLK_TCK")
-
-
-def measured(work: Callable[[], object]) -> tuple[float, float]:
-    """Return the time of a call, and its processor time."""
-    before = processor_seconds()
-    return timed(work), processor_seconds() - before
-
-
-class Peaks:
-    """The largest resident memory of processes while they are watched, in MiB."""
-
-    def __init__(self, pids: Sequence[int]) -> None:
-        self._pids = pids
-        self.mib = dict.fromkeys(pids, 0.0)
-        self._stop = threading.Event()
-
-    @contextlib.contextmanager
-    def watch(self) -> Iterator[None]:
-        """Samples ten times a second."""
-        thread = threading.Thread(target=self._run, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.1):
-            for pid in self._pids:
-                with contextlib.suppress(OSError):
-                    status = Path(f"/proc/{pid}/status").read_text()
-                    line = next(
-                        (each for each in status.splitlines() if each.startswith("VmRSS")), "VmRSS: 0 kB"
-                    )
-                    self.mib[pid] = max(self.mib[pid], int(line.split()[1]) / 1024)
-
-
-def children(pid: int) -> list[int]:
-    """Processes that a process started."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(OSError):  # the thread has ended
-            found += map(int, (task / "children").read_text().split())
-    return found
-
-
-def table(title: str, rows: Sequence[tuple[str, str, str, str]]) -> None:
-    """Prints rows of (what, measured, baseline, verdict)."""
-    head = ("what", "measured", "baseline", "ratio and goal")
-    widths = [max(len(row[at]) for row in (head, *rows)) for at in range(4)]
-    print(f"\n{title}")
-    for row in (head, tuple("-" * width for width in widths), *rows):
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def verdict(ratio: float, goal: float, at_most: bool = True) -> str:
-    """The ratio, the goal and whether it is met."""
-    met = ratio <= goal if at_most else ratio >= goal
-    return f"{ratio:.2f}x  (goal {'<=' if at_most else '>='} {goal}x: {'met' if met else 'NOT met'})"
+def no_fsync() -> Any:
+    """Return a context in which commits do not wait for the disk."""
+    return mock.patch("os.fsync", lambda descriptor: None)

@@ -1,4 +1,4 @@
-"""What is looked at before a cluster is used. The same rows on a real one: tests/bench/check_cluster.py."""
+"""What is looked at before a cluster is used. The same rows on a real one: tests/spark/check_cluster.py."""
 
 from __future__ import annotations
 
