@@ -1,10 +1,11 @@
-"""What every test has at hand."""
+"""The two tiers of tests, their processes, and the fixtures that all of them share."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,13 +46,37 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return min(cores + 1, _MAX_PROCESSES) if cores > 1 else 0
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that use Spark, and group tests by process: first those with expensive fixtures.
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--complete``."""
+    parser.addoption("--complete", action="store_true", help="run all tests, also the long ones")
 
-    The groups of single files, at the end, are small, so that no process waits long for the others.
-    This runs before the plugins that select and distribute tests, since they read the marks.
+
+def _deselect_long_tests(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests marked ``complete``, unless all tests or single files were requested."""
+    if config.getoption("complete") or any(".py" in argument for argument in config.args):
+        return
+    cases: Counter[str] = Counter()
+    selected: list[pytest.Item] = []
+    deselected: list[pytest.Item] = []
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        cases[test] += 1
+        mark = item.get_closest_marker("complete")
+        is_short = mark is None or cases[test] <= mark.kwargs.get("after", 0)
+        (selected if is_short else deselected).append(item)
+    config.hook.pytest_deselected(items=deselected)
+    items[:] = selected
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Select the tier, mark tests that use Spark, and group tests by process.
+
+    Tests with expensive fixtures come first. The groups of single files, at the end, are small, so that no
+    process waits long for the others. This runs before the plugins that select and distribute tests, since
+    they read the marks.
     """
+    _deselect_long_tests(config, items)
     ranks: dict[pytest.Item, int] = {}
     for item in items:
         file = item.nodeid.partition("::")[0]

@@ -171,7 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data[: server.cut])
         if server.cut is not None and len(data) > server.cut:
             self.wfile.flush()
-            server.held.wait(60)
+            server.held.wait(600)
             raise ConnectionError("cut")
 
     def handle(self) -> None:

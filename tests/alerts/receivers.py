@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 
@@ -24,13 +22,11 @@ class HttpReceiver:
         self.requests: list[Received] = []
         self.status = 204
         self.location = ""
-        self.delay = 0.0
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-                time.sleep(receiver.delay)
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 receiver.requests.append(Received(self.path, headers, body))
                 self.send_response(receiver.status)
@@ -50,10 +46,3 @@ class HttpReceiver:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-
-
-def wait_for(found: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not found():
-        assert time.monotonic() < deadline, "it does not happen"
-        time.sleep(0.05)

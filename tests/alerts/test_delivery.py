@@ -12,12 +12,15 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from odf_engine.alerts.webhook import hmac_signer, kamu_signature_headers, signature_headers
 from odf_engine.coordinator.endpoint import WorkerEndpoint
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.ownership_proof import verify_signature
 from tests.alerts.conftest import Odf
-from tests.alerts.receivers import HttpReceiver, Received, wait_for
+from tests.alerts.receivers import HttpReceiver, Received
+from tests.waiting import wait_until
 
 SECRET = "s3cret-" * 5
 
@@ -95,7 +98,7 @@ def test_new_heads_go_to_webhooks_with_both_signatures(
     assert test_messages == [None, "TEST"]
     (dataset,) = odf("list", "--json").json
     assert odf("ingest", "my.rows", "-", "--format", "ndjson", input='{"id": 1, "name": "x"}\n').code == 0
-    wait_for(lambda: len(receiver.requests) == 5)
+    wait_until(lambda: len(receiver.requests) == 5)
     (after,) = odf("list", "--json").json
     by_path = {each.path: each for each in receiver.requests[2:]}
     signed = by_path["/hooks/abc?token=t0p"]
@@ -133,6 +136,7 @@ def dead(odf: Odf) -> list[Any]:
     return odf("alert", "dead", "list", "--json").json
 
 
+@pytest.mark.complete
 def test_failures_are_repeated_and_become_dead_letters(
     folder: Path, odf: Odf, receiver: HttpReceiver
 ) -> None:
@@ -143,7 +147,7 @@ def test_failures_are_repeated_and_become_dead_letters(
     assert odf("alert", "add", "ops.yaml").code == 0
     bad = odf("ingest", "my.rows", "-", "--format", "ndjson", input="{bad\n")
     assert bad.code == 1
-    wait_for(lambda: dead(odf))
+    wait_until(lambda: dead(odf))
     assert len(receiver.requests) == 2
     assert len({each.headers["idempotency-key"] for each in receiver.requests}) == 1
     (letter,) = dead(odf)
@@ -152,8 +156,8 @@ def test_failures_are_repeated_and_become_dead_letters(
     assert odf("alert", "dead", "retry", "99").code == 1 and odf("alert", "dead", "retry").code == 2
     receiver.status = 200
     assert odf("alert", "dead", "retry", str(letter["number"])).code == 0
-    wait_for(lambda: len(receiver.requests) == 3)
-    wait_for(lambda: odf("alert", "history", "ops", "--json").json[0]["state"] == "sent")
+    wait_until(lambda: len(receiver.requests) == 3)
+    wait_until(lambda: odf("alert", "history", "ops", "--json").json[0]["state"] == "sent")
     assert odf("alert", "history", "ops", "--json").json[0]["attempts"] == 1  # since it was queued again
     event = json.loads(receiver.requests[2].body)
     assert event["data"]["message"].startswith("ingest my.rows failed: ")
@@ -165,6 +169,7 @@ def test_failures_are_repeated_and_become_dead_letters(
     assert [each.path for each in receiver.requests].count("/elsewhere") == 0
 
 
+@pytest.mark.complete
 def test_a_killed_worker_loses_and_doubles_nothing(folder: Path, odf: Odf, receiver: HttpReceiver) -> None:
     receiver.status = 500
     write_alert(
@@ -178,15 +183,15 @@ def test_a_killed_worker_loses_and_doubles_nothing(folder: Path, odf: Odf, recei
     for number in range(3):
         ran = odf("ingest", "my.rows", "-", "--format", "ndjson", input=f'{{"id": {number}, "name": null}}\n')
         assert ran.code == 0, ran.err
-    wait_for(lambda: len(receiver.requests) >= 3)  # sent, but not confirmed
+    wait_until(lambda: len(receiver.requests) >= 3)  # sent, but not confirmed
     pid = WorkerEndpoint(folder).worker_pid()
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not WorkerEndpoint(folder).worker_alive())
+    wait_until(lambda: not WorkerEndpoint(folder).worker_alive())
     receiver.requests.clear()
     receiver.status = 200
     assert odf("worker", "start").code == 0
-    wait_for(lambda: [each["state"] for each in odf("alert", "history", "--json").json] == ["sent"] * 3)
+    wait_until(lambda: [each["state"] for each in odf("alert", "history", "--json").json] == ["sent"] * 3)
     ids = [json.loads(each.body)["id"] for each in receiver.requests]
     assert len(set(ids)) == 3 and len(ids) <= 4  # at least once, each with the same id
 

@@ -16,8 +16,8 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, LoginPassword
 
 from tests.alerts.conftest import Odf
-from tests.alerts.receivers import wait_for
 from tests.ingest.ftp_server import make_certificate
+from tests.waiting import wait_until
 
 PASSWORD = "pass-w0rd-of-mail"
 
@@ -87,12 +87,12 @@ def test_a_failed_job_is_a_mail(odf: Odf, server: MailServer, folder: Path) -> N
     add_alert(odf, f"server: '{url}', from: odf@lab.example, to: [ops@lab.example]")
     assert odf("repo", "login", url, "--user", "odf", "--stdin", input=PASSWORD + "\n").code == 0
     assert odf("ingest", "my.rows", "-", "--format", "ndjson", input="{bad\n").code == 1
-    wait_for(lambda: server.messages)
+    wait_until(lambda: server.messages)
     (message,) = server.messages
     assert message["Subject"].startswith("[odf ws] JobFailed: my.rows: ingest my.rows failed: ")
     assert (message["From"], message["To"]) == ("odf@lab.example", "ops@lab.example")
     assert "subject: my.rows" in message.get_content().splitlines()
-    wait_for(lambda: odf("alert", "history", "--json").json[0]["state"] == "sent")
+    wait_until(lambda: odf("alert", "history", "--json").json[0]["state"] == "sent")
     delivery = odf("alert", "history", "--json").json[0]
     assert message["Message-ID"] == f"<{delivery['id']}@lab.example>"
     # Errors of the server, without the password.

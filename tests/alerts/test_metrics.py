@@ -11,6 +11,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from odf_engine.coordinator.job_log import JobLog
 from odf_engine.coordinator.protocol import JobState, Pull
 from tests.alerts.conftest import Odf
@@ -46,6 +48,7 @@ def read_samples(text: str) -> dict[str, float]:
     return found
 
 
+@pytest.mark.complete
 def test_metrics_of_datasets_jobs_and_flows(folder: Path, odf: Odf) -> None:
     (folder / "nightly.yaml").write_text(FLOW)
     assert odf("flow", "add", "nightly.yaml").code == 0

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import attr
+import pytest
 from openlineage.client import event_v2, facet_v2
 from openlineage.client.generated import base
 
@@ -19,7 +20,8 @@ from odf_engine.coordinator.alert_events import job_event
 from odf_engine.coordinator.protocol import Failure, Job, JobState
 from odf_engine.workspace.workspace import Workspace
 from tests.alerts.conftest import Odf
-from tests.alerts.receivers import HttpReceiver, wait_for
+from tests.alerts.receivers import HttpReceiver
+from tests.waiting import wait_until
 
 DERIVED = """\
 kind: DatasetSnapshot
@@ -128,8 +130,8 @@ def test_jobs_of_a_worker(folder: Path, odf: Odf, receiver: HttpReceiver) -> Non
     assert odf("ingest", "my.rows", "-", "--format", "ndjson", input=good).code == 0
     assert odf("ingest", "my.rows", "-", "--format", "ndjson", input='{"id": 2, "name": null}\n').code == 1
     file = folder / "out" / "lineage.ndjson"
-    wait_for(lambda: file.exists() and len(file.read_text().splitlines()) == 4)
-    wait_for(lambda: len(receiver.requests) == 4)
+    wait_until(lambda: file.exists() and len(file.read_text().splitlines()) == 4)
+    wait_until(lambda: len(receiver.requests) == 4)
     start, complete, second, failed = map(checked, file.read_text().splitlines())
     for received in receiver.requests:
         checked(received.body)
@@ -162,6 +164,7 @@ def test_jobs_of_a_worker(folder: Path, odf: Odf, receiver: HttpReceiver) -> Non
     assert (first["success"], first["severity"]) == (False, "error")
 
 
+@pytest.mark.complete
 def test_column_lineage_of_a_derivative(folder: Path, odf: Odf) -> None:
     (folder / "derived.yaml").write_text(DERIVED)
     assert odf("ingest", "my.rows", "-", "--format", "ndjson", input='{"id": 1, "name": "x"}\n').code == 0

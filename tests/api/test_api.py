@@ -24,11 +24,13 @@ from odf_engine.spark.runtime import spark_conf
 from odf_engine.spark.runtime.session import SparkRuntime
 from tests.api import given_session
 from tests.api.conftest import POPULATION, fill, on_runtime
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.mark.parametrize("module", ["dataset", "workspace", "rows"])
+@pytest.mark.complete
 def test_examples_of_docstrings(module: str, workspace: odf.Workspace) -> None:
     found = __import__(f"odf_engine.api.{module}", fromlist=["x"])
     finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
@@ -157,6 +159,7 @@ def test_the_engine_of_queries_is_a_setting(tmp_path: Path) -> None:
         assert workspace.sql("SELECT arrow_typeof(1) AS kind").to_arrow()["kind"].to_pylist() == ["Int64"]
 
 
+@pytest.mark.complete
 def test_a_given_session(tmp_path: Path, runtime: SparkRuntime) -> None:
     own = on_runtime(odf.init(tmp_path / "own", in_process=True), runtime)
     expected = given_session.report(own, tmp_path)
@@ -202,14 +205,19 @@ def test_a_session_that_cannot_be_given(workspace: odf.Workspace, runtime: Spark
     assert odf.open(workspace.folder, spark=session).sql("SELECT 1 AS n").to_arrow()["n"].to_pylist() == [1]
 
 
-def test_an_interrupt_cancels_the_job(workspace: odf.Workspace) -> None:
-    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+@pytest.mark.complete
+def test_an_interrupt_cancels_the_job(workspace: odf.Workspace, runtime: SparkRuntime) -> None:
+    def interrupt() -> None:
+        wait_until(lambda: runtime.tasks_running)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background processes
     try:
-        timer.start()
+        thread.start()
         with pytest.raises(KeyboardInterrupt):
             workspace.sql("SELECT sum(a.id % b.id) FROM range(10000000) a, range(1, 10000000) b")
-        timer.join()
+        thread.join()
     finally:
         signal.signal(signal.SIGINT, handler)
     assert workspace.sql("SELECT 1 AS n").to_arrow().to_pydict() == {"n": [1]}  # Spark still runs

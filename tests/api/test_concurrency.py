@@ -47,6 +47,7 @@ def worker_folder(tmp_path: Path) -> Iterator[Path]:
     subprocess.run([sys.executable, "-m", "odf_tui", "-w", folder, "worker", "stop"], check=True)
 
 
+@pytest.mark.complete
 def test_a_worker_and_another_process_commit_at_once(worker_folder: Path, runtime: SparkRuntime) -> None:
     through_worker = odf.init(worker_folder, in_process=False)
     (theirs,) = through_worker.add(POPULATION)
@@ -88,6 +89,7 @@ def test_a_worker_and_another_process_commit_at_once(worker_folder: Path, runtim
 
 
 @pytest.mark.parametrize(("moment", "added"), [("before", 0), ("after", 1)])
+@pytest.mark.complete
 def test_a_killed_process_leaves_the_old_or_the_new_head(
     moment: str, added: int, workspace: odf.Workspace
 ) -> None:

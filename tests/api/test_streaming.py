@@ -71,6 +71,7 @@ def test_a_requested_schema(workspace: odf.Workspace) -> None:
     assert pa.table(rows, schema=wanted).schema.field("region").type == pa.large_string()
 
 
+@pytest.mark.complete
 def test_memory_is_bounded(tmp_path: Path) -> None:
     opened = odf.init(tmp_path / "ws")
     append_rows(make_empty(opened._workspace, "my.rows"), ROWS)

@@ -219,6 +219,7 @@ def help_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
 
 
 @pytest.mark.parametrize("topic", TOPICS)
+@pytest.mark.complete(after=2)
 def test_the_commands_of_a_page(help_pages: Pages, topic: str) -> None:
     help_pages.run(topic)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from odf_engine.ingest.push_source import FORMATS
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import Odf, Ran, call_odf, run_odf
 from tests.sync.linked import make_linked
+from tests.waiting import wait_until
 
 MANIFEST = """\
 kind: DatasetSnapshot
@@ -148,10 +148,7 @@ def test_leaving_while_it_waits_for_more(folder: Path, odf: Odf) -> None:
         assert process.stdin is not None
         process.stdin.write(event(9).encode())
         process.stdin.flush()
-        deadline = time.monotonic() + 120
-        while not any((spool / "stdin").exists() for spool in spools(folder)):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: any((spool / "stdin").exists() for spool in spools(folder)), 120)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=120) == 130
         assert process.stderr is not None

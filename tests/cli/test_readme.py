@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
-import select
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pytest
 
 from odf_engine.spark.runtime.class_data_archive import archive_folder
 from tests.cli.test_help_pages import split_commands
+from tests.waiting import read_until
 
 _README = Path(__file__).parents[2] / "README.md"
 _EXIT_CODE = re.compile(r"<<(\d+)>>")
@@ -46,12 +45,12 @@ class Terminal:
 
     def until(self, pattern: re.Pattern[str]) -> re.Match[str]:
         """Wait until the output has a text; drop the output up to it. The text before it is ``output``."""
-        self.output, deadline = "", time.monotonic() + 180
-        while (found := pattern.search(self.output)) is None:
-            assert time.monotonic() < deadline, self.output
-            if select.select([self._file], [], [], 1)[0]:
-                self.output += os.read(self._file, 1 << 16).decode(errors="replace")
-        return found
+
+        def search(shown: bytes) -> re.Match[str] | None:
+            self.output = shown.decode(errors="replace")
+            return pattern.search(self.output)
+
+        return read_until(self._file, search, seconds=180)
 
     def exit_code(self) -> int:
         """Return the exit code of the last command, after its end."""

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import click
@@ -20,6 +19,7 @@ import pytest
 from odf_engine.views.query_results import ResultRows, sweep, write
 from odf_tui.cli.sql import write_table
 from tests.cli.conftest import Odf, Ran, _environment
+from tests.waiting import wait_until
 
 BY_STATION = (
     "SELECT station, count(*) AS n, max(event_time) AS last\n"
@@ -61,6 +61,7 @@ def test_the_engine_datafusion(odf: Odf, tmp_path: Path) -> None:
     assert wrong.code == 1 and "error: query" in wrong.err
 
 
+@pytest.mark.complete
 def test_names_of_datasets_and_columns(odf: Odf, demo: tuple[Path, Ran]) -> None:
     """However they are quoted; a join gives two columns a name, and older slices nulls in newer columns."""
     query = """
@@ -123,6 +124,7 @@ def test_datasets_as_they_were(odf: Odf) -> None:
     assert "only with its own time travel" in odf("sql", again, "--at", "port-haven.air-readings=1").err
 
 
+@pytest.mark.complete
 def test_what_proves_an_answer(odf: Odf, tmp_path: Path) -> None:
     sql = (
         "WITH s AS (SELECT * FROM current(port-haven.stations))"
@@ -239,10 +241,8 @@ def test_ctrl_c_cancels_the_job(demo: tuple[Path, Ran], odf: Odf) -> None:
         stderr=subprocess.PIPE,
         env=_environment(),
     )
-    deadline = time.monotonic() + 60
-    while not any(job["kind"] == "sql" and job["state"] == "running" for job in odf("jobs", "--json").json):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    running = ("sql", "running")
+    wait_until(lambda: running in [(job["kind"], job["state"]) for job in odf("jobs", "--json").json])
     os.kill(process.pid, signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 130

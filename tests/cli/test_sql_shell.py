@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
-import select
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from odf_tui.cli.sql import SqlShell, split_statements
 from odf_tui.state.query_history import load_history
 from tests.cli.conftest import call_odf
 from tests.sync.builders import make_root
+from tests.waiting import process_state, read_until, wait_until
 
 
 @pytest.fixture
@@ -51,12 +50,13 @@ def test_a_terminal_session(workspace: Workspace) -> None:
         environment = os.environ | {"TERM": "xterm", "NO_COLOR": "1"}
         os.execve(sys.executable, [sys.executable, "-m", "odf_tui", "sql"], environment)
     try:
-        say(terminal, "", "odf> ")
+        read_until(terminal, lambda shown: b"odf> " in shown)
         assert re.search(r"my\.numbers +Root +3", say(terminal, "\\d\n", "odf> "))
         assert "city" in say(terminal, "\\d my.numbers\n", "odf> ")
         say(terminal, "select * from my.nu\t", "my.numbers")
         say(terminal, " where ci\t", "city")
         assert "  -> " in say(terminal, "\n", "  -> ")
+        wait_until(lambda: process_state(pid) == "S")  # a signal before that interrupts nothing
         say(terminal, "\x03", "odf> ")  # discards both lines
         assert "timing is on" in say(terminal, "\\timing\n", "odf> ")
         assert "unknown command" in say(terminal, "\\nothing\n", "odf> ")
@@ -69,14 +69,9 @@ def test_a_terminal_session(workspace: Workspace) -> None:
 
 def say(terminal: int, text: str, until: str) -> str:
     """Type a text; return what the terminal shows until the expected text."""
-    time.sleep(0.3)  # a signal before the line editor is ready interrupts nothing
     os.write(terminal, text.encode())
-    shown, deadline = "", time.monotonic() + 60
-    while until not in shown.removeprefix(text):
-        assert time.monotonic() < deadline, shown
-        if select.select([terminal], [], [], 1)[0]:
-            shown += os.read(terminal, 4096).decode(errors="replace")
-    return shown
+    shown = read_until(terminal, lambda shown: until.encode() in shown.removeprefix(text.encode()) and shown)
+    return shown.decode(errors="replace")
 
 
 def test_queries_keep_the_settings_and_the_shell_survives_failures(

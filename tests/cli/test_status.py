@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -101,7 +102,8 @@ def test_watch_reports_each_change(workspace: Workspace, monkeypatch: pytest.Mon
             raise KeyboardInterrupt  # as by ^C
         steps.pop(0)()
 
-    monkeypatch.setattr("odf_tui.cli.jobs.time.sleep", sleep)
+    # Not `time.sleep` itself, which servers in threads of this process call too.
+    monkeypatch.setattr("odf_tui.cli.jobs.time", SimpleNamespace(sleep=sleep))
     ran = run(workspace, "watch")
     assert ran.code == 0
     texts = [line.partition("  ")[2] for line in ran.out.splitlines()]

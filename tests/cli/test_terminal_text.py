@@ -230,6 +230,7 @@ def commands(folder: Path, server: str) -> list[list[str]]:
 
 
 @pytest.mark.net
+@pytest.mark.complete
 def test_no_verb_writes_control_characters(folder: Path, server: str, odf: Odf) -> None:
     seen = ""
     for command in commands(folder, server):

@@ -223,6 +223,7 @@ def test_a_change_that_breaks_readers_names_its_rule(fresh: Odf, tmp_path: Path)
     assert "hint: keep 'a' as INT" in ran.err
 
 
+@pytest.mark.complete
 def test_a_query_with_a_state_changes(odf: Odf) -> None:
     """In the demo's workspace, whose worker runs already."""
     manifest = odf("show", "port-haven.air-by-day", "--manifest").out

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +21,9 @@ from odf_engine.coordinator.endpoint import WorkerEndpoint
 from odf_engine.coordinator.handlers import dispatch
 from odf_engine.coordinator.job_log import JobLogReader
 from odf_engine.coordinator.job_queue import JobContext
-from odf_engine.coordinator.protocol import Event, Job, JobChanged, Request
+from odf_engine.coordinator.protocol import Event, Job, JobChanged, Request, WorkerStatus
 from odf_engine.progress import Reporter
+from tests.waiting import wait_until, wait_until_async
 
 PROGRAMS = Path(__file__).with_name("programs.py")
 
@@ -66,17 +66,18 @@ class Home:
 
     async def job(self, job_id: str, when: Callable[[Job], bool] = lambda job: job.state.final) -> Job:
         """The job, once it is as asked for (when it has ended, by itself)."""
-        async with asyncio.timeout(60):
-            while not when(job := self.journal.job(job_id)):
-                await asyncio.sleep(0.01)
-        return job
+        await wait_until_async(lambda: when(self.journal.job(job_id)), what=f"state of job {job_id}")
+        return self.journal.job(job_id)
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it does not happen"
-        time.sleep(0.01)
+async def spark_state(client: Client, *states: str) -> WorkerStatus:
+    """Wait until the Spark of a worker has one of some states; return the status of the worker."""
+
+    async def is_reached() -> bool:
+        return (await client.ping()).spark in states
+
+    await wait_until_async(is_reached, what=f"Spark is {' or '.join(states)}")
+    return client.status
 
 
 @pytest.fixture

@@ -17,20 +17,28 @@ from odf_engine.coordinator.protocol import Request
 from odf_engine.coordinator.worker import Worker, daemonize
 from odf_engine.errors import BadData, OdfError
 from odf_engine.progress import Reporter
+from odf_engine.spark.runtime import session
 from odf_engine.spark.runtime.session import Memory
 
 
 class FakeSpark:
-    """Lives until somebody touches the file ``spark-dies`` in the workspace."""
+    """Lives until somebody touches the file ``spark-dies`` in the workspace.
+
+    A task runs while there is a file ``spark-is-busy``. ``spark-tasks-read`` has a byte for each time that
+    the number of tasks was read.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._end = folder / "spark-dies"
         self._end.unlink(missing_ok=True)
         self.trained = False
         self._busy = folder / "spark-is-busy"
+        self._reads = folder / "spark-tasks-read"
 
     @property
     def tasks_running(self) -> int:
+        with self._reads.open("a") as file:
+            file.write("x")
         return int(self._busy.exists())
 
     @property
@@ -82,8 +90,9 @@ def run(request: Request, context: JobContext, reporter: Reporter) -> dict[str, 
             while not reporter.cancelled:
                 time.sleep(0.01)
             reporter.raise_if_cancelled()
-        case "stubborn":  # does not heed
-            time.sleep(count)
+        case "stubborn":  # hears of a cancellation, and goes on
+            with reporter.on_cancel(lambda: reporter.log("not now")):
+                time.sleep(count)
         case "bad":
             error = BadData("'x' is not a number", where="file.csv:3", hint="correct it")
             error.excerpt = ("3 | 1,x",)
@@ -128,6 +137,7 @@ def main() -> int:
             raise OdfError("there is no Java", hint="install one")
         return FakeSpark(given.workspace)
 
+    session.CANCEL_GRACE_SECONDS, session._POLL_SECONDS = 0.1, 0.01
     daemonize(given.workspace / ".odf" / "worker.log", foreground=False)
     return Worker(
         given.workspace,

@@ -264,7 +264,7 @@ while seen < 804:
     for job in jobs:
         texts = [event.text for event in journal.events(job=job.id) if isinstance(event, LogLine)]
         assert texts == [f"line {number}" for number in range(200)]
-    assert [reader.wait(20) for reader in readers] == [0, 0]
+    assert [reader.wait(60) for reader in readers] == [0, 0]
 
 
 def test_text_that_is_not_unicode_is_escaped(path: Path):

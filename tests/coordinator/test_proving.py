@@ -52,6 +52,7 @@ def checked(proof: QueryProof, context: JobContext) -> tuple[dict[str, Any], lis
     return result, [line for line in reporter.lines if "sandbox" in line]
 
 
+@pytest.mark.complete
 def test_proofs_are_checked_in_the_sandbox(proof: QueryProof, context: JobContext) -> None:
     if all(unavailable_reason(each, plain_walls()) for each in PROGRAMS):
         pytest.skip("no sandbox program works on this machine")

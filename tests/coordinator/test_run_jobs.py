@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -18,12 +17,14 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from odf_engine.coordinator.client import run_jobs
-from odf_engine.coordinator.protocol import JobChanged, JobState, Pull
+from odf_engine.coordinator.protocol import JobChanged, JobState, LogLine, Pull
 from odf_engine.errors import Cancelled
 
 def show(event):
     if isinstance(event, JobChanged):
         print(event.job.id, event.job.state.value, flush=True)
+    if isinstance(event, LogLine):
+        print(event.text, flush=True)
 
 folder, datasets, command = sys.argv[1], sys.argv[2].split(","), sys.argv[3:]
 try:
@@ -80,10 +81,8 @@ def test_only_the_own_jobs_are_told(home):
 def test_the_first_interrupt_cancels_and_waits(home):
     process = start(home, "wait,wait/b,wait/c")
     read_until(process, "2 running")
-    began = time.monotonic()
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
-    assert time.monotonic() - began < 20
     assert process.returncode == 0
     ends = [line for line in output.split("\n") if line.endswith("cancelled")]
     assert sorted(ends) == ["1 cancelled", "2 cancelled", "3 cancelled"]
@@ -94,7 +93,7 @@ def test_the_second_interrupt_leaves(home):
     process = start(home, "stubborn:90")
     read_until(process, "1 running")
     process.send_signal(signal.SIGINT)
-    time.sleep(1)
+    read_until(process, "not now")  # it still follows the job, which goes on
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)

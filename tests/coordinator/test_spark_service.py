@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from odf_engine.coordinator.protocol import JobState, Progress, Pull, WorkerStatus
+from odf_engine.coordinator.protocol import JobState, Progress, Pull
 from odf_engine.workspace.workspace import Workspace
-from tests.coordinator.conftest import wait_until
+from tests.coordinator.conftest import spark_state
+from tests.waiting import wait_until, wait_until_async
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-async def spark_state(client, *states: str) -> WorkerStatus:
-    async with asyncio.timeout(60):
-        while (status := await client.ping()).spark not in states:
-            await asyncio.sleep(0.02)
-    return status
 
 
 async def test_jobs_wait_for_a_spark_that_is_starting(home, follow):
@@ -98,12 +90,11 @@ async def test_tasks_that_do_not_heed_a_cancelled_job(home):
         await home.job(each, lambda job: job.state is JobState.running)
     await client.cancel(job)
     assert (await home.job(job)).state is JobState.cancelled
-    await asyncio.sleep(2)
+    # Read every 10 ms: for longer than the tasks have to stop.
+    await wait_until_async(lambda: (home.folder / "spark-tasks-read").stat().st_size > 30)
     assert (home.folder / "spark-is-busy").exists()  # the other job may need this Spark
     await client.cancel(other)
-    async with asyncio.timeout(60):
-        while (home.folder / "spark-is-busy").exists():
-            await asyncio.sleep(0.02)
+    await wait_until_async(lambda: not (home.folder / "spark-is-busy").exists())
     await spark_state(client, "ready")
     assert "tasks of a cancelled job do not stop" in (home.odf / "worker.log").read_text()
     await client.close()
@@ -122,13 +113,18 @@ def java_processes(folder: Path) -> list[str]:
     return found
 
 
+def run_folders(folder: Path) -> list[Path]:
+    """The folders of a Spark that starts or runs in the workspace."""
+    return list((folder / "home" / ".odf" / "cache").glob("spark/run-*"))
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "moment",
     [
         pytest.param(lambda folder: None, id="at once"),
-        pytest.param(lambda folder: time.sleep(0.2), id="after 0.2 s"),
-        pytest.param(lambda folder: wait_until(lambda: java_processes(folder) != []), id="with Java"),
+        pytest.param(lambda folder: wait_until(lambda: run_folders(folder)), id="with its folder"),
+        pytest.param(lambda folder: wait_until(lambda: java_processes(folder)), id="with Java"),
     ],
 )
 def test_a_worker_that_is_stopped_while_spark_starts(tmp_path: Path, moment: Callable[[Path], None]) -> None:
@@ -143,4 +139,4 @@ def test_a_worker_that_is_stopped_while_spark_starts(tmp_path: Path, moment: Cal
     worker.send_signal(signal.SIGTERM)
     assert worker.wait() == 0
     assert java_processes(tmp_path) == []
-    assert list((odf / "cache").glob("spark/run-*")) == []
+    assert run_folders(tmp_path) == []

@@ -35,6 +35,8 @@ from odf_engine.coordinator.protocol import (
     encode_line,
 )
 from odf_engine.errors import NotFound, OdfError
+from tests.coordinator.conftest import spark_state
+from tests.waiting import is_running, wait_until_async
 
 QUEUED, RUNNING, DONE = JobState.queued, JobState.running, JobState.done
 
@@ -53,9 +55,12 @@ def numbers(events):
 
 async def cut_off(home):
     """Waits until the worker waits no longer for a client that does not read."""
-    async with asyncio.timeout(60):
-        while "disconnected a client" not in (home.odf / "worker.log").read_text():
-            await asyncio.sleep(0.02)
+    await wait_until_async(lambda: "disconnected a client" in (home.odf / "worker.log").read_text())
+
+
+async def received_all(home, events):
+    """Wait until a client that follows the events from the first on has received all that there are."""
+    await wait_until_async(lambda: numbers(events)[-1:] == [home.journal.last_seq()])
 
 
 async def test_a_job_with_progress_log_and_result(home, follow):
@@ -118,11 +123,9 @@ async def test_attaching_without_starting(home, tmp_path):
 
 
 async def test_a_worker_that_dies_at_its_start(home):
-    began = time.monotonic()
-    with pytest.raises(OdfError, match="this worker has a defect") as caught:
+    with pytest.raises(OdfError, match="exited right after its start: this worker has a defect") as caught:
         await home.connect("--die")
     assert "worker.log" in caught.value.hint
-    assert time.monotonic() - began < 30
 
 
 async def test_cancelling(home, follow):
@@ -133,10 +136,8 @@ async def test_cancelling(home, follow):
     await client.cancel(queued)
     assert home.journal.job(queued).state is JobState.cancelled
     assert home.journal.job(running).state is RUNNING
-    began = time.monotonic()
     await client.cancel(running)
     events = await follow(client, 0, running)
-    assert time.monotonic() - began < 30
     assert states(events, running) == [QUEUED, RUNNING, JobState.cancelled]
     assert states(events, queued) == [QUEUED, JobState.cancelled]
     for job in (running, queued):
@@ -152,12 +153,11 @@ async def test_a_killed_worker_leaves_interrupted_jobs(home, follow):
     running = await client.submit(Pull("wait"), "a")
     queued = await client.submit(Pull("wait"), "a")
     await home.job(running, lambda job: job.state is RUNNING)
-    told = asyncio.create_task(follow(client, 0, lambda event: False))
-    await asyncio.sleep(0.1)
-    began = time.monotonic()
+    received = []
+    told = asyncio.create_task(follow(client, 0, received.append))
+    await received_all(home, received)
     home.kill()
     events = await told  # ends by itself
-    assert time.monotonic() - began < 30
     assert client.closed and states(events, running) == [QUEUED, RUNNING]
     with pytest.raises(WorkerLost):
         await client.submit(Pull("count:1"), "a")
@@ -206,11 +206,13 @@ async def test_only_from_now_on(home, follow):
     client = await home.connect()
     first = await client.submit(Pull("count:5"), "a")
     await home.job(first)
-    following = asyncio.create_task(follow(client, None, "2"))
-    await asyncio.sleep(0.2)
-    await client.submit(Pull("commit:3"), "a")
-    events = await following
-    assert {event.job for event in events if isinstance(event, Committed)} == {"2"}
+    events = []
+    following = asyncio.create_task(follow(client, None, events.append))
+    await wait_until_async(lambda: events, what="the events are subscribed")
+    second = await client.submit(Pull("commit:3"), "a")
+    await wait_until_async(lambda: DONE in states(events, second))
+    following.cancel()
+    assert {event.job for event in events if isinstance(event, Committed)} == {second}
     assert states(events, first) == []
     await client.close()
 
@@ -220,9 +222,7 @@ async def test_an_idle_worker_ends_itself(home):
     job = await client.submit(Pull("count:400"), "a")  # longer than that: a job keeps it
     done = await home.job(job)
     assert done.state is DONE and done.ended is not None
-    async with asyncio.timeout(60):
-        while home.files.worker_alive():
-            await asyncio.sleep(0.02)
+    await wait_until_async(lambda: not home.files.worker_alive())
     assert datetime.now(UTC) - datetime.fromisoformat(done.ended) > timedelta(seconds=0.4)
     with pytest.raises(WorkerLost):
         await client.ping()
@@ -233,15 +233,7 @@ async def test_a_worker_without_its_workspace_ends(home):
     client = await home.connect("--idle", "600")
     pid = client.status.pid
     shutil.rmtree(home.folder)
-    async with asyncio.timeout(20):
-        while True:
-            try:
-                os.kill(pid, 0)
-            except ProcessLookupError:
-                break
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
-            await asyncio.sleep(0.05)
+    await wait_until_async(lambda: not is_running(pid))
     assert not home.folder.exists()
 
 
@@ -272,10 +264,7 @@ def new_worker(files):
 async def test_an_idle_spark_stops_and_starts_again(home):
     client = await home.connect("--spark-idle", "0.5")
     assert (await home.job(await client.submit(Pull("spark:0"), "a"))).state is DONE
-    async with asyncio.timeout(20):
-        while (await client.ping()).spark != "off":
-            await asyncio.sleep(0.05)
-    assert "idle" in client.status.spark_detail
+    assert "idle" in (await spark_state(client, "off")).spark_detail
     assert (await home.job(await client.submit(Pull("spark:0"), "a"))).state is DONE
     await client.stop()
 
@@ -284,8 +273,9 @@ async def test_stopping_cancels_what_runs(home, follow):
     client = await home.connect()
     jobs = [await client.submit(Pull(name), name) for name in ("wait", "wait/b", "wait/c")]
     await home.job(jobs[1], lambda job: job.state is RUNNING)
-    told = asyncio.create_task(follow(client, 0, lambda event: False))
-    await asyncio.sleep(0.1)
+    received = []
+    told = asyncio.create_task(follow(client, 0, received.append))
+    await received_all(home, received)
     os.kill(client.status.pid, signal.SIGTERM)
     events = await told
     assert client.closed
@@ -345,11 +335,9 @@ async def test_a_client_that_does_not_read_harms_nobody(home, follow):
     slow.connect(home.files.address())
     slow.sendall(encode_line(Subscribe(0)))
     job = await client.submit(Pull("flood:3000"), "a")
-    began = time.monotonic()
     events = await follow(client, 0, job)
     assert len(lines(events)) == 3000
     await client.ping()
-    assert time.monotonic() - began < 30
     await cut_off(home)
     # When it comes back, it goes on where it was.
     slow.settimeout(60)
@@ -412,11 +400,12 @@ async def test_a_workspace_with_a_very_long_path(home, monkeypatch, given):
 
 async def test_a_worker_of_another_version(home):
     process = subprocess.Popen(home.command("--version", "0.0.1"))
-    old = None
-    async with asyncio.timeout(60):
-        while old is None:
-            with contextlib.suppress(WorkerLost):
-                old = await home.connect(start=False)
+
+    async def connect_to_old():
+        with contextlib.suppress(WorkerLost):
+            return await home.connect(start=False)
+
+    old = await wait_until_async(connect_to_old)
     assert old.status.version == "0.0.1"
     job = await old.submit(Pull("wait"), "a")
     with pytest.raises(OdfError, match=r"version 0\.0\.1 is busy") as caught:
@@ -454,10 +443,11 @@ async def test_variables_go_along_and_are_written_down_nowhere(home, follow, mon
 async def test_screens_hear_of_datasets_that_were_changed_without_a_job(home, follow):
     notify_datasets_changed(home.folder)  # nobody is there
     client = await home.connect()
-    heard = asyncio.create_task(follow(client, None, lambda event: isinstance(event, DatasetsChanged)))
-    while not heard.done():
-        await asyncio.to_thread(notify_datasets_changed, home.folder)
-        await asyncio.sleep(0.02)
-    assert isinstance((await heard)[-1], DatasetsChanged)
+    heard = []
+    following = asyncio.create_task(follow(client, None, heard.append))
+    await wait_until_async(lambda: heard, what="the events are subscribed")
+    await asyncio.to_thread(notify_datasets_changed, home.folder)
+    await wait_until_async(lambda: isinstance(heard[-1], DatasetsChanged))
+    following.cancel()
     assert home.journal.last_seq() == 0
     await client.stop()

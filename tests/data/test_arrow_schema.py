@@ -62,6 +62,7 @@ SYSTEM = pa.schema(
 
 @settings(deadline=None)
 @given(_schemas)
+@pytest.mark.complete
 def test_round_trip(schema: pa.Schema) -> None:
     data = encode_schema(schema)
     assert decode_schema(data).equals(schema, check_metadata=True)

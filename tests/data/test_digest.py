@@ -256,6 +256,7 @@ def test_nulls_in_nested_structs_are_combined_by_and(garbage: int, cut: int) -> 
     assert logical_hash(batches, schema).digest == hashlib.sha3_256(names + leaf.digest()).digest()
 
 
+@pytest.mark.complete
 def test_large_columns_and_long_values_hash_as_the_algorithm_says() -> None:
     numbers = [None if n % 7 == 0 else n for n in range(100_000)]
     assert _hash_one(pa.array(numbers)) == _plain_hash(numbers, pa.int64())
@@ -335,6 +336,7 @@ def test_files_of_all_formats_have_the_logical_hash_of_their_rows(tmp_path: Path
         assert (found.size, found.rows) == (len(raw), 3)
 
 
+@pytest.mark.complete
 def test_files_that_are_no_data(tmp_path: Path, table: pa.Table) -> None:
     pq.write_table(table, tmp_path / "a.parquet")
     damaged = (tmp_path / "a.parquet").read_bytes()

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from odf_engine.data.digest import SerialExecutors
+from tests.waiting import wait_until
 
 
 def test_each_executor_keeps_its_order() -> None:
@@ -21,7 +22,7 @@ def test_each_executor_keeps_its_order() -> None:
 
 
 def test_executors_run_side_by_side() -> None:
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=60)
     with SerialExecutors(2) as executors:
         for _ in range(2):
             executors.new_executor().submit(lambda: both.wait() and None)
@@ -30,22 +31,21 @@ def test_executors_run_side_by_side() -> None:
 
 def test_putting_waits_while_too_much_is_queued() -> None:
     go = threading.Event()
-    put: list[int] = []
+    put: list[tuple[int, bool]] = []
     with SerialExecutors(1, depth=2) as executors:
         executor = executors.new_executor()
 
         def fill() -> None:
             for number in range(4):
-                executor.submit(lambda: go.wait(10) and None)
-                put.append(number)
+                executor.submit(lambda: go.wait(60) and None)
+                put.append((number, go.is_set()))
 
         filler = threading.Thread(target=fill)
         filler.start()
-        filler.join(0.2)
-        assert put == [0, 1]
+        wait_until(lambda: len(put) >= 2)
         go.set()
-        filler.join(10)
-        assert put == [0, 1, 2, 3]
+        filler.join(60)
+    assert put == [(0, False), (1, False), (2, True), (3, True)]
 
 
 def test_an_error_reaches_the_one_who_puts_or_waits() -> None:
@@ -64,14 +64,15 @@ def test_leaving_by_an_error_forgets_what_has_not_begun() -> None:
 
     def first() -> None:
         started.set()
-        go.wait(10)
+        go.wait(60)
 
     with pytest.raises(KeyboardInterrupt), SerialExecutors(1, depth=5) as executors:
         executor = executors.new_executor()
         executor.submit(first)
         executor.submit(lambda: done.append("second"))
-        started.wait(10)
-        threading.Timer(0.1, go.set).start()
+        started.wait(60)
+        cancel_pending = executor.cancel_pending
+        executor.cancel_pending = lambda: (cancel_pending(), go.set(), executor.wait())  # type: ignore[method-assign]
         raise KeyboardInterrupt
     assert done == []
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("hash")]

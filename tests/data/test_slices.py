@@ -286,6 +286,7 @@ def _cut(table: pa.Table, sizes: list[int]) -> list[pa.RecordBatch]:
     return batches
 
 
+@pytest.mark.complete
 def test_the_file_does_not_depend_on_the_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_groups, "MAX_ROWS", 48)
     monkeypatch.setattr(row_groups, "MAX_BYTES", 4500)

@@ -16,7 +16,6 @@ import random
 import resource
 import shutil
 import sys
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from itertools import cycle
@@ -36,6 +35,7 @@ from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from odf_tui.main import main
 from odf_tui.theming import terminal
 from tests.tui.test_engine import LonelySource, add_rows
+from tests.tui.waiting import screen_text, until
 
 CACHES = (
     "cache/screen.msgpack", "cache/ui.json", "cache/sql-history.jsonl", "index.sqlite", "jobs.sqlite",
@@ -129,11 +129,9 @@ def open_workstation(home: Path) -> str:
         async with station.run_test(size=(120, 36)) as pilot:
             for key in ("1", "2", "3", "4", "s", "escape"):
                 await pilot.press(key)
-            deadline = time.monotonic() + 10
-            while "boats" not in shown and time.monotonic() < deadline:
-                await pilot.pause(0.01)
-                strips = station.screen._compositor.render_strips()
-                shown = "\n".join("".join(segment.text for segment in strip) for strip in strips)
+            with contextlib.suppress(AssertionError):
+                await until(pilot, lambda: "boats" in screen_text(station.screen))
+            shown = screen_text(station.screen)
             station.action_leave()
             await pilot.pause()
 

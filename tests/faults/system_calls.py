@@ -37,6 +37,7 @@ from tests.faults.operations import (
     read_state,
     repair,
 )
+from tests.waiting import wait_until
 
 WRITES: Final = (
     "write", "pwrite64", "writev", "pwritev", "fsync", "fdatasync", "syncfs", "ftruncate", "truncate",
@@ -167,12 +168,12 @@ def _trace(
     command = ["strace", "-f", "-qq", "-o", str(log), *options, "-p", str(pid)]
     tracer = subprocess.Popen(command, stderr=subprocess.PIPE)
     try:
-        while "TracerPid:\t0" in Path(f"/proc/{pid}/status").read_text():
-            if tracer.poll() is not None:
-                os.kill(pid, signal.SIGKILL)
-                assert tracer.stderr is not None
-                raise RuntimeError(f"strace does not work here: {tracer.stderr.read().decode().strip()}")
-            time.sleep(0.001)
+        status = Path(f"/proc/{pid}/status")
+        wait_until(lambda: "TracerPid:\t0" not in status.read_text() or tracer.poll() is not None, 60, 0.001)
+        if tracer.poll() is not None:
+            os.kill(pid, signal.SIGKILL)
+            assert tracer.stderr is not None
+            raise RuntimeError(f"strace does not work here: {tracer.stderr.read().decode().strip()}")
         os.write(start, b"x")
         with os.fdopen(reading, "rb") as pipe:
             text = pipe.read().decode()

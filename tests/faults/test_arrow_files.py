@@ -56,6 +56,7 @@ _FORMS = ("file", "stream") * 3
 
 
 @pytest.mark.parametrize(("damage", "form"), list(zip(_DAMAGES, _FORMS, strict=True)))
+@pytest.mark.complete(after=1)
 def test_a_damaged_file_ends_no_process(tmp_path: Path, damage: str, form: str) -> None:
     array, old, new = _DAMAGES[damage]
     (tmp_path / "data.arrow").write_bytes(_replaced(_ipc(array, form), old, new))
@@ -69,6 +70,7 @@ def test_a_damaged_file_ends_no_process(tmp_path: Path, damage: str, form: str) 
     list(zip([_TEXTS, _LISTS, _INDEXED, _VIEWS, _RUNS], _FORMS, strict=False)),
     ids=lambda value: str(getattr(value, "type", value)),
 )
+@pytest.mark.complete(after=1)
 def test_the_process_finds_the_same_hash(tmp_path: Path, array: pa.Array, form: str) -> None:
     batch = pa.record_batch([array], ["x"])
     (tmp_path / form).write_bytes(_ipc(array, form))

@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.complete
 def test_no_input_does_harm() -> None:
     # A process of its own: it forks, which a process with threads must not do.
     command = [sys.executable, "-m", "tests.faults.fuzzing", "--inputs", "50", "--seconds", "60"]

@@ -29,6 +29,7 @@ from tests.faults.system_calls import UNTRACED
         ("crash_states", "add ingest-slices clone promote push", 3),
     ],
 )
+@pytest.mark.complete
 def test_an_interrupted_operation(program: str, operations: str, most: int, tmp_path: Path) -> None:
     """All operations in all places: run the programs by hand, without arguments."""
     command = [sys.executable, "-m", f"tests.faults.{program}", *operations.split(), "--most", str(most)]

@@ -11,6 +11,7 @@ from tests.faults.jail import run_jailed
 
 
 @pytest.mark.app
+@pytest.mark.complete
 def test_files_that_are_links_lead_nowhere(tmp_path: Path) -> None:
     done = run_jailed(
         [sys.executable, "-m", "tests.faults.linking", "short"], tmp_path / "scratch", timeout=600

@@ -82,6 +82,7 @@ def _page() -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize("make", [_texts, _list, _page])
+@pytest.mark.complete
 def test_the_digest_of_a_small_file_needs_little_memory(
     tmp_path: Path, make: Callable[[], tuple[int, bytes]]
 ) -> None:
@@ -93,6 +94,7 @@ def test_the_digest_of_a_small_file_needs_little_memory(
 
 
 @pytest.mark.parametrize("make", [_numbers, _texts, _prefixes, _list, _page])
+@pytest.mark.complete(after=1)
 def test_the_last_rows_of_a_small_slice_need_little_memory(
     tmp_path: Path, make: Callable[[], tuple[int, bytes]]
 ) -> None:
@@ -185,6 +187,7 @@ _CHECKPOINTS = {
 """Entries of checkpoints, and what is reported of them."""
 
 
+@pytest.mark.complete
 def test_small_checkpoints_need_little_memory(tmp_path: Path) -> None:
     # One process reads all of them, since its start is most of the work.
     paths = [tmp_path / name for name in _CHECKPOINTS]

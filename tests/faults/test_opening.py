@@ -11,6 +11,7 @@ from tests.faults.jail import run_jailed
 
 
 @pytest.mark.app
+@pytest.mark.complete
 def test_damaged_caches_and_settings(tmp_path: Path) -> None:
     """The long form: ``python tests/faults/opening.py SCRATCH``."""
     script = Path(__file__).with_name("opening.py")

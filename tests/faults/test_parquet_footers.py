@@ -58,6 +58,7 @@ def test_a_sound_footer(tmp_path: Path) -> None:
     ],
     ids=str,
 )
+@pytest.mark.complete(after=2)
 def test_an_unsound_footer_ends_no_process(tmp_path: Path, about: dict[str, Any]) -> None:
     assert _statistics(tmp_path, **about) == (
         "x.parquet: file cannot be read: malformed page header or footer"

@@ -9,6 +9,7 @@ import pytest
 
 
 @pytest.mark.net
+@pytest.mark.complete
 def test_operations_leave_what_the_model_predicts() -> None:
     # A process of its own: it forks, replaces os.fsync and ends other processes.
     command = [sys.executable, "-m", "tests.faults.workspace_machine", "--examples", "3", "--steps", "16"]

@@ -17,13 +17,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 from odf_engine.data.digest import LogicalHasher
 from odf_engine.data.slices import read_batches
 from odf_engine.workspace.workspace import Workspace
+from tests.waiting import wait_until
 
 CALLS = {"openat": 60, "write": 30, "fsync": 12, "rename": 8, "unlink": 8, "mkdir": 6}
 """System calls, and the highest number of one at which the worker is killed."""
@@ -107,9 +107,8 @@ def killed(folder: Path, chance: random.Random) -> tuple[str, bool]:
         stderr=subprocess.PIPE,
     )  # fmt: skip
     status = Path(f"/proc/{worker}/status")
-    while "TracerPid:\t0" in status.read_text():
-        assert tracer.poll() is None, tracer.communicate()[1]
-        time.sleep(0.01)
+    wait_until(lambda: "TracerPid:\t0" not in status.read_text() or tracer.poll() is not None)
+    assert tracer.poll() is None, tracer.communicate()[1]
     odf(folder, "pull", "--all", code=None)
     reached = not status.exists() or "State:\tZ" in status.read_text()
     tracer.terminate()

@@ -72,6 +72,7 @@ from tests.faults.arrow_jobs import (
 from tests.faults.io_errors import KILLED, Faults
 from tests.faults.workspace_model import Block, Chain, Copy, Query, Row, Site
 from tests.sync.serving_here import Running, served
+from tests.waiting import wait_until
 
 NAMES: Final = "abcdef"
 COLUMNS: Final = ("event_time", "city", "people")
@@ -152,11 +153,10 @@ class Child:
     def wait(self) -> Report:
         """Return the end of the operation."""
         with os.fdopen(self._reading, "rb") as file:
-            deadline = time.monotonic() + _CHILD_SECONDS
-            while not (ended := os.waitpid(self._pid, os.WNOHANG))[0]:
-                assert time.monotonic() < deadline, f"process {self._pid} hangs"
-                time.sleep(0.001)
-            if os.waitstatus_to_exitcode(ended[1]) == KILLED:
+            _, status = wait_until(
+                lambda: (ended := os.waitpid(self._pid, os.WNOHANG))[0] and ended, _CHILD_SECONDS, 0.001
+            )
+            if os.waitstatus_to_exitcode(status) == KILLED:
                 return Report(("killed",))
             classes, text = json.loads(file.read())
             return Report(tuple(classes), text)
@@ -901,10 +901,8 @@ class WorkspaceMachine(RuleBasedStateMachine):
                 self._check_folders(ids)
 
     def _wait_for_server(self) -> None:
-        deadline = time.monotonic() + _CHILD_SECONDS
-        while self.server.serving._pushes:
-            assert time.monotonic() < deadline, "a push of a client that has ended stays open"
-            time.sleep(0.001)
+        what = "the pushes of clients that have ended are closed"
+        wait_until(lambda: not self.server.serving._pushes, _CHILD_SECONDS, 0.001, what)
 
     def _settle(
         self,

@@ -8,8 +8,7 @@ import select
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from odf_engine.coordinator import command_guard
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import Ran, call_odf
 from tests.sync.builders import add_slices, make_derivative, make_root
+from tests.waiting import is_running, wait_until
 
 ROOT = """\
 kind: DatasetSnapshot
@@ -69,11 +69,19 @@ def flow(folder: Path, *arguments: str) -> Ran:
     return call_odf("flow", *arguments, cwd=folder)
 
 
-def wait_for(found: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not found():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+def add_clock(folder: Path) -> None:
+    """Add a flow that runs once a second."""
+    text = "headers: {name: clock}\nspec:\n  target: my.rows\n  triggers: [{kind: Interval, every: 1s}]\n"
+    (folder / "clock.yaml").write_text(text + "  tasks: [{kind: Command, run: ['true']}]\n")
+    assert flow(folder, "add", "clock.yaml").code == 0
+
+
+def wait_for_clock(folder: Path) -> None:
+    """Wait for two more runs of the flow `clock`. A second has passed between the two, so every other flow
+    with this interval was due too.
+    """
+    count = len(states(folder, "clock"))
+    wait_until(lambda: states(folder, "clock")[count + 1 : count + 2] == [("Interval", "done")])
 
 
 def states(folder: Path, name: str) -> list[tuple[str, str]]:
@@ -86,13 +94,14 @@ def test_an_interval_pushes_and_runs_a_program(folder: Path) -> None:
     program = "import sys, pathlib; pathlib.Path(sys.argv[1]).open('a').write('x')"
     write_flow(folder, "copy", "{kind: Interval, every: 1s}", program, "{name}.txt")
     assert flow(folder, "add", "copy.yaml").code == 0
-    wait_for(lambda: (folder / "my.rows.txt").exists() and len((folder / "my.rows.txt").read_text()) > 1)
+    wait_until(lambda: (folder / "my.rows.txt").exists() and len((folder / "my.rows.txt").read_text()) > 1)
     assert (folder.parent / "copy" / "my.rows" / "refs" / "head").exists()
     assert flow(folder, "pause", "copy").code == 0
     (row,) = flow(folder, "list", "--json").json
     assert (row["state"], row["reason"], row["next_run"]) == ("paused", "paused by the user", None)
     count = len(states(folder, "copy"))
-    time.sleep(1.5)
+    add_clock(folder)
+    wait_for_clock(folder)
     assert len(states(folder, "copy")) == count
     ran = flow(folder, "run", "copy")  # a paused flow runs on request
     assert (ran.code, "done" in ran.err) == (0, True), ran.err
@@ -103,6 +112,7 @@ def test_an_interval_pushes_and_runs_a_program(folder: Path) -> None:
     assert not (folder / ".odf" / "spark.log").exists()  # no task needs Spark
 
 
+@pytest.mark.complete
 def test_a_flow_compacts_root_datasets(folder: Path) -> None:
     workspace = Workspace(folder)
     root = make_root(workspace, "my.numbers", slices=3)
@@ -186,7 +196,7 @@ def test_labels_select_targets(folder: Path) -> None:
 def test_failures_pause_a_flow(folder: Path) -> None:
     write_flow(folder, "bad", "{kind: Interval, every: 1s}", "print('no luck'); raise SystemExit(3)")
     assert flow(folder, "add", "bad.yaml").code == 0
-    wait_for(lambda: flow(folder, "list", "--json").json[0]["state"] == "paused")
+    wait_until(lambda: flow(folder, "list", "--json").json[0]["state"] == "paused")
     (row,) = flow(folder, "list", "--json").json
     assert row["reason"] == "paused after 2 failed runs in a row"
     assert row["last_reason"].endswith("ended with exit code 3: no luck")
@@ -201,18 +211,18 @@ def test_a_changed_file_must_be_accepted(folder: Path) -> None:
     stored = folder / ".odf" / "flows"
     stored.mkdir()
     (folder / "a.yaml").rename(stored / "a.yaml")  # as from an archive by another author
-    assert call_odf("worker", "start", cwd=folder).code == 0
-    time.sleep(2.5)
+    add_clock(folder)
+    wait_for_clock(folder)
     assert flow(folder, "list", "--json").json[0]["state"] == "new" and not mark.exists()
     assert "odf flow resume" in flow(folder, "run", "a").err
     assert flow(folder, "resume", "a").code == 0
-    wait_for(mark.exists)
-    (stored / "a.yaml").write_text((stored / "a.yaml").read_text().replace("1h", "2s"))
+    wait_until(mark.exists)
+    (stored / "a.yaml").write_text((stored / "a.yaml").read_text().replace("1h", "1s"))
     mark.unlink()
-    time.sleep(3)
+    wait_for_clock(folder)
     assert flow(folder, "list", "--json").json[0]["state"] == "changed" and not mark.exists()
     assert flow(folder, "remove", "a").code == 0
-    assert flow(folder, "list", "--json").json == []
+    assert [row["name"] for row in flow(folder, "list", "--json").json] == ["clock"]
 
 
 def test_an_unreadable_file_and_a_program_in_the_background(folder: Path) -> None:
@@ -220,33 +230,29 @@ def test_an_unreadable_file_and_a_program_in_the_background(folder: Path) -> Non
     stored.mkdir()
     with (stored / "big.yaml").open("wb") as file:
         file.truncate(1 << 32)
-    child = "import time; open('begun', 'w'); time.sleep(4); open('survived', 'w')"
-    program = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]])"
-    file = write_flow(folder, "leaves", "", program, child)
-    text = (
-        file.read_text()
-        .replace("    - {kind: Push, to: copy}\n", "")
-        .replace("Command, ", "Command, timeout: 2s, ")
-    )
-    file.write_text(text)
+    command = ["sh", "-c", "sleep 600 & echo $! > child"]
+    task = f"{{kind: Command, timeout: 2s, run: {json.dumps(command)}}}"
+    text = f"headers: {{name: leaves}}\nspec: {{target: my.rows, tasks: [{task}]}}\n"
+    (folder / "leaves.yaml").write_text(text)
     assert flow(folder, "add", "leaves.yaml").code == 0
     ran = flow(folder, "run", "leaves")
     assert (ran.code, "was terminated after 2 s" in ran.err) == (1, True), ran.err
     assert {row["name"]: row["state"] for row in flow(folder, "list", "--json").json}["big"] == "invalid"
-    time.sleep(3)
-    assert (folder / "begun").exists() and not (folder / "survived").exists()
+    child = int((folder / "child").read_text())
+    wait_until(lambda: not is_running(child))
 
 
+@pytest.mark.complete
 def test_a_killed_worker_repeats_the_interrupted_run(folder: Path) -> None:
     program = "import os, time; n = os.path.exists('n'); open('n', 'w'); time.sleep(0 if n else 60)"
     write_flow(folder, "slow", "{kind: Schedule, cron: '* * * * *'}", program)
     assert flow(folder, "add", "slow.yaml").code == 0
     assert flow(folder, "run", "slow", "--detach").code == 0
-    wait_for((folder / "n").exists)
+    wait_until((folder / "n").exists)
     worker = call_odf("worker", "status", "--json", cwd=folder).json["status"]["pid"]
     os.kill(worker, 9)
     assert call_odf("worker", "start", cwd=folder).code == 0
-    wait_for(lambda: ("retry", "done") in states(folder, "slow"))
+    wait_until(lambda: ("retry", "done") in states(folder, "slow"))
     assert ("request", "interrupted") in states(folder, "slow")
 
 
@@ -293,20 +299,12 @@ def test_a_program_ends_with_its_worker(folder: Path) -> None:
     write_flow(folder, "long", "{kind: Interval, every: 1s}", program)
     assert flow(folder, "add", "long.yaml").code == 0
     pids = folder / "pids"
-    wait_for(lambda: pids.exists() and pids.read_text().endswith("\n"))
+    wait_until(lambda: pids.exists() and pids.read_text().endswith("\n"))
     running = [int(each) for each in pids.read_text().split()]
     worker = call_odf("worker", "status", "--json", cwd=folder).json["status"]["pid"]
     flow(folder, "pause", "long")
     os.kill(worker, signal.SIGKILL)
-    wait_for(lambda: not any(is_alive(pid) for pid in running))
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    wait_until(lambda: not any(map(is_running, running)))
 
 
 def test_the_guard_ends_programs_that_outlive_their_parent() -> None:

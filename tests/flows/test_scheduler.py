@@ -256,6 +256,7 @@ def test_clock_changes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.complete
 def test_thirty_days_with_crashes_and_clock_jumps(tmp_path: Path, seed: int) -> None:
     """Every time of a schedule is covered by exactly one run or stored decision."""
     chance = random.Random(seed)
@@ -307,6 +308,7 @@ def test_thirty_days_with_crashes_and_clock_jumps(tmp_path: Path, seed: int) -> 
         assert covered >= len(dues)
 
 
+@pytest.mark.complete
 def test_ten_thousand_flows(tmp_path: Path) -> None:
     flows = [
         flow(f"f{number}", f"{{kind: Schedule, cron: '{number % 60} 3 * * *'}}") for number in range(10_000)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from paho.mqtt import publish
+
+from tests.waiting import wait_until_listening
 
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 
@@ -61,12 +62,7 @@ def run_broker(folder: Path, *settings: str, host: str = "127.0.0.1", port: int 
     configuration.write_text("\n".join(lines) + "\n")
     with subprocess.Popen([MOSQUITTO, "-c", str(configuration)], stderr=subprocess.DEVNULL) as process:
         try:
-            for _ in range(200):
-                try:
-                    socket.create_connection((host, port), 1).close()
-                    break
-                except OSError:
-                    time.sleep(0.05)
+            wait_until_listening(process, port, host)
             yield Broker(port, log)
         finally:
             process.terminate()

@@ -202,6 +202,7 @@ def test_queries(pulled: Pulled, query: str, kind: type[OdfError], parts: list[s
 
 
 @pytest.mark.parametrize("merge", ["Ledger", "Snapshot"])
+@pytest.mark.complete(after=1)
 def test_keys(pulled: Pulled, merge: str) -> None:
     query = "SELECT CAST(id AS INT) AS id, name FROM input"
     pulled.add(QUERY.format(query=query, engine="spark", merge=f"{{kind: {merge}, primaryKey: [id]}}"))
@@ -242,6 +243,7 @@ def test_a_schema_that_no_longer_matches(pulled: Pulled) -> None:
     assert pulled.rows("id", "name", "day") == [("1", "a", "x"), ("2", "b", "y")]
 
 
+@pytest.mark.complete
 def test_inferred_types_that_changed(pulled: Pulled) -> None:
     read = "read: {kind: Csv, header: true, inferSchema: true}"
     pulled.add(f"fetch: {{kind: Url, url: a.csv}}\n{read}\nmerge: {{kind: Append}}")

@@ -166,6 +166,7 @@ def test_json(
             if wanted[2] not in (None, row[2])] == []  # fmt: skip
 
 
+@pytest.mark.complete
 def test_many_rows(pulled: Pulled) -> None:
     pulled.write("in", "".join("x\n" if n % 2 else f"{n}\n" for n in range(300)))
     pulled.add(SOURCE.format(read="{kind: Csv, schema: [n INT]}"))

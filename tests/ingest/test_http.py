@@ -22,6 +22,7 @@ from tests.ingest.conftest import WebServer, reply, web_server
 from tests.ingest.fetching import HTTP_DATE, MODIFIED, get
 from tests.ingest.ftp_server import make_certificate
 from tests.ingest.recorder import Recorder
+from tests.waiting import run_with_timeout
 
 pytestmark = pytest.mark.net
 
@@ -146,7 +147,7 @@ def test_nobody_there(workspace: Workspace, reporter: Recorder) -> None:
 
 def test_silent_server(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
     held = threading.Event()
-    web.answer = lambda request: held.wait(5) and None
+    web.answer = lambda request: held.wait(600) and None
     with pytest.raises(SourceUnavailable, match="no response: timeout"):
         get(
             workspace,
@@ -165,15 +166,13 @@ def test_cancel_while_the_server_dawdles(workspace: Workspace, web: WebServer, r
         request.send_header("Content-Length", "1000000")
         request.end_headers()
         request.wfile.write(b"x" * 300_000)
-        held.wait(60)
+        held.wait(600)
 
     held = threading.Event()
     web.answer = answer
     reporter.on_amount = lambda amounts: threading.Timer(0.05, reporter.cancel).start()
-    begun = time.monotonic()
     with pytest.raises(Cancelled):
-        get(workspace, Url(web.url), reporter)
-    assert time.monotonic() - begun < 20
+        run_with_timeout(lambda: get(workspace, Url(web.url), reporter, read_timeout_seconds=600))
     held.set()
 
 

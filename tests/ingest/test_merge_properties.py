@@ -9,6 +9,7 @@ import json
 import math
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -83,6 +84,7 @@ HARM = st.binary(max_size=3)
 
 @given(st.lists(CASE, min_size=CASES, max_size=CASES), HARM)
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@pytest.mark.complete
 def test_snapshot(
     pulled: Pulled, cases: list[list[dict[tuple[str, int], dict[str, Any]]]], harm: bytes
 ) -> None:
@@ -117,6 +119,7 @@ def test_snapshot(
 
 @given(st.lists(CASE, min_size=CASES, max_size=CASES), HARM)
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@pytest.mark.complete
 def test_ledger(
     pulled: Pulled, cases: list[list[dict[tuple[str, int], dict[str, Any]]]], harm: bytes
 ) -> None:

@@ -66,6 +66,7 @@ DAMAGES: list[Callable[[Path], object] | None] = [
 
 @STRATEGIES
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.complete(after=3)
 def test_damage_changes_no_row(data: ArrowMerge, strategy: Ledger | Snapshot, seed: int) -> None:
     dice = random.Random(seed)
     damages = dice.sample(DAMAGES, len(DAMAGES))
@@ -447,6 +448,7 @@ def test_a_changelog_stream_is_written_by_key(data: ArrowMerge) -> None:
 
 @pytest.mark.parametrize("strategy", [UPSERT, STREAM], ids=["UpsertStream", "ChangelogStream"])
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.complete(after=3)
 def test_the_projection_of_a_stream_is_the_fold_of_its_input(
     data: ArrowMerge, strategy: UpsertStream | ChangelogStream, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -27,6 +26,7 @@ from tests.ingest.ftp_server import make_certificate
 from tests.ingest.mqtt_broker import MOSQUITTO, Broker, free_port, run_broker
 from tests.ingest.pulling import Pulled
 from tests.ingest.recorder import Recorder
+from tests.waiting import run_with_timeout
 
 pytestmark = pytest.mark.net
 QOS = {0: MqttQos.AtMostOnce, 1: MqttQos.AtLeastOnce, 2: MqttQos.ExactlyOnce}
@@ -102,6 +102,7 @@ def test_a_session_lasts_between_polls(
 
 
 @pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.complete(after=1)
 def test_a_kill_before_the_commit_loses_no_message(
     workspace: Workspace, broker: Broker, reporter: Recorder, qos: int
 ) -> None:
@@ -173,10 +174,8 @@ def test_brokers_that_do_not_answer(workspace: Workspace, reporter: Recorder) ->
         error = refusal(workspace, step, reporter, connect_timeout_seconds=0.3)
         assert "did not answer the connection request within 0.3 s" in error.message
         threading.Timer(0.2, reporter.cancel).start()
-        started = time.monotonic()
         with pytest.raises(Cancelled):
-            receive(workspace, step, reporter)
-        assert time.monotonic() - started < 5
+            run_with_timeout(lambda: receive(workspace, step, reporter, connect_timeout_seconds=600))
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=lambda: server.accept()[0].close(), daemon=True).start()
         error = refusal(workspace, source(server.getsockname()[1]), Recorder())

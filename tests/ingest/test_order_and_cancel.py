@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
 
 import pytest
@@ -44,6 +43,7 @@ def times(kind: str) -> Callable[[int], str]:
 @pytest.mark.parametrize(
     ("kind", "again"), [("in order", False), ("late", True), ("random", False), ("without", False)]
 )
+@pytest.mark.complete(after=1)
 def test_event_times(pulled: Pulled, monkeypatch: pytest.MonkeyPatch, kind: str, again: bool) -> None:
     """What does not fit into memory comes in the same order as what does."""
     time_of = times(kind)
@@ -68,6 +68,7 @@ def test_event_times(pulled: Pulled, monkeypatch: pytest.MonkeyPatch, kind: str,
 
 
 @pytest.mark.parametrize("merge", ["Ledger", "Snapshot"])
+@pytest.mark.complete(after=1)
 def test_keys(pulled: Pulled, monkeypatch: pytest.MonkeyPatch, merge: str) -> None:
     random.seed(3)
     rows = 80_000
@@ -114,17 +115,10 @@ def test_cancel_in_the_middle(pulled: Pulled) -> None:
     pulled.write("data.csv", line * 500_000)
     head = pulled.dataset.head()
     reporter = Recorder()
-    asked: list[float] = []
-
-    def cancel(amounts: dict[str, int]) -> None:
-        if amounts.get("rows", 0) > 0 and not asked:
-            asked.append(time.monotonic())
-            reporter.cancel()
-
-    reporter.on_amount = cancel
+    reporter.on_amount = lambda amounts: amounts.get("rows", 0) > 0 and reporter.cancel()
     with pytest.raises(Cancelled):
         pull(pulled.workspace, pulled.entry, pulled.runtime, reporter)
-    assert time.monotonic() - asked[0] < 20  # two seconds are meant; the machine may be busy
+    assert "commit" not in reporter.phases
     assert reporter.amounts["total_bytes"] == len(line) * 500_000
     assert pulled.dataset.head() == head
     assert list((pulled.workspace.odf / "cache").iterdir()) == []

@@ -122,6 +122,7 @@ def test_rows_that_were_only_picked_stay_in_their_order(pulled: Pulled) -> None:
     assert pulled.rows("n", "town") == [(1, "b"), (1, "B"), (3, "a"), (3, "A"), (4, "a"), (4, "A")]
 
 
+@pytest.mark.complete
 def test_queries_of_datafusion(pulled: Pulled) -> None:
     path = pulled.write("in.csv", TEXT)
     first = 'SELECT CAST("day" AS TIMESTAMP) AS event_time, town AS "Town", n FROM input'

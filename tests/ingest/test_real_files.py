@@ -40,6 +40,7 @@ merge: {kind: Snapshot, primaryKey: [MODIFIED_ZCTA]}
 """
 
 
+@pytest.mark.complete
 def test_every_day_of_new_york(pulled: Pulled, shared: Path) -> None:
     days = sorted((shared / "data" / "nyc-modzcta").glob("*[0-9].csv"))
     assert len(days) == 15
@@ -143,6 +144,7 @@ ROUTES = (
         ("routes", ROUTES, "Append", 67663, [r"\N", ""]),
     ],
 )
+@pytest.mark.complete
 def test_openflights(
     pulled: Pulled,
     shared: Path,

@@ -22,6 +22,7 @@ def test_the_stored_notebook_has_no_outputs() -> None:
     assert [cell for cell in notebook.cells if cell.get("outputs") or cell.get("execution_count")] == []
 
 
+@pytest.mark.complete
 def test_the_tour(tmp_path: Path) -> None:
     notebook = nbformat.read(_PATH, as_version=4)
     client = nbclient.NotebookClient(

@@ -55,6 +55,7 @@ def test_row_by_row(deriving: Deriving, runtime: SparkRuntime) -> None:
     assert both[0].feeds[0][:2] == ("l", str(left.id)) and both[0].engine.startswith("spark")
 
 
+@pytest.mark.complete
 def test_windows_with_late_rows(deriving: Deriving, runtime: SparkRuntime) -> None:
     root = deriving.root()
     made = deriving.derivative(
@@ -71,6 +72,7 @@ def test_windows_with_late_rows(deriving: Deriving, runtime: SparkRuntime) -> No
     assert exactly(deriving, runtime, made, (0, 0), (3, 3)) == [[(0, 0), (2, 3), (6, 6)]]
 
 
+@pytest.mark.complete
 def test_groups_without_a_window(deriving: Deriving, runtime: SparkRuntime) -> None:
     root = deriving.root()
     made = deriving.derivative(
@@ -92,6 +94,7 @@ def test_groups_without_a_window(deriving: Deriving, runtime: SparkRuntime) -> N
     assert exactly(deriving, runtime, made, (6, 6)) == [[(0, 0), (2, 3), (5, 6)]]
 
 
+@pytest.mark.complete
 def test_steps_of_joins_deduplication_and_windows(deriving: Deriving, runtime: SparkRuntime) -> None:
     roots = {name: deriving.root(name) for name in ("l", "r")}
     made = deriving.derivative(
@@ -113,6 +116,7 @@ def test_steps_of_joins_deduplication_and_windows(deriving: Deriving, runtime: S
     assert exactly(deriving, runtime, made, (0, 0)) == [[(0, 0), (2, 2)], [(0, 0), (2, 3)]]
 
 
+@pytest.mark.complete
 def test_as_of_joins(deriving: Deriving, runtime: SparkRuntime) -> None:
     rates, trades = deriving.root("rates"), deriving.root("trades")
     made = deriving.derivative(

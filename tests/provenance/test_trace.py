@@ -121,6 +121,7 @@ def test_values_of_a_column(deriving: Deriving, runtime: SparkRuntime, made: Dat
 
 
 @pytest.mark.parametrize("window", ["", "window(event_time, '1 day'), "])
+@pytest.mark.complete(after=1)
 def test_rows_that_differ_by_a_microsecond(own: Deriving, runtime: SparkRuntime, window: str) -> None:
     root = own.root(schema=parse_ddl(["event_time TIMESTAMP", "at TIMESTAMP(6)"]))
     columns = f"SELECT {'window.start' if window else 'max(event_time)'} AS event_time, at, count(*) AS n"

@@ -1,6 +1,6 @@
 """Removing the rows of an answer makes the row go or change; keeping only them keeps it.
 
-Some shapes of queries, to be quick: tests/bench/check_provenance.py does it with all of them and many rows.
+Only some shapes of queries; tests/provenance/check_provenance.py checks all shapes and many rows.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ def shapes(tmp_path_factory: pytest.TempPathFactory, runtime: SparkRuntime) -> S
 
 
 @pytest.mark.parametrize("name", [shape.name for shape in SOME])
+@pytest.mark.complete
 def test_what_is_said_of_rows_is_so(shapes: Shapes, runtime: SparkRuntime, name: str) -> None:
     wrong, _ = shapes.wrong(shapes.made[name], runtime, rows=1)
     assert wrong == []

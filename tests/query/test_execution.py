@@ -81,6 +81,7 @@ def test_blocks_and_columns_of_a_time(tmp_path: Path) -> None:
     assert caught.value.hint == "did you mean numbers?"
 
 
+@pytest.mark.complete
 def test_queries_without_spark(tmp_path: Path) -> None:
     workspace = Workspace.init(tmp_path / "a [b]*")
     entry = make_root(workspace, "port.numbers", slices=2)

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Final
 
 from odf_engine.spark.runtime.jvm import class_path, find_java, spark_home
 from odf_engine.spark.runtime.spark_conf import SparkOptions
+from tests.waiting import wait_until
 
 SECONDS: Final = 300.0
 """How long a process of the cluster may take to come up."""
@@ -132,12 +132,14 @@ class Cluster:
 
     def _said(self, log: Path, pattern: re.Pattern[str]) -> re.Match[str]:
         """Waits until a process has written something."""
-        deadline = time.monotonic() + SECONDS
-        while (match := pattern.search(text := log.read_text(errors="replace"))) is None:
-            if time.monotonic() > deadline or any(each.poll() is not None for each in self._processes):
+
+        def search() -> re.Match[str] | None:
+            match = pattern.search(text := log.read_text(errors="replace"))
+            if match is None and any(process.poll() is not None for process in self._processes):
                 raise DidNotStart(f"{log}: {text[-2000:]}")
-            time.sleep(0.05)
-        return match
+            return match
+
+        return wait_until(search, SECONDS, what=f"{pattern.pattern} in {log}")
 
 
 def _children(pid: int) -> list[int]:

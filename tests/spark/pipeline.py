@@ -37,6 +37,7 @@ from odf_engine.verify.replay import Replay
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.bench.common import COLUMNS, make_csv
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from odf_engine.spark.runtime.session import SparkRuntime
@@ -280,10 +281,9 @@ class _Killer(threading.Thread):
         """Waits until Spark knows; how many were lost."""
         self._over.set()
         self.join()
-        deadline = monotonic() + 60
-        while (lost := len(self._lost()) - self._before) == 0 and self._killed and monotonic() < deadline:
-            threading.Event().wait(0.05)
-        return lost
+        if self._killed:
+            wait_until(lambda: len(self._lost()) > self._before)
+        return len(self._lost()) - self._before
 
     def _lost(self) -> list[Any]:
         return [each for each in _executors(self._runtime) if not each.isActive()]

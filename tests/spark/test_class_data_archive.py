@@ -12,6 +12,7 @@ from odf_engine.spark.runtime import class_data_archive
 from odf_engine.spark.runtime.archive_recorder import _exclusive_lock, record_archive
 from odf_engine.spark.runtime.class_data_archive import ArchiveTrainer
 from odf_engine.spark.runtime.jvm import Java, find_java
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -106,14 +107,15 @@ def test_only_one_process_records(java: Java) -> None:
         assert record_archive(java) is None
 
 
-def test_training_waits_while_there_is_work(java: Java) -> None:
+def test_training_waits_while_there_is_work(java: Java, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(class_data_archive, "_IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(class_data_archive, "_POLL_SECONDS", 0.01)
     asked: list[int] = []
     warmed: list[int] = []
     thread = ArchiveTrainer(java, lambda: asked.append(1) is None, lambda: warmed.append(1))
     thread.start()
-    thread.join(1.3)
+    wait_until(lambda: len(asked) > 20)
     assert thread.is_alive()
-    assert asked
     thread.stop()
     assert not thread.is_alive()
     assert warmed == []
@@ -125,7 +127,7 @@ def test_nothing_to_train_when_there_is_one(java: Java, tmp_path: Path) -> None:
     warmed: list[int] = []
     thread = ArchiveTrainer(java, lambda: False, lambda: warmed.append(1))
     thread.start()
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive()
     assert warmed == [1]
 
@@ -141,7 +143,7 @@ def test_the_recorder_that_is_started_is_a_program(java: Java, monkeypatch: pyte
     monkeypatch.setattr(ArchiveTrainer, "_wait_until_idle", lambda self: True)
     thread = ArchiveTrainer(java, lambda: True, lambda: None)
     thread.start()
-    thread.join(10)
+    thread.join(60)
     ((_, option, module, home),) = started
     assert (option, home) == ("-m", str(java.home))
     assert callable(import_module(module).main)

@@ -84,6 +84,7 @@ def test_the_deepest_known_cause_counts(monkeypatch: pytest.MonkeyPatch) -> None
     assert "1,2,3" in error.message
 
 
+@pytest.mark.complete
 def test_what_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     error = with_causes(
         monkeypatch, JavaThrowable("com.example.Odd", "[ODD] something odd. SQLSTATE: XX000\nat com.example")

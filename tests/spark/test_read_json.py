@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -20,6 +19,7 @@ from odf_engine.progress import Reporter
 from odf_engine.spark.errors import RejectedRow
 from odf_engine.spark.readers import read_json
 from odf_engine.spark.text_files import JsonScan
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -261,8 +261,7 @@ def test_cancelled_while_it_infers(session: SparkSession, tmp_path: Path) -> Non
     tracker = session.sparkContext.statusTracker()
 
     def cancel() -> None:
-        while not tracker.getActiveJobsIds():
-            time.sleep(0.01)
+        wait_until(tracker.getActiveJobsIds)
         reporter.cancel()
 
     thread = threading.Thread(target=cancel)

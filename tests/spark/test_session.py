@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ import pytest
 from odf_engine.errors import UsageError
 from odf_engine.spark.runtime.jvm import XML_FLAGS, find_java
 from odf_engine.spark.runtime.spark_conf import FIXED, SparkOptions, is_local, spark_settings
+from tests.waiting import is_running, wait_until
 
 if TYPE_CHECKING:
     from odf_engine.spark.runtime.session import SparkRuntime
@@ -26,13 +26,14 @@ ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ("chmod", "sh", "ls", "mkdir")
 
 LIFE = """
-import json, os, sys, threading, time
+import json, os, sys, threading
 from pathlib import Path
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.jvm import SparkFailed
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.spark.runtime.spark_conf import SparkOptions
+from tests.waiting import wait_until
 
 folder, said = Path(sys.argv[1]), {}
 path = list(sys.path)
@@ -51,24 +52,19 @@ try:  # one text that is larger than the heap: Spark's process ends
     list(arrow_batches(frame, Reporter())[1])
 except SparkFailed as error:
     said["lost"] = error.message
-while runtime.is_alive:
-    time.sleep(0.01)
+wait_until(lambda: not runtime.is_alive)
 try:
     runtime.session()
 except SparkFailed as error:
     said["dead"] = error.message
-began = time.monotonic()
 runtime.stop()
-said["stop"] = time.monotonic() - began
 said["left"] = [str(file.relative_to(folder)) for file in sorted(folder.rglob("*"))]
 (folder / "spark.log").unlink()
 runtime.start()
 said["again"] = answer()
 runtime.train_archive_in_background()
-time.sleep(0.1)
-began = time.monotonic()
+wait_until(lambda: list(folder.glob("cache/spark/run-*/warm-*")))
 runtime.stop()
-said["stop while it warms up"] = time.monotonic() - began
 said["threads"] = [thread.name for thread in threading.enumerate() if thread.name == "class-data-archive"]
 print(json.dumps(said))
 """
@@ -105,6 +101,7 @@ def bare_environment(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.spark
+@pytest.mark.complete
 def test_a_whole_life_without_java_on_the_machine(tmp_path: Path) -> None:
     folder = tmp_path / "odf"
     folder.mkdir()
@@ -124,9 +121,9 @@ def test_a_whole_life_without_java_on_the_machine(tmp_path: Path) -> None:
     assert said["path"]
     assert said["lost"] == "Spark ran out of memory"
     assert "Spark is not running" in said["dead"]
-    assert said["stop"] < 20  # far less, where nothing else runs
-    assert said["stop while it warms up"] < 20
     assert said["threads"] == []
+    recorded = {path.suffix for path in (tmp_path / "user-cache").rglob("*")}
+    assert recorded.isdisjoint({".jsa", ".aot"})  # the stop did not wait for the archive
     assert said["left"] == ["cache", "cache/spark", "spark.log"]
     log = (folder / "spark.log").read_text()
     assert "ERROR" not in log
@@ -150,6 +147,7 @@ def breaks_with_archive(tmp_path: Path) -> Path:
 
 
 @pytest.mark.spark
+@pytest.mark.complete
 def test_a_broken_archive_and_a_parent_that_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from odf_engine.spark.runtime import class_data_archive
 
@@ -176,10 +174,7 @@ def test_a_broken_archive_and_a_parent_that_dies(tmp_path: Path, monkeypatch: py
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stdout.close()
-    deadline = time.monotonic() + 120
-    while _runs(java_process) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _runs(java_process)
+    wait_until(lambda: not is_running(java_process), 120)
 
 
 def test_a_start_that_fails_for_another_reason_keeps_the_archive(
@@ -203,14 +198,6 @@ def test_a_start_that_fails_for_another_reason_keeps_the_archive(
     with pytest.raises(SparkFailed):
         SparkRuntime(options, tmp_path / "spark.log", tmp_path / "cache").start()
     assert class_data_archive.find_archive(java) is not None
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return "zombie" not in Path(f"/proc/{pid}/status").read_text()
 
 
 def test_folders_of_processes_that_died_are_cleared(tmp_path: Path) -> None:
@@ -314,6 +301,7 @@ def test_memory_that_is_none(runtime: SparkRuntime, tmp_path: Path, memory: str)
     assert runtime.session().sql("SELECT 1 AS a").collect()[0].a == 1
 
 
+@pytest.mark.complete
 def test_memory_that_is_too_little(runtime: SparkRuntime, tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from odf_engine.spark.runtime.session import SparkRuntime;"

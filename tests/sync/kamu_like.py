@@ -134,7 +134,7 @@ class KamuServer:
 
     def __enter__(self) -> KamuServer:
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -217,7 +217,7 @@ class KamuServer:
         return socket
 
     async def _hear(self, socket: web.WebSocketResponse) -> Any:
-        message = await socket.receive(timeout=10)
+        message = await socket.receive(timeout=60)
         if message.type in (WSMsgType.CLOSE, WSMsgType.CLOSED, WSMsgType.CLOSING, WSMsgType.ERROR):
             raise _Over
         assert message.type == WSMsgType.TEXT, "any other frame is a read error"
@@ -338,7 +338,7 @@ class Talk:
 
     async def hear(self) -> Any:
         """The next message; the code and the reason where the session is closed."""
-        message = await self.socket.receive(timeout=10)
+        message = await self.socket.receive(timeout=60)
         if message.type == WSMsgType.TEXT:
             return json.loads(message.data)
         if message.type == WSMsgType.CLOSE:

@@ -118,6 +118,7 @@ def read_all(here: Workspace, entry: DatasetEntry) -> None:
 @pytest.mark.parametrize("kind", ["root", "derivative"])
 @settings(max_examples=15)
 @given(data=st.data(), adopted=st.booleans())
+@pytest.mark.complete
 def test_extreme_numbers_are_refused_or_harmless(kind: str, data: st.DataObject, adopted: bool) -> None:
     with two_workspaces() as (here, there):
         builders.make_root(here, "fine", slices=1)

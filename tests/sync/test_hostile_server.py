@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import NamedTuple
@@ -250,6 +249,7 @@ def everything() -> Iterator[tuple[str, str, Behaviour, type[OdfError], str]]:
     ("path", "name", "behave", "error", "text"),
     [pytest.param(*case, id=f"{case[0]}-{case[1]}") for case in everything()],
 )
+@pytest.mark.complete(after=20)
 def test_wrong_answers(
     here: Workspace, source: Source, patience: RemoteAccess,
     path: str, name: str, behave: Behaviour, error: type[OdfError], text: str,
@@ -258,11 +258,9 @@ def test_wrong_answers(
     folder = source.entry.dataset.folder.name
     at = {"head": "refs/head", "block": f"blocks/{source.head}", "slice": f"data/{source.slice}"}[path]
     source.server.says[f"{folder}/{at}"] = behave
-    began = time.monotonic()
     with pytest.raises(error, match=text) as caught:
         pull(here, source.url, waiting(here, 0.5) if name in SLOW else patience)
-    assert time.monotonic() - began < 10
-    assert source.server.sent < 32 << 20
+    assert source.server.sent < (2000 if name in SLOW else 32 << 20)
     assert str(caught.value).isprintable()
     assert [*here.datasets()] == []
     source.server.says.clear()

@@ -38,7 +38,7 @@ class Session:
         self.socket = socket.socket()
         if buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-        self.socket.settimeout(10)
+        self.socket.settimeout(60)
         self.socket.connect(server.address)
         lines = [
             f"GET {path} HTTP/1.1", "Host: x", "Connection: Upgrade", "Upgrade: websocket",
@@ -114,6 +114,7 @@ def test_silence_ends_a_session(server: Running, login: str, what: str) -> None:
     ],
     ids=range(15),
 )  # fmt: skip
+@pytest.mark.complete(after=10)
 def test_wrong_messages_end_a_session(
     server: Running, numbers: DatasetEntry, login: str, what: str, payload: bytes, first: int
 ) -> None:

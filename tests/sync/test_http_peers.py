@@ -6,7 +6,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.ftp_server import make_certificate
 from tests.sync import builders
+from tests.waiting import wait_until_listening
 
 _NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 needs_nginx = pytest.mark.skipif(_NGINX is None, reason="nginx is not here")
@@ -67,12 +67,7 @@ def nginx(root: Path, tmp_path: Path) -> Iterator[tuple[int, int, Path]]:
 def running(command: list[str], port: int) -> Iterator[None]:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        until = time.monotonic() + 20
-        while process.poll() is None and time.monotonic() < until:
-            with socket.socket() as knocking:
-                if knocking.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.02)
+        wait_until_listening(process, port)
         yield
     finally:
         process.kill()

@@ -316,6 +316,7 @@ DAMAGES: dict[str, tuple[Callable[[DatasetEntry], None], type[OdfError], str]] =
 
 
 @pytest.mark.parametrize("name", DAMAGES)
+@pytest.mark.complete(after=4)
 def test_what_is_damaged_changes_nothing(here: Workspace, there: Workspace, name: str) -> None:
     work, kind, text = DAMAGES[name]
     source = builders.make_derivative(there, builders.make_root(there, slices=1))

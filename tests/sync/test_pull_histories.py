@@ -73,6 +73,7 @@ class Whole(FolderRemote):
 
 @settings(max_examples=40)
 @given(common=STEPS, ours=STEPS, theirs=STEPS, force=st.booleans(), whole=st.booleans(), small=st.booleans())
+@pytest.mark.complete
 def test_any_two_histories(
     common: list[str], ours: list[str], theirs: list[str], force: bool, whole: bool, small: bool
 ) -> None:

@@ -145,6 +145,7 @@ FAULTS: dict[str, tuple[Callable[[str, bytes], bytes | None], type[OdfError]]] =
 
 
 @pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.complete(after=2)
 def test_what_is_wrong_there_changes_nothing_here(
     here: Workspace, there: Workspace, files: FileServer, name: str
 ) -> None:

@@ -280,6 +280,7 @@ def test_the_head_moves_meanwhile(here: Workspace, there: Workspace, target: Fol
         send(entry, target)
 
 
+@pytest.mark.complete
 def test_racing_pushers(here: Workspace, there: Workspace, target: FolderRemote) -> None:
     """Two processes at the same moment: one wins, the other is told, and nothing of either is lost."""
     entry = make_root(here, slices=1)
@@ -314,6 +315,7 @@ def test_an_unknown_hash_in_a_block(here: Workspace, target: FolderRemote) -> No
     assert target.head() is None
 
 
+@pytest.mark.complete
 def test_killed_at_any_moment(here: Workspace, target: FolderRemote) -> None:
     """Readers see what was there or all that is new; the next push sends nothing whole again."""
     entry = make_root(here, slices=1)
@@ -358,6 +360,7 @@ STEPS = st.tuples(
 
 @settings(max_examples=10)
 @given(st.lists(STEPS, max_size=6))
+@pytest.mark.complete
 def test_readers_see_one_whole_chain_or_another(steps: list[tuple[bool, int, int, bool]]) -> None:
     """Whoever pushes what, with force or without, and wherever it breaks off."""
     with tempfile.TemporaryDirectory() as folder, mock.patch("os.fsync"):

@@ -41,7 +41,7 @@ class Answer(NamedTuple):
 
 def ask(server: Running, path: str, method: str = "GET", **headers: str) -> Answer:
     """One request, with the path as it is."""
-    connection = http.client.HTTPConnection(*server.address, timeout=10)
+    connection = http.client.HTTPConnection(*server.address, timeout=60)
     try:
         connection.putrequest(method, path, skip_host="Host" in headers, skip_accept_encoding=True)
         for name, value in headers.items():
@@ -391,25 +391,26 @@ class TestProcess:
         with Started(there, "--json") as process:
             url = said(process)
             assert url["datasets"] == 1 and url["push"] is False
-            connection = http.client.HTTPConnection(url["url"].split("/")[2], timeout=10)
+            connection = http.client.HTTPConnection(url["url"].split("/")[2], timeout=60)
             connection.request("GET", "/numbers/refs/head")
             assert connection.getresponse().read() == str(numbers.dataset.head()).encode()
             maps = Path(f"/proc/{process.pid}/maps").read_text()
             assert "pyarrow" not in maps  # nothing that only Spark or rows need is loaded
             process.send_signal(signal.SIGTERM)  # while the connection is open and idle
-            assert process.wait(10) == 0
+            assert process.wait(60) == 0
 
+    @pytest.mark.complete
     def test_a_transfer_that_runs_may_end(self, there: Workspace) -> None:
         entry = make_root(there, "big")
         (name,) = add_files(entry, 1, 30_000_000)
         with Started(there, "--json") as process:
-            connection = http.client.HTTPConnection(said(process)["url"].split("/")[2], timeout=10)
+            connection = http.client.HTTPConnection(said(process)["url"].split("/")[2], timeout=60)
             connection.request("GET", f"/big/data/{name}")
             answer = connection.getresponse()
             assert len(answer.read(1000)) == 1000
             process.send_signal(signal.SIGINT)
             assert len(answer.read()) == 30_000_000 - 1000
-            assert process.wait(10) == 0
+            assert process.wait(60) == 0
 
     def test_what_cannot_be_is_said(self, there: Workspace, server: Running, tmp_path: Path) -> None:
         key = tmp_path / "key.pem"

@@ -8,9 +8,8 @@ import signal
 import socket
 import ssl
 import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,7 @@ from odf_engine.workspace.workspace import Workspace
 from tests.ingest.ftp_server import make_certificate
 from tests.sync.builders import add_files, make_root, objects
 from tests.sync.serving_here import served
+from tests.waiting import wait_until_listening
 
 pytestmark = [pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not here"), pytest.mark.net]
 
@@ -72,15 +72,11 @@ def nginx(folder: Path, port: int) -> Iterator[tuple[int, int, Path]]:
     config.write_text(CONFIG.format(folder=folder, port=port, plain=plain, tls=tls, certificate=certificate))
     process = subprocess.Popen(["nginx", "-c", str(config)], stderr=subprocess.DEVNULL)
     try:
-        for _ in range(500):
-            with suppress(OSError), socket.create_connection(("127.0.0.1", plain), 1):
-                break
-            assert process.poll() is None, (folder / "nginx.log").read_text()
-            time.sleep(0.01)
+        wait_until_listening(process, plain)
         yield plain, tls, certificate
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(10)
+        process.wait(60)
 
 
 def test_behind_nginx(there: Workspace, here: Workspace, access: RemoteAccess, tmp_path: Path) -> None:
@@ -90,7 +86,7 @@ def test_behind_nginx(there: Workspace, here: Workspace, access: RemoteAccess, t
         served(there, behind_proxy=True, allow_push=True) as server,
         nginx(tmp_path / "nginx", server.address[1]) as (plain, tls, certificate),
     ):
-        connection = http.client.HTTPConnection("127.0.0.1", plain, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", plain, timeout=60)
         connection.request("GET", f"/numbers/data/{name}", headers={"Range": "bytes=5-1200000"})
         answer = connection.getresponse()
         content = (entry.dataset.folder / "data" / str(name)).read_bytes()
@@ -102,7 +98,7 @@ def test_behind_nginx(there: Workspace, here: Workspace, access: RemoteAccess, t
         connection.close()
 
         context = ssl.create_default_context(cafile=str(certificate))
-        secure = http.client.HTTPSConnection("localhost", tls, timeout=10, context=context)
+        secure = http.client.HTTPSConnection("localhost", tls, timeout=60, context=context)
         secure.request("GET", "/")
         assert f"odf pull odf+https://localhost:{tls}/numbers/" in secure.getresponse().read().decode()
         secure.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterator
 
@@ -27,6 +26,7 @@ from odf_engine.sync.smart.smart_remote import SmartRemote
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from tests.sync.builders import add_slices, copy_into, describe, make_derivative, make_root, objects
 from tests.sync.kamu_like import NEW, OLD, KamuServer
+from tests.waiting import wait_until_async
 
 pytestmark = pytest.mark.net
 
@@ -222,14 +222,17 @@ def test_progress_is_told_when_it_is_asked_for(here, node, remote, access, monke
     node.ask_every = 0.01
     answer = node._put
 
+    def is_told():
+        return any(isinstance(each.get("details"), dict) for each in node.received)
+
     async def slowly(request, path):
-        await asyncio.sleep(0.1)
+        await wait_until_async(is_told)
         return await answer(request, path)
 
     node._put = slowly
     monkeypatch.setattr(smart_remote.SmartPush, "quiet_seconds", 0.05)
     pushed(entry, remote, access)
-    assert any(isinstance(each.get("details"), dict) for each in node.received)
+    assert is_told()
     assert node.store.head == str(entry.dataset.head())
 
 
@@ -364,9 +367,9 @@ def test_a_cancel_ends_what_is_waited_for(here, there, node, remote, access):
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert waiting.wait(10)
+    assert waiting.wait(60)
     access.reporter.cancel()
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive()
     assert isinstance(outcome[0], Cancelled)
     assert here.datasets() == []

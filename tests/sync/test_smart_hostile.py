@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import io
 import re
@@ -28,6 +27,7 @@ from tests.sync.builders import add_slices, copy_into, describe, forge, make_roo
 from tests.sync.kamu_like import NEW, OLD, KamuServer, batch, plan, talk
 from tests.sync.serving_here import served
 from tests.sync.test_smart_server import Pusher, left_behind, pulled, pushed, run
+from tests.waiting import wait_until_async
 
 Blocks = list[tuple[str, bytes]]
 NAME = "numbers"
@@ -120,6 +120,7 @@ def opened(node: KamuServer, access: RemoteAccess, patience: float) -> Iterator[
 
 @pytest.mark.net
 @batches
+@pytest.mark.complete(after=6)
 def test_a_server_that_sends_wrong_blocks(here, there, node, remote, access, wrong):
     entry = make_root(there, slices=1)
     blocks = node.store.load(entry.dataset.folder).chain()
@@ -134,6 +135,7 @@ def test_a_server_that_sends_wrong_blocks(here, there, node, remote, access, wro
 @pytest.mark.net
 @pytest.mark.parametrize("step", ["plan", "blocks", "objects"])
 @pytest.mark.parametrize("says", ["<html>", "[]", "7", '{"Ok":[]}', b"{}", "{" * 100_000, '{"Ok":{"x":1}}'])
+@pytest.mark.complete(after=6)
 def test_a_server_that_talks_nonsense(here, there, node, remote, access, step, says):
     node.store.load(make_root(there, slices=1).dataset.folder)
     node.said = lambda at, message: says if at == step else message
@@ -495,7 +497,7 @@ def test_many_sessions_that_are_left_hanging(here, there):
                             pass
                 one.socket._response.close()
                 two.socket._response.close()
-            await asyncio.sleep(0.05)
+            await wait_until_async(lambda: server.serving._pulls.total() == 0)
             async with talk(f"{server.url}{NAME}/pull", NEW) as last:
                 request = {"begin_after": None, "stop_at": None, "force_update_if_diverged": False}
                 await last.say(request)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,6 +34,7 @@ from tests.sync.builders import (
 )
 from tests.sync.kamu_like import HEADER, NEW, OLD, Store, Talk, batch, plan, talk, unarchive
 from tests.sync.serving_here import Running, served
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.net
 
@@ -143,8 +143,7 @@ def test_a_push_that_broke_off_goes_on(here, there, server, remote, access):
         pushed(entry, remote, access)
     assert there.datasets() == []
     gone.write_bytes(data)
-    while server.serving._pushes:  # until the server has seen that the client is gone
-        time.sleep(0.01)
+    wait_until(lambda: not server.serving._pushes, what="the server has seen that the client is gone")
     arrived = [path for path in left_behind(there) if "/data/" in path and ".pending" not in path]
     assert pushed(entry, remote, access).objects == 3 - len(arrived)
     assert objects(there.resolve(NAME).dataset.folder) == objects(entry.dataset.folder)
@@ -365,13 +364,8 @@ def test_a_client_of_the_reference_pushes(here, there, server, token, era):
     assert objects(found.folder) == objects(entry.dataset.folder)
     head = str(found.head())
     describe(entry, "more")
-    for _ in range(50):  # the server may not have seen yet that the first client has left
-        try:
-            assert run(go(head)) == []
-            break
-        except aiohttp.WSServerHandshakeError as error:
-            assert error.status == 409
-            time.sleep(0.1)
+    wait_until(lambda: not server.serving._pushes, what="the server has seen that the client is gone")
+    assert run(go(head)) == []
     assert found.head() == entry.dataset.head()
 
 
@@ -506,6 +500,6 @@ def test_no_frame_but_texts_is_sent(there, server):
     async def go():
         async with talk(f"{server.url}{NAME}/pull", OLD) as session:
             await session.say({"begin_after": None, "stop_at": None})
-            return (await session.socket.receive(timeout=5)).type
+            return (await session.socket.receive(timeout=60)).type
 
     assert run(go()) == WSMsgType.TEXT

@@ -104,6 +104,7 @@ def day(number: int) -> datetime:
     return datetime(2020, 1, number)
 
 
+@pytest.mark.complete
 def test_overdue_shipments(pipeline: Pipeline) -> None:
     pipeline.add(data.OVERDUE_ROOTS)
     pipeline.poll("shop.orders", data.ORDERS)
@@ -121,6 +122,7 @@ def test_overdue_shipments(pipeline: Pipeline) -> None:
     assert pipeline.watermark("shop.overdue") == "2020-01-11T00:00:00Z"
 
 
+@pytest.mark.complete
 def test_leaderboard(pipeline: Pipeline) -> None:
     pipeline.add(data.LEADERBOARD_ROOT)
     pipeline.add(data.LEADERBOARD)
@@ -134,6 +136,7 @@ def test_leaderboard(pipeline: Pipeline) -> None:
     assert pipeline.state("leaderboard", "place").schema.field("place").type == pa.int64()
 
 
+@pytest.mark.complete
 def test_trading(pipeline: Pipeline) -> None:
     pipeline.add(data.TRADING_ROOTS)
     pipeline.poll("my.trades", data.TRADES)
@@ -206,6 +209,7 @@ def test_currency_conversion(pipeline: Pipeline) -> None:
     assert pipeline.watermark("my.purchases.cad") == "2017-01-10T00:00:00Z"
 
 
+@pytest.mark.complete
 def test_private_datasets(pipeline: Pipeline) -> None:
     """The queries on Spark, translated, and as they are on DataFusion."""
     pipeline.add(data.PRIVATE)

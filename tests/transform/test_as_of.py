@@ -54,6 +54,7 @@ def days(deriving: Deriving, entry: DatasetEntry, *columns: str) -> list[tuple[o
     return [((row[0].timestamp() - 1704067200) / 86400 + 1, *row[1:]) for row in rows]
 
 
+@pytest.mark.complete
 def test_rows_have_the_version_at_their_time(deriving: Deriving) -> None:
     query = (
         "SELECT t.*, r.x AS rate FROM trades AS t -- FOR SYSTEM_TIME AS OF is said below\n"
@@ -100,6 +101,7 @@ def test_rows_that_wait_are_counted(deriving: Deriving) -> None:
     assert deriving.result(made, "y") == [(10,), (20,)]
 
 
+@pytest.mark.complete
 def test_joins_in_a_row_keep_corrections(deriving: Deriving) -> None:
     query = (
         "SELECT t.event_time, t.city, t.x * r.x AS y, z.event_time AS since FROM trades t\n"
@@ -125,6 +127,7 @@ def test_joins_in_a_row_keep_corrections(deriving: Deriving) -> None:
     assert len({hashed(deriving, each) for each in made}) == 1
 
 
+@pytest.mark.complete
 def test_corrections_of_emitted_rows_repeat_their_version(deriving: Deriving) -> None:
     query = (
         "SELECT t.event_time, t.city, t.x * r.x AS y, part FROM trades t\n"
@@ -149,6 +152,7 @@ def test_corrections_of_emitted_rows_repeat_their_version(deriving: Deriving) ->
     ]  # fmt: skip
 
 
+@pytest.mark.complete
 def test_retractions_of_late_rows_repeat_the_version_that_they_had(deriving: Deriving) -> None:
     query = (
         "SELECT t.event_time, t.city, t.x, r.x AS rate FROM trades t\n"
@@ -172,6 +176,7 @@ def test_retractions_of_late_rows_repeat_the_version_that_they_had(deriving: Der
     assert len({hashed(deriving, each) for each in made}) == 1
 
 
+@pytest.mark.complete
 def test_rows_corrected_to_an_earlier_time_can_be_corrected_again(deriving: Deriving) -> None:
     query = (
         "SELECT t.event_time, t.city, t.x, r.x AS rate FROM trades t\n"
@@ -209,6 +214,7 @@ def test_due_times_of_correction_pairs(runtime: SparkRuntime) -> None:
 
 
 @pytest.mark.parametrize("window", [True, False])
+@pytest.mark.complete
 def test_what_follows_a_join_may_group(deriving: Deriving, window: bool) -> None:
     by = ("window.start", "window(t.event_time, '1 day'), ") if window else ("max(t.event_time)", "")
     query = (

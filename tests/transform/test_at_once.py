@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from tests.transform.deriving import Deriving
 
 
+@pytest.mark.complete
 def test_several_at_once(deriving: Deriving) -> None:
     root = deriving.root()
     made = [

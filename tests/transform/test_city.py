@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from odf_engine.spark.runtime.session import SparkRuntime
 from tests.transform.city import City, borough_totals, day_counts, extents, weeks
 
@@ -12,6 +14,7 @@ DAYS = ("2020-12-05", "2020-12-06", "2020-12-07")
 PUBLISHED = ("2020-12-22", "2021-01-31")
 
 
+@pytest.mark.complete
 def test_day_by_day_and_at_once(shared: Path, runtime: SparkRuntime, tmp_path: Path) -> None:
     data = shared / "data"
     days = [data / "nyc-modzcta" / f"{day}.csv" for day in DAYS]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from odf_engine.chain.compaction import CompactionPolicy, compact
 from odf_engine.progress import Reporter
 from odf_engine.provenance.trace import Tracer
@@ -36,6 +38,7 @@ def forget(entry: DatasetEntry) -> None:
         path.unlink()
 
 
+@pytest.mark.complete
 def test_derivatives_of_a_compacted_dataset(deriving: Deriving, runtime: SparkRuntime) -> None:
     root = deriving.root()
     plain = deriving.derivative("SELECT event_time, city, x FROM input WHERE x > 0", name="plain")

@@ -96,6 +96,7 @@ def test_a_container_runs_the_transactions_of_a_job(
     assert podman.running == []
 
 
+@pytest.mark.complete
 def test_each_request_gets_a_container_of_risingwave(
     deriving: Deriving, runtime: SparkRuntime, podman: ImageStandIn
 ) -> None:

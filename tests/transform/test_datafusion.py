@@ -159,6 +159,7 @@ DENIED = {
 }
 
 
+@pytest.mark.complete
 def test_queries_that_are_refused(fused: Fused, tmp_path: Path) -> None:
     fused.rows(fused.root(), (1, "a", 1))
     for query, reason in STATEFUL.items():
@@ -209,6 +210,7 @@ class Lines(Reporter):
         self.lines.append(text)
 
 
+@pytest.mark.complete
 def test_cancellation_kills_the_process(fused: Fused) -> None:
     root = fused.root()
     fused.rows(root, *((1, "a", number) for number in range(20_000)))
@@ -240,6 +242,7 @@ EQUAL = {
 }
 
 
+@pytest.mark.complete
 def test_the_same_rows_as_spark(deriving: Deriving, runtime: SparkRuntime, tmp_path: Path) -> None:
     workspace = deriving.workspace
     roots = [deriving.root("com.acme.a"), deriving.root("com.acme.b")]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
+
+import pytest
 
 from odf_engine import processes
 from odf_engine.coordinator.handlers.dispatch import run_request
@@ -15,6 +16,7 @@ from odf_engine.coordinator.protocol import JobState, Pull, Request, Verify
 from odf_engine.spark.runtime.session import SparkRuntime
 from tests.transform.deriving import Deriving
 from tests.transform.test_reset import Home
+from tests.waiting import wait_until
 
 TOLERANCE = 2
 """A thread that has just ended closes its connection to Java a moment later."""
@@ -29,6 +31,7 @@ def java_sockets(runtime: SparkRuntime) -> int:
     return found
 
 
+@pytest.mark.complete
 def test_no_job_leaves_descriptors_or_threads(deriving: Deriving, runtime: SparkRuntime) -> None:
     root = deriving.root()
     grouping = deriving.derivative(
@@ -42,8 +45,8 @@ def test_no_job_leaves_descriptors_or_threads(deriving: Deriving, runtime: Spark
     def run(request: Request) -> None:
         job = queue.submit(request, "output", {})
         queue.dispatch_ready()
-        while not (ended := journal.job(job.id)).state.final:
-            time.sleep(0.01)
+        wait_until(lambda: journal.job(job.id).state.final, 300)
+        ended = journal.job(job.id)
         assert ended.state is JobState.done, ended.error
 
     def counts() -> tuple[int, int, int]:

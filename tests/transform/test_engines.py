@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from odf_engine.transform.engines.spark_engine import SparkEngine
 from odf_engine.workspace.dataset_folders import list_late_rows
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from tests.transform.deriving import DATA, DERIVATIVE, Deriving
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.net
 
@@ -102,6 +102,7 @@ def test_each_query_goes_to_the_engine_that_it_is_for(
 
 
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
+@pytest.mark.complete(after=1)
 def test_cancelling_stops_spark(deriving: Deriving, runtime: SparkRuntime, served: str, where: str) -> None:
     root = deriving.root()
     deriving.rows(root, *((1 + number / 1e6, "a", number) for number in range(100_000)))
@@ -119,16 +120,12 @@ def test_cancelling_stops_spark(deriving: Deriving, runtime: SparkRuntime, serve
 
         thread = threading.Thread(target=run, args=(made, reporter, outcome))
         thread.start()
-        while not runtime.tasks_running:
-            assert thread.is_alive(), outcome
-            time.sleep(0.01)
-        begun = time.monotonic()
+        wait_until(lambda outcome=outcome: runtime.tasks_running or outcome)
+        assert not outcome
         reporter.cancel()
-        thread.join()
+        thread.join(60)
         assert isinstance(outcome[0], Cancelled)
-        while runtime.tasks_running:
-            time.sleep(0.01)
-        assert time.monotonic() - begun < 60  # two seconds, where nothing else runs
+        wait_until(lambda: not runtime.tasks_running)
         assert made.dataset.state().last_inputs is None
 
 
@@ -142,6 +139,7 @@ def test_what_is_innermost_is_stopped_first() -> None:
     assert stopped == ["job", "stream"]
 
 
+@pytest.mark.complete
 def test_what_an_engine_says_meanwhile_is_heard(deriving: Deriving, served: str) -> None:
     deriving.engine = GrpcEngine(served)
     root = deriving.root()

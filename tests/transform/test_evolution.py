@@ -130,6 +130,7 @@ def test_rows_are_made_by_the_version_that_the_chain_says(deriving: Deriving) ->
     assert deriving.run(made) == 1
 
 
+@pytest.mark.complete
 def test_windows_go_on_end_or_are_built_anew(deriving: Deriving) -> None:
     root = deriving.root()
     ended, built = (deriving.derivative(DAILY, name=name) for name in ("ended", "built"))
@@ -165,6 +166,7 @@ def test_windows_go_on_end_or_are_built_anew(deriving: Deriving) -> None:
     assert words[1].endswith("state flushed")
 
 
+@pytest.mark.complete
 def test_a_state_that_is_not_needed_any_more(deriving: Deriving) -> None:
     root = deriving.root()
     made = deriving.derivative(DAILY)
@@ -188,6 +190,7 @@ def test_a_state_that_is_not_needed_any_more(deriving: Deriving) -> None:
     assert deriving.result(made, "city", "s")[2:] == [("c", 2)]
 
 
+@pytest.mark.complete
 def test_groups_are_corrected_where_the_query_changes(deriving: Deriving) -> None:
     root = deriving.root()
     query = "SELECT max(event_time) AS event_time, city, sum(x) AS s FROM input GROUP BY city"
@@ -209,6 +212,7 @@ def test_groups_are_corrected_where_the_query_changes(deriving: Deriving) -> Non
     check(deriving, made)
 
 
+@pytest.mark.complete
 def test_inputs_come_and_go(deriving: Deriving) -> None:
     first, second = deriving.root("first"), deriving.root("second")
     made = deriving.derivative(DAILY.replace("input", "first"), "first")

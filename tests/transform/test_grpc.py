@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -366,10 +366,12 @@ def test_addresses_and_nobody_there(deriving: Deriving, monkeypatch: pytest.Monk
 def test_an_engine_that_takes_too_long(deriving: Deriving) -> None:
     deriving.rows(deriving.root(), (1, "a", 1))
     made = deriving.derivative("SELECT event_time FROM input")
-    with lying(lambda request: time.sleep(1), seconds=0.1) as engine:
+    over = threading.Event()
+    with lying(lambda request: over.wait() and None, seconds=0.1) as engine:
         deriving.engine = engine
         with pytest.raises(EngineTimeout, match=r"ran longer than 0\.1 s"):
             deriving.run(made)
+        over.set()
 
 
 @given(st.binary(max_size=300))

@@ -91,6 +91,7 @@ def trial(tmp_path_factory: pytest.TempPathFactory, runtime: SparkRuntime) -> De
 
 
 @pytest.mark.parametrize(("query", "kind", "place", "parts"), WRONG)
+@pytest.mark.complete(after=10)
 def test_wrong_queries(
     trial: Deriving, query: str, kind: type[OdfError], place: str, parts: list[str]
 ) -> None:

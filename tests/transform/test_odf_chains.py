@@ -190,6 +190,7 @@ def test_an_owner_appends_and_evolves(deriving: Deriving, root: KamuRoot) -> Non
     assert check(deriving, root.entry) == 0
 
 
+@pytest.mark.complete
 def test_a_changed_query_of_a_derivative(deriving: Deriving, root: KamuRoot) -> None:
     """New columns come into the ODF schema, whether the query has a state or not."""
     with_forms(deriving.workspace, data_schema="odf", system_columns="kamu")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from odf_engine.chain.normal_form import spark_engine_version
@@ -38,6 +39,7 @@ def watermarks(entry: DatasetEntry) -> list[str]:
     return [str(event.new_watermark)[:19] for event in events[::-1] if isinstance(event, ExecuteTransform)]
 
 
+@pytest.mark.complete
 def test_windows_over_a_join(deriving: Deriving) -> None:
     made = fed(deriving, OVERDUE, STEPS, "orders", "shipments")
     table = deriving.table(made[0]).drop_columns(["offset", "op", "system_time"])
@@ -49,6 +51,7 @@ def test_windows_over_a_join(deriving: Deriving) -> None:
     assert check(deriving, made[1]).findings == []
 
 
+@pytest.mark.complete
 def test_earlier_versions_keep_their_rules(deriving: Deriving) -> None:
     for name in ("orders", "shipments"):
         deriving.root(name)
@@ -66,6 +69,7 @@ def test_earlier_versions_keep_their_rules(deriving: Deriving) -> None:
     assert report.findings == [] and [use.version for use in report.engines] == [earlier]
 
 
+@pytest.mark.complete
 def test_groups_over_a_join(deriving: Deriving) -> None:
     query = f"{JOIN}SELECT max(order_time) AS event_time, order_id, count(*) AS n, sum(quantity / 4) AS s "
     steps = [

@@ -41,6 +41,7 @@ def add_rows(deriving: Deriving, entry: DatasetEntry, *days: int) -> None:
 
 
 @pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.complete(after=1)
 def test_precision_of_the_inputs(deriving: Deriving, query: str) -> None:
     """Both kinds of queries, and their verification."""
     root = deriving.root(schema=parse_ddl(["at TIMESTAMP(6)", "t TIME(9)"]))
@@ -84,6 +85,7 @@ TIME_QUERIES = {
 
 
 @pytest.mark.parametrize("query", TIME_QUERIES)
+@pytest.mark.complete(after=1)
 def test_times_in_milliseconds(deriving: Deriving, query: str) -> None:
     """Spark cannot read them from Parquet as times."""
     root = deriving.root(schema=parse_ddl(TIMES))

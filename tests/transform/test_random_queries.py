@@ -25,7 +25,7 @@ SEEDS = {
 """Seeds of each shape with one cut, which leaves a state.
 
 Each set of at most four aggregates of a wide query is a case: 50 cases together. The inputs of some have no
-corrections, so that states keep partial values alone. tests/bench/check_random_queries.py runs many more.
+corrections, so that states keep partial values alone. tests/transform/check_random_queries.py runs many more.
 Spark compiles the queries of even seeds, and interprets the others.
 """
 SETS = 4
@@ -35,6 +35,7 @@ SETS = 4
     ("shape", "seed"),
     [(shape, seed) for shape, seeds in SEEDS.items() for seed in seeds],
 )
+@pytest.mark.complete(after=1)
 def test_the_latest_state_is_that_of_the_batch_query(
     tmp_path: Path, runtime: SparkRuntime, request: pytest.FixtureRequest, shape: str, seed: int
 ) -> None:

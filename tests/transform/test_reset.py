@@ -48,6 +48,7 @@ def diverged(deriving: Deriving) -> list[str]:
     return [each.name for each in deriving.workspace.summaries() if each.diverged]
 
 
+@pytest.mark.complete
 def test_datasets_downstream_of_a_reset_one(deriving: Deriving, runtime: SparkRuntime) -> None:
     root = deriving.root()
     first = deriving.derivative("SELECT event_time, city, x * 10 AS y FROM input", name="rows")

@@ -146,6 +146,7 @@ def test_steps_constants_order_and_system_time(deriving: Deriving) -> None:
         ("SELECT event_time, x FROM input LIMIT 1", Unsupported, ["LIMIT"]),
     ],
 )  # fmt: skip
+@pytest.mark.complete(after=6)
 def test_wrong_queries(deriving: Deriving, query: str, kind: type[OdfError], parts: list[str]) -> None:
     root = deriving.root()
     deriving.rows(root, (1, "a", 1))

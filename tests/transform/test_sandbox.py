@@ -229,6 +229,7 @@ class Listening(Reporter):
         self.lines.append(text)
 
 
+@pytest.mark.complete
 def test_a_foreign_query_gives_the_same(deriving: Deriving, runtime: SparkRuntime, shut_in: None) -> None:
     root = deriving.root()
     made = deriving.derivative(

@@ -5,6 +5,8 @@ Each takes the same data in at once, in three transactions and in one for each c
 
 from __future__ import annotations
 
+import pytest
+
 from tests.transform.deriving import Deriving
 from tests.transform.test_as_of import fed as fed_as_of
 from tests.transform.test_stateful import CF, CT, A, Lines, R, Step, fed, hashed
@@ -27,6 +29,7 @@ def test_union_of_two_inputs(deriving: Deriving) -> None:
     assert len({hashed(deriving, each, ordered=False) for each in made}) == 1
 
 
+@pytest.mark.complete
 def test_windows_over_a_union(deriving: Deriving) -> None:
     query = (
         f"WITH both AS ({UNION})\n"
@@ -78,6 +81,7 @@ TRADES: list[Step] = [
 ]
 
 
+@pytest.mark.complete
 def test_an_as_of_join_then_deduplication_then_sliding_windows(deriving: Deriving) -> None:
     query = (
         "WITH priced AS (SELECT t.event_time, t.city, t.x * r.x AS cost FROM trades AS t\n"

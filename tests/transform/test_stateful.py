@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
@@ -21,6 +20,7 @@ from odf_engine.errors import BadData, Cancelled, InvalidQuery, OdfError, Unsupp
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, ExecuteTransform
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
+from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.spark.stateful import incremental
 from odf_engine.spark.stateful.incremental import IncrementalPlanner
 from odf_engine.transform.engines import checkpoint
@@ -32,6 +32,7 @@ from odf_engine.workspace.dataset_folders import list_late_rows
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.transform.deriving import Deriving
+from tests.waiting import run_with_timeout, wait_until
 
 A, R, CF, CT = 0, 1, 2, 3
 Step = tuple[str, list[tuple[Any, ...]], str | None]
@@ -242,6 +243,7 @@ def test_joins_in_a_bound_of_time(deriving: Deriving) -> None:
     assert len({hashed(deriving, each) for each in made}) == 1
 
 
+@pytest.mark.complete
 def test_steps_of_joins_deduplication_and_windows(deriving: Deriving) -> None:
     query = (
         f"WITH pairs AS (SELECT l.event_time, l.city, r.x FROM l JOIN r {BOUND}),\n"
@@ -275,6 +277,7 @@ def test_deduplication(deriving: Deriving, query: str) -> None:
     assert len({hashed(deriving, each) for each in made}) == 1
 
 
+@pytest.mark.complete
 def test_corrections_are_undone_in_windows(deriving: Deriving) -> None:
     query = (
         "SELECT window.start AS event_time, sum(x) AS s, count(*) AS n, avg(x) AS a FROM input\n"
@@ -340,7 +343,8 @@ def test_a_checkpoint_gives_the_same_again_and_damage_is_said(deriving: Deriving
     assert list((deriving.workspace.odf / "cache").glob("transform-*")) == []
 
 
-def test_cancelling_stops_spark(deriving: Deriving) -> None:
+@pytest.mark.complete
+def test_cancelling_stops_spark(deriving: Deriving, runtime: SparkRuntime) -> None:
     root = deriving.root()
     deriving.rows(root, *((1, "a", x) for x in range(50)))
     made = deriving.derivative(
@@ -348,16 +352,15 @@ def test_cancelling_stops_spark(deriving: Deriving) -> None:
         "LATERAL VIEW explode(sequence(1, 30000000)) AS y GROUP BY window(event_time, '1 day')"
     )
     reporter = Reporter()
-    asked: list[float] = []
 
-    def cancel() -> None:
-        asked.append(time.monotonic())
+    def cancel_when_it_runs() -> None:
+        wait_until(lambda: runtime.tasks_running)
         reporter.cancel()
 
-    threading.Timer(2, cancel).start()
+    threading.Thread(target=cancel_when_it_runs).start()
     with pytest.raises(Cancelled):
-        deriving.run(made, reporter)
-    assert time.monotonic() - asked[0] < 60  # two seconds, where nothing else runs
+        run_with_timeout(lambda: deriving.run(made, reporter), 120)
+    wait_until(lambda: not runtime.tasks_running)
     assert made.dataset.state().last_inputs is None
 
 
@@ -398,6 +401,7 @@ TOP = (
          InvalidQuery, ["no event time"]),
     ],
 )  # fmt: skip
+@pytest.mark.complete(after=4)
 def test_wrong_queries(deriving: Deriving, query: str, kind: type[OdfError], parts: list[str]) -> None:
     root = deriving.root()
     deriving.rows(root, (1, "a", 1))
@@ -432,6 +436,7 @@ DAILY_MINIMUM = (
 )
 
 
+@pytest.mark.complete
 def test_several_commits_retract_from_groups_without_windows(deriving: Deriving) -> None:
     query = (
         "SELECT max(event_time) AS event_time, city, min(x) AS m, avg(CAST(x AS DECIMAL(9, 2))) AS a\n"
@@ -448,6 +453,7 @@ def test_several_commits_retract_from_groups_without_windows(deriving: Deriving)
     assert deriving.result(made[0], "city", "m", "a")[-1] == ("b", 7, Decimal("7.000000"))
 
 
+@pytest.mark.complete
 def test_allowed_lateness_is_recorded_in_the_chain(deriving: Deriving) -> None:
     def configure(lateness: str | None) -> None:
         text = "" if lateness is None else f"allowedLateness: {{'inp%': {lateness}}}\n"
@@ -493,6 +499,7 @@ def test_allowed_lateness_is_recorded_in_the_chain(deriving: Deriving) -> None:
     assert update.events == []
 
 
+@pytest.mark.complete
 def test_retractions_in_groups_of_several_commits(deriving: Deriving) -> None:
     query = (
         "SELECT max(event_time) AS event_time, city, min(x) AS low, bool_and(x > 1) AS high,\n"
@@ -524,6 +531,7 @@ def test_retractions_in_groups_of_several_commits(deriving: Deriving) -> None:
         ),
     ],
 )
+@pytest.mark.complete
 def test_commits_are_processed_in_one_query(
     deriving: Deriving, query: str, queries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -550,6 +558,7 @@ def test_commits_are_processed_in_one_query(
     assert len({hashed(deriving, each) for each in (*made, again)}) == 1
 
 
+@pytest.mark.complete
 def test_rows_are_added_to_a_large_state(
     deriving: Deriving, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

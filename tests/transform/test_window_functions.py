@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.transform.deriving import Deriving
 from tests.transform.test_replay import check
 from tests.transform.test_stateful import CF, CT, A, Lines, R, Step, fed, hashed
@@ -29,6 +31,7 @@ def test_running_totals_in_the_order_of_event_time(deriving: Deriving) -> None:
     assert len({hashed(deriving, each) for each in made}) == 1
 
 
+@pytest.mark.complete
 def test_retractions_change_running_totals(deriving: Deriving) -> None:
     steps: list[Step] = [
         ("input", [(1, "a", 1), (2, "a", 2), (2, "b", 8), (3, "a", 4)], None),
@@ -46,6 +49,7 @@ def test_retractions_change_running_totals(deriving: Deriving) -> None:
     assert (report.valid, report.transforms, report.findings) == (True, 2, [])
 
 
+@pytest.mark.complete
 def test_the_best_scores_of_all_players(deriving: Deriving) -> None:
     # The changes are those of the RisingWave engine.
     query = (
@@ -70,6 +74,7 @@ def test_the_best_scores_of_all_players(deriving: Deriving) -> None:
     assert (report.valid, report.transforms, report.findings) == (True, 2, [])
 
 
+@pytest.mark.complete
 def test_retractions_before_joins_and_deduplication(deriving: Deriving) -> None:
     query = (
         "SELECT 'join' AS step, l.event_time, l.city, l.x, r.x AS y FROM l LEFT JOIN r ON l.city = r.city\n"

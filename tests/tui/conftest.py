@@ -35,6 +35,7 @@ from odf_tui.widgets.pane_frame import Pane
 from odf_tui.widgets.status_bar import StatusLine
 from odf_tui.workbench import Workbench
 from tests.tui.fake import FakeSource
+from tests.tui.waiting import screen_text, until
 
 
 class Driven:
@@ -179,18 +180,11 @@ class Driven:
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Waits until something is so."""
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            if condition():
-                return
-            await self.pilot.pause(0.01)
-        raise AssertionError("it did not become so:\n" + self.text())
+        await until(self.pilot, condition)
 
     def text(self) -> str:
         """The screen as text."""
-        strips = self.app.screen._compositor.render_strips()
-        lines = ("".join(segment.text for segment in strip) for strip in strips)
-        return "\n".join(line.rstrip() for line in lines) + "\n"
+        return screen_text(self.app.screen)
 
     def hint(self) -> str:
         """The notice, or else the line of hints."""

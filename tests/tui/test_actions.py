@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -29,6 +28,7 @@ from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.registry import FEATURES
 from odf_tui.state.model import Target
 from odf_tui.widgets.choice_list import Choices
+from tests.call_count import max_calls
 from tests.tui.conftest import driven
 from tests.tui.context import Fakes, InlineReader
 from tests.tui.fake import FakeSource, dataset
@@ -276,13 +276,10 @@ def test_a_thousand_datasets_are_found_quickly(fakes: Fakes) -> None:
     fakes.state.set_datasets(
         [dataset(f"region-{n % 37}.station-{n:04d}.readings", records=10) for n in range(1000)]
     )
-    palette, spent = palette_of(fakes), []
+    palette = palette_of(fakes)
     for text in ("s", "st", "sta 9", "station-0999", "rgn37"):
-        began = time.process_time()
-        found = palette.find_choices(text)
-        spent.append(time.process_time() - began)
-        assert found
-    assert sorted(spent)[2] < 0.02
+        with max_calls(60_000):
+            assert palette.find_choices(text)
 
 
 def test_texts_that_name_a_block() -> None:

@@ -252,6 +252,7 @@ def _more_rows(entry: DatasetEntry) -> None:
 
 
 @pytest.mark.app
+@pytest.mark.complete
 async def test_damage_is_shown_where_it_is_and_everything_else_works(workspace: Workspace) -> None:
     """Open a workspace with one dataset for each kind of damage, and select each of them."""
     for name in (*BROKEN, *BROKEN_SLICES, "newer-event", "more-rows", "no-name", "no-folder"):
@@ -424,6 +425,7 @@ def odf(workspace: Workspace, *words: str, before: tuple[str, ...] = ()) -> subp
 
 @pytest.mark.app
 @pytest.mark.skipif(not can_mount(), reason="needs to mount")
+@pytest.mark.complete
 def test_a_read_only_disk_can_be_read(workspace: Workspace) -> None:
     forget_index(workspace)
     before = ("unshare", "-rm", "sh", "-c", READ_ONLY, "sh", str(workspace.folder))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -40,6 +39,7 @@ from tests.tui.conftest import driven
 from tests.tui.context import FakeHost, Fakes
 from tests.tui.fake import FakeSource, dataset
 from tests.tui.fake_blocks import fake_line, hash_of
+from tests.tui.waiting import until
 from tests.tui.widget_app import WidgetApp, shown
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -145,13 +145,6 @@ class Explorer:
         """Wait until the messages of a paint, and what they lead to, were handled."""
         for _ in range(3):
             await self.pilot.pause()
-
-    async def until(self, condition: Callable[[], object]) -> None:
-        """Wait until a condition is true."""
-        deadline = time.monotonic() + 20
-        while not condition():
-            assert time.monotonic() < deadline, self.app.text()
-            await self.pilot.pause(0.005)
 
     def dialog(self) -> str:
         """Return the dialog in front as text."""
@@ -495,7 +488,7 @@ async def test_a_jump_reports_what_is_wrong_and_clears_what_hides_the_block(sour
         await explorer.press("enter")
         assert len(explorer.app.screen_stack) == 1
         assert explorer.pane.kinds == ()
-        await explorer.until(lambda: explorer.number == 1)
+        await until(explorer.pilot, lambda: explorer.number == 1)
 
 
 async def test_a_long_chain_takes_no_more_memory_than_a_few_pages(source: FakeSource) -> None:
@@ -506,11 +499,11 @@ async def test_a_long_chain_takes_no_more_memory_than_a_few_pages(source: FakeSo
         for _ in range(2 * MAX_PAGES):
             view.go(view.cursor + PAGE)
             await explorer.settle()
-        await explorer.until(lambda: view.block is not None)
+        await until(explorer.pilot, lambda: view.block is not None)
         assert len(view._pages) == MAX_PAGES
         for move, number in (("first", 9999), ("last", 0)):
             view.move(move)
-            await explorer.until(lambda number=number: view.block == fake_line(number))
+            await until(explorer.pilot, lambda number=number: view.block == fake_line(number))
 
 
 # --- One block ---
@@ -591,9 +584,9 @@ async def test_the_trail_leads_back_to_an_open_block(source: FakeSource) -> None
         # From the list, the position of the cursor is on the trail.
         explorer.view.go(3)
         navigator.follow(Target(AIR, "blocks", 2))
-        await explorer.until(lambda: explorer.number == 2)
+        await until(explorer.pilot, lambda: explorer.number == 2)
         explorer.controller.back()
-        await explorer.until(lambda: explorer.number == 8)
+        await until(explorer.pilot, lambda: explorer.number == 8)
 
 
 async def test_pages_that_no_longer_fit_are_dropped(source: FakeSource) -> None:

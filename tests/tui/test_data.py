@@ -323,6 +323,7 @@ async def test_a_row_in_full(source: FakeSource, dataset: Dataset) -> None:
         assert "Row 6 of 300" in drive.text()
 
 
+@pytest.mark.complete
 async def test_a_linked_object_is_saved(source: FakeSource, tmp_path: Path) -> None:
     workspace = Workspace.init(tmp_path / "ws")
     entry = make_linked(workspace, "rows")
@@ -557,6 +558,7 @@ def test_columns_that_are_hidden_by_default_are_no_choice_of_the_user() -> None:
 # --- Sorting and filtering ---
 
 
+@pytest.mark.complete
 async def test_sorting_states_its_rows_and_can_be_left(source: FakeSource, dataset: Dataset) -> None:
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
     async with rows_shown(source, (160, 50)) as drive:

@@ -7,13 +7,11 @@ import fcntl
 import os
 import pty
 import re
-import select
 import shlex
 import struct
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -44,6 +42,7 @@ from tests.tui.conftest import Driven
 from tests.tui.context import Fakes, FakeStation
 from tests.tui.fake import FakeSource
 from tests.tui.test_engine import MANIFEST, LonelySource
+from tests.waiting import read_until
 
 SCRIPT = """\
 #!/bin/sh
@@ -369,13 +368,9 @@ class Terminal:
         os.close(end)
 
     def until(self, text: str) -> bytes:
-        """Wait until a text is shown. Returns what was shown before it since the last call."""
-        limit = time.monotonic() + 30
-        while text.encode() not in self.shown:
-            assert time.monotonic() < limit, self.shown
-            if select.select([self.end], [], [], 0.1)[0]:
-                self.shown += os.read(self.end, 65536)
-        before, _, self.shown = self.shown.partition(text.encode())
+        """Wait until a text is shown; return what was shown before it since the last call."""
+        shown = read_until(self.end, lambda shown: text.encode() in shown and shown, self.shown)
+        before, _, self.shown = shown.partition(text.encode())
         return before
 
     def type(self, text: str) -> None:

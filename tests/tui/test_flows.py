@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from odf_tui.panes.jobs.view import end_lines
 from odf_tui.widgets.line_view import WrappedLines
 from tests.sync.builders import make_root
 from tests.tui.context import Fakes
+from tests.tui.waiting import until
 from tests.tui.widget_app import WidgetApp
 
 CHECK = b"""\
@@ -72,22 +71,16 @@ class Shown(WidgetApp):
         return "\n".join("".join(text for text, _ in line) for line in lines)
 
 
-async def wait_until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.05)
-
-
 @pytest.mark.parametrize("size", [(80, 24), (160, 50)])
 async def test_the_flows_and_their_runs(flows: FlowGateway, size: tuple[int, int]) -> None:
     app = Shown(flows.files.folder.parent)
     async with app.run_test(size=size) as pilot:
-        await wait_until(lambda: len(app.lines()) == 2 and "no runs yet" in app.about())
+        await until(pilot, lambda: len(app.lines()) == 2 and "no runs yet" in app.about())
         hourly, nightly = app.lines()
         assert "active" in hourly and "in " in hourly and "failed" in nightly
         assert ("30 2 * * *" in hourly) == (size[0] > 80)
         await pilot.press("j")
-        await wait_until(lambda: "no network (job 7)" in app.about())
+        await until(pilot, lambda: "no network (job 7)" in app.about())
         assert "newest 1 run, 1 failed" in app.about()
 
 
@@ -132,25 +125,25 @@ async def test_the_checks_of_a_dataset(tmp_path: Path) -> None:
 async def test_changes(flows: FlowGateway) -> None:
     app = Shown(flows.files.folder.parent)
     async with app.run_test(size=(80, 24)) as pilot:
-        await wait_until(lambda: len(app.lines()) == 2)
+        await until(pilot, lambda: len(app.lines()) == 2)
         await pilot.press("p")
-        await wait_until(lambda: "paused" in app.lines()[0])
+        await until(pilot, lambda: "paused" in app.lines()[0])
         assert flows.summary("hourly").reason == "paused by the user"
         await pilot.press("enter")
-        await wait_until(lambda: flows.store.states()["hourly"].requested)
+        await until(pilot, lambda: flows.store.states()["hourly"].requested)
         await pilot.press("p")
-        await wait_until(lambda: "active" in app.lines()[0])
+        await until(pilot, lambda: "active" in app.lines()[0])
         flows.files.path("nightly").write_text(FLOW.format(name="nightly").replace("30 2", "31 2"))
         await pilot.press("j")
-        await wait_until(lambda: "changed" in app.lines()[1] and "odf flow resume" in app.about())
+        await until(pilot, lambda: "changed" in app.lines()[1] and "odf flow resume" in app.about())
         await pilot.press("enter")
         assert app.notices[-1] == "nightly is changed: press p to accept it"
         await pilot.press("p")
-        await wait_until(lambda: "active" in app.lines()[1])
+        await until(pilot, lambda: "active" in app.lines()[1])
         await pilot.press("x", "y")
-        await wait_until(lambda: len(app.lines()) == 1)
+        await until(pilot, lambda: len(app.lines()) == 1)
         assert flows.store.states().keys() == {"hourly"}
         flows.files.path("bad").write_text("headers: {name: bad}\n")
-        await wait_until(lambda: len(app.lines()) == 2 and "invalid" in app.lines()[0])
+        await until(pilot, lambda: len(app.lines()) == 2 and "invalid" in app.lines()[0])
         await pilot.press("k")
-        await wait_until(lambda: "missing required field `spec`" in app.about())
+        await until(pilot, lambda: "missing required field `spec`" in app.about())

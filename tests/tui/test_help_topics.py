@@ -64,6 +64,7 @@ async def test_topics_from_the_list_of_keys(source: FakeSource) -> None:
 
 
 @pytest.mark.app
+@pytest.mark.complete
 async def test_pages_fit_small_terminals_few_colours_and_ascii(source: FakeSource) -> None:
     source.ui = UiConfig(ascii="always")
     async with driven(source, (60, 14)) as drive:

@@ -17,6 +17,7 @@ from odf_tui.widgets.dialogs import JobProgressDialog
 from tests.tui.context import FakeHost
 from tests.tui.fake import FakeSource, progress
 from tests.tui.widget_app import WidgetApp, shown
+from tests.waiting import wait_until_async
 
 REQUEST = Validate(manifest="x")
 
@@ -110,7 +111,7 @@ async def test_a_job_that_ended_while_the_worker_was_gone_is_found_in_the_journa
     assert not waiting.done()
     source.changed(replace(job, state=JobState.interrupted))
     client.state.load_jobs(*source.jobs())
-    assert (await asyncio.wait_for(waiting, 10)).state is JobState.interrupted
+    assert (await asyncio.wait_for(waiting, 60)).state is JobState.interrupted
     assert (await client.jobs.wait_until_ended(job.id)).state is JobState.interrupted  # known at once
 
 
@@ -131,9 +132,7 @@ class Running:
 
 async def until(app: WidgetApp, result: str) -> None:
     """Wait for the result of the dialog."""
-    async with asyncio.timeout(10):
-        while app.result is None:
-            await asyncio.sleep(0.005)
+    await wait_until_async(lambda: app.result is not None)
     assert app.result == result
 
 

@@ -144,6 +144,7 @@ def words(dialog: Any) -> list[str]:
 # --- Statistics ---
 
 
+@pytest.mark.complete
 async def test_statistics_from_the_footers_of_files_to_those_of_all_rows(source: FakeSource) -> None:
     async with rows_shown(source) as drive:
         await drive.press("i", "j")

@@ -121,6 +121,7 @@ async def test_panes_follow_the_keys(source: FakeSource) -> None:
 
 
 @pytest.mark.app
+@pytest.mark.complete
 async def test_other_workspaces_and_the_worker(source: FakeSource) -> None:
     source.rows_, known, journal = [], source.known, source.journal
     source.known, source.journal = [], []

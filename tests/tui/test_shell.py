@@ -61,6 +61,7 @@ async def compare_sizes(drive: Driven, name: str, *keys: str) -> None:
 
 
 @pytest.mark.app
+@pytest.mark.complete
 async def test_lists_hints_and_mouse(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures: the palette, the themes and the list of keys, with the status line and the hints."""
     monkeypatch.setenv("TERM", "xterm-256color")

@@ -57,6 +57,7 @@ def damaged_source(tmp_path: Path) -> FakeSource:
     return source
 
 
+@pytest.mark.complete
 async def test_any_size_at_any_moment(tmp_path: Path) -> None:
     """Pictures: the smallest window, and the card of a damaged dataset in two sizes."""
     async with driven(damaged_source(tmp_path), SMALLEST) as drive:
@@ -96,6 +97,7 @@ async def test_any_size_at_any_moment(tmp_path: Path) -> None:
         assert "3 Data" in drive.text()
 
 
+@pytest.mark.complete
 async def test_with_ascii_alone(source: FakeSource) -> None:
     """Pictures: the workbench without a character beyond ASCII, in two sizes."""
     source.ui = UiConfig(ascii="always")

@@ -30,6 +30,7 @@ from tests.tui.conftest import Driven, driven
 from tests.tui.context import Fakes
 from tests.tui.fake import FakeSource
 from tests.tui.widget_drive import MountedHost, WidgetDrive, driven_widget
+from tests.waiting import wait_until_async
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
@@ -455,8 +456,7 @@ async def test_a_removed_editor_can_be_painted_until_its_panel_is_gone(
         await drive.settle()
         removal = panel.remove()
         try:
-            while editor.is_attached:
-                await asyncio.sleep(0)
+            await wait_until_async(lambda: not editor.is_attached, interval=0)
             editor.notify_style_update()  # the focus has moved: discards the cached styles
             assert "SELECT 1" not in drive.text()  # paints the screen
         finally:

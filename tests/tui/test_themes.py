@@ -312,6 +312,7 @@ def hard_to_read(drive: Driven, colours: int) -> list[str]:
 
 @pytest.mark.app
 @pytest.mark.usefixtures("many_colours")
+@pytest.mark.complete
 async def test_themes_on_the_screen(source: FakeSource, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is readable in some themes and depths of colour; themes are exchanged while it runs."""
     monkeypatch.setenv("TERM", "xterm-256color")

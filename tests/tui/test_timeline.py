@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from time import process_time
 
 import pyarrow as pa
 import pytest
@@ -20,6 +19,7 @@ from odf_tui.gateway.protocol import FileTimeRange
 from odf_tui.gateway.row_window import RowPrefix
 from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from odf_tui.widgets.row_table import load_window
+from tests.call_count import max_calls
 from tests.tui.fake_looks import FakeTimeline
 from tests.tui.test_data import append, dataset, harbour, stored, typed
 
@@ -47,13 +47,12 @@ def test_timeline_of_a_real_dataset(tmp_path: Path) -> None:
 
 def test_a_hundred_thousand_blocks_are_drawn_quickly() -> None:
     line = FakeTimeline(1_000_000, 10)
-    began = process_time()
-    axis = BlockAxis(line)
-    for _ in range(20):
-        axis.move("back", 76)
-        axis.bars(76)
-        axis.marks(76)
-    assert process_time() - began < 0.5
+    with max_calls(300_000):
+        axis = BlockAxis(line)
+        for _ in range(20):
+            axis.move("back", 76)
+            axis.bars(76)
+            axis.marks(76)
     assert axis.position == 99_979
     axis.move("cell_back", 76)
     assert axis.position == 99_979 - 1315

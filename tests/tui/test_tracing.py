@@ -183,6 +183,7 @@ async def tracing(source: FakeSource, size: tuple[int, int] = (80, 24)) -> Async
 
 
 @SIZES
+@pytest.mark.complete(after=1)
 async def test_a_row_down_to_its_query(source: FakeSource, size: tuple[int, int]) -> None:
     async with tracing(source, size) as traced:
         compare(traced.drive, "looking")  # one line while the job is queued

@@ -106,6 +106,7 @@ async def test_picture_of_a_transaction() -> None:
 
 
 @pytest.mark.app
+@pytest.mark.complete
 async def test_transactions_lead_to_inputs_and_a_diverged_dataset_is_rebuilt(source: FakeSource) -> None:
     source.transactions[DAYS, 4] = MADE
     rows = [

@@ -287,6 +287,7 @@ async def test_the_chosen_time_is_stored_by_dataset(source: FakeSource) -> None:
         assert drive.bench.controller(TimeTravelController).chosen_times == {}
 
 
+@pytest.mark.complete
 async def test_all_actions_apply_to_the_rows_of_another_time(
     source: FakeSource, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,6 +118,7 @@ async def test_jobs_run_fail_are_cancelled_and_repeated_and_the_worker_crashes(
         await drive.until(lambda: "6" in book.jobs)
 
 
+@pytest.mark.complete
 async def test_two_terminals_follow_jobs_that_continue_after_both_are_closed(source: PretendedSource) -> None:
     other = PretendedSource(source.folder, source.rows_)
     async with opened(source) as drive:

@@ -1,21 +1,26 @@
-"""Waits for a condition, in tests of single widgets."""
+"""Waits for what the workstation or a single widget shows."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 from textual.pilot import Pilot
+from textual.screen import Screen
+
+from tests.waiting import wait_until_async
 
 
-async def until(pilot: Pilot[Any], condition: Callable[[], object], seconds: float = 10) -> None:
-    """Wait until a condition is true.
+def screen_text(screen: Screen[Any]) -> str:
+    """Return a screen as text."""
+    lines = ("".join(part.text for part in strip).rstrip() for strip in screen._compositor.render_strips())
+    return "\n".join(lines) + "\n"
+
+
+async def until(pilot: Pilot[Any], condition: Callable[[], object]) -> None:
+    """Wait until a condition is true, and let the app handle its messages.
 
     Raises:
-        AssertionError: it was false all the time.
+        AssertionError: it is still false; the message has the screen.
     """
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not become true"
-        await pilot.pause(0.005)
+    await wait_until_async(condition, what=lambda: screen_text(pilot.app.screen), pause=pilot.pause)

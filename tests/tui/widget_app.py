@@ -18,6 +18,7 @@ from textual.widget import Widget
 import odf_tui.app
 from odf_tui.theming import themes
 from odf_tui.widgets.pane_frame import ThinScrollBar
+from tests.tui.waiting import screen_text
 
 
 class _WidgetScreen(Screen[None]):
@@ -62,8 +63,7 @@ class WidgetApp(App[None], inherit_bindings=False):
 
     def text(self) -> str:
         """Return the screen as text."""
-        strips = self.screen._compositor.render_strips()
-        return "\n".join("".join(part.text for part in strip).rstrip() for strip in strips) + "\n"
+        return screen_text(self.screen)
 
 
 @asynccontextmanager

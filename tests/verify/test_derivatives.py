@@ -272,6 +272,7 @@ def test_nothing_was_changed(made: Deriving, generated_code: None) -> None:
         assert use.records == entry.dataset.state().records and use.version == use.made_by
 
 
+@pytest.mark.complete(after=8)
 def test_what_was_changed_is_found(made: Deriving, case: Case, tampering: Tampering) -> None:
     case.do(tampering)
     workspace = Workspace(tampering.workspace.folder)

@@ -170,6 +170,7 @@ def test_an_empty_folder_has_no_head(tmp_path: Path, builder: Any) -> None:
 # --- Blocks ------------------------------------------------------------------------------------
 
 
+@pytest.mark.complete
 def test_each_flipped_byte_of_a_block_is_one_finding(builder: Any) -> None:
     path = file(builder, "blocks", builder.blocks[3])
     whole = path.read_bytes()
@@ -313,6 +314,7 @@ ROWS = {
 }
 
 
+@pytest.mark.complete
 def test_each_flipped_byte_of_a_slice_is_found(builder: Any) -> None:
     path = builder.slices[0]
     block = builder.blocks[2].abbreviated

@@ -14,6 +14,7 @@ from odf_engine.chain.state import ChainState
 from odf_engine.errors import Cancelled
 from odf_engine.metadata.model import ExecuteTransform, SetTransform, Sql, SqlQueryStep
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.verify import integrity
 from odf_engine.verify.integrity import Done, run_in_order, verify
 from odf_engine.verify.replay import Replay
 from odf_engine.verify.report import EngineUse, Finding, ReplayResult, Report
@@ -21,10 +22,15 @@ from tests.ingest.recorder import Recorder
 from tests.verify.conftest import Builder
 
 
-def test_results_are_in_the_order_of_the_tasks() -> None:
+def test_results_are_in_the_order_of_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(integrity, "_THREADS", 2)
+    ended = [threading.Event() for _ in range(40)]
+
     def task(number: int) -> Callable[[], int]:
         def run() -> int:
-            time.sleep(0.02 * (number % 3 == 0))
+            if number % 3 == 0 and (number + 1) % 5:  # the next task ends first
+                assert ended[number + 1].wait(60)
+            ended[number].set()
             return number
 
         return run
@@ -57,7 +63,7 @@ def test_an_error_waits_for_the_tasks_that_run() -> None:
 
     def tasks() -> Iterator[Callable[[], int]]:
         yield slow
-        assert started.wait(10)
+        assert started.wait(60)
         raise Cancelled
 
     with pytest.raises(Cancelled):
@@ -69,10 +75,11 @@ QUERY = Sql(engine="spark", queries=[SqlQueryStep(query="SELECT 1")])
 
 
 class FakeReplay:
-    """Gives prepared results; the later a transaction, the sooner it ends."""
+    """Gives prepared results. Stateless transactions run at the same time, and end in reverse order."""
 
     def __init__(self, results: list[ReplayResult], *, stateless: bool) -> None:
         self._results = results
+        self._ended = [threading.Event() for _ in results]
         self._stateless = stateless
         self._times: list[Timestamp] = []
         self.running_threads: list[str] = []
@@ -87,12 +94,18 @@ class FakeReplay:
     def check(self, state: ChainState, event: ExecuteTransform, system_time: Timestamp) -> ReplayResult:
         self.running_threads.append(threading.current_thread().name)
         number = state.sequence_number - 2
-        time.sleep(0.02 * (len(self._results) - number))
+        if self._stateless and number + 1 < len(self._results):
+            assert self._ended[number + 1].wait(60)
+        self._ended[number].set()
         return self._results[number]
 
 
 @pytest.mark.parametrize("stateless", [True, False])
-def test_a_report_has_the_results_of_all_replays(empty: Builder, stateless: bool) -> None:
+def test_a_report_has_the_results_of_all_replays(
+    empty: Builder, monkeypatch: pytest.MonkeyPatch, stateless: bool
+) -> None:
+    for name in ("_THREADS", "_AHEAD"):
+        monkeypatch.setattr(integrity, name, 6)
     use = EngineUse("spark", "3.5", "4.0", 1, 10)
     results = [
         ReplayResult(engine=use),

@@ -206,6 +206,7 @@ def test_late_enough_it_is_the_current_state(rows: list[Row], events: bool) -> N
 
 @given(corrections, st.lists(st.integers(0, 25), max_size=5), st.booleans())
 @settings(max_examples=25, deadline=None)
+@pytest.mark.complete
 def test_a_state_that_grows_is_the_state_from_scratch(rows: list[Row], cuts: list[int], tidy: bool) -> None:
     edges = [0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
     with tempfile.TemporaryDirectory() as folder:

@@ -582,6 +582,7 @@ def test_clear_errors(tmp_path: Path, s3: S3Server) -> None:
     assert reader.resolve("numbers").dataset.head() == head == entry.dataset.head()
 
 
+@pytest.mark.complete
 def test_race(tmp_path: Path, url: str, s3: S3Server) -> None:
     assert run_store_race(tmp_path / "file", url, 5) == (5, 0)
     assert run_store_race(tmp_path / "s3", f"s3+{s3.endpoint}/bucket/store", 5) == (5, 0)
