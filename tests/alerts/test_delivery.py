@@ -52,7 +52,7 @@ def parts_of_signature(received: Received) -> tuple[str, bytes]:
     )
 
 
-def test_signatures_of_the_specifications() -> None:
+def test_signatures_match_the_rfc_and_kamu_examples() -> None:
     # RFC 9421, B.2.5: the same components in the same order as in the example.
     key = base64.b64decode(
         "uzvJfB4u3N0Jy4T7NZ75MDVcr8zSTInedJtkgcu46YW4XByzNJjxBdtjUkdJPBtbmHhIDi6pcl8jsasjlTMtDQ=="
@@ -137,7 +137,7 @@ def dead(odf: Odf) -> list[Any]:
 
 
 @pytest.mark.complete
-def test_failures_are_repeated_and_become_dead_letters(
+def test_failed_deliveries_are_retried_and_become_dead_letters(
     folder: Path, odf: Odf, receiver: HttpReceiver
 ) -> None:
     receiver.status = 503
@@ -170,7 +170,9 @@ def test_failures_are_repeated_and_become_dead_letters(
 
 
 @pytest.mark.complete
-def test_a_killed_worker_loses_and_doubles_nothing(folder: Path, odf: Odf, receiver: HttpReceiver) -> None:
+def test_killed_worker_delivers_each_alert_at_least_once(
+    folder: Path, odf: Odf, receiver: HttpReceiver
+) -> None:
     receiver.status = 500
     write_alert(
         folder,
@@ -196,7 +198,7 @@ def test_a_killed_worker_loses_and_doubles_nothing(folder: Path, odf: Odf, recei
     assert len(set(ids)) == 3 and len(ids) <= 4  # at least once, each with the same id
 
 
-def test_bad_definitions_have_line_and_column(folder: Path, odf: Odf) -> None:
+def test_invalid_definitions_are_rejected_with_line_and_column(folder: Path, odf: Odf) -> None:
     good = "{kind: Webhook, url: 'https://h.example/'}"
     cases = [
         ("JobFaild", good, "a.yaml:3:12", "Invalid enum value 'JobFaild'"),

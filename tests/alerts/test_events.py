@@ -69,7 +69,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     home.store.close()
 
 
-def test_heads_that_other_processes_move(home: Home) -> None:
+def test_heads_moved_by_other_processes_become_events(home: Home) -> None:
     assert home.collect() == []  # datasets from before the alert
     home.add_dataset("my.new")
     (event,) = home.collect(keep=False)
@@ -89,7 +89,7 @@ def test_heads_that_other_processes_move(home: Home) -> None:
     assert home.collect() == [] == home.collect()
 
 
-def test_jobs_of_branches(home: Home) -> None:
+def test_branch_job_matches_the_pattern_of_its_dataset(home: Home) -> None:
     """Their target has the branch, which no name of a dataset can contain."""
     dataset = str(home.workspace.resolve("my.rows").id)
     job = Job("1", "pull", "my.rows@staging", dataset, JobState.failed, NOW, branch="staging")
@@ -99,7 +99,7 @@ def test_jobs_of_branches(home: Home) -> None:
     assert select_kind(alert("JobFailed", "my.%"), event, Config()) == "JobFailed"
 
 
-def test_runs_of_flows(home: Home) -> None:
+def test_failed_and_successful_flow_runs_become_events(home: Home) -> None:
     home.alerts = [alert("FlowFailed")]
     home.collect()
     with_flows = FlowStore(home.workspace.odf)
@@ -122,7 +122,7 @@ def test_runs_of_flows(home: Home) -> None:
     with_flows.close()
 
 
-def test_jobs_after_a_restart_and_in_a_new_job_log(home: Home) -> None:
+def test_job_events_continue_after_restart_and_job_log_replacement(home: Home) -> None:
     home.alerts = [alert("JobFailed")]
     path = home.workspace.odf / "jobs.sqlite"
     journal = JobLog(path)
@@ -175,7 +175,9 @@ def test_jobs_after_a_restart_and_in_a_new_job_log(home: Home) -> None:
         ),
     ],
 )
-def test_kinds_of_jobs(change: Callable[[Job], Job], expected: list[str] | None) -> None:
+def test_job_state_and_error_determine_the_event_kinds(
+    change: Callable[[Job], Job], expected: list[str] | None
+) -> None:
     job = Job("7", "pull", "my.rows", "", JobState.failed, NOW, NOW, NOW, error=Failure("a\nb"))
     event = job_event(change(job))
     assert (None if event is None else list(event.kinds)) == expected

@@ -82,7 +82,7 @@ def add_alert(odf: Odf, sink: str, events: str = "JobFailed") -> None:
     assert ran.code == 0, ran.err
 
 
-def test_a_failed_job_is_a_mail(odf: Odf, server: MailServer, folder: Path) -> None:
+def test_failed_job_is_sent_as_mail(odf: Odf, server: MailServer, folder: Path) -> None:
     url = f"smtp://localhost:{server.port}"
     add_alert(odf, f"server: '{url}', from: odf@lab.example, to: [ops@lab.example]")
     assert odf("repo", "login", url, "--user", "odf", "--stdin", input=PASSWORD + "\n").code == 0
@@ -110,7 +110,7 @@ def test_a_failed_job_is_a_mail(odf: Odf, server: MailServer, folder: Path) -> N
     assert (ran.code, "not sent without encryption" in ran.err) == (1, True), ran.err
 
 
-def test_servers_without_a_valid_certificate_or_tls(
+def test_mail_is_not_sent_without_valid_tls_unless_disabled(
     odf: Odf, server: MailServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SSL_CERT_FILE")

@@ -49,7 +49,7 @@ def read_samples(text: str) -> dict[str, float]:
 
 
 @pytest.mark.complete
-def test_metrics_of_datasets_jobs_and_flows(folder: Path, odf: Odf) -> None:
+def test_command_file_and_server_report_the_same_metrics(folder: Path, odf: Odf) -> None:
     (folder / "nightly.yaml").write_text(FLOW)
     assert odf("flow", "add", "nightly.yaml").code == 0
     good = '{"id": 1, "name": "x"}\n{"id": 2, "name": "y"}\n'

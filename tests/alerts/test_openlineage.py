@@ -117,7 +117,7 @@ def facets(event: Any) -> list[Any]:
     return [facet for owner in owners for name in names for facet in owner.get(name, {}).values()]
 
 
-def test_jobs_of_a_worker(folder: Path, odf: Odf, receiver: HttpReceiver) -> None:
+def test_worker_jobs_produce_valid_openlineage_events(folder: Path, odf: Odf, receiver: HttpReceiver) -> None:
     (folder / "check.yaml").write_text(CHECK)
     assert odf("check", "add", "check.yaml").code == 0
     for name, sink in (
@@ -165,7 +165,7 @@ def test_jobs_of_a_worker(folder: Path, odf: Odf, receiver: HttpReceiver) -> Non
 
 
 @pytest.mark.complete
-def test_column_lineage_of_a_derivative(folder: Path, odf: Odf) -> None:
+def test_derivative_event_has_column_lineage(folder: Path, odf: Odf) -> None:
     (folder / "derived.yaml").write_text(DERIVED)
     assert odf("ingest", "my.rows", "-", "--format", "ndjson", input='{"id": 1, "name": "x"}\n').code == 0
     assert odf("add", "derived.yaml").code == 0

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.mark.parametrize("module", ["dataset", "workspace", "rows"])
 @pytest.mark.complete
-def test_examples_of_docstrings(module: str, workspace: odf.Workspace) -> None:
+def test_docstring_examples_run(module: str, workspace: odf.Workspace) -> None:
     found = __import__(f"odf_engine.api.{module}", fromlist=["x"])
     finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
     for example in finder.find(found, extraglobs={"workspace": workspace, "odf": odf}):
@@ -50,7 +50,7 @@ def test_the_import_loads_neither_spark_nor_arrow() -> None:
     assert done.stdout.split() == []
 
 
-def test_rows(workspace: odf.Workspace) -> None:
+def test_rows_can_be_sliced_selected_and_converted_to_arrow(workspace: odf.Workspace) -> None:
     rows = workspace["city.population"].scan()
     assert rows.columns[:3] == ["offset", "op", "system_time"] and len(rows) == 3
     assert rows[1:].select(["city"]).to_arrow().to_pydict() == {"city": ["Rome", "Oslo"]}
@@ -64,7 +64,7 @@ def test_rows(workspace: odf.Workspace) -> None:
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_other_libraries(library: str, workspace: odf.Workspace) -> None:
+def test_rows_convert_to_pandas_and_polars(library: str, workspace: odf.Workspace) -> None:
     convert = getattr(workspace["city.population"].scan(), f"to_{library}")
     if find_spec(library) is None:
         with pytest.raises(Unsupported, match=f"{library} is not installed"):
@@ -73,7 +73,7 @@ def test_other_libraries(library: str, workspace: odf.Workspace) -> None:
         assert list(convert()["population"]) == [700000, 2800000, 710000]
 
 
-def test_ranges_and_versions(workspace: odf.Workspace) -> None:
+def test_scan_accepts_versions_and_time_ranges(workspace: odf.Workspace) -> None:
     dataset = workspace["city.population"]
     before = len(dataset.blocks()) - 1
     dataset.ingest([{"event_time": "2024-03-01T00:00:00Z", "city": "Rome", "population": 2}])
@@ -89,7 +89,7 @@ def test_ranges_and_versions(workspace: odf.Workspace) -> None:
         dataset.scan(as_at=99)
 
 
-def test_what_can_be_ingested(workspace: odf.Workspace, tmp_path: Path) -> None:
+def test_ingest_accepts_tables_frames_rows_and_files(workspace: odf.Workspace, tmp_path: Path) -> None:
     dataset = workspace["city.population"]
     times = pa.array([datetime(2025, 1, day, tzinfo=UTC) for day in (1, 2)], pa.timestamp("ms", "UTC"))
     table = pa.table({"event_time": times, "city": ["a", "b"], "population": pa.array([1, 2], pa.int32())})
@@ -111,7 +111,7 @@ def test_what_can_be_ingested(workspace: odf.Workspace, tmp_path: Path) -> None:
     assert dataset.verify().valid
 
 
-def test_definitions_queries_and_provenance(workspace: odf.Workspace) -> None:
+def test_derivative_can_be_added_pulled_queried_and_traced(workspace: odf.Workspace) -> None:
     with pytest.raises(AlreadyExists):
         workspace.add(POPULATION)
     with pytest.raises(KeyError):
@@ -160,7 +160,7 @@ def test_the_engine_of_queries_is_a_setting(tmp_path: Path) -> None:
 
 
 @pytest.mark.complete
-def test_a_given_session(tmp_path: Path, runtime: SparkRuntime) -> None:
+def test_external_spark_session_gives_the_same_results(tmp_path: Path, runtime: SparkRuntime) -> None:
     own = on_runtime(odf.init(tmp_path / "own", in_process=True), runtime)
     expected = given_session.report(own, tmp_path)
     command = [sys.executable, given_session.__file__, own.folder, tmp_path]
@@ -185,7 +185,7 @@ def test_a_given_session(tmp_path: Path, runtime: SparkRuntime) -> None:
     assert "xpath_string" in after["xml"]
 
 
-def test_a_session_that_cannot_be_given(workspace: odf.Workspace, runtime: SparkRuntime) -> None:
+def test_unsuitable_spark_session_is_rejected(workspace: odf.Workspace, runtime: SparkRuntime) -> None:
     session = runtime.session()
     with pytest.raises(UsageError, match="worker"):
         odf.open(workspace.folder, spark=session, in_process=False)

@@ -48,7 +48,9 @@ def worker_folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.complete
-def test_a_worker_and_another_process_commit_at_once(worker_folder: Path, runtime: SparkRuntime) -> None:
+def test_concurrent_commit_of_worker_and_process_is_a_conflict(
+    worker_folder: Path, runtime: SparkRuntime
+) -> None:
     through_worker = odf.init(worker_folder, in_process=False)
     (theirs,) = through_worker.add(POPULATION)
     ended = threading.Event()

@@ -27,12 +27,12 @@ def workspace(tmp_path: Path) -> odf.Workspace:
     return workspace
 
 
-def test_a_manifest_that_is_missing(workspace: odf.Workspace) -> None:
+def test_missing_manifest_raises_not_found(workspace: odf.Workspace) -> None:
     with pytest.raises(NotFound, match="cannot be read"):
         workspace.add("other.yaml")
 
 
-def test_workspaces_and_datasets(workspace: odf.Workspace) -> None:
+def test_workspace_and_dataset_have_text_and_html(workspace: odf.Workspace) -> None:
     assert repr(workspace) == f"<Workspace {workspace.folder}: 1 dataset>"
     html = workspace._repr_html_()
     assert "<td>my.cases</td><td>root</td><td>1</td><td>0</td>" in html and "<th>rows</th>" in html
@@ -50,7 +50,7 @@ def test_a_damaged_dataset_is_displayed(workspace: odf.Workspace) -> None:
     assert "<th>problem</th>" in reopened["my.cases"]._repr_html_()
 
 
-def test_results() -> None:
+def test_results_have_escaped_html_without_unset_fields() -> None:
     html = odf.PullResult("my.<cases>", "updated", records=12345)._repr_html_()
     assert "<td>my.&lt;cases&gt;</td>" in html and "<th>records</th><td>12,345</td>" in html
     assert "UNSET" not in html and "old head" not in html  # fields without a value
@@ -60,7 +60,7 @@ def test_results() -> None:
     assert repr(odf.PushResult("a", blocks=2)).startswith("PushResult(name='a'")
 
 
-def test_tables() -> None:
+def test_html_tables_escape_text_and_format_values() -> None:
     assert table_html(["a"], [[None], [True], [1234]], "<t>", "1 more row") == (
         "<p>&lt;t&gt;</p><table><thead><tr><th>a</th></tr></thead><tbody><tr><td></td></tr>"
         "<tr><td>True</td></tr><tr><td>1,234</td></tr></tbody></table><p>… 1 more row</p>"

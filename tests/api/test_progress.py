@@ -74,7 +74,7 @@ def run_in_terminal(command: list[str], columns: int, **environment: str) -> str
 
 
 @pytest.mark.parametrize("outcome", ["done", "fail"])
-def test_a_bar_in_a_terminal(folder: Path, outcome: str) -> None:
+def test_terminal_shows_a_bar_and_removes_it(folder: Path, outcome: str) -> None:
     written = run_in_terminal([sys.executable, "-c", SCRIPT, str(folder), "none", outcome], 100)
     lines = written.split("\r\x1b[2K")
     shown = "━" * 12 + "─" * 12 + "  50% verify my.cases: check, 1,234 rows"
@@ -83,7 +83,7 @@ def test_a_bar_in_a_terminal(folder: Path, outcome: str) -> None:
     assert lines[-1].split() == (["end"] if outcome == "done" else ["failed", "no", "end"])
 
 
-def test_a_narrow_terminal_without_unicode(folder: Path) -> None:
+def test_narrow_ascii_terminal_gets_a_truncated_ascii_bar(folder: Path) -> None:
     command = [sys.executable, "-c", SCRIPT, str(folder), "none", "done"]
     written = run_in_terminal(command, 40, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     drawn = written.split("\r\x1b[2K")[1:-1]
@@ -96,13 +96,13 @@ def test_no_bar_when_it_is_silenced(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("progress", "shown"), [("none", False), ("yes", True)])
-def test_no_bar_without_a_terminal(folder: Path, progress: str, shown: bool) -> None:
+def test_bar_without_terminal_appears_only_on_request(folder: Path, progress: str, shown: bool) -> None:
     command = [sys.executable, "-c", SCRIPT, str(folder), progress, "done"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["end"] and ("verify my.cases" in done.stderr) == shown
 
 
-def test_the_display_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_display_is_updated_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[tuple[str, dict[str, Any]]] = []
 
     def note(kind: str) -> Any:
@@ -129,7 +129,7 @@ def test_the_display_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.fullmatch(r"pull <my\.cases>: done in \d+\.\d s", end["text/plain"])
 
 
-def test_bars() -> None:
+def test_bar_shows_percentage_or_moving_block() -> None:
     assert bar(0, 1, "#-") == "-" * 24 + "   0%" and bar(1, 1, "#-") == "#" * 24 + " 100%"
     assert bar(None, 0, "#-") == "####" + "-" * 20 + "     "
     assert len({bar(None, at / 10) for at in range(60)}) == 21  # it moves through all positions

@@ -65,7 +65,7 @@ def test_duckdb_joins_datasets_and_earlier_versions(workspace: odf.Workspace) ->
     assert found == [(75,)]
 
 
-def test_a_requested_schema(workspace: odf.Workspace) -> None:
+def test_requested_arrow_schema_is_applied(workspace: odf.Workspace) -> None:
     rows = workspace["my.rows"].scan(columns=["region"])
     wanted = pa.schema([pa.field("region", pa.large_string())])
     assert pa.table(rows, schema=wanted).schema.field("region").type == pa.large_string()

@@ -196,7 +196,7 @@ def test_a_valid_chain_is_accepted_and_each_mistake_is_named(chains: Chains, pla
 # --- The first block ---------------------------------------------------------------------------
 
 
-def test_the_first_block(chains: Chains) -> None:
+def test_first_block_must_be_a_seed(chains: Chains) -> None:
     check_append(None, chains.block(None, chains.root))
     assert refusal(None, chains.block(None, SetInfo("x"))).rule == "seed-first"
     assert refusal(None, chains.block(None, Opaque("MetadataEvent", 99))).rule == "seed-first"
@@ -230,7 +230,7 @@ def test_a_checkpoint_has_to_be_restated_to_survive(chains: Chains) -> None:
     assert refusal(state, chains.block(state, stale)).rule == "prev-checkpoint"
 
 
-def test_any_one_difference_is_enough(chains: Chains) -> None:
+def test_data_event_must_change_something(chains: Chains) -> None:
     state = chains.state(chains.root, chains.schema(A))
     event = chains.add_data(
         state, new_watermark=chains.day(1), new_source_state=chains.source_state("1"), rows=1
@@ -249,7 +249,7 @@ def test_any_one_difference_is_enough(chains: Chains) -> None:
 # --- ExecuteTransform --------------------------------------------------------------------------
 
 
-def test_a_transaction_goes_on_where_the_one_before_ended(chains: Chains) -> None:
+def test_transaction_continues_where_the_previous_one_ended(chains: Chains) -> None:
     one, two = chains.ids[1], chains.ids[2]
     b1, b2, b3 = map(chains.hash, "123")
     state = chains.state(chains.derivative, chains.transform(one, two), chains.schema(A))
@@ -307,7 +307,7 @@ def test_a_transform_comes_before_its_first_transaction(chains: Chains) -> None:
     assert refusal(state, chains.block(state, event)).rule == "transform-inputs"
 
 
-def test_an_input_that_a_new_transform_brings_starts_from_nothing(chains: Chains) -> None:
+def test_input_added_by_new_transform_starts_at_the_beginning(chains: Chains) -> None:
     one, two = chains.ids[1], chains.ids[2]
     b1, b2 = chains.hash("1"), chains.hash("2")
     state = chains.state(chains.derivative, chains.transform(one))
@@ -330,7 +330,7 @@ def push(name: str = "p", **changes: Any) -> AddPushSource:
     return AddPushSource(source_name=name, **(parts | changes))
 
 
-def test_polled_and_pushed_to(chains: Chains) -> None:
+def test_polling_source_and_push_sources_can_coexist(chains: Chains) -> None:
     """Push sources beside a polling source are for corrections of its rows."""
     both = chains.state(chains.root, chains.polling(), push())
     assert both.polling_source is not None and list(both.push_sources) == ["p"]
@@ -339,13 +339,13 @@ def test_polled_and_pushed_to(chains: Chains) -> None:
     chains.state(chains.root, push("p"), DisablePushSource("p"), chains.polling(), chains.polling("file:b"))
 
 
-def test_only_what_is_there_is_disabled(chains: Chains) -> None:
+def test_only_existing_sources_can_be_disabled(chains: Chains) -> None:
     state = chains.state(chains.root, push("p"), DisablePushSource("p"))
     assert refusal(state, chains.block(state, DisablePushSource("p"))).rule == "source-there"
     assert refusal(state, chains.block(state, DisablePollingSource())).rule == "source-there"
 
 
-def test_push_sources(chains: Chains) -> None:
+def test_unchanged_push_source_and_two_read_schemas_are_rejected(chains: Chains) -> None:
     state = chains.state(chains.root, push("p"))
     again = refusal(state, chains.block(state, push("p")))
     assert (again.rule, type(again)) == ("push-source-new", NoOpEvent)
@@ -375,7 +375,7 @@ def test_ethereum_sources_name_a_chain(chains: Chains) -> None:
         Sql("spark", queries=[SqlQueryStep(alias="a", query="1")] * 2 + [SqlQueryStep(query="2")]),
     ],
 )
-def test_queries_are_normalised(chains: Chains, wrong: Sql) -> None:
+def test_query_that_is_not_normalised_is_rejected(chains: Chains, wrong: Sql) -> None:
     root, derivative = chains.state(chains.root), chains.state(chains.derivative)
     for state, event in (
         (root, chains.polling(preprocess=wrong)),
@@ -385,7 +385,7 @@ def test_queries_are_normalised(chains: Chains, wrong: Sql) -> None:
         assert refusal(state, chains.block(state, event)).rule == "query-normalised"
 
 
-def test_inputs_of_a_transform(chains: Chains) -> None:
+def test_transform_inputs_must_be_unique_ids_with_aliases(chains: Chains) -> None:
     state = chains.state(chains.derivative)
     one, two = str(chains.ids[1]), str(chains.ids[2])
 
@@ -415,7 +415,7 @@ def test_event_fits_kind(chains: Chains) -> None:
 # --- SetDataSchema -----------------------------------------------------------------------------
 
 
-def test_how_a_schema_may_change(chains: Chains) -> None:
+def test_schema_may_reorder_and_add_nullable_columns_only(chains: Chains) -> None:
     b = pa.field("b", pa.string(), nullable=False)
     state = chains.state(chains.root, chains.schema(A, b))
 
@@ -464,13 +464,13 @@ def test_records_keep_the_names_of_their_system_columns(chains: Chains) -> None:
     check_append(state, chains.block(state, SetVocab(offset_column="offset")))
 
 
-def test_a_schema_that_cannot_be_read(chains: Chains) -> None:
+def test_unreadable_schema_is_rejected(chains: Chains) -> None:
     state = chains.state(chains.root)
     for event in (SetDataSchema(b""), SetDataSchema(b"\xff" * 40), SetDataSchema()):
         assert refusal(state, chains.block(state, event)).rule == "schema-given"
 
 
-def test_odf_schemas_without_data(chains: Chains) -> None:
+def test_odf_schema_permits_data_and_must_change(chains: Chains) -> None:
     newer = SetDataSchema(odf_schema=DataSchema([DataField("a", Int32())]))
     state = chains.state(chains.root, newer)
     assert refusal(state, chains.block(state, newer)).rule == "schema-new"
@@ -517,7 +517,9 @@ def change_of(fields: list[DataField], extra: ExtraAttributes | None = None) -> 
         ([*FIELDS[:4], DataField("e", Option(Option(String())))], "schema-given"),
     ],
 )
-def test_how_an_odf_schema_may_change(chains: Chains, fields: list[DataField], rule: str | None) -> None:
+def test_odf_schema_may_reorder_and_add_optional_fields_only(
+    chains: Chains, fields: list[DataField], rule: str | None
+) -> None:
     state = chains.state(chains.root, change_of(FIELDS))
     block = chains.block(state, change_of(fields))
     if rule is None:
@@ -526,7 +528,7 @@ def test_how_an_odf_schema_may_change(chains: Chains, fields: list[DataField], r
         assert refusal(state, block).rule == rule
 
 
-def test_attributes_of_a_schema_are_a_change(chains: Chains) -> None:
+def test_changed_schema_attributes_are_a_schema_change(chains: Chains) -> None:
     state = chains.state(chains.root, change_of(FIELDS, ExtraAttributes({"a.b/c": 1})))
     check_append(state, chains.block(state, change_of(FIELDS)))
     check_append(state, chains.block(state, change_of(FIELDS, ExtraAttributes({"a.b/c": True}))))
@@ -534,7 +536,7 @@ def test_attributes_of_a_schema_are_a_change(chains: Chains) -> None:
     assert refusal(state, same).rule == "schema-new"
 
 
-def test_an_odf_schema_after_an_arrow_schema(chains: Chains) -> None:
+def test_odf_schema_may_change_optionality_of_arrow_schema(chains: Chains) -> None:
     """Only this one may change optionality."""
     raw = pa.schema([
         pa.field("a", pa.int32()),
@@ -562,7 +564,7 @@ def test_an_odf_schema_after_an_arrow_schema(chains: Chains) -> None:
 # --- What is from a newer specification --------------------------------------------------------
 
 
-def test_what_is_not_understood_is_not_judged(chains: Chains) -> None:
+def test_unknown_events_and_members_are_not_rejected(chains: Chains) -> None:
     opaque: Any = Opaque("MergeStrategy", 9)
     state = chains.state(chains.root, Opaque("MetadataEvent", 99), push(merge=opaque))
     check_append(state, chains.block(state, chains.polling()))
@@ -573,7 +575,7 @@ def test_what_is_not_understood_is_not_judged(chains: Chains) -> None:
     check_append(derivative, chains.block(derivative, event))
 
 
-def test_events_of_others_are_judged_without_stumbling(chains: Chains, shared: Path) -> None:
+def test_rules_apply_to_all_golden_events(chains: Chains, shared: Path) -> None:
     root = grown(chains, [("data", 2), ("watermark", 2), ("checkpoint", 1), ("poll", 1)])
     derivative = chains.state(chains.derivative, chains.transform(chains.ids[1]), chains.schema(A))
     for vector in json.loads((shared / "golden" / "blocks.json").read_text()):
@@ -588,7 +590,7 @@ def test_events_of_others_are_judged_without_stumbling(chains: Chains, shared: P
                 assert decode_state(encode_state(after)) == after
 
 
-def test_every_broken_rule_is_told(chains: Chains) -> None:
+def test_every_violated_rule_is_reported(chains: Chains) -> None:
     state = chains.state(chains.root, chains.schema(A))
     wrong = chains.add_data(
         state, prev_offset=3, new_data=chains.slice(9, 8), prev_checkpoint=chains.hash("x")

@@ -39,7 +39,9 @@ def works(chains: Chains, dataset: Dataset, index: BlockIndex) -> None:
     assert mine.state() == fresh.state()
 
 
-def test_what_is_indexed_stays(chains: Chains, dataset: Dataset, path: Path) -> None:
+def test_index_keeps_states_and_positions_after_reopening(
+    chains: Chains, dataset: Dataset, path: Path
+) -> None:
     head = dataset.state().head
     again = BlockIndex(path)
     assert again.states([head]) == {head: dataset.state()}
@@ -50,7 +52,7 @@ def test_what_is_indexed_stays(chains: Chains, dataset: Dataset, path: Path) -> 
     assert again.hash_at(at.chain, 7) is None
 
 
-def test_lost(chains: Chains, dataset: Dataset, path: Path) -> None:
+def test_lost_index_is_rebuilt(chains: Chains, dataset: Dataset, path: Path) -> None:
     for file in path.parent.glob("index.sqlite*"):
         file.unlink()
     works(chains, dataset, BlockIndex(path))
@@ -58,7 +60,7 @@ def test_lost(chains: Chains, dataset: Dataset, path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"not a database" * 100, b"SQLite format 3\0" + b"\xff" * 5000])
-def test_broken(chains: Chains, dataset: Dataset, path: Path, content: bytes) -> None:
+def test_corrupt_index_is_rebuilt(chains: Chains, dataset: Dataset, path: Path, content: bytes) -> None:
     path.write_bytes(content)
     works(chains, dataset, BlockIndex(path))
     again = BlockIndex(path)  # it was made anew
@@ -66,7 +68,9 @@ def test_broken(chains: Chains, dataset: Dataset, path: Path, content: bytes) ->
     assert head is not None and again.state(head) is not None
 
 
-def test_broken_while_it_is_open(chains: Chains, dataset: Dataset, path: Path) -> None:
+def test_index_corrupted_after_use_still_gives_correct_results(
+    chains: Chains, dataset: Dataset, path: Path
+) -> None:
     index = BlockIndex(path)
     mine = chains.dataset(dataset.folder, index)
     assert mine.list_blocks(1)
@@ -77,7 +81,9 @@ def test_broken_while_it_is_open(chains: Chains, dataset: Dataset, path: Path) -
     works(chains, dataset, index)
 
 
-def test_of_another_version(chains: Chains, dataset: Dataset, path: Path) -> None:
+def test_index_of_another_version_does_not_change_results(
+    chains: Chains, dataset: Dataset, path: Path
+) -> None:
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version = 99")
         db.execute("DROP TABLE snapshots")
@@ -95,12 +101,12 @@ def test_a_state_that_cannot_be_read_is_folded_again(chains: Chains, dataset: Da
     assert BlockIndex(path).state(dataset.state().head) is not None
 
 
-def test_where_no_file_can_be(chains: Chains, dataset: Dataset, tmp_path: Path) -> None:
+def test_index_works_where_no_file_can_be_created(chains: Chains, dataset: Dataset, tmp_path: Path) -> None:
     works(chains, dataset, BlockIndex(tmp_path / "no" / "folder" / "index.sqlite"))
     works(chains, dataset, BlockIndex(tmp_path / "ds"))
 
 
-def test_what_cannot_be_written_goes_on_in_memory(
+def test_read_only_index_continues_in_memory(
     chains: Chains, dataset: Dataset, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = BlockIndex(path)
@@ -117,7 +123,7 @@ def test_what_cannot_be_written_goes_on_in_memory(
     assert read == []
 
 
-def test_locked_for_too_long(
+def test_locked_index_does_not_block_reads_and_commits(
     chains: Chains, dataset: Dataset, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("odf_engine.chain.block_index._BUSY_SECONDS", 0.05)
@@ -127,7 +133,7 @@ def test_locked_for_too_long(
     other.close()
 
 
-def test_two_writers_of_one_file(chains: Chains, dataset: Dataset, path: Path) -> None:
+def test_conflicting_writes_to_one_index_are_rejected(chains: Chains, dataset: Dataset, path: Path) -> None:
     one, two = BlockIndex(path), BlockIndex(path)
     state = dataset.state()
     assert one.extend(state.head, state.sequence_number, [], state)
@@ -137,7 +143,7 @@ def test_two_writers_of_one_file(chains: Chains, dataset: Dataset, path: Path) -
     works(chains, dataset, one)
 
 
-def test_forgetting(chains: Chains, dataset: Dataset, path: Path) -> None:
+def test_remove_chain_deletes_state_and_position(chains: Chains, dataset: Dataset, path: Path) -> None:
     index = BlockIndex(path)
     head = dataset.state().head
     index.remove_chain(head)
@@ -147,7 +153,7 @@ def test_forgetting(chains: Chains, dataset: Dataset, path: Path) -> None:
     works(chains, dataset, index)
 
 
-def test_many_states_in_one_query(chains: Chains, tmp_path: Path, path: Path) -> None:
+def test_states_looks_up_more_than_a_thousand_heads(chains: Chains, tmp_path: Path, path: Path) -> None:
     index = BlockIndex(path)
     heads = [chains.hash(str(number)) for number in range(1200)]
     assert index.states(heads) == {}

@@ -39,7 +39,7 @@ def numbers(
     return found.total, [row.sequence_number for row in found.rows]
 
 
-def test_pages_of_all_blocks_and_of_some(dataset: Dataset) -> None:
+def test_pages_can_be_filtered_by_kind(dataset: Dataset) -> None:
     assert numbers(dataset, None, 3) == (23, [20, 21, 22])
     assert numbers(dataset, 0, 3) == (23, [0, 1, 2])
     assert find_blocks(dataset, None, 3).first == 20
@@ -50,7 +50,7 @@ def test_pages_of_all_blocks_and_of_some(dataset: Dataset) -> None:
     assert count_kinds(dataset) == {"AddData": 20, "Seed": 1, "SetDataSchema": 1, "SetInfo": 1}
 
 
-def test_words_numbers_and_hashes(dataset: Dataset) -> None:
+def test_search_finds_words_numbers_and_hash_parts(dataset: Dataset) -> None:
     head = str(dataset.head())
     assert numbers(dataset, None, 9, text="harbour") == (1, [22])
     assert numbers(dataset, None, 9, text="setinfo") == (1, [22])
@@ -61,7 +61,7 @@ def test_words_numbers_and_hashes(dataset: Dataset) -> None:
     assert numbers(dataset, None, 9, text="100%_") == (0, [])
 
 
-def test_where_a_person_means(dataset: Dataset) -> None:
+def test_block_resolves_from_number_hash_offset_or_time(dataset: Dataset) -> None:
     hashes = {row.sequence_number: str(row.hash) for row in find_blocks(dataset, 0, 99).rows}
     seventh = hashes[7]
     for text, number in {

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from tests.chain.conftest import Chains
 
 
-def test_summaries(chains: Chains) -> None:
+def test_summary_describes_each_kind_of_event(chains: Chains) -> None:
     c = chains
     opaque: Any = Opaque("FetchStep", 9)
     expected: dict[str, Any] = {
@@ -99,7 +99,7 @@ def test_foreign_text_cannot_move_the_cursor() -> None:
     assert describe_event(SetInfo("\x1b[2Jred\x07\x00 x\u202e")) == "[2Jred x"
 
 
-def test_a_change_is_told_from_what_was_before(chains: Chains) -> None:
+def test_summary_describes_the_change_from_the_previous_state(chains: Chains) -> None:
     c = chains
     a, b = pa.field("a", pa.int32()), pa.field("b", pa.string())
     root = c.state(c.root, c.schema(a), c.polling("file:a.csv"), SetInfo("boats", ["k"]))
@@ -137,7 +137,7 @@ def test_a_change_is_told_from_what_was_before(chains: Chains) -> None:
     assert [describe_event(event, before) for _, event, before in expected] == [text for text, *_ in expected]
 
 
-def test_names_of_columns_need_no_arrow(chains: Chains) -> None:
+def test_column_names_are_parsed_without_arrow(chains: Chains) -> None:
     schema = chains.schema(pa.field("a", pa.int32()), pa.field("ü", pa.struct([("x", pa.int8())]))).schema
     assert schema is not None
     names = [*(field.name for field in chains.system_columns), "a", "ü"]

@@ -43,7 +43,7 @@ def findings(entry: DatasetEntry) -> list[tuple[str, str]]:
     return [(each.kind, each.message) for each in verify(entry.dataset, Reporter()).findings]
 
 
-def test_runs_of_blocks_become_one(workspace: Workspace) -> None:
+def test_compaction_merges_small_slices_and_keeps_rows(workspace: Workspace) -> None:
     entry = make_root(workspace, slices=4, rows=10)
     add_blocks(entry, 2)  # watermarks alone
     describe(entry, "ends the run")
@@ -76,7 +76,7 @@ def test_runs_of_blocks_become_one(workspace: Workspace) -> None:
     assert Dataset(entry.dataset.folder, workspace.index).at(old).block_bytes(old) == block
 
 
-def test_sources_and_their_states(workspace: Workspace) -> None:
+def test_compaction_keeps_the_newest_state_of_each_source(workspace: Workspace) -> None:
     """The newest state of each source stays; blocks of different sources stay apart."""
     entry = make_root(workspace, slices=1)
     polled = [SourceState(source_name="default", kind="odf/etag", value=value) for value in "12"]
@@ -99,7 +99,7 @@ def test_sources_and_their_states(workspace: Workspace) -> None:
     assert findings(entry) == []
 
 
-def test_a_state_that_changed_twice(workspace: Workspace) -> None:
+def test_compaction_keeps_blocks_whose_merge_changes_nothing(workspace: Workspace) -> None:
     """Blocks that would become one without a change stay."""
     entry = make_root(workspace, slices=3)
     states = [SourceState(source_name="s", kind="odf/etag", value=value) for value in "aba"]
@@ -129,7 +129,7 @@ def test_a_commit_in_the_meantime_is_a_conflict(workspace: Workspace) -> None:
     assert (run(entry).new_slices, findings(entry)) == (1, [])
 
 
-def test_damage_is_not_hidden(workspace: Workspace) -> None:
+def test_compaction_of_damaged_or_missing_slice_fails(workspace: Workspace) -> None:
     entry = make_root(workspace, slices=3)
     head = entry.dataset.head()
     path = entry.dataset.slice_path(entry.dataset.slices()[1])

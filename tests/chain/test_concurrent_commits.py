@@ -31,7 +31,7 @@ def test_a_kill_at_any_instant_leaves_the_old_head_or_the_new(tmp_path: Path) ->
     assert after_commits > 5  # or the kills came too early to say anything
 
 
-def test_of_two_that_commit_at_once_one_wins_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_concurrent_writers_conflict_and_lose_no_commits(tmp_path: Path) -> None:
     committer = runpy.run_path(str(COMMITTER))
     folder = tmp_path / "ds"
     committer["create"](folder)

@@ -48,7 +48,7 @@ def files(folder: Path) -> set[str]:
 # --- Committing --------------------------------------------------------------------------------
 
 
-def test_the_first_commit(chains: Chains, tmp_path: Path) -> None:
+def test_first_commit_creates_blocks_and_head(chains: Chains, tmp_path: Path) -> None:
     dataset = chains.dataset(tmp_path / "ds")
     assert dataset.head() is None
     assert (dataset.list_blocks(5), list(dataset.blocks()), dataset.slices()) == ([], [], [])
@@ -104,7 +104,7 @@ def test_schema_and_data_move_the_head_once(chains: Chains, tmp_path: Path) -> N
     dataset.commit([again], system_time=chains.day(2), expected_head=head)
 
 
-def test_blocks_of_version_two(chains: Chains, tmp_path: Path) -> None:
+def test_blocks_can_be_committed_as_version_two(chains: Chains, tmp_path: Path) -> None:
     dataset = chains.dataset(tmp_path / "ds")
     head = dataset.commit([chains.root], system_time=chains.day(0), expected_head=None, block_version=2)
     assert dataset.block(head).version == 2
@@ -142,7 +142,7 @@ def test_a_broken_rule_commits_nothing(chains: Chains, tmp_path: Path) -> None:
     assert files(dataset.folder) == before
 
 
-def test_staged_files_have_to_be_what_events_say(chains: Chains, tmp_path: Path) -> None:
+def test_staged_file_must_match_its_event(chains: Chains, tmp_path: Path) -> None:
     dataset = chains.made(tmp_path / "ds")
     head = dataset.head()
     staged = dataset.staging_path("data")
@@ -162,7 +162,7 @@ def test_staged_files_have_to_be_what_events_say(chains: Chains, tmp_path: Path)
     assert dataset.head() == head
 
 
-def test_a_full_disk_is_one_clear_message(
+def test_full_disk_fails_the_commit_and_changes_nothing(
     chains: Chains, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = chains.made(tmp_path / "ds")
@@ -190,7 +190,7 @@ def test_a_deleted_dataset_does_not_come_back(chains: Chains, tmp_path: Path) ->
     assert not (tmp_path / "ds").exists()
 
 
-def test_what_a_killed_process_left_is_swept(chains: Chains, tmp_path: Path) -> None:
+def test_stale_files_of_killed_process_are_removed(chains: Chains, tmp_path: Path) -> None:
     dataset = chains.made(tmp_path / "ds", days=1)
     before = files(dataset.folder)
     staged = dataset.staging_path("data")
@@ -204,7 +204,7 @@ def test_what_a_killed_process_left_is_swept(chains: Chains, tmp_path: Path) -> 
 # --- Reading -----------------------------------------------------------------------------------
 
 
-def test_pages(chains: Chains, tmp_path: Path) -> None:
+def test_blocks_are_listed_newest_first_and_filtered_by_kind(chains: Chains, tmp_path: Path) -> None:
     dataset = chains.made(tmp_path / "ds", days=20)
     numbers = [row.sequence_number for row in dataset.list_blocks(5)]
     assert numbers == [21, 20, 19, 18, 17]
@@ -221,7 +221,7 @@ def test_pages(chains: Chains, tmp_path: Path) -> None:
     assert newest.size == len(dataset.block_bytes(newest.hash))
 
 
-def test_slices_by_offset(chains: Chains, tmp_path: Path) -> None:
+def test_slices_are_selected_by_offset_range(chains: Chains, tmp_path: Path) -> None:
     dataset = chains.made(tmp_path / "ds", days=10)
     assert [row.start for row in dataset.slices()] == list(range(10))
     assert [row.start for row in dataset.slices(7)] == [7, 8, 9]
@@ -229,14 +229,14 @@ def test_slices_by_offset(chains: Chains, tmp_path: Path) -> None:
     assert dataset.slices(50) == []
 
 
-def test_walking(chains: Chains, tmp_path: Path) -> None:
+def test_blocks_iterate_in_both_directions(chains: Chains, tmp_path: Path) -> None:
     dataset = chains.made(tmp_path / "ds", days=3)
     newest = list(dataset.blocks())
     assert [stored.block.sequence_number for stored in newest] == [4, 3, 2, 1, 0]
     assert list(dataset.blocks(newest_first=False)) == newest[::-1]
 
 
-def test_a_block_by_what_people_write(chains: Chains, tmp_path: Path) -> None:
+def test_block_is_found_by_full_or_abbreviated_hash(chains: Chains, tmp_path: Path) -> None:
     dataset = chains.made(tmp_path / "ds", days=10)
     block = dataset.block(5).hash
     text = str(block)
@@ -260,7 +260,7 @@ def test_a_block_by_what_people_write(chains: Chains, tmp_path: Path) -> None:
         dataset.block(chains.hash("no"))
 
 
-def test_repositories_of_older_times(chains: Chains, tmp_path: Path) -> None:
+def test_repository_with_base58_names_is_readable(chains: Chains, tmp_path: Path) -> None:
     dataset = chains.made(tmp_path / "ds", days=2)
     before = dataset.state()
     for folder in ("blocks", "data"):
@@ -272,7 +272,7 @@ def test_repositories_of_older_times(chains: Chains, tmp_path: Path) -> None:
     assert again.slice_path(again.slices()[0]).read_bytes() == b"rows of 0"
 
 
-def test_what_foreign_writers_add(chains: Chains, tmp_path: Path) -> None:
+def test_blocks_of_third_party_writers_are_read(chains: Chains, tmp_path: Path) -> None:
     dataset = chains.made(tmp_path / "ds", days=2)
     state = dataset.state()
     # Another version of the manifest, and an event that the rules here would refuse.
@@ -305,7 +305,7 @@ def test_events_of_a_newer_specification_are_shown(
     dataset.commit([SetInfo("y")], system_time=chains.day(9), expected_head=head)
 
 
-def test_damaged_and_missing_blocks(chains: Chains, tmp_path: Path) -> None:
+def test_damaged_or_missing_block_is_named_in_the_error(chains: Chains, tmp_path: Path) -> None:
     dataset = chains.made(tmp_path / "ds", days=3)
     victim = dataset.block(2).hash
     path = dataset.folder / "blocks" / str(victim)
@@ -322,7 +322,7 @@ def test_damaged_and_missing_blocks(chains: Chains, tmp_path: Path) -> None:
                 ask(chains.dataset(dataset.folder))
 
 
-def test_a_chain_that_is_none(chains: Chains, tmp_path: Path) -> None:
+def test_invalid_chain_is_rejected(chains: Chains, tmp_path: Path) -> None:
     dataset = chains.made(tmp_path / "ds", days=1)
     state = dataset.state()
     append_raw(dataset, encode_block(chains.block(state, SetInfo("x"), sequence_number=77)))
@@ -353,7 +353,9 @@ def truth(chains: Chains, dataset: Dataset) -> tuple[Any, ...]:
     return fresh.state(), fresh.list_blocks(10_000), fresh.slices()
 
 
-def test_another_process_commits(chains: Chains, tmp_path: Path, shared_index: BlockIndex) -> None:
+def test_commit_of_another_process_is_visible(
+    chains: Chains, tmp_path: Path, shared_index: BlockIndex
+) -> None:
     dataset = chains.made(tmp_path / "ds", days=3, index=shared_index)
     assert len(dataset.list_blocks(100)) == 5
     chains.grow(chains.dataset(dataset.folder), days=3)  # with an index of its own
@@ -362,7 +364,7 @@ def test_another_process_commits(chains: Chains, tmp_path: Path, shared_index: B
 
 
 @pytest.mark.parametrize("snapshots_every", [4, 512])
-def test_the_head_is_set_back_and_goes_another_way(
+def test_index_follows_a_head_that_is_reset(
     chains: Chains,
     tmp_path: Path,
     shared_index: BlockIndex,
@@ -406,7 +408,9 @@ def test_the_index_is_right_wherever_the_head_goes(chains: Chains, moves: list[t
         index.close()
 
 
-def test_two_histories_of_one_dataset(chains: Chains, tmp_path: Path, shared_index: BlockIndex) -> None:
+def test_index_separates_two_histories_of_one_dataset(
+    chains: Chains, tmp_path: Path, shared_index: BlockIndex
+) -> None:
     import shutil
 
     one = chains.made(tmp_path / "one", days=5, index=shared_index)
@@ -420,7 +424,9 @@ def test_two_histories_of_one_dataset(chains: Chains, tmp_path: Path, shared_ind
             assert (again.state(), again.list_blocks(10_000), again.slices()) == truth(chains, each)
 
 
-def test_readers_in_threads(chains: Chains, tmp_path: Path, shared_index: BlockIndex) -> None:
+def test_threads_read_consistent_blocks_during_commits(
+    chains: Chains, tmp_path: Path, shared_index: BlockIndex
+) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     dataset = chains.made(tmp_path / "ds", days=2, index=shared_index)
@@ -436,7 +442,9 @@ def test_readers_in_threads(chains: Chains, tmp_path: Path, shared_index: BlockI
     assert dataset.state().records == 17
 
 
-def test_seeds_of_two_datasets_do_not_meet(chains: Chains, tmp_path: Path, shared_index: BlockIndex) -> None:
+def test_two_datasets_in_one_index_stay_separate(
+    chains: Chains, tmp_path: Path, shared_index: BlockIndex
+) -> None:
     one = chains.made(tmp_path / "one", days=1, index=shared_index)
     two = chains.dataset(tmp_path / "two", shared_index)
     two.commit([Seed(chains.ids[1], chains.root.dataset_kind)], system_time=chains.day(0), expected_head=None)
@@ -445,7 +453,7 @@ def test_seeds_of_two_datasets_do_not_meet(chains: Chains, tmp_path: Path, share
     assert states == {one.head(): one.state(), two.head(): two.state()}
 
 
-def test_adding_a_column(chains: Chains, tmp_path: Path) -> None:
+def test_column_can_be_added_but_not_removed(chains: Chains, tmp_path: Path) -> None:
     dataset = chains.made(tmp_path / "ds", days=1)
     wider = chains.schema(pa.field("a", pa.int64()), pa.field("b", pa.string()))
     dataset.commit([wider], system_time=chains.day(1), expected_head=dataset.head())

@@ -35,14 +35,14 @@ def snapshot(kind: DatasetKind, *events: Any) -> DatasetSnapshot:
     return DatasetSnapshot("cities", kind, list(events))
 
 
-def test_what_belongs_in_a_definition(chains: Chains) -> None:
+def test_valid_definitions_are_accepted(chains: Chains) -> None:
     check_snapshot(snapshot(DatasetKind.Root))
     check_snapshot(snapshot(DatasetKind.Root, chains.polling(), SetInfo("x"), SetVocab(), chains.schema()))
     check_snapshot(snapshot(DatasetKind.Root, PUSH))
     check_snapshot(snapshot(DatasetKind.Derivative, chains.transform(chains.ids[1]), SetInfo("x")))
 
 
-def test_what_does_not(chains: Chains) -> None:
+def test_definition_with_wrong_event_is_rejected(chains: Chains) -> None:
     root, derivative = DatasetKind.Root, DatasetKind.Derivative
     transform = chains.transform(chains.ids[1])
     for kind, events, word in [
@@ -84,12 +84,12 @@ def test_the_result_comes_last() -> None:
         Sql("spark", queries=[SqlQueryStep(alias="a", query="1")] * 2 + [SqlQueryStep(query="2")]),
     ],
 )
-def test_queries_without_one_result(wrong: Sql) -> None:
+def test_query_without_exactly_one_result_is_rejected(wrong: Sql) -> None:
     with pytest.raises(InvalidQuery):
         normalize_transform(wrong)
 
 
-def test_events_with_queries(chains: Chains) -> None:
+def test_queries_in_events_are_normalised(chains: Chains) -> None:
     raw, normal = Sql("spark", query="SELECT 1"), Sql("spark", queries=[SqlQueryStep(query="SELECT 1")])
     event = normalize_event(chains.polling(preprocess=raw))
     assert event == chains.polling(preprocess=normal)

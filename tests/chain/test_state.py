@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from tests.chain.conftest import Chains
 
 
-def test_settings(chains: Chains) -> None:
+def test_state_contains_sources_schema_and_metadata(chains: Chains) -> None:
     polling, schema = chains.polling(merge=Snapshot(["a"])), chains.schema(pa.field("a", pa.int64()))
     licence = SetLicense(short_name="CC", name="Creative Commons", website_url="https://x")
     attachments = Embedded([AttachmentEmbedded("README.md", "# Ä")])
@@ -66,7 +66,7 @@ def test_vocabulary_is_not_merged_with_older_ones(chains: Chains) -> None:
     assert state.vocabulary.event_time_column == "t"
 
 
-def test_data(chains: Chains) -> None:
+def test_data_events_update_counts_offset_and_watermark(chains: Chains) -> None:
     state = chains.state(chains.root, chains.schema())
     event = chains.add_data(
         state,
@@ -86,7 +86,7 @@ def test_data(chains: Chains) -> None:
     assert decode_state(encode_state(state)) == state
 
 
-def test_a_source_state_belongs_to_a_place(chains: Chains) -> None:
+def test_source_state_is_kept_until_the_location_changes(chains: Chains) -> None:
     """It lasts when the source is read otherwise, and goes when it is somewhere else."""
     fetch = Url("https://example.com/a.csv")
     start = chains.state(chains.root, chains.polling(fetch=fetch))
@@ -107,7 +107,7 @@ def test_a_source_state_belongs_to_a_place(chains: Chains) -> None:
         assert forgotten.data_source_state == chains.source_state("a")
 
 
-def test_the_state_of_a_push_is_not_that_of_the_polling_source(chains: Chains) -> None:
+def test_push_state_does_not_replace_polling_source_state(chains: Chains) -> None:
     start = chains.state(chains.root, chains.polling("https://example.com/a.csv"))
     event = chains.add_data(start, new_source_state=SourceState("main", "odf/payload-hash", "f1220ab"))
     state = chains.follow(start, chains.block(start, event))
@@ -120,7 +120,7 @@ def test_the_state_of_a_push_is_not_that_of_the_polling_source(chains: Chains) -
     assert state.data_source_state == event.new_source_state
 
 
-def test_rows_alone_say_that_a_source_was_polled(chains: Chains) -> None:
+def test_rows_but_not_a_watermark_mark_a_source_as_polled(chains: Chains) -> None:
     """Not every source has a state; a watermark that somebody set is no sign of it."""
     state = chains.state(chains.root, chains.polling(), chains.schema())
     watermark = chains.add_data(state, new_watermark=chains.day(1))
@@ -144,7 +144,7 @@ def test_rows_alone_say_that_a_source_was_polled(chains: Chains) -> None:
         (Container("x", args=["a"]), Container("x", args=["b"]), False),
     ],
 )
-def test_places(old: FetchStep, new: FetchStep, same: bool) -> None:
+def test_is_same_source_compares_the_location(old: FetchStep, new: FetchStep, same: bool) -> None:
     assert is_same_source(old, new) is same
 
 
@@ -158,7 +158,7 @@ def test_a_manual_watermark_does_not_forget_the_source_state(chains: Chains) -> 
     assert state.source_state == chains.source_state("a")
 
 
-def test_push_sources(chains: Chains) -> None:
+def test_state_lists_active_push_sources(chains: Chains) -> None:
     def push(name: str) -> AddPushSource:
         return AddPushSource(source_name=name, read=Json(schema=["a INT"]), merge=Append())
 
@@ -167,7 +167,7 @@ def test_push_sources(chains: Chains) -> None:
     assert decode_state(encode_state(state)) == state
 
 
-def test_derivative(chains: Chains) -> None:
+def test_state_contains_inputs_of_the_last_transaction(chains: Chains) -> None:
     one, two = chains.ids[1], chains.ids[2]
     state = chains.state(chains.derivative, chains.transform(one, two), chains.schema())
     inputs = [ExecuteTransformInput(one, None, chains.hash("1"), None, 4), ExecuteTransformInput(two)]
@@ -179,7 +179,7 @@ def test_derivative(chains: Chains) -> None:
     assert decode_state(encode_state(state)) == state
 
 
-def test_inputs_that_are_no_ids_are_left_out(chains: Chains) -> None:
+def test_inputs_without_ids_are_omitted(chains: Chains) -> None:
     transform = chains.transform(chains.ids[1])
     named = msgspec.structs.replace(transform.inputs[0], dataset_ref="cities")
     strange = msgspec.structs.replace(transform, inputs=[named, *transform.inputs])
@@ -188,7 +188,7 @@ def test_inputs_that_are_no_ids_are_left_out(chains: Chains) -> None:
     assert state.inputs() == [chains.ids[1]]
 
 
-def test_what_is_not_understood_counts_as_not_known(chains: Chains) -> None:
+def test_unknown_settings_are_counted_as_not_understood(chains: Chains) -> None:
     opaque: Any = Opaque("FetchStep", 77)
     state = chains.state(chains.root, chains.polling())
     state = chains.follow(state, chains.block(state, chains.polling(fetch=opaque)))
@@ -203,7 +203,7 @@ def test_what_is_not_understood_counts_as_not_known(chains: Chains) -> None:
     assert state.blocks == 5
 
 
-def test_schemas_of_the_newer_kind(chains: Chains) -> None:
+def test_state_contains_odf_schema(chains: Chains) -> None:
     newer = DataSchema([DataField("a", Int32(), ExtraAttributes({"x": [1, {"y": None}]}))])
     state = chains.state(chains.root, SetDataSchema(odf_schema=newer))
     assert (state.schema, state.odf_schema, state.has_schema) == (None, newer, True)
@@ -217,7 +217,7 @@ def test_a_chain_without_a_seed_has_no_state(chains: Chains) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"\x80", msgspec.msgpack.encode({"head": "f1620"})])
-def test_stored_states_that_are_none(data: bytes) -> None:
+def test_invalid_stored_state_is_rejected(data: bytes) -> None:
     with pytest.raises(ValueError, match="not the stored state"):
         decode_state(data)
 

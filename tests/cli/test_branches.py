@@ -14,7 +14,7 @@ from odf_engine.metadata.model import SetInfo
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import call_odf
 from tests.sync.builders import add_slices, describe, make_root
-from tests.sync.serving_here import served
+from tests.sync.in_process_server import served
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     call_odf("worker", "stop", cwd=tmp_path)
 
 
-def test_branch_from_creation_to_promotion(folder: Path) -> None:
+def test_branch_is_created_promoted_renamed_and_deleted(folder: Path) -> None:
     assert "no branches" in call_odf("branch", cwd=folder).err
     assert call_odf("branch", "numbers", "staging", cwd=folder).code == 0
     entry = Workspace(folder).resolve("numbers")
@@ -167,6 +167,6 @@ def test_branches_are_pushed_pulled_and_served(
 
 
 @pytest.mark.parametrize("name", ["head", "HEAD", "compaction", "before-x", "1a", "a/b", "../x", ""])
-def test_reserved_and_invalid_names(folder: Path, name: str) -> None:
+def test_reserved_or_invalid_branch_name_is_rejected(folder: Path, name: str) -> None:
     refused = call_odf("branch", "numbers", name, cwd=folder)
     assert refused.code == 2 and not (folder / "x").exists()

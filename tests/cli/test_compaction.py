@@ -35,7 +35,7 @@ def files(folder: Path, kind: str) -> int:
     return len(list((entry.dataset.folder / kind).iterdir()))
 
 
-def test_compact_and_collect(folder: Path) -> None:
+def test_compact_merges_slices_and_gc_removes_old_files(folder: Path) -> None:
     planned = call_odf("compact", "numbers", "--dry-run", cwd=folder)
     assert "would merge 5 slices to 1, 7 blocks to 3" in planned.out, planned.err
     done = call_odf("compact", "numbers", "--json", cwd=folder)
@@ -75,7 +75,7 @@ def test_compact_and_collect(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["derived", ""])
-def test_inputs_of_active_jobs_stay(folder: Path, target: str) -> None:
+def test_gc_keeps_inputs_of_active_jobs(folder: Path, target: str) -> None:
     workspace = Workspace(folder)
     entry = workspace.resolve("numbers")
     compact(entry.dataset, CompactionPolicy(), Reporter())
@@ -93,7 +93,7 @@ def test_inputs_of_active_jobs_stay(folder: Path, target: str) -> None:
     assert files(folder, "data") == 6
 
 
-def test_recent_files_and_other_histories_stay(folder: Path) -> None:
+def test_gc_keeps_recent_files_and_unexpired_old_heads(folder: Path) -> None:
     workspace = Workspace(folder)
     entry = workspace.resolve("numbers")
     block = entry.dataset.head()

@@ -31,7 +31,7 @@ def test_demo_again_changes_nothing(odf: Odf, demo: tuple[Path, Ran]) -> None:
     }
 
 
-def test_list(odf: Odf) -> None:
+def test_list_reports_status_watermark_and_last_pull(odf: Odf) -> None:
     listed = {each["name"]: each for each in odf("list", "--json").json}
     assert {"port-haven.air-readings", "port-haven.clinic-visits", "port-haven.stations"} <= set(listed)
     stations = listed["port-haven.stations"]
@@ -53,13 +53,13 @@ def test_list(odf: Odf) -> None:
     odf("config", "set", "ui.timezone")
 
 
-def test_list_for_people(odf: Odf) -> None:
+def test_list_prints_a_plain_table(odf: Odf) -> None:
     out = odf("list").out
     assert out.splitlines()[0].split()[:3] == ["NAME", "KIND", "STATUS"]
     assert "\x1b" not in out
 
 
-def test_show(odf: Odf) -> None:
+def test_show_reports_source_vocabulary_and_verification(odf: Odf) -> None:
     shown = odf("show", "PORT-HAVEN.Stations", "--json").json
     assert shown["sources"][0]["fetch"]["kind"] == "FilesGlob"
     assert shown["vocabulary"]["offsetColumn"] == "offset"
@@ -81,7 +81,7 @@ def test_log_has_the_events_as_in_a_manifest(odf: Odf) -> None:
     assert (wrong.code, "did you mean AddData" in wrong.err) == (1, True)
 
 
-def test_changelog_tells_the_story(odf: Odf) -> None:
+def test_tail_shows_corrections_and_retractions(odf: Odf) -> None:
     rows = odf("tail", "port-haven.stations", "-n", "100", "--json").json
     assert [row["offset"] for row in rows] == list(range(len(rows)))
     story = [(row["op"], row["station"], row["event_time"][:10]) for row in rows]
@@ -97,7 +97,7 @@ def test_changelog_tells_the_story(odf: Odf) -> None:
     assert "+C" in odf("tail", "port-haven.stations", "-n", "3").out
 
 
-def test_schema(odf: Odf) -> None:
+def test_schema_prints_ddl_arrow_parquet_and_json(odf: Odf) -> None:
     assert odf("schema", "port-haven.stations").out.splitlines()[0].startswith("offset BIGINT UNSIGNED")
     assert "uint64" in odf("schema", "port-haven.stations", "--format", "arrow").out
     assert "INT64" in odf("schema", "port-haven.stations", "--format", "parquet").out.upper()
@@ -105,7 +105,7 @@ def test_schema(odf: Odf) -> None:
     assert '"event_time"' in fields
 
 
-def test_graph(odf: Odf) -> None:
+def test_graph_lists_datasets_and_edges(odf: Odf) -> None:
     graph = odf("graph", "--json").json
     assert len(graph["datasets"]) >= 3
     edges = {(each["from"], each["to"]) for each in graph["edges"]}
@@ -130,7 +130,7 @@ def test_path_is_a_repository_layout(odf: Odf) -> None:
     assert digest["size"] == slice_.stat().st_size
 
 
-def test_verify_pattern_and_range(odf: Odf) -> None:
+def test_verify_accepts_pattern_and_range(odf: Odf) -> None:
     report = odf("verify", "port-haven.%", "--json").json
     assert report["valid"] is True
     assert {each["name"]: each["transforms"] for each in report["datasets"]} == {
@@ -141,7 +141,7 @@ def test_verify_pattern_and_range(odf: Odf) -> None:
     assert part["datasets"][0]["blocks"] == 2
 
 
-def test_jobs_and_logs(odf: Odf) -> None:
+def test_jobs_are_listed_with_their_logs(odf: Odf) -> None:
     jobs = odf("jobs", "--json", "-n", "100").json
     assert list(jobs[0]) == ["id", "kind", "target", "state", "progress", "started", "ended", "error"]
     pull = next(job for job in reversed(jobs) if job["kind"] == "pull")
@@ -151,7 +151,7 @@ def test_jobs_and_logs(odf: Odf) -> None:
     assert odf("cancel", pull["id"]).code == 0
 
 
-def test_worker_status(odf: Odf) -> None:
+def test_worker_status_reports_spark_and_few_descriptors(odf: Odf) -> None:
     status = odf("worker", "status", "--json").json
     assert status["running"] is True
     assert status["status"]["spark"] == "ready"

@@ -14,7 +14,7 @@ from tests.cli.conftest import Odf
 from tests.sync.builders import add_slices, describe, make_root
 
 
-def test_diff(fresh: Odf, tmp_path: Path) -> None:
+def test_diff_prints_changed_events_and_rows(fresh: Odf, tmp_path: Path) -> None:
     workspace = Workspace.find(tmp_path)
     entry = make_root(workspace, "numbers", slices=1)
     describe(entry, "people \x1b[31mby city")

@@ -105,7 +105,7 @@ def test_a_read_only_journal_is_not_damaged(workspace: Workspace, fsck: Fsck, mo
     assert kinds(fsck()) == []
 
 
-def test_leftovers_are_found_and_go(workspace: Workspace, fsck: Fsck) -> None:
+def test_leftovers_are_found_and_removed(workspace: Workspace, fsck: Fsck) -> None:
     """One of every kind."""
     entry, odf = workspace.resolve("numbers"), workspace.odf
     before, folder = content(entry), entry.dataset.folder
@@ -162,14 +162,14 @@ def test_leftovers_are_found_and_go(workspace: Workspace, fsck: Fsck) -> None:
     assert fsck().json == {"clean": True, "datasets": 2, "findings": [], "remarks": []}
 
 
-def test_what_is_fresh_may_be_in_the_making(workspace: Workspace, fsck: Fsck) -> None:
+def test_recent_files_are_not_repaired_without_now(workspace: Workspace, fsck: Fsck) -> None:
     path = write(workspace.resolve("numbers").dataset.folder / "data" / ".pending-1", hours=0.5)
     (left,) = fsck("--repair").json["findings"]
     assert path.exists() and not left["repaired"] and "--now" in left["left"]
     assert kinds(fsck("--repair", "--now")) == ["half-written"] and not path.exists()
 
 
-def test_kept_references_keep_what_they_name(workspace: Workspace, fsck: Fsck) -> None:
+def test_kept_reference_protects_its_history(workspace: Workspace, fsck: Fsck) -> None:
     """A history that was given up is whole while a reference keeps it, and an orphan afterwards."""
     entry = workspace.resolve("numbers")
     dataset, first = entry.dataset, entry.dataset.block(1)
@@ -191,7 +191,7 @@ def test_kept_references_keep_what_they_name(workspace: Workspace, fsck: Fsck) -
     assert broken["kind"] == "reference-broken" and not broken["repaired"] and kept.exists()
 
 
-def test_nothing_goes_from_a_chain_that_cannot_be_followed(workspace: Workspace, fsck: Fsck) -> None:
+def test_nothing_is_removed_from_a_damaged_chain(workspace: Workspace, fsck: Fsck) -> None:
     entry = workspace.resolve("numbers")
     orphan = write(entry.dataset.folder / "data" / str(Multihash.sha3_256(b"2")))
     block = entry.dataset.folder / "blocks" / str(entry.dataset.block(1).hash)
@@ -205,7 +205,7 @@ def test_nothing_goes_from_a_chain_that_cannot_be_followed(workspace: Workspace,
     assert kinds(fsck("--repair")) == ["chain-damaged"] and orphan.exists()
 
 
-def test_nothing_goes_while_somebody_is_at_work(workspace: Workspace, fsck: Fsck) -> None:
+def test_nothing_is_removed_while_a_lock_is_held(workspace: Workspace, fsck: Fsck) -> None:
     entry = workspace.resolve("numbers")
     orphan = write(entry.dataset.folder / "data" / str(Multihash.sha3_256(b"2")))
     coming = write(workspace.odf / "incoming" / ("0" * 32) / "data" / "x")
@@ -252,9 +252,7 @@ def test_datasets_of_jobs_are_left_alone(workspace: Workspace, fsck: Fsck) -> No
 
 
 @pytest.mark.parametrize("damage", ["file", "slices", "blocks"])
-def test_an_index_that_says_something_else_is_made_anew(
-    workspace: Workspace, fsck: Fsck, damage: str
-) -> None:
+def test_wrong_or_damaged_index_is_rebuilt(workspace: Workspace, fsck: Fsck, damage: str) -> None:
     def shown() -> Any:
         return call_odf("list", "--json", cwd=workspace.folder).json
 
@@ -285,7 +283,7 @@ def test_a_damaged_journal_is_moved_aside(workspace: Workspace, fsck: Fsck) -> N
     assert kinds(fsck()) == [] and journal.with_name("jobs.sqlite.damaged").exists()
 
 
-def test_keys_never_go(workspace: Workspace, fsck: Fsck) -> None:
+def test_keys_are_never_deleted(workspace: Workspace, fsck: Fsck) -> None:
     alone = workspace.keys.generate()
     path = workspace.keys.folder / f"{alone.multibase}.pem"
     (remark,) = fsck("--repair").json["remarks"]
@@ -305,7 +303,7 @@ def test_the_damaged_key_of_a_dataset_stays_a_finding(workspace: Workspace, fsck
     assert kinds(damaged) == ["key-damaged"] and damaged.code == 3 and path.read_text() == "damaged"
 
 
-def test_the_key_of_a_dataset_that_was_never_published_goes_with_it(workspace: Workspace, fsck: Fsck) -> None:
+def test_key_of_unfinished_dataset_is_removed_with_it(workspace: Workspace, fsck: Fsck) -> None:
     lost, deleted = workspace.keys.generate(), workspace.keys.generate()
     left = write(workspace.odf / "datasets" / f".new-{lost.multibase}" / "info" / "alias")
     write(workspace.odf / "datasets" / f".gone-{deleted.multibase}" / "info" / "alias")
@@ -314,7 +312,7 @@ def test_the_key_of_a_dataset_that_was_never_published_goes_with_it(workspace: W
     assert [each["kind"] for each in fsck().json["remarks"]] == ["key-alone"]
 
 
-def test_belongings_stay_while_the_datasets_are_away(workspace: Workspace, fsck: Fsck) -> None:
+def test_trust_is_kept_while_the_datasets_folder_is_missing(workspace: Workspace, fsck: Fsck) -> None:
     """As when their folder is on a disk that is not there at the moment."""
     trust = write(workspace.odf / "trust" / f"{STRANGER.multibase}.json", b"{}")
     (workspace.odf / "datasets").rename(workspace.odf / "elsewhere")
@@ -323,7 +321,7 @@ def test_belongings_stay_while_the_datasets_are_away(workspace: Workspace, fsck:
 
 @settings(max_examples=8)
 @given(st.lists(st.sampled_from(["slices", "describe", "anew", "forget"]), max_size=6), st.binary(max_size=8))
-def test_repair_never_takes_what_a_reference_needs(
+def test_repair_never_removes_referenced_files(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str], rest: bytes
 ) -> None:
     workspace = Workspace.init(tmp_path_factory.mktemp("w"))

@@ -24,7 +24,7 @@ _FOLDER = Path(pages.__file__).parent
 _PROJECT = _FOLDER.parents[1]
 
 
-def test_help_lists_topics_and_verbs_without_a_workspace(tmp_path: Path) -> None:
+def test_help_lists_topics_and_commands_without_a_workspace(tmp_path: Path) -> None:
     ran = call_odf("help", cwd=tmp_path)
     assert ran.code == 0
     assert set(TOPICS) | set(VERBS) <= set(ran.out.split())
@@ -41,7 +41,7 @@ def test_a_page_is_plain_text_in_a_pipe(topic: str, tmp_path: Path) -> None:
     assert "\x1b" not in ran.out
 
 
-def test_help_of_a_verb_is_that_of_the_verb(tmp_path: Path) -> None:
+def test_help_command_matches_the_help_option(tmp_path: Path) -> None:
     for words in (["pull"], ["repo", "add"], ["keys", "token", "new"]):
         help_of_verb = call_odf(*words, "--help", cwd=tmp_path).out
         assert call_odf("help", *words, cwd=tmp_path).out.split()[5:] == help_of_verb.split()[5:]
@@ -60,7 +60,7 @@ def test_an_unknown_topic_is_an_error_with_the_nearest_ones(
     assert hint in ran.err.partition("hint:")[2]
 
 
-def test_options_of_help_that_do_not_go_together(tmp_path: Path) -> None:
+def test_conflicting_help_options_are_rejected(tmp_path: Path) -> None:
     assert call_odf("help", "--man", "sql", cwd=tmp_path).code == 2
     assert call_odf("help", "sql", "-o", "x", cwd=tmp_path).code == 2
     assert call_odf("help", "--man", "-o", "no/x", cwd=tmp_path).code == 2
@@ -158,6 +158,6 @@ def test_a_description_has_usage_options_and_example() -> None:
     assert "  a  *fixed*\n  b  paragraph\n" in page
 
 
-def test_a_shell_completes_topics_and_verbs(tmp_path: Path) -> None:
+def test_shell_completes_topics_and_commands(tmp_path: Path) -> None:
     words = {"COMP_WORDS": "odf help ti", "COMP_CWORD": "2", "_ODF_COMPLETE": "bash_complete"}
     assert call_odf(cwd=tmp_path, **words).out.split() == ["plain,time-travel"]

@@ -220,7 +220,7 @@ def help_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
 
 @pytest.mark.parametrize("topic", TOPICS)
 @pytest.mark.complete(after=2)
-def test_the_commands_of_a_page(help_pages: Pages, topic: str) -> None:
+def test_page_commands_run_with_the_printed_output(help_pages: Pages, topic: str) -> None:
     help_pages.run(topic)
 
 
@@ -230,7 +230,7 @@ def test_each_topic_has_a_page() -> None:
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_the_form_of_a_page(topic: str) -> None:
+def test_page_has_title_limited_length_and_valid_blocks(topic: str) -> None:
     page = read_page(topic)
     assert page.startswith("# ")
     assert 40 <= page.count("\n") <= 140
@@ -245,7 +245,7 @@ def test_the_form_of_a_page(topic: str) -> None:
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_the_manifests_of_a_page(topic: str) -> None:
+def test_page_manifests_are_valid(topic: str) -> None:
     for block in blocks_of(topic):
         if block.info.startswith("yaml"):
             list(yaml.safe_load_all(block.text))

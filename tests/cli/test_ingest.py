@@ -49,7 +49,7 @@ def spools(folder: Path) -> list[Path]:
     return list((folder / ".odf" / "cache").glob("ingest-*"))
 
 
-def test_attached_files(folder: Path, odf: Odf, tmp_path: Path) -> None:
+def test_attached_files_become_linked_objects(folder: Path, odf: Odf, tmp_path: Path) -> None:
     make_linked(Workspace(folder), "photos")
     (tmp_path / "a.txt").write_text("census_a")
     (folder / "rows.ndjson").write_text('{"photo": "a.txt", "n": 1}\n{"photo": null, "n": 2}\n')
@@ -69,7 +69,7 @@ def test_attached_files(folder: Path, odf: Odf, tmp_path: Path) -> None:
     assert unknown.code == 1 and "not found" in unknown.err and not (folder / "other.txt").exists()
 
 
-def test_stdin_files_and_pipes(folder: Path, odf: Odf) -> None:
+def test_ingest_reads_stdin_files_and_pipes(folder: Path, odf: Odf) -> None:
     (entry,) = run_odf("ingest", "events", "--json", cwd=folder, input=event(1) + event(2)).json
     assert list(entry) == ["name", "status", "old_head", "new_head", "blocks", "records", "error"]
     assert (entry["name"], entry["status"], entry["blocks"], entry["records"]) == ("events", "updated", 2, 2)
@@ -100,7 +100,7 @@ def test_stdin_files_and_pipes(folder: Path, odf: Odf) -> None:
     assert spools(folder) == []
 
 
-def test_mistakes(folder: Path, odf: Odf) -> None:
+def test_invalid_input_and_options_are_rejected(folder: Path, odf: Odf) -> None:
     ran = run_odf("ingest", "events", cwd=folder, input=event(7, nott=1))
     assert ran.code == 1
     assert ran.out == ""
@@ -139,7 +139,7 @@ def test_the_formats_are_those_of_the_engine() -> None:
     assert tuple(FORMATS) == INGEST_FORMATS
 
 
-def test_leaving_while_it_waits_for_more(folder: Path, odf: Odf) -> None:
+def test_interrupt_while_reading_stdin_commits_nothing(folder: Path, odf: Odf) -> None:
     head = odf("show", "events", "--json").json["head"]
     with subprocess.Popen(
         [sys.executable, "-m", "odf_tui", "ingest", "events"], cwd=folder,

@@ -78,14 +78,14 @@ def test_the_key_of_a_deleted_dataset_is_named_by_its_id(made: Odf, monkeypatch:
     assert made("keys", "list", "--json").json == []
 
 
-def test_keys_are_deleted_by_scripts(made: Odf, tmp_path: Path) -> None:
+def test_yes_option_deletes_a_key_without_prompt(made: Odf, tmp_path: Path) -> None:
     next((tmp_path / ".odf" / "keys").glob("*.pem")).write_text("damaged")
     assert made("keys", "delete", ROOT, "--yes").code == 0
     assert made("keys", "list", "--json").json == []
 
 
 @pytest.mark.parametrize("locked", [False, True])
-def test_a_key_goes_to_another_workspace(made: Odf, tmp_path: Path, locked: bool) -> None:
+def test_key_can_be_exported_and_imported(made: Odf, tmp_path: Path, locked: bool) -> None:
     secret: list[str] = []
     if locked:
         (tmp_path / "secret").write_text("open sesame\nnot this\n")
@@ -129,7 +129,9 @@ def test_a_damaged_key_is_replaced_and_others_are_refused(made: Odf, tmp_path: P
     assert len(made("keys", "list", "--json").json) == 1
 
 
-def test_a_key_goes_to_no_terminal_by_itself(made: Odf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_is_not_printed_to_a_terminal_unless_requested(
+    made: Odf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("odf_tui.cli.keys.is_terminal", lambda: True)
     refused = made("keys", "export", ROOT)
     assert refused.code == 2 and "PRIVATE" not in refused.out + refused.err and "-o -" in refused.err
@@ -155,7 +157,7 @@ def test_a_proof_is_made_shown_and_verified(made: Odf) -> None:
     assert made("keys", "check", ROOT, "-", input="{}").code == 1
 
 
-def test_who_has_no_key_cannot_prove(made: Odf, tmp_path: Path) -> None:
+def test_proof_without_the_key_is_rejected(made: Odf, tmp_path: Path) -> None:
     next((tmp_path / ".odf" / "keys").glob("*.pem")).unlink()
     ran = made("keys", "prove", ROOT)
     assert ran.code == 1 and "key" in ran.err and "odf keys export and odf keys import" in ran.err

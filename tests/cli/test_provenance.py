@@ -19,7 +19,7 @@ from odf_tui.text.row_trace import rows_text
 from tests.cli.conftest import Odf
 
 
-def test_a_trace_in_every_form(odf: Odf) -> None:
+def test_trace_is_printed_as_json_tree_and_graphviz(odf: Odf) -> None:
     ran = odf("provenance", "port-haven.air-by-day", "3..4", "--json")
     step = msgspec.convert(ran.json, TraceStep)
     assert (step.kind, step.name, step.runs, step.rows) == (
@@ -52,7 +52,7 @@ def test_a_trace_in_every_form(odf: Odf) -> None:
     assert 'shape=note, label="file:sources/air-readings.csv' in dot
 
 
-def test_questions_that_make_no_sense(odf: Odf) -> None:
+def test_invalid_rows_columns_and_options_are_rejected(odf: Odf) -> None:
     name = "port-haven.air-readings"
     for arguments, said in (
         ((name, "99999"), "has no row 99999: its offsets are 0 to "),
@@ -104,7 +104,7 @@ def drawn(odf: Odf, stream: io.StringIO) -> str:
     return stream.getvalue()
 
 
-def test_trees_of_any_kind(odf: Odf) -> None:
+def test_tree_escapes_text_and_abbreviates_long_lists(odf: Odf) -> None:
     """Text of datasets cannot steer the terminal; what is much is cut short; branches that end say why."""
     plain, rich = drawn(odf, io.StringIO()), drawn(odf, Terminal())
     for text in (plain, rich):

@@ -78,7 +78,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 
 @pytest.mark.spark
-def test_the_tour(terminal: Terminal) -> None:
+def test_readme_tour_runs_as_written(terminal: Terminal) -> None:
     tour = _README.read_text().partition("## A five-minute tour")[2].partition("\n## ")[0]
     blocks = re.findall(r"^```sh\n(.*?)^```$", tour, re.MULTILINE | re.DOTALL)
     commands = [command for block in blocks for command in split_commands(block)]
@@ -96,7 +96,7 @@ def test_the_tour(terminal: Terminal) -> None:
         assert all(each in terminal.output for each in expected), f"{command}\n{terminal.output}"
 
 
-def test_the_length_and_the_links_of_the_readme() -> None:
+def test_readme_is_short_and_its_links_exist() -> None:
     text = _README.read_text()
     assert text.count("\n") <= 200
     for target in re.findall(r"\]\(([^)#]+)\)", text):

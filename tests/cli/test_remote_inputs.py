@@ -32,7 +32,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_remote_inputs(fresh: Odf, shop: Path, tmp_path: Path) -> None:
+def test_missing_remote_inputs_require_pull_inputs(fresh: Odf, shop: Path, tmp_path: Path) -> None:
     assert fresh("repo", "add", "shop", str(shop)).code == 0
     url = f"file://{shop}/joe/cities"
     (tmp_path / "first.yaml").write_text(MANIFEST.format(name="first", ref="shop/numbers"))

@@ -41,7 +41,7 @@ from tests.sync.builders import (
     make_root,
 )
 from tests.sync.file_server import serving
-from tests.sync.serving_here import served
+from tests.sync.in_process_server import served
 
 SECRET = "tok-5b0c2f7e91"
 
@@ -67,7 +67,9 @@ def here(odf: Odf, name: str = "numbers") -> Any:
     return next(each for each in odf("list", "--json").json if each["name"] == name)
 
 
-def test_two_workspaces_and_a_folder(fresh: Odf, there: Odf, shop: Path, tmp_path: Path) -> None:
+def test_two_workspaces_exchange_datasets_through_a_folder(
+    fresh: Odf, there: Odf, shop: Path, tmp_path: Path
+) -> None:
     for odf in (fresh, there):
         assert odf("repo", "add", "shop", str(shop)).code == 0
     ran = fresh("pull", "shop/numbers", "shop/joe/cities", "--json")
@@ -138,9 +140,7 @@ def test_a_damaged_copy_is_fetched_again(fresh: Odf, there: Odf, shop: Path, tmp
     assert fresh("verify", "numbers").code == 0
 
 
-def test_a_dataset_that_cannot_be_read_stops_no_other(
-    fresh: Odf, there: Odf, shop: Path, tmp_path: Path
-) -> None:
+def test_unreadable_dataset_does_not_stop_others(fresh: Odf, there: Odf, shop: Path, tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     assert fresh("pull", *map(str, map(shop.joinpath, ("numbers", "joe/cities")))).code == 0
     damaged = workspace.resolve("cities")
@@ -179,7 +179,9 @@ def test_a_dataset_that_cannot_be_read_stops_no_other(
     assert [each["name"] for each in fresh("list", "--json").json] == ["numbers"]
 
 
-def test_names_of_what_is_new(fresh: Odf, there: Odf, shop: Path, tmp_path: Path) -> None:
+def test_pull_with_as_names_the_dataset_and_rejects_conflicts(
+    fresh: Odf, there: Odf, shop: Path, tmp_path: Path
+) -> None:
     url = f"file://{shop}/numbers/"
     assert fresh("pull", url, "--as", "lab/mine").out.startswith("lab/mine: new, 3 rows in 3 blocks, ")
     ran = fresh("pull", "--from", str(shop / "numbers"), "--as", "lab/mine")  # again, as scripts do
@@ -212,7 +214,7 @@ def test_names_of_what_is_new(fresh: Odf, there: Odf, shop: Path, tmp_path: Path
         assert (ran.code, said in ran.err, "geheim" in ran.err) == (code, True, False), ran.err
 
 
-def test_a_source_that_is_not_there(fresh: Odf, tmp_path: Path) -> None:
+def test_pull_from_missing_source_fails(fresh: Odf, tmp_path: Path) -> None:
     ran = fresh("pull", f"{tmp_path}/nowhere/numbers", "--json")
     assert ran.code == 1
     (entry,) = ran.json
@@ -221,7 +223,9 @@ def test_a_source_that_is_not_there(fresh: Odf, tmp_path: Path) -> None:
     assert fresh("list", "--json").json == []
 
 
-def test_where_datasets_come_from_and_go_to(fresh: Odf, there: Odf, shop: Path, tmp_path: Path) -> None:
+def test_push_and_pull_remotes_are_remembered_and_removed(
+    fresh: Odf, there: Odf, shop: Path, tmp_path: Path
+) -> None:
     make_root(Workspace(tmp_path), "tides")
     ran = fresh("push", "tides")
     assert (ran.code, "tides has no push remote" in ran.err) == (2, True)
@@ -265,7 +269,9 @@ def test_where_datasets_come_from_and_go_to(fresh: Odf, there: Odf, shop: Path, 
     }  # fmt: skip
 
 
-def test_all_of_a_repository(fresh: Odf, there: Odf, shop: Path, tmp_path: Path) -> None:
+def test_pull_all_pulls_every_dataset_of_a_repository(
+    fresh: Odf, there: Odf, shop: Path, tmp_path: Path
+) -> None:
     fresh("repo", "add", "shop", str(shop))
     ran = fresh("pull", "--all", "--from", "shop", "--json")
     assert [(each["name"], each["status"]) for each in ran.json] == [
@@ -284,14 +290,16 @@ def test_all_of_a_repository(fresh: Odf, there: Odf, shop: Path, tmp_path: Path)
     assert fresh("pull", "--all", "--from", "lab").code == 1
 
 
-def test_what_others_say_is_no_command() -> None:
+def test_suggested_pull_command_quotes_untrusted_names() -> None:
     url = "https://h.org/x y/;rm/"
     assert _pull_command(FoundDataset("lab", "joe/x", url)) == "odf pull lab/joe/x"
     for name in ("../x", "x; rm -r", "$(id)", "\x1b[2J", "a/b/c", ""):
         assert _pull_command(FoundDataset("lab", name, url)) == "odf pull 'https://h.org/x y/;rm/'"
 
 
-def test_searching(fresh: Odf, there: Odf, shop: Path, tmp_path: Path) -> None:
+def test_search_finds_datasets_and_reports_unreachable_repositories(
+    fresh: Odf, there: Odf, shop: Path, tmp_path: Path
+) -> None:
     assert "odf repo add NAME URL" in fresh("search", "x").err
     fresh("repo", "add", "shop", str(shop))
     fresh("repo", "add", "attic", str(tmp_path / "attic"))
@@ -344,7 +352,9 @@ def asking(folder: Path, accepts: str) -> Iterator[tuple[str, list[str]]]:
 
 
 @pytest.mark.net
-def test_a_login_is_used_and_never_told(fresh: Odf, there: Odf, shop: Path, tmp_path: Path) -> None:
+def test_stored_credentials_are_used_and_never_shown(
+    fresh: Odf, there: Odf, shop: Path, tmp_path: Path
+) -> None:
     said: list[Ran] = []
 
     def run(*arguments: str, input: str | None = None) -> Ran:
@@ -385,7 +395,7 @@ def assert_nowhere(secret: str, folder: Path) -> None:
         assert secret.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()
 
 
-def test_what_makes_a_login(fresh: Odf, tmp_path: Path) -> None:
+def test_login_stores_credentials_per_server(fresh: Odf, tmp_path: Path) -> None:
     def kept() -> Any:
         return json.loads((tmp_path / ".odf" / "keys" / "logins.json").read_text())
 
@@ -415,7 +425,7 @@ def test_what_makes_a_login(fresh: Odf, tmp_path: Path) -> None:
     assert "no credentials stored" in fresh("repo", "logout", "lab").err
 
 
-def test_what_is_typed_is_not_shown(fresh: Odf, tmp_path: Path) -> None:
+def test_typed_password_is_not_echoed(fresh: Odf, tmp_path: Path) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(tmp_path)
@@ -441,7 +451,9 @@ def test_what_is_typed_is_not_shown(fresh: Odf, tmp_path: Path) -> None:
 # --- Servers of datasets ---------------------------------------------------------------------------
 
 
-def test_a_server_of_datasets(fresh: Odf, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_server_supports_search_pull_and_authenticated_push(
+    fresh: Odf, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     other = Workspace.init(tmp_path_factory.mktemp("other"))
     numbers = make_root(other, "numbers", slices=2)
     mine = make_root(Workspace(tmp_path), "joe/mine", slices=1)
@@ -472,7 +484,7 @@ def test_a_server_of_datasets(fresh: Odf, tmp_path: Path, tmp_path_factory: pyte
 # --- Jobs ------------------------------------------------------------------------------------------
 
 
-def test_one_dataset_twice_at_once_is_made_once(
+def test_concurrent_pulls_of_one_dataset_create_it_once(
     fresh: Odf, there: Odf, shop: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     copy = as_repository(shop / "numbers", tmp_path_factory.mktemp("copies") / "copy")
@@ -489,7 +501,7 @@ def test_one_dataset_twice_at_once_is_made_once(
 
 
 @pytest.mark.net
-def test_a_pull_from_a_silent_server_is_cancelled_and_tried_again(
+def test_pull_from_silent_server_can_be_cancelled_and_retried(
     fresh: Odf, there: Odf, shop: Path, tmp_path: Path
 ) -> None:
     go_on, silent = threading.Event(), threading.Event()
@@ -523,7 +535,7 @@ def test_a_pull_from_a_silent_server_is_cancelled_and_tried_again(
 # --- Which go first --------------------------------------------------------------------------------
 
 
-def test_what_has_pull_remote_is_not_made_here(tmp_path: Path) -> None:
+def test_recursive_pull_stops_at_datasets_with_a_pull_remote(tmp_path: Path) -> None:
     # e comes from elsewhere, and is made of far there; f of e and a; g of f
     workspace, other = Workspace.init(tmp_path / "here"), Workspace.init(tmp_path / "other")
     far = make_root(other, "far")

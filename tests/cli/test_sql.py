@@ -27,7 +27,7 @@ BY_STATION = (
 )
 
 
-def test_rows_of_a_query_in_every_format(odf: Odf, tmp_path: Path) -> None:
+def test_query_rows_are_written_in_every_format(odf: Odf, tmp_path: Path) -> None:
     found = odf("sql", BY_STATION, "--json").json
     assert found[0] == {"station": "ph-01", "n": 240, "last": "2024-03-10T23:00:00Z"}
     assert [row["station"] for row in found] == ["ph-01", "ph-02", "ph-03", "ph-04"]
@@ -46,7 +46,7 @@ def test_rows_of_a_query_in_every_format(odf: Odf, tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["x.csv", "x.json", "x.ndjson", "x.parquet"]
 
 
-def test_the_engine_datafusion(odf: Odf, tmp_path: Path) -> None:
+def test_datafusion_gives_the_same_rows_as_spark(odf: Odf, tmp_path: Path) -> None:
     query = BY_STATION.replace("GROUP BY ALL", "GROUP BY 1")
     by_spark = odf("sql", BY_STATION, "--json").json
     assert odf("sql", query, "--json", "--engine", "datafusion").json == by_spark
@@ -62,7 +62,7 @@ def test_the_engine_datafusion(odf: Odf, tmp_path: Path) -> None:
 
 
 @pytest.mark.complete
-def test_names_of_datasets_and_columns(odf: Odf, demo: tuple[Path, Ran]) -> None:
+def test_dataset_names_resolve_and_duplicate_columns_are_numbered(odf: Odf, demo: tuple[Path, Ran]) -> None:
     """However they are quoted; a join gives two columns a name, and older slices nulls in newer columns."""
     query = """
         WITH busy AS (SELECT port-haven.air-readings.station FROM port-haven.air-readings LIMIT 1)
@@ -86,7 +86,7 @@ def test_names_of_datasets_and_columns(odf: Odf, demo: tuple[Path, Ran]) -> None
     assert len(list((demo[0] / ".odf/cache/queries").iterdir())) == 2
 
 
-def test_datasets_as_they_were(odf: Odf) -> None:
+def test_query_reads_datasets_as_at_blocks_and_times(odf: Odf) -> None:
     """The blocks of an answer, given back, give the same answer."""
     blocks = odf("log", "port-haven.stations", "--json").json
     data = [each for each in blocks if each["event"].get("newData")][::-1]
@@ -125,7 +125,7 @@ def test_datasets_as_they_were(odf: Odf) -> None:
 
 
 @pytest.mark.complete
-def test_what_proves_an_answer(odf: Odf, tmp_path: Path) -> None:
+def test_query_proof_verifies_and_changes_to_it_are_found(odf: Odf, tmp_path: Path) -> None:
     sql = (
         "WITH s AS (SELECT * FROM current(port-haven.stations))"
         " SELECT s.station, avg(pm25) AS mean"
@@ -180,7 +180,7 @@ def _written(path: Path, text: str) -> Path:
     return path
 
 
-def test_what_is_wrong_has_its_place_in_the_query(odf: Odf) -> None:
+def test_query_errors_have_line_and_column(odf: Odf) -> None:
     ran = odf("sql", "SELECT port-haven.stations.station,\n  nope FROM port-haven.stations")
     assert ran.code == 1
     assert "query, line 2, column 3: column `nope` not found" in ran.err

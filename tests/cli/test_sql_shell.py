@@ -42,7 +42,7 @@ def test_queries_end_with_a_semicolon(text: str, queries: list[str], rest: str) 
     assert split_statements(text) == (queries, rest)
 
 
-def test_a_terminal_session(workspace: Workspace) -> None:
+def test_shell_supports_commands_completion_and_interrupt(workspace: Workspace) -> None:
     """Commands, completion and editing, as a user meets them."""
     pid, terminal = pty.fork()
     if pid == 0:
@@ -114,7 +114,7 @@ def typed(lines: list[str]) -> Callable[[str], str]:
         ("\\d MY", ["my.numbers"]),
     ],
 )
-def test_proposals(workspace: Workspace, line: str, found: list[str]) -> None:
+def test_completion_proposes_datasets_and_columns(workspace: Workspace, line: str, found: list[str]) -> None:
     begin = max(line.rfind(" "), 0) + 1
     proposed = SqlShell(workspace, Query("")).propose(line, begin, len(line))
     assert [each for each in proposed if not each.endswith("(")] == found
@@ -126,7 +126,7 @@ def test_the_shell_requires_a_terminal_and_no_format(workspace: Workspace) -> No
         assert "missing QUERY" in call_odf("sql", *option, cwd=workspace.folder).err
 
 
-def test_export(workspace: Workspace) -> None:
+def test_export_writes_csv_and_requires_force_to_overwrite(workspace: Workspace) -> None:
     def export(*arguments: str) -> Any:
         return call_odf("export", "my.numbers", *arguments, cwd=workspace.folder)
 

@@ -16,7 +16,7 @@ def _blocks(odf: Odf) -> list[dict[str, Any]]:
     return [each for each in odf("log", STATIONS, "--json").json if each["event"].get("newData")]
 
 
-def test_rows_as_at_a_block_or_a_time(odf: Odf) -> None:
+def test_tail_shows_rows_as_at_a_block_or_time(odf: Odf) -> None:
     blocks = _blocks(odf)
     newest = odf("tail", STATIONS, "-n", "100", "--json").json
     for block in reversed(blocks):
@@ -42,13 +42,15 @@ def test_rows_as_at_a_block_or_a_time(odf: Odf) -> None:
         (("--key", "nope"), 1, "column 'nope' not found"),
     ],
 )
-def test_what_nobody_can_see(odf: Odf, arguments: tuple[str, ...], code: int, words: str) -> None:
+def test_invalid_versions_times_and_keys_are_rejected(
+    odf: Odf, arguments: tuple[str, ...], code: int, words: str
+) -> None:
     ran = odf("tail", STATIONS, *arguments)
     assert (ran.code, ran.out) == (code, "")
     assert words in ran.err
 
 
-def test_the_state_of_then_and_of_a_day(odf: Odf) -> None:
+def test_tail_shows_current_state_as_at_and_as_of(odf: Odf) -> None:
     """The stations' fifth came on the third day; the fourth was taken away."""
     now = odf("tail", STATIONS, "--current", "--json")
     assert sorted(row["station"] for row in now.json) == ["ph-01", "ph-02", "ph-03", "ph-05"]

@@ -231,7 +231,7 @@ def commands(folder: Path, server: str) -> list[list[str]]:
 
 @pytest.mark.net
 @pytest.mark.complete
-def test_no_verb_writes_control_characters(folder: Path, server: str, odf: Odf) -> None:
+def test_no_command_writes_control_characters(folder: Path, server: str, odf: Odf) -> None:
     seen = ""
     for command in commands(folder, server):
         for ran in (call_odf(*command, cwd=folder), on_terminal(*command, cwd=folder)):
@@ -244,7 +244,7 @@ def test_no_verb_writes_control_characters(folder: Path, server: str, odf: Odf) 
         assert escape in seen
 
 
-def test_logs_of_jobs(tmp_path: Path) -> None:
+def test_job_logs_contain_no_control_characters(tmp_path: Path) -> None:
     Workspace.init(tmp_path)
     journal = JobLog(tmp_path / ".odf" / "jobs.sqlite")
     job = journal.create(Pull("x"), HOSTILE)
@@ -260,7 +260,7 @@ def test_logs_of_jobs(tmp_path: Path) -> None:
     assert call_odf("jobs", "--json", cwd=tmp_path).json[0]["error"]["message"] == HOSTILE
 
 
-def test_data_stays_exact(folder: Path, odf: Odf) -> None:
+def test_machine_readable_output_keeps_the_exact_text(folder: Path, odf: Odf) -> None:
     assert odf("show", "hostile", "--json").json["info"]["description"] == HOSTILE
     assert odf("schema", "hostile", "--format", "json").json["fields"][4]["name"] == HOSTILE
     assert odf("sql", "SELECT * FROM hostile", "--json").json[0][HOSTILE] == HOSTILE

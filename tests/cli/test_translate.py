@@ -59,7 +59,9 @@ def names(odf: Odf) -> Iterator[Callable[[], set[str]]]:
         assert odf("delete", name, "-y").code == 0
 
 
-def test_translate(odf: Odf, demo: tuple[Path, Ran], names: Callable[[], set[str]], tmp_path: Path) -> None:
+def test_translated_query_runs_and_changed_results_are_reported(
+    odf: Odf, demo: tuple[Path, Ran], names: Callable[[], set[str]], tmp_path: Path
+) -> None:
     """In the demo's workspace, whose worker runs already."""
     (numbers := tmp_path / "numbers.yaml").write_text(ROOT)
     (totals := tmp_path / "totals.yaml").write_text(TOTALS)
@@ -108,7 +110,7 @@ def test_translate(odf: Odf, demo: tuple[Path, Ran], names: Callable[[], set[str
     assert odf("add", "--update", str(totals), "--json").json[0]["status"] == "unchanged"
 
 
-def test_inputs_in_the_same_command(fresh: Odf, tmp_path: Path) -> None:
+def test_inputs_may_be_added_in_the_same_command(fresh: Odf, tmp_path: Path) -> None:
     (tmp_path / "both.yaml").write_text(f"{TOTALS}---\n{ROOT}")
     ran = fresh("add", "--translate", "spark", "both.yaml")
     assert ran.code == 0, ran.err
@@ -116,7 +118,7 @@ def test_inputs_in_the_same_command(fresh: Odf, tmp_path: Path) -> None:
     assert sorted(each["name"] for each in fresh("list", "--json").json) == ["numbers", "totals"]
 
 
-def test_no_translation(fresh: Odf, tmp_path: Path) -> None:
+def test_untranslatable_query_is_rejected_with_its_position(fresh: Odf, tmp_path: Path) -> None:
     query = "SELECT event_time, PROCTIME() AS p,\n            unknown_thing(x) AS y FROM numbers"
     text = TOTALS[: TOTALS.index("SELECT")] + query + "\n"
     (tmp_path / "totals.yaml").write_text(text)

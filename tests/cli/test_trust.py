@@ -56,7 +56,7 @@ def document(workspace: Workspace, *arguments: str) -> Any:
     return json.loads(result.stdout)
 
 
-def test_without_a_terminal_it_shows_and_refuses(workspace: Workspace) -> None:
+def test_trust_without_terminal_shows_programs_and_requires_yes(workspace: Workspace) -> None:
     result = run(workspace, "trust", "foreign")
     assert isinstance(result.exception, UsageError) and "--yes" in (result.exception.hint or "")
     assert "reads the URL                     https://host/x\n" in result.stdout
@@ -68,7 +68,7 @@ def test_without_a_terminal_it_shows_and_refuses(workspace: Workspace) -> None:
     assert [each["kind"] for each in json.loads(result.stdout)["runs"]] == ["url", "pipe"]
 
 
-def test_yes_allows_and_untrust_takes_it_back(workspace: Workspace) -> None:
+def test_yes_grants_trust_and_untrust_revokes_it(workspace: Workspace) -> None:
     said = document(workspace, "trust", "foreign", "-y")
     assert (said["trust"], said["private_network"], len(said["runs"])) == ("trusted", False, 2)
     assert document(workspace, "trust", "foreign", "-y", "--private-network")["private_network"] is True
@@ -77,7 +77,7 @@ def test_yes_allows_and_untrust_takes_it_back(workspace: Workspace) -> None:
     assert "was not trusted" in run(workspace, "untrust", "foreign").stderr
 
 
-def test_on_a_terminal_it_asks(workspace: Workspace) -> None:
+def test_trust_on_a_terminal_prompts(workspace: Workspace) -> None:
     for answer, trusted in (b"n\n", False), (b"y\n", True):
         ours, theirs = pty.openpty()
         os.write(ours, answer)
@@ -94,9 +94,7 @@ def test_on_a_terminal_it_asks(workspace: Workspace) -> None:
         os.close(theirs)
 
 
-def test_a_definition_from_the_web_is_not_ones_own(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_definition_from_a_url_is_not_trusted(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("odf_tui.cli.add._download", lambda url: MANIFEST.replace("foreign", "web") + "---")
     result = run(workspace, "add", "https://host/manifest.yaml")
     assert result.exit_code == 0 and "odf trust web" in result.stderr

@@ -69,7 +69,7 @@ def context(tmp_path: Path, entry: DatasetEntry) -> JobContext:
     return JobContext(Home(tmp_path / "home"))
 
 
-def test_statistics(entry, context):
+def test_statistics_job_stores_the_statistics(entry, context):
     assert run_request(ComputeStatistics(str(entry.id)), context, Reporter()) == {
         "name": "port/ships",
         "rows": 3,
@@ -78,7 +78,7 @@ def test_statistics(entry, context):
     assert found is not None and found.columns[-1].mean == 2.0
 
 
-def test_the_current_state_and_its_statistics_and_a_file_of_it(entry, context, tmp_path):
+def test_projection_can_be_analysed_and_exported(entry, context, tmp_path):
     found = run_request(BuildProjection(str(entry.id)), context, Reporter())
     file, pin = found.pop("file"), found.pop("pin")
     assert (pin["block"], pin["last_offset"], pin["head"]) == (str(entry.dataset.head()), 2, True)
@@ -98,7 +98,7 @@ def test_the_current_state_and_its_statistics_and_a_file_of_it(entry, context, t
     assert run_request(ComputeStatistics("", file=file), context, Reporter()) == {"name": "", "rows": 2}
 
 
-def test_the_state_as_at_a_block_and_as_of_a_time(entry, context):
+def test_projection_job_accepts_as_at_and_as_of(entry, context):
     block = str(entry.dataset.block(1).hash)
     found = run_request(BuildProjection(str(entry.id), as_at=block), context, Reporter())
     assert (found["rows"], found["of"], found["pin"]["sequence_number"]) == (0, 0, 1)
@@ -111,7 +111,7 @@ def test_the_state_as_at_a_block_and_as_of_a_time(entry, context):
         run_request(BuildProjection(str(entry.id), as_at="2000-01-01T00:00:00Z"), context, Reporter())
 
 
-def test_what_cannot_be_done(entry, context, tmp_path):
+def test_missing_dataset_or_file_is_rejected(entry, context, tmp_path):
     with pytest.raises(NotFound):
         run_request(ComputeStatistics("port/nobody"), context, Reporter())
     with pytest.raises(NotFound, match="file not found"):
@@ -122,7 +122,7 @@ def test_what_cannot_be_done(entry, context, tmp_path):
         run_request(Export("", str(tmp_path / "x.csv")), context, Reporter())
 
 
-async def test_they_do_not_wait_behind_pulls_nor_hold_them_up(home, follow):
+async def test_dataset_jobs_and_pulls_do_not_wait_for_each_other(home, follow):
     client = await home.connect()
     pulls = [await client.submit(Pull(f"wait:1/{name}"), name) for name in "ab"]
     for job in pulls:

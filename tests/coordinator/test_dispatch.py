@@ -58,7 +58,7 @@ def context(tmp_path: Path, entry: DatasetEntry) -> JobContext:
     return JobContext(Home(tmp_path / "home"))
 
 
-def test_verifying_a_sound_dataset(entry, context):
+def test_verify_of_sound_dataset_has_no_findings(entry, context):
     found = run_request(Verify(str(entry.id)), context, Reporter())
     blocks = found.pop("blocks")
     assert blocks == entry.dataset.state().blocks
@@ -71,7 +71,7 @@ def test_verifying_a_sound_dataset(entry, context):
     }  # fmt: skip
 
 
-def test_verifying_a_damaged_dataset(entry, context):
+def test_verify_of_damaged_dataset_names_the_block(entry, context):
     head = entry.dataset.head()
     path = entry.dataset.folder / "blocks" / str(head)
     path.write_bytes(path.read_bytes()[:-4] + b"oops")
@@ -83,7 +83,7 @@ def test_verifying_a_damaged_dataset(entry, context):
     assert str(head) in {finding["block"] for finding in found["findings"]}
 
 
-def test_what_no_push_source_takes_does_not_wait_for_spark(entry, context, tmp_path):
+def test_ingest_without_matching_push_source_fails_before_spark_starts(entry, context, tmp_path):
     with pytest.raises(Unsupported, match="harbour/ports has a polling source") as caught:
         run_request(Ingest(str(entry.id), ["/tmp/x"]), context, Reporter())
     assert "odf pull harbour/ports" in str(caught.value.hint)
@@ -99,7 +99,7 @@ def test_what_no_push_source_takes_does_not_wait_for_spark(entry, context, tmp_p
 
 
 @pytest.mark.parametrize("request_type", [Pull, Verify])
-def test_a_dataset_that_is_gone(entry, context, request_type):
+def test_job_for_missing_dataset_fails(entry, context, request_type):
     other = str(entry.id)[:-2] + ("00" if not str(entry.id).endswith("00") else "11")
     with pytest.raises(NotFound):
         run_request(request_type(other), context, Reporter())

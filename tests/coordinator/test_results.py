@@ -246,7 +246,7 @@ def test_nested_values_keep_their_keys() -> None:
     assert keys(ORIGINS[1].sources[0]) == source.split()
 
 
-def test_results_of_older_versions(tmp_path: Path) -> None:
+def test_results_of_older_versions_are_read(tmp_path: Path) -> None:
     journal = JobLog(tmp_path / "jobs.sqlite")
 
     def stored(request: Request, result: dict[str, object]) -> Job:
@@ -284,5 +284,5 @@ def test_a_result_that_cannot_be_decoded_is_an_error(text: str) -> None:
         job.result_of(Export)
 
 
-def test_a_job_without_a_result() -> None:
+def test_result_of_a_job_without_result_is_none() -> None:
     assert Job("1", "export", "ports", "x", JobState.failed, AT).result_of(Export) is None

@@ -65,7 +65,7 @@ def test_jobs_come_back_in_order(home):
     assert run_jobs(home.folder, [], command=home.command()) == []
 
 
-def test_only_the_own_jobs_are_told(home):
+def test_events_are_limited_to_own_jobs(home):
     run_jobs(home.folder, [(Pull("count:1"), "a")], command=home.command())
     other = start(home, "wait")
     read_until(other, "2 running")
@@ -89,7 +89,7 @@ def test_the_first_interrupt_cancels_and_waits(home):
     assert home.files.worker_alive()
 
 
-def test_the_second_interrupt_leaves(home):
+def test_second_interrupt_exits_and_leaves_the_job_running(home):
     process = start(home, "stubborn:90")
     read_until(process, "1 running")
     process.send_signal(signal.SIGINT)
@@ -101,7 +101,7 @@ def test_the_second_interrupt_leaves(home):
     assert home.files.worker_alive() and home.journal.job("1").state is JobState.running
 
 
-def test_a_worker_that_dies_meanwhile(home):
+def test_job_is_interrupted_when_the_worker_dies(home):
     process = start(home, "wait")
     read_until(process, "1 running")
     home.kill()
@@ -109,7 +109,7 @@ def test_a_worker_that_dies_meanwhile(home):
     assert process.returncode == 0 and output.split() == ["1", "interrupted"]
 
 
-def test_no_worker_can_be_had(home):
+def test_failing_worker_start_is_reported(home):
     with pytest.raises(OdfError, match="exited right after its start"):
         run_jobs(home.folder, [(Pull("count:1"), "a")], command=home.command("--die"))
     assert [file.name for file in home.odf.iterdir()] == ["worker.log"]

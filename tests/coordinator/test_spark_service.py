@@ -50,7 +50,7 @@ async def test_waiting_for_spark_can_be_cancelled(home):
     await client.close()
 
 
-async def test_a_spark_that_does_not_start(home):
+async def test_job_fails_with_the_error_of_the_spark_start(home):
     client = await home.connect("--spark", "none")
     status = await spark_state(client, "failed")
     assert status.spark_detail == "there is no Java"
@@ -60,7 +60,7 @@ async def test_a_spark_that_does_not_start(home):
     await client.close()
 
 
-async def test_a_spark_that_starts_the_second_time(home):
+async def test_next_job_retries_a_failed_spark_start(home):
     client = await home.connect("--spark", "once")
     await spark_state(client, "failed")
     job = await client.submit(Pull("spark"), "a")
@@ -80,7 +80,7 @@ async def test_a_spark_that_died_is_started_again(home):
     await client.close()
 
 
-async def test_tasks_that_do_not_heed_a_cancelled_job(home):
+async def test_spark_restarts_when_cancelled_tasks_do_not_stop(home):
     client = await home.connect()
     await spark_state(client, "ready")
     (home.folder / "spark-is-busy").touch()
@@ -127,7 +127,9 @@ def run_folders(folder: Path) -> list[Path]:
         pytest.param(lambda folder: wait_until(lambda: java_processes(folder)), id="with Java"),
     ],
 )
-def test_a_worker_that_is_stopped_while_spark_starts(tmp_path: Path, moment: Callable[[Path], None]) -> None:
+def test_worker_stopped_during_spark_start_leaves_no_processes(
+    tmp_path: Path, moment: Callable[[Path], None]
+) -> None:
     odf = Workspace.init(tmp_path / "home").odf
     worker = subprocess.Popen(
         [sys.executable, "-P", "-m", "odf_engine.coordinator.worker", str(tmp_path / "home")],

@@ -100,7 +100,7 @@ def pull_new(url: str, alias: str = "numbers", **more: Any) -> Pull:
     return Pull(dataset=url, url=url, alias=alias, **more)
 
 
-def test_a_dataset_has_pull_remote_and_goes_on_to(do, here, there, log) -> None:
+def test_pulled_dataset_remembers_its_remote(do, here, there, log) -> None:
     theirs = make_root(there, slices=2)
     url = url_of(theirs)
     found = do(pull_new(url, "lab/mine"))
@@ -123,7 +123,7 @@ def test_a_dataset_has_pull_remote_and_goes_on_to(do, here, there, log) -> None:
     assert (seen.relation, seen.our_head, seen.their_head) == ("equal", *[str(theirs.dataset.head())] * 2)
 
 
-def test_what_came_is_not_ones_own_and_runs_nothing(do, here, there) -> None:
+def test_pulled_dataset_is_not_trusted(do, here, there) -> None:
     (theirs,) = there.add(read_manifests(MANIFEST, "ports.yaml"))
     do(pull_new(url_of(theirs), "ports"))
     entry, trust = here.resolve("ports"), Trust(here)
@@ -134,7 +134,7 @@ def test_what_came_is_not_ones_own_and_runs_nothing(do, here, there) -> None:
         do(Pull(dataset=str(entry.id)))
 
 
-def test_the_same_address_again_makes_no_second_dataset(do, here, there) -> None:
+def test_second_pull_of_a_url_creates_no_second_dataset(do, here, there) -> None:
     theirs = make_root(there)
     url = url_of(theirs)
     do(pull_new(url))
@@ -144,7 +144,7 @@ def test_the_same_address_again_makes_no_second_dataset(do, here, there) -> None
     assert len(here.datasets()) == 1
 
 
-def test_the_same_dataset_elsewhere_makes_no_second_one(do, here, there, log, tmp_path) -> None:
+def test_pull_of_known_dataset_from_another_url_creates_no_copy(do, here, there, log, tmp_path) -> None:
     theirs = make_root(there)
     do(pull_new(url_of(theirs)))
     add_blocks(theirs, 3)
@@ -157,7 +157,7 @@ def test_the_same_dataset_elsewhere_makes_no_second_one(do, here, there, log, tm
     assert known.find_status(copy) is not None
 
 
-def test_one_that_was_let_go_comes_from_where_it_is_pulled_from(do, here, there, tmp_path) -> None:
+def test_pull_url_becomes_the_remote_of_a_detached_dataset(do, here, there, tmp_path) -> None:
     theirs = make_root(there)
     do(pull_new(url_of(theirs)))
     remotes = Remotes(here.odf)
@@ -167,7 +167,7 @@ def test_one_that_was_let_go_comes_from_where_it_is_pulled_from(do, here, there,
     assert remotes.get(theirs.id).pull == [copy]
 
 
-def test_ones_own_dataset_does_not_come_from_its_backup(do, here, tmp_path) -> None:
+def test_own_dataset_does_not_adopt_its_backup_as_pull_remote(do, here, tmp_path) -> None:
     mine = make_root(here, blocks=2)
     copy = as_repository(mine.dataset.folder, tmp_path / "copy")
     add_blocks(mine, 3)
@@ -179,7 +179,7 @@ def test_ones_own_dataset_does_not_come_from_its_backup(do, here, tmp_path) -> N
     assert seen is not None and (seen.relation, seen.ours) == ("ahead", 3)
 
 
-def test_blocks_of_others_in_ones_own_dataset(do, here, tmp_path) -> None:
+def test_own_dataset_with_third_party_blocks_is_no_longer_own(do, here, tmp_path) -> None:
     mine = make_root(here)
     copy = as_repository(mine.dataset.folder, tmp_path / "copy")
     do(Push(str(mine.id), copy))
@@ -191,7 +191,7 @@ def test_blocks_of_others_in_ones_own_dataset(do, here, tmp_path) -> None:
     assert not Trust(here).is_own(here.resolve("numbers"))
 
 
-def test_two_histories(do, here, there) -> None:
+def test_diverged_histories_require_force(do, here, there) -> None:
     theirs = make_root(there, blocks=1)
     url = url_of(theirs)
     do(pull_new(url))
@@ -231,7 +231,7 @@ def test_pushing_is_remembered(do, here, log, tmp_path) -> None:
     assert Remotes(here.odf).get(mine.id).push == [url]
 
 
-def test_comparing_goes_on_where_a_place_cannot_be_asked(do, here, tmp_path) -> None:
+def test_compare_continues_after_an_unreadable_remote(do, here, tmp_path) -> None:
     mine, remotes = make_root(here, blocks=2), Remotes(here.odf)
     copy = as_repository(mine.dataset.folder, tmp_path / "copy")
     add_blocks(mine)
@@ -247,7 +247,7 @@ def test_comparing_goes_on_where_a_place_cannot_be_asked(do, here, tmp_path) -> 
     assert remotes.get(mine.id).push == [f"file://{tmp_path}/odd/", copy, f"file://{tmp_path}/none/"]
 
 
-def test_searching_goes_on_where_a_repository_cannot_be_asked(do, here, there, tmp_path) -> None:
+def test_search_continues_after_an_unreachable_repository(do, here, there, tmp_path) -> None:
     as_repository(make_root(there).dataset.folder, tmp_path / "shop" / "numbers")
     as_repository(make_root(there, "other").dataset.folder, tmp_path / "shop" / "joe" / "City.Numbers")
     remotes = Remotes(here.odf)
@@ -264,7 +264,7 @@ def test_searching_goes_on_where_a_repository_cannot_be_asked(do, here, there, t
         do(Search("numbers", ["lab"]))
 
 
-def test_rows_that_are_pushed_into_what_has_pull_remote(do, here, there, log) -> None:
+def test_ingest_into_pulled_dataset_requires_trust_and_warns(do, here, there, log) -> None:
     text = MANIFEST.partition("    - kind")[0] + PUSHED
     (theirs,) = there.add(read_manifests(text, "ports.yaml"))
     do(pull_new(url_of(theirs), "ports"))
@@ -281,7 +281,7 @@ def test_rows_that_are_pushed_into_what_has_pull_remote(do, here, there, log) ->
         assert any("blocks appended here diverge from" in line for line in log.lines) is warned
 
 
-def test_what_does_not_go(do, here, there, tmp_path) -> None:
+def test_invalid_pull_and_push_requests_are_rejected(do, here, there, tmp_path) -> None:
     theirs = make_root(there)
     url = url_of(theirs)
     with pytest.raises(UsageError, match="missing name"):
@@ -298,7 +298,7 @@ def test_what_does_not_go(do, here, there, tmp_path) -> None:
         assert "geheim" not in str(caught.value)
 
 
-def test_a_name_that_is_taken_fetches_nothing(do, here, there) -> None:
+def test_pull_under_existing_name_is_rejected(do, here, there) -> None:
     make_root(here)
     with pytest.raises(OdfError, match="already exists"):
         do(pull_new(url_of(make_root(there))))
@@ -329,5 +329,5 @@ def test_a_cancelled_job_changes_nothing(here, there) -> None:
         (Query("SELECT 1", engine="datafusion"), False),
     ],
 )
-def test_which_jobs_have_spark_started(request_: Request, needs: bool) -> None:
+def test_needs_spark_depends_on_the_request(request_: Request, needs: bool) -> None:
     assert needs_spark(request_) is needs

@@ -63,7 +63,7 @@ async def received_all(home, events):
     await wait_until_async(lambda: numbers(events)[-1:] == [home.journal.last_seq()])
 
 
-async def test_a_job_with_progress_log_and_result(home, follow):
+async def test_client_receives_progress_log_and_result_of_a_job(home, follow):
     client = await home.connect()
     began = time.monotonic()
     job = await client.submit(Pull("count:300"), "counted")
@@ -114,7 +114,7 @@ async def test_two_starters_get_one_worker(home):
     assert (home.odf / "worker.log").read_text().count(" started in ") == 2
 
 
-async def test_attaching_without_starting(home, tmp_path):
+async def test_connect_without_start_fails_when_no_worker_runs(home, tmp_path):
     with pytest.raises(WorkerLost, match="no worker is running"):
         await home.connect(start=False)
     assert not home.files.worker_alive()
@@ -122,13 +122,13 @@ async def test_attaching_without_starting(home, tmp_path):
         await Client.connect(tmp_path)
 
 
-async def test_a_worker_that_dies_at_its_start(home):
+async def test_worker_that_dies_at_start_is_reported(home):
     with pytest.raises(OdfError, match="exited right after its start: this worker has a defect") as caught:
         await home.connect("--die")
     assert "worker.log" in caught.value.hint
 
 
-async def test_cancelling(home, follow):
+async def test_queued_and_running_jobs_can_be_cancelled(home, follow):
     client = await home.connect()
     running = await client.submit(Pull("wait"), "a")
     queued = await client.submit(Pull("wait"), "a")
@@ -175,7 +175,7 @@ async def test_a_killed_worker_leaves_interrupted_jobs(home, follow):
     await again.close()
 
 
-async def test_a_job_outlives_its_client_and_nothing_is_missed(home, follow):
+async def test_job_outlives_its_client_and_no_event_is_lost(home, follow):
     script = """
 import asyncio, sys
 from pathlib import Path
@@ -202,7 +202,7 @@ asyncio.run(main())
     await later.close()
 
 
-async def test_only_from_now_on(home, follow):
+async def test_subscription_without_number_skips_earlier_events(home, follow):
     client = await home.connect()
     first = await client.submit(Pull("count:5"), "a")
     await home.job(first)
@@ -283,7 +283,7 @@ async def test_stopping_cancels_what_runs(home, follow):
     assert not home.files.worker_alive()
 
 
-async def test_jobs_of_one_dataset_one_after_the_other(home, follow):
+async def test_jobs_of_one_dataset_run_one_at_a_time(home, follow):
     client = await home.connect()
     jobs = [await client.submit(Pull("count:60"), "a") for _ in range(2)]
     others = [await client.submit(Verify(f"count:60/{name}"), name) for name in "bc"]
@@ -300,7 +300,7 @@ async def test_jobs_of_one_dataset_one_after_the_other(home, follow):
     await client.close()
 
 
-async def test_failures_as_people_read_them(home):
+async def test_failures_have_message_location_and_hint(home):
     client = await home.connect()
     names = ("bad", "bug", "full", "broken")
     bad, bug, full, broken = [await client.submit(Pull(verb), verb) for verb in names]
@@ -328,7 +328,7 @@ async def test_failures_as_people_read_them(home):
     await client.close()
 
 
-async def test_a_client_that_does_not_read_harms_nobody(home, follow):
+async def test_client_that_does_not_read_does_not_block_others(home, follow):
     client = await home.connect("--patience", "0.5")
     slow = socket.socket(socket.AF_UNIX)
     slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -354,7 +354,7 @@ async def test_a_client_that_does_not_read_harms_nobody(home, follow):
     await client.close()
 
 
-async def test_a_slow_reader_of_events_comes_back_by_itself(home):
+async def test_slow_reader_of_events_reconnects_automatically(home):
     client = await home.connect("--patience", "0.3")
     job = await client.submit(Pull("flood:3000"), "a")
     seen = []
@@ -370,7 +370,7 @@ async def test_a_slow_reader_of_events_comes_back_by_itself(home):
     await client.close()
 
 
-async def test_stubborn_jobs_do_not_keep_the_worker(home, follow):
+async def test_worker_stops_despite_jobs_that_ignore_cancellation(home, follow):
     client = await home.connect()
     job = await client.submit(Pull("stubborn:60"), "a")
     await home.job(job, lambda job: job.state is RUNNING)
@@ -379,7 +379,7 @@ async def test_stubborn_jobs_do_not_keep_the_worker(home, follow):
 
 
 @pytest.mark.parametrize("given", [True, False])
-async def test_a_workspace_with_a_very_long_path(home, monkeypatch, given):
+async def test_worker_socket_works_in_a_very_long_path(home, monkeypatch, given):
     with tempfile.TemporaryDirectory() as runtime:  # shorter than tmp_path
         monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
         if given:
@@ -398,7 +398,7 @@ async def test_a_workspace_with_a_very_long_path(home, monkeypatch, given):
         assert not address.exists() and not (home.odf / "worker.address").exists()
 
 
-async def test_a_worker_of_another_version(home):
+async def test_worker_of_another_version_is_replaced_when_idle(home):
     process = subprocess.Popen(home.command("--version", "0.0.1"))
 
     async def connect_to_old():
@@ -420,7 +420,7 @@ async def test_a_worker_of_another_version(home):
     await old.close()
 
 
-async def test_variables_go_along_and_are_written_down_nowhere(home, follow, monkeypatch):
+async def test_allowed_variables_reach_the_job_and_are_never_stored(home, follow, monkeypatch):
     secret = "s3cr3t-of-the-harbour"
     monkeypatch.setenv("HARBOUR_KEY", secret)
     monkeypatch.setenv("OTHER_KEY", secret + "-other")
@@ -440,7 +440,7 @@ async def test_variables_go_along_and_are_written_down_nowhere(home, follow, mon
         assert not path.is_file() or secret.encode() not in path.read_bytes(), path
 
 
-async def test_screens_hear_of_datasets_that_were_changed_without_a_job(home, follow):
+async def test_clients_are_notified_of_changes_without_a_job(home, follow):
     notify_datasets_changed(home.folder)  # nobody is there
     client = await home.connect()
     heard = []

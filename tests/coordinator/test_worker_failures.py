@@ -16,7 +16,7 @@ ROOT = os.getuid() == 0
 
 @pytest.mark.skipif(not ROOT, reason="only root gives files away")
 @pytest.mark.parametrize("name", ["worker.sock", "worker.pid"])
-async def test_nothing_is_told_to_a_worker_of_somebody_else(home, name):
+async def test_client_rejects_a_worker_of_another_user(home, name):
     path = home.odf / name
     with socket.socket(socket.AF_UNIX) as server:
         if name == "worker.sock":
@@ -31,14 +31,14 @@ async def test_nothing_is_told_to_a_worker_of_somebody_else(home, name):
         assert home.journal.jobs() == []
 
 
-async def test_a_log_that_cannot_be_written(home):
+async def test_unwritable_worker_log_is_reported(home):
     (home.odf / "worker.log").mkdir()
     with pytest.raises(OdfError, match="the worker cannot be started: is a directory") as caught:
         await home.connect()
     assert caught.value.hint
 
 
-async def test_a_journal_that_cannot_be_written(home):
+async def test_unwritable_job_log_is_reported(home):
     (home.odf / "jobs.sqlite").mkdir()
     with pytest.raises(OdfError) as caught:
         await Client.connect(home.folder)  # the usual worker: nothing of it gets as far as Spark
@@ -49,7 +49,7 @@ async def test_a_journal_that_cannot_be_written(home):
     assert "browsing works" in (caught.value.hint or "")
 
 
-async def test_files_of_a_worker_that_is_no_more_do_not_matter(home):
+async def test_stale_worker_files_are_ignored(home):
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(home.odf / "worker.sock"))
     (home.odf / "worker.pid").write_text("1\n")
@@ -59,7 +59,7 @@ async def test_files_of_a_worker_that_is_no_more_do_not_matter(home):
     await client.stop()
 
 
-def test_a_lock_that_may_not_be_read_is_somebody_elses(home, monkeypatch):
+def test_unreadable_lock_counts_as_a_running_worker(home, monkeypatch):
     def forbid(*_: object) -> int:
         raise PermissionError
 

@@ -63,13 +63,13 @@ SYSTEM = pa.schema(
 @settings(deadline=None)
 @given(_schemas)
 @pytest.mark.complete
-def test_round_trip(schema: pa.Schema) -> None:
+def test_schema_round_trips(schema: pa.Schema) -> None:
     data = encode_schema(schema)
     assert decode_schema(data).equals(schema, check_metadata=True)
     assert encode_schema(decode_schema(data)) == data
 
 
-def test_all_leaves() -> None:
+def test_every_leaf_type_round_trips() -> None:
     assert decode_schema(encode_schema(EVERY_LEAF)) == EVERY_LEAF
     null = pa.schema([("null", pa.null())])  # is always nullable
     assert decode_schema(encode_schema(null)) == null
@@ -92,7 +92,7 @@ def test_the_bytes_do_not_change() -> None:
     assert digest == "90ab1a310c8111241adfa70683ad32c356bed3570b557c860c6642befa73fa65"
 
 
-def test_it_is_the_bare_table() -> None:
+def test_encoding_is_a_bare_flatbuffers_table() -> None:
     # A reader that knows only FlatBuffers: the root is a table whose slot 1 has the fields.
     data = encode_schema(SYSTEM)
     root = int.from_bytes(data[:4], "little")
@@ -104,7 +104,7 @@ def test_it_is_the_bare_table() -> None:
     assert data[:4] != b"\xff\xff\xff\xff"
 
 
-def test_it_is_read_whatever_the_alignment() -> None:
+def test_schema_is_decoded_at_any_alignment() -> None:
     data = encode_schema(SYSTEM)
     for cut in range(8):
         padded = bytes(cut) + data
@@ -131,7 +131,7 @@ def test_too_deep_a_type_is_refused() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"\0", bytes(8), bytes(1000), b"\xff" * 64, b"\1\2\3\4\5", b"not a schema"]
 )
-def test_what_is_no_schema_is_refused(data: bytes) -> None:
+def test_invalid_schema_bytes_are_rejected(data: bytes) -> None:
     with pytest.raises(InvalidSchema):
         decode_schema(data)
 

@@ -38,7 +38,7 @@ def test_short_codes_are_those_of_the_specification() -> None:
     assert [(int(op), op.code) for op in Op] == [(0, "+A"), (1, "-R"), (2, "-C"), (3, "+C")]
 
 
-def test_the_newest_row_of_a_key_counts_unless_it_takes_the_key_away() -> None:
+def test_state_has_the_newest_row_of_each_key_unless_retracted() -> None:
     table = _table(
         [
             (A, 1, "a"),
@@ -64,7 +64,7 @@ def test_a_correction_may_move_a_row_to_another_key() -> None:
     ) == {2: "a"}
 
 
-def test_keys_of_several_columns() -> None:
+def test_key_may_have_several_columns() -> None:
     table = _table([(A, 1, "a"), (A, 1, "b"), (R, 1, "a")])
     assert replay_changelog([table], ["KEY", "value"], VOCAB)["offset"].to_pylist() == [1]
 
@@ -74,7 +74,7 @@ def test_keys_of_several_columns() -> None:
     st.lists(st.tuples(st.sampled_from([A, R, C_TO]), st.integers(0, 4), st.text(max_size=2))),
     st.integers(1, 9),
 )
-def test_replay_in_pieces_is_replay_of_the_whole(rows: list[tuple[Op, int, str]], size: int) -> None:
+def test_replay_does_not_depend_on_batches(rows: list[tuple[Op, int, str]], size: int) -> None:
     expected: dict[int, str] = {}
     for op, key, value in rows:
         expected.pop(key, None)
@@ -92,7 +92,7 @@ def test_replay_in_pieces_is_replay_of_the_whole(rows: list[tuple[Op, int, str]]
             changelog._COMPACT_ROWS = before
 
 
-def test_keys_that_cannot_be() -> None:
+def test_invalid_key_is_rejected() -> None:
     table = _table([(A, 1, "a")])
     with pytest.raises(InvalidSchema, match="'absent'"):
         replay_changelog([table], ["absent"], VOCAB)

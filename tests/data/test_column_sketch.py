@@ -70,7 +70,7 @@ def test_many_values_are_estimated_and_the_frequent_ones_are_found(monkeypatch: 
     assert again.distinct() == found.distinct() and again.heavy_hitters(3)[1] == counts
 
 
-def test_texts_too_long_to_be_kept() -> None:
+def test_long_texts_are_estimated_in_bounded_size() -> None:
     found = sketched(
         *(pa.array([f"{number}{'x' * 100_000}" for number in range(at, at + 30)]) for at in (0, 30))
     )
@@ -102,14 +102,14 @@ def test_sums_do_not_overflow(kind: pa.DataType, values: list[object], mean: flo
     ],
     ids=str,
 )
-def test_what_has_no_order_has_no_ends(kind: pa.DataType, value: object) -> None:
+def test_type_without_order_has_no_min_and_max(kind: pa.DataType, value: object) -> None:
     found = sketched(pa.array([value, None], kind))
     assert found.distinct() is None and found.ends is None
     assert found.nulls == (2 if value is None else 1)
     assert found.longest == (2 if pa.types.is_list(kind) else None)
 
 
-def test_times_of_all_kinds() -> None:
+def test_timestamps_have_min_max_and_histogram() -> None:
     first = datetime(2024, 3, 1, tzinfo=UTC)
     times = pa.array([first + timedelta(hours=hour) for hour in range(240)], pa.timestamp("ms", "UTC"))
     found = sketched(times)
@@ -120,7 +120,7 @@ def test_times_of_all_kinds() -> None:
     assert len(sketched(far).ends) == 2
 
 
-def test_bins_are_the_same_however_values_come() -> None:
+def test_histogram_does_not_depend_on_batches() -> None:
     values = [(-1) ** number * 1.07**number for number in range(300)]
     whole, parts = Histogram(), Histogram()
     whole.add(pa.array(values), integral=False)
@@ -131,7 +131,7 @@ def test_bins_are_the_same_however_values_come() -> None:
 
 
 @pytest.mark.parametrize("values", [[0.0], [-1.7e308, 1.7e308], [5e-324, 1.0], [1e300] * 3, [7.0, 7.5]])
-def test_bins_of_odd_ranges(values: list[float]) -> None:
+def test_histogram_counts_extreme_values(values: list[float]) -> None:
     found = Histogram()
     found.add(pa.array([*values, float("inf"), None], pa.float64()), integral=False)
     assert sum(found.counts()) == len(values)

@@ -63,12 +63,12 @@ UTC_MS = pa.timestamp("ms", "UTC")
         ("ARRAY<STRUCT<a INT>>", pa.list_(pa.struct([("a", pa.int32())]))),
     ],
 )
-def test_types(ddl: str, kind: pa.DataType) -> None:
+def test_ddl_types_map_to_arrow_types(ddl: str, kind: pa.DataType) -> None:
     assert parse_ddl([f"x {ddl}"]) == pa.schema([("x", kind)])
     assert parse_ddl([f"x {ddl} NOT NULL"]) == pa.schema([pa.field("x", kind, nullable=False)])
 
 
-def test_the_example_of_the_specification() -> None:
+def test_example_of_the_specification_is_parsed() -> None:
     text = """
     registration_time TIMESTAMP(3),
     registration_id UUID,
@@ -160,7 +160,7 @@ _types = st.recursive(_leaves, lambda types: st.builds(pa.list_, types) | _field
 
 
 @given(_fields(_types).map(pa.schema))
-def test_round_trip(schema: pa.Schema) -> None:
+def test_ddl_round_trips(schema: pa.Schema) -> None:
     assert parse_ddl(to_ddl(schema)) == schema
     assert parse_ddl([",\n".join(to_ddl(schema))]) == schema
 

@@ -93,7 +93,7 @@ def _hash_one(array: pa.Array) -> str:
     return logical_hash([batch], batch.schema).digest.hex()
 
 
-def test_golden_vectors(shared: Path) -> None:
+def test_hashes_match_the_golden_vectors(shared: Path) -> None:
     vectors = json.loads((shared / "golden" / "digests.json").read_text())
     assert len(vectors) > 30
     for vector in vectors:
@@ -181,7 +181,7 @@ def _columns(draw: st.DrawFn) -> tuple[pa.DataType, list[Any]]:
 
 @settings(max_examples=300, deadline=None)
 @given(_columns(), st.lists(st.integers(0, 40), max_size=4))
-def test_any_column_hashes_as_the_algorithm_says_however_it_is_cut(
+def test_hash_matches_the_reference_for_any_column_and_batches(
     column: tuple[pa.DataType, list[Any]], cuts: list[int]
 ) -> None:
     kind, values = column
@@ -291,7 +291,7 @@ def test_order_and_names_matter_and_nullability_does_not() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_expressed_is_refused_by_name(kind: pa.DataType, hint: str) -> None:
+def test_unsupported_type_is_rejected_with_the_column_name(kind: pa.DataType, hint: str) -> None:
     with pytest.raises(InvalidSchema) as caught:
         LogicalHasher(pa.schema([("outer", pa.struct([("inner", kind)]))]))
     assert "'outer.inner'" in caught.value.message
@@ -304,7 +304,7 @@ def test_a_batch_of_another_schema_is_refused() -> None:
         hasher.update(pa.record_batch({"x": ["text"]}))
 
 
-def test_a_hash_of_the_threads_is_the_hash_of_one(tmp_path: Path) -> None:
+def test_hash_does_not_depend_on_the_number_of_threads(tmp_path: Path) -> None:
     batch = pa.record_batch({f"c{n}": list(range(n, n + 5000)) for n in range(9)})
     found = set()
     for threads in (1, 2, 7):
@@ -337,7 +337,7 @@ def test_files_of_all_formats_have_the_logical_hash_of_their_rows(tmp_path: Path
 
 
 @pytest.mark.complete
-def test_files_that_are_no_data(tmp_path: Path, table: pa.Table) -> None:
+def test_unreadable_or_missing_file_is_rejected(tmp_path: Path, table: pa.Table) -> None:
     pq.write_table(table, tmp_path / "a.parquet")
     damaged = (tmp_path / "a.parquet").read_bytes()
     for name, content in {
@@ -359,7 +359,7 @@ def test_files_that_are_no_data(tmp_path: Path, table: pa.Table) -> None:
         physical_hash(tmp_path / "absent")
 
 
-def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+def test_non_utf8_column_or_file_name_is_rejected(tmp_path: Path) -> None:
     sink = io.BytesIO()
     pq.write_table(pa.table({"name": [1]}), sink, store_schema=False)
     (tmp_path / "a.parquet").write_bytes(sink.getvalue().replace(b"name", b"na\xffe"))

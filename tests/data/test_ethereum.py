@@ -49,11 +49,11 @@ def words(*parts: int | str) -> bytes:
         ),
     ],
 )
-def test_selectors(signature: str, selector: str) -> None:
+def test_event_selectors_match_known_values(signature: str, selector: str) -> None:
     assert eth_event_selector(signature).hex() == selector
 
 
-def test_canonical_types() -> None:
+def test_type_aliases_become_canonical() -> None:
     event = parse_event(
         "E(int a, uint8[][3] b, (bytes x, (bool, fixed y)[]) c, tuple(address payable) d, function)"
     )
@@ -61,7 +61,7 @@ def test_canonical_types() -> None:
     assert [each.name for each in event.parameters] == ["a", "b", "c", "d", "_4"]
 
 
-def test_a_decoded_event() -> None:
+def test_event_decodes_to_json_and_wrong_data_is_rejected() -> None:
     signature = "SendRequest(uint64 indexed requestId, address indexed consumerAddr, bytes request)"
     address = "0123456789abcdef0123456789abcdef01234567"
     topics = [eth_event_selector(signature), words(123), words("00" * 12 + address)]
@@ -85,7 +85,7 @@ def decoded(signature: str, data: bytes, *topics: bytes) -> dict[str, object]:
     return json.loads(eth_decode_event(signature, *[*given, None, None, None, None][:4], data))  # type: ignore[arg-type]
 
 
-def test_every_kind_of_value() -> None:
+def test_every_abi_type_is_decoded() -> None:
     # The last example of the specification of the ABI: f(uint256,uint32[],bytes10,bytes).
     data = words(0x123, 0x80, "31323334353637383930", 0xE0, 2, 0x456, 0x789, 13, b"Hello, world!".hex())
     assert decoded("f(uint a, uint32[] b, bytes10 c, bytes d)", data) == {
@@ -111,7 +111,7 @@ def test_every_kind_of_value() -> None:
     }  # fmt: skip
 
 
-def test_topics() -> None:
+def test_indexed_parameters_are_decoded_from_topics() -> None:
     """Indexed values that do not fit a topic are hashes. Anonymous events have no selector."""
     hashed = keccak256(b"text")
     signature = "E(string indexed s, uint8[] indexed a, uint8 b)"
@@ -144,13 +144,13 @@ def test_topics() -> None:
         ("x" * 20_000, "longer than 10,000 characters"),
     ],
 )
-def test_invalid_signatures(signature: str, problem: str) -> None:
+def test_invalid_signature_is_rejected_with_its_column(signature: str, problem: str) -> None:
     with pytest.raises(SignatureError) as caught:
         parse_event(signature)
     assert problem in str(caught.value)
 
 
-def test_hostile_data() -> None:
+def test_malicious_data_is_rejected() -> None:
     """Offsets that point to the same bytes describe more values than there is memory for."""
     signature = "E(uint8[][][][][] a)"
     level = words(40, *[40 * 32] * 40)
@@ -167,7 +167,7 @@ ADDRESS = "ae78736cd615f374d3085123a210448e74fc6393"
 TOPIC = "6155cfd0fd028b0ca77e8495a60cbe563e8bce8611f0aad6fedbdaafc05d44a2"
 
 
-def test_filters() -> None:
+def test_filter_is_parsed_to_block_range_and_topics() -> None:
     text = f"""
       block_number > 13325304 AND 20000000 >= "block_number" AND (address = X'{ADDRESS}')
       AND (topic0 = eth_event_selector('TokensMinted(address to, uint256 a, uint b, uint c)')
@@ -207,7 +207,7 @@ def test_filters() -> None:
         ("block_number IN (SELECT 1)", "too complex"),
     ],
 )
-def test_invalid_filters(text: str, problem: str) -> None:
+def test_invalid_filter_is_rejected(text: str, problem: str) -> None:
     with pytest.raises(InvalidManifest) as caught:
         parse_filter(text)
     assert problem in caught.value.message and caught.value.where == "fetch.filter"

@@ -132,14 +132,16 @@ ONE_WAY: list[tuple[pa.DataType, Any, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("arrow", "odf", "encoding"), [*PLAIN, *ONE_WAY], ids=str)
-def test_arrow_to_odf(arrow: pa.DataType, odf: Any, encoding: dict[str, Any]):
+def test_arrow_types_convert_to_odf_types(arrow: pa.DataType, odf: Any, encoding: dict[str, Any]):
     required = pa.schema([pa.field("a", arrow, nullable=False, metadata={"lost": "x"})])
     assert from_arrow(required) == schema_of(odf, **encoding)
     assert from_arrow(pa.schema([("a", arrow)])) == schema_of(Option(odf), **encoding)
 
 
 @pytest.mark.parametrize(("arrow", "odf", "encoding"), PLAIN, ids=str)
-def test_odf_to_arrow_in_the_layout_of_its_attribute(arrow: pa.DataType, odf: Any, encoding: dict[str, Any]):
+def test_odf_type_converts_to_the_arrow_layout_of_its_attribute(
+    arrow: pa.DataType, odf: Any, encoding: dict[str, Any]
+):
     for nullable, kind in ((False, odf), (True, Option(odf))):
         assert to_arrow(schema_of(kind, **encoding)) == pa.schema([pa.field("a", arrow, nullable)])
     assert declared_types(schema_of(odf, **encoding)).field("a").type == to_arrow(stored_schema(
@@ -170,7 +172,7 @@ def test_odf_to_arrow_in_the_layout_of_its_attribute(arrow: pa.DataType, odf: An
     ],
     ids=str,
 )
-def test_odf_to_arrow_without_attributes(odf: Any, arrow: pa.DataType):
+def test_odf_type_without_attributes_converts_to_default_arrow_type(odf: Any, arrow: pa.DataType):
     assert to_arrow(schema_of(odf)) == pa.schema([pa.field("a", arrow, nullable=False)])
 
 
@@ -201,7 +203,7 @@ def test_odf_to_arrow_without_attributes(odf: Any, arrow: pa.DataType):
     ],
     ids=str,
 )
-def test_what_arrow_cannot_have_is_refused(kind: Any, encoding: dict[str, Any], message: str):
+def test_odf_schema_without_arrow_equivalent_is_rejected(kind: Any, encoding: dict[str, Any], message: str):
     with pytest.raises(InvalidSchema, match=message):
         to_arrow(schema_of(kind, **encoding))
 
@@ -216,7 +218,7 @@ def test_what_arrow_cannot_have_is_refused(kind: Any, encoding: dict[str, Any], 
     ],
     ids=str,
 )
-def test_what_odf_does_not_have_is_refused(kind: pa.DataType):
+def test_arrow_type_without_odf_equivalent_is_rejected(kind: pa.DataType):
     with pytest.raises(InvalidSchema, match=r"'a\.b"):
         from_arrow(pa.schema([("a", pa.struct([("b", kind)]))]))
 
@@ -237,7 +239,7 @@ def test_null_is_always_nullable():
         assert to_arrow(schema_of(kind)) == pa.schema([("a", pa.null())])
 
 
-def test_spellings_of_attributes():
+def test_attribute_spelling_ignores_case():
     for kind in ("View", "view"):
         assert to_arrow(schema_of(String(), buffer={"kind": kind})).field(0).type == pa.string_view()
     assert to_arrow(schema_of(Date(), date={"unit": "millisecond"})).field(0).type == pa.date64()
@@ -257,7 +259,7 @@ def test_layouts_are_not_stored():
     ])  # fmt: skip
 
 
-def test_equal_meanings():
+def test_schemas_are_compared_by_meaning():
     def types_equal(left: Any, right: Any) -> bool:
         wrap = [lambda kind: kind, Option, List, lambda kind: Struct([DataField("b", kind)])]
         results = {same_meaning(schema_of(each(left)), schema_of(each(right))) for each in wrap}
@@ -303,7 +305,7 @@ def test_attributes_survive_new_columns():
     assert adopted == DataSchema([DataField("s", Option(List(items)))])
 
 
-def test_descriptions_of_members():
+def test_descriptions_of_nested_members_are_found():
     described = ExtraAttributes({"opendatafabric.org/description": " one  "})
     member = DataField("id", String(), described)
     odd = DataField("odd", String(), ExtraAttributes({"opendatafabric.org/description": ["not", "text"]}))
@@ -328,7 +330,7 @@ def test_descriptions_of_members():
         ("ARRAY<INT>", List(Option(Int32()))),
     ],
 )  # fmt: skip
-def test_ddl_to_odf(ddl: str, odf: Any):
+def test_ddl_types_convert_to_odf_types(ddl: str, odf: Any):
     """All columns are Option unless NOT NULL, decimals and dates too."""
     assert stored_schema(parse_ddl([f"a {ddl}", f"b {ddl} NOT NULL"])).fields == [
         DataField("a", Option(odf)),
@@ -401,7 +403,9 @@ FOUND: dict[str, pa.DataType] = {
         ({"day": pa.date64()}, "'day' is date64"),
     ],
 )
-def test_columns_of_new_slices(changes: dict[str, pa.DataType | None], problem: str | None):
+def test_slice_columns_must_match_the_declared_types(
+    changes: dict[str, pa.DataType | None], problem: str | None
+):
     """Types are exact apart from the layout of texts, binaries and lists."""
     found = pa.schema([(name, kind) for name, kind in {**FOUND, **changes}.items() if kind is not None])
     mismatch = find_mismatch(found, declared_types(STORED))

@@ -54,7 +54,7 @@ def _table(rows: int) -> pa.Table:
     ids=str,
 )
 @pytest.mark.parametrize("max_bytes", [1, 2000, 1 << 26])
-def test_rows_are_those_that_arrow_reads(tmp_path: Path, options: dict[str, object], max_bytes: int) -> None:
+def test_rows_match_the_arrow_reader(tmp_path: Path, options: dict[str, object], max_bytes: int) -> None:
     path = tmp_path / "rows.parquet"
     table = _table(50)
     pq.write_table(table, path, row_group_size=20, **options)
@@ -83,7 +83,7 @@ def test_a_column_that_was_a_dictionary_is_read_as_its_values(tmp_path: Path) ->
     [(0, 5), (0, 35), (0, 99), (8, 4), (9, 1), (10, 10), (29, 6), (34, 1), (35, 5), (3, 0)],
 )
 @pytest.mark.parametrize("max_rows", [3, 100])
-def test_rows_by_number(tmp_path: Path, start: int, count: int, max_rows: int) -> None:
+def test_rows_can_be_read_by_number(tmp_path: Path, start: int, count: int, max_rows: int) -> None:
     pq.write_table(pa.table({"n": range(35)}), tmp_path / "n", row_group_size=10)
     batches = read_bounded(tmp_path / "n", ["n"], start, start + count, max_rows=max_rows)
     rows = [number for batch in batches for number in batch["n"].to_pylist()]
@@ -103,7 +103,7 @@ def test_only_the_row_groups_that_are_needed_are_read(tmp_path: Path) -> None:
         list(read_bounded(path))
 
 
-def test_no_columns_have_rows_too(tmp_path: Path) -> None:
+def test_empty_column_selection_keeps_the_row_count(tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": range(35)}), tmp_path / "n", row_group_size=10)
     assert sum(batch.num_rows for batch in read_bounded(tmp_path / "n", [], 5, 30)) == 25
 
@@ -146,13 +146,13 @@ def test_a_long_text_that_repeats_is_read_in_pieces(tmp_path: Path) -> None:
     ],
     ids=["list", "entries", "width", "page", "lengths"],
 )
-def test_what_cannot_be_read_in_pieces_is_bounded(tmp_path: Path, column: crafted.Column) -> None:
+def test_oversized_page_or_row_is_rejected(tmp_path: Path, column: crafted.Column) -> None:
     (tmp_path / "x").write_bytes(crafted.parquet(10, column))
     with pytest.raises(pa.ArrowInvalid, match=r"declares [\d,]+ bytes for a page or a row of 'x"):
         next(read_bounded(tmp_path / "x"))
 
 
-def test_what_is_allowed_grows_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_size_limit_grows_with_the_file_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_reader, "_ALLOWED_BYTES", 1000)
     pq.write_table(pa.table({"t": ["abc" * 5000]}), tmp_path / "t", compression="zstd")
     assert next(read_bounded(tmp_path / "t"))["t"].to_pylist() == ["abc" * 5000]
@@ -186,13 +186,13 @@ def test_a_malformed_page_header_is_refused(tmp_path: Path, header: dict[int, ob
         next(read_bounded(tmp_path / "x"))
 
 
-def test_pages_have_the_values_that_the_footer_declares(tmp_path: Path) -> None:
+def test_page_with_fewer_values_than_declared_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(crafted.parquet(20, crafted.Column("x", crafted.INT64, 20, _NUMBERS)))
     with pytest.raises(pa.ArrowInvalid, match="column 'x' has fewer values than the footer declares"):
         next(read_bounded(tmp_path / "x"))
 
 
-def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+def test_non_utf8_column_name_is_rejected(tmp_path: Path) -> None:
     for table in (pa.table({"name": [1]}), pa.table({"s": [{"name": 1}]})):
         sink = io.BytesIO()
         pq.write_table(table, sink, store_schema=False)
@@ -203,7 +203,7 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
             next(read_bounded(tmp_path / "x"))
 
 
-def test_columns_that_are_nested_too_deeply(tmp_path: Path) -> None:
+def test_deeply_nested_column_is_rejected(tmp_path: Path) -> None:
     kind: pa.DataType = pa.int64()
     for _ in range(40):
         kind = pa.struct([("x", kind)])

@@ -29,7 +29,7 @@ def test_executors_run_side_by_side() -> None:
         executors.wait()
 
 
-def test_putting_waits_while_too_much_is_queued() -> None:
+def test_submit_blocks_while_the_queue_is_full() -> None:
     go = threading.Event()
     put: list[tuple[int, bool]] = []
     with SerialExecutors(1, depth=2) as executors:
@@ -48,7 +48,7 @@ def test_putting_waits_while_too_much_is_queued() -> None:
     assert put == [(0, False), (1, False), (2, True), (3, True)]
 
 
-def test_an_error_reaches_the_one_who_puts_or_waits() -> None:
+def test_error_is_raised_on_submit_and_wait() -> None:
     with SerialExecutors(1) as executors:
         executor = executors.new_executor()
         executor.submit(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
@@ -58,7 +58,7 @@ def test_an_error_reaches_the_one_who_puts_or_waits() -> None:
             executor.submit(lambda: None)
 
 
-def test_leaving_by_an_error_forgets_what_has_not_begun() -> None:
+def test_exception_discards_tasks_that_have_not_started() -> None:
     started, go = threading.Event(), threading.Event()
     done: list[str] = []
 

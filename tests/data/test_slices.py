@@ -72,7 +72,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 # --- Schema --------------------------------------------------------------------------------------
 
 
-def test_system_columns_come_first_and_types_are_those_that_are_stored() -> None:
+def test_system_columns_come_first_and_types_are_normalised() -> None:
     data = pa.schema(
         [
             pa.field("a", pa.large_string(), nullable=False),
@@ -124,7 +124,7 @@ def test_the_event_time_may_be_a_date_and_columns_may_have_other_names() -> None
         (("n", pa.null()), "'n'"),
     ],
 )
-def test_schemas_that_no_slice_can_have(field: tuple[str, pa.DataType], words: str) -> None:
+def test_schema_that_no_slice_can_have_is_rejected(field: tuple[str, pa.DataType], words: str) -> None:
     with pytest.raises(InvalidSchema, match=words):
         slice_schema(pa.schema([("a", pa.int64()), field]), VOCAB)
 
@@ -190,7 +190,7 @@ def test_the_first_slice_of_a_writer_has_the_golden_hash(tmp_path: Path) -> None
     )
 
 
-def test_hashes_are_those_of_the_file(tmp_path: Path) -> None:
+def test_write_returns_the_hashes_of_the_file(tmp_path: Path) -> None:
     result = written(pa.table({"a": list(range(1000)), "b": [str(n) for n in range(1000)]}), tmp_path / "s")
     found = digest_file(tmp_path / "s")
     assert (found.logical_hash, found.physical_hash) == (result.logical_hash, result.physical_hash)
@@ -316,7 +316,7 @@ def test_the_file_does_not_depend_on_the_batches(tmp_path: Path, monkeypatch: py
     check()
 
 
-def test_no_limit_makes_groups_depend_on_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_groups_do_not_depend_on_batches_for_any_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     table = pa.table(
         {"s": ["x" * (n % 3) if n % 10 else None for n in range(60)], "b": [n % 2 == 0 for n in range(60)]}
     )
@@ -524,7 +524,7 @@ def test_columns_must_be_those_of_the_schema(columns: dict[str, Any], words: str
         )
 
 
-def test_a_column_there_twice_is_ambiguous(tmp_path: Path) -> None:
+def test_columns_that_differ_only_in_case_are_rejected(tmp_path: Path) -> None:
     schema = slice_schema(parse_ddl(["ab BIGINT"]), VOCAB)
     batch = pa.record_batch({"AB": [1], "aB": [2]})
     with pytest.raises(InvalidSchema, match="'AB' and 'aB'"):
@@ -576,7 +576,7 @@ def test_cancelling_removes_the_file(tmp_path: Path) -> None:
     assert not (tmp_path / "s").exists()
 
 
-def test_an_error_of_the_source_removes_the_file_and_passes_as_it_is(tmp_path: Path) -> None:
+def test_source_error_removes_the_file_and_is_raised_unchanged(tmp_path: Path) -> None:
     def source() -> Iterator[pa.RecordBatch]:
         yield from _many().to_batches()
         raise OSError(errno.ECONNRESET, "gone")
@@ -587,7 +587,9 @@ def test_an_error_of_the_source_removes_the_file_and_passes_as_it_is(tmp_path: P
 
 
 @pytest.mark.parametrize("call", [0, 3, 20])
-def test_a_full_disk_is_said_clearly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int) -> None:
+def test_full_disk_is_reported_and_the_file_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
     write, calls = os.write, iter(range(1_000_000))
 
     def full(descriptor: int, data: bytes) -> int:
@@ -602,7 +604,7 @@ def test_a_full_disk_is_said_clearly(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not (tmp_path / "s").exists()
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(OdfError, match="cannot be written"):
         written(_many(3), tmp_path / "absent" / "s")
 
@@ -617,14 +619,14 @@ def grouped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "s"
 
 
-def test_some_columns_only(grouped: Path) -> None:
+def test_only_selected_columns_are_read(grouped: Path) -> None:
     batches = list(read_batches(grouped, ["n", "offset"]))
     assert {name for batch in batches for name in batch.schema.names} == {"n", "offset"}
     with pytest.raises(InvalidSchema, match="'absent'"):
         list(read_batches(grouped, ["absent"]))
 
 
-def test_files_that_are_no_slices(tmp_path: Path) -> None:
+def test_file_that_is_not_parquet_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("not Parquet, though long enough for a footer")
     with pytest.raises(BadData, match="text"):
         list(read_batches(tmp_path / "text"))
@@ -651,7 +653,7 @@ def test_rows_ahead_do_not_count_for_the_watermark(tmp_path: Path, kind: pa.Data
     )
 
 
-def test_items_and_members_that_are_required() -> None:
+def test_null_in_required_item_or_member_is_rejected() -> None:
     """Arrow casts nulls into types that cannot be null; a slice must not have them."""
     item = pa.list_(pa.field("item", pa.string(), nullable=False))
     member = pa.struct([pa.field("b", pa.int64(), nullable=False), ("c", item)])

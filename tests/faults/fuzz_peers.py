@@ -33,7 +33,7 @@ from odf_engine.sync.server.service import DatasetService
 from odf_engine.workspace.workspace import Workspace
 from tests.coordinator.programs import FakeSpark
 from tests.faults.fuzz_scene import Scene
-from tests.sync.serving_here import Running
+from tests.sync.in_process_server import Running
 
 _SECONDS: Final = 3.0
 _HASH: Final = Multihash.sha3_256(b"x")

@@ -34,7 +34,7 @@ from odf_tui.app import Workstation
 from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from odf_tui.main import main
 from odf_tui.theming import terminal
-from tests.tui.test_engine import LonelySource, add_rows
+from tests.tui.test_workspace_gateway import LonelySource, add_rows
 from tests.tui.waiting import screen_text, until
 
 CACHES = (

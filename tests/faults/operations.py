@@ -63,8 +63,8 @@ from tests.ingest import arrow_merge
 from tests.ingest.arrow_merge import ArrowMerge, Row
 from tests.manifests import ROOT_WITH_INFO
 from tests.sync import builders
-from tests.sync.pushing import read_whole
-from tests.sync.serving_here import served
+from tests.sync.in_process_server import served
+from tests.sync.push_helpers import read_whole
 
 _DERIVATIVE: Final = """\
 kind: DatasetSnapshot

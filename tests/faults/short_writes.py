@@ -31,7 +31,7 @@ from odf_engine.verify.integrity import verify
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.sync import builders
-from tests.sync.serving_here import served
+from tests.sync.in_process_server import served
 
 Fault = Callable[[], AbstractContextManager[None]]
 

@@ -57,7 +57,7 @@ _FORMS = ("file", "stream") * 3
 
 @pytest.mark.parametrize(("damage", "form"), list(zip(_DAMAGES, _FORMS, strict=True)))
 @pytest.mark.complete(after=1)
-def test_a_damaged_file_ends_no_process(tmp_path: Path, damage: str, form: str) -> None:
+def test_damaged_file_does_not_crash_the_process(tmp_path: Path, damage: str, form: str) -> None:
     array, old, new = _DAMAGES[damage]
     (tmp_path / "data.arrow").write_bytes(_replaced(_ipc(array, form), old, new))
     done = run_jailed([sys.executable, "-m", "odf_tui", "digest", "data.arrow"], tmp_path)
@@ -85,7 +85,7 @@ def test_a_crash_is_reported(tmp_path: Path) -> None:
         digest_file(tmp_path / "data.arrow")
 
 
-def test_other_errors_are_those_of_the_process(tmp_path: Path) -> None:
+def test_errors_of_the_reader_process_are_passed_on(tmp_path: Path) -> None:
     (tmp_path / "duration").write_bytes(_ipc(pa.array([1], pa.duration("s")), "file"))
     with pytest.raises(InvalidSchema, match="logical hash does not support") as caught:
         digest_file(tmp_path / "duration")

@@ -10,7 +10,7 @@ import pytest
 
 
 @pytest.mark.complete
-def test_no_input_does_harm() -> None:
+def test_mutated_input_never_crashes_a_decoder() -> None:
     # A process of its own: it forks, which a process with threads must not do.
     command = [sys.executable, "-m", "tests.faults.fuzzing", "--inputs", "50", "--seconds", "60"]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=600)

@@ -30,7 +30,9 @@ from tests.faults.system_calls import UNTRACED
     ],
 )
 @pytest.mark.complete
-def test_an_interrupted_operation(program: str, operations: str, most: int, tmp_path: Path) -> None:
+def test_interrupted_operation_leaves_a_working_workspace(
+    program: str, operations: str, most: int, tmp_path: Path
+) -> None:
     """All operations in all places: run the programs by hand, without arguments."""
     command = [sys.executable, "-m", f"tests.faults.{program}", *operations.split(), "--most", str(most)]
     done = run_jailed(command, tmp_path, timeout=600)

@@ -14,14 +14,14 @@ from tests.faults.jail import run_jailed
 
 @pytest.mark.parametrize("program", ["alias", "partial_update", "foreign_index"])
 @pytest.mark.complete
-def test_errors_of_certain_files(program: str, tmp_path: Path) -> None:
+def test_io_error_of_certain_files_is_reported(program: str, tmp_path: Path) -> None:
     done = run_jailed([sys.executable, "-m", "tests.faults.failing", program], tmp_path / "scratch")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("program", ["commands", "jobs"])
 @pytest.mark.complete(after=1)
-def test_calls_that_fail_once(program: str, tmp_path: Path) -> None:
+def test_one_failing_call_leaves_a_valid_workspace(program: str, tmp_path: Path) -> None:
     """All calls: ``python -m tests.faults.io_errors commands`` and ``jobs``."""
     command = [sys.executable, "-m", "tests.faults.io_errors", program, "short"]
     done = run_jailed(command, tmp_path / "scratch")
@@ -47,7 +47,7 @@ def test_calls_that_fail_once(program: str, tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.complete(after=2)
-def test_output_that_cannot_be_written(
+def test_unwritable_output_is_reported_without_traceback(
     arguments: str, redirect: str, code: int, reported: str, tmp_path: Path
 ) -> None:
     command = f"{shlex.quote(sys.executable)} -m odf_tui {arguments} {redirect}"

@@ -37,7 +37,7 @@ def _statistics(tmp_path: Path, **about: Any) -> str:
     return done.stdout.strip()
 
 
-def test_a_sound_footer(tmp_path: Path) -> None:
+def test_valid_footer_is_read(tmp_path: Path) -> None:
     least, greatest = bytes(8), b"\7" + bytes(7)
     bounds = {1: greatest, 2: least, 3: crafted.Long(0)}
     sizes = {2: [crafted.Long(10)], 3: [crafted.Long(10)]}
@@ -59,7 +59,7 @@ def test_a_sound_footer(tmp_path: Path) -> None:
     ids=str,
 )
 @pytest.mark.complete(after=2)
-def test_an_unsound_footer_ends_no_process(tmp_path: Path, about: dict[str, Any]) -> None:
+def test_malformed_footer_does_not_crash_the_process(tmp_path: Path, about: dict[str, Any]) -> None:
     assert _statistics(tmp_path, **about) == (
         "x.parquet: file cannot be read: malformed page header or footer"
     )

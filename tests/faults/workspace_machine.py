@@ -71,7 +71,7 @@ from tests.faults.arrow_jobs import (
 )
 from tests.faults.io_errors import KILLED, Faults
 from tests.faults.workspace_model import Block, Chain, Copy, Query, Row, Site
-from tests.sync.serving_here import Running, served
+from tests.sync.in_process_server import Running, served
 from tests.waiting import wait_until
 
 NAMES: Final = "abcdef"

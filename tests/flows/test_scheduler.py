@@ -67,7 +67,7 @@ def times(simulation: Simulation) -> list[str]:
     return [datetime.fromtimestamp(run.due, UTC).strftime("%d %H:%M") for run in simulation.started]
 
 
-def test_times_of_schedules() -> None:
+def test_schedule_times_follow_time_zone_and_summer_time() -> None:
     oslo = Schedule(Cron.parse("30 2 * * *"), Zone("Europe/Oslo"))
     at = datetime(2026, 3, 28, 12, tzinfo=UTC).timestamp()
     first = next_time(oslo, at)
@@ -86,7 +86,9 @@ def test_times_of_schedules() -> None:
         ("America/St_Johns", "30 1 * * *", "2025-11-02 04:48", "2025-11-03 05:00"),
     ],
 )
-def test_the_end_of_the_summer_time(tmp_path: Path, zone: str, cron: str, start: str, run: str) -> None:
+def test_run_starts_once_at_the_end_of_summer_time(
+    tmp_path: Path, zone: str, cron: str, start: str, run: str
+) -> None:
     begun, due = (datetime.fromisoformat(f"{text}+00:00").timestamp() for text in (start, run))
     trigger = f"{{kind: Schedule, cron: '{cron}', timezone: {zone}}}"
     simulation = Simulation(tmp_path, flow("a", trigger), now=begun)
@@ -107,7 +109,7 @@ def test_a_flow_that_is_not_accepted_for_a_while_stays_paused(tmp_path: Path) ->
     assert simulation.store.states()["a"].paused
 
 
-def test_a_removed_flow(tmp_path: Path) -> None:
+def test_removed_flow_is_not_run(tmp_path: Path) -> None:
     gone, kept = (flow(name, "{kind: Schedule, cron: '@hourly'}") for name in ("gone", "kept"))
     simulation = Simulation(tmp_path, gone, kept)
     simulation.scheduler.load([kept], simulation.now)
@@ -115,7 +117,7 @@ def test_a_removed_flow(tmp_path: Path) -> None:
     assert [run.flow for run in simulation.started] == ["kept"]
 
 
-def test_a_failing_disk(tmp_path: Path) -> None:
+def test_failed_writes_are_retried(tmp_path: Path) -> None:
     """What cannot be stored is tried again."""
     simulation = Simulation(tmp_path, flow("a", "{kind: Schedule, cron: '@hourly'}"))
     disk = sqlite3.connect(tmp_path / FILE, isolation_level=None)
@@ -149,7 +151,7 @@ def test_a_failing_disk(tmp_path: Path) -> None:
         "runs SET begun = 9e99",
     ],
 )
-def test_a_damaged_state(tmp_path: Path, change: str) -> None:
+def test_damaged_state_is_reported(tmp_path: Path, change: str) -> None:
     simulation = Simulation(tmp_path, flow("a", "{kind: Schedule, cron: '@hourly'}"))
     simulation.until(START + HOUR)
     with sqlite3.connect(tmp_path / FILE) as other:
@@ -160,7 +162,7 @@ def test_a_damaged_state(tmp_path: Path, change: str) -> None:
         simulation.store.runs()
 
 
-def test_missed_runs(tmp_path: Path) -> None:
+def test_missed_runs_are_run_once_or_skipped(tmp_path: Path) -> None:
     once = flow("once", "{kind: Schedule, cron: 0 6 * * *}")
     skip = flow("skip", "{kind: Schedule, cron: 0 6 * * *, misfire: skip}")
     simulation = Simulation(tmp_path, once, skip)
@@ -175,7 +177,7 @@ def test_missed_runs(tmp_path: Path) -> None:
     assert (skipped.state, "missed from 2026-03-21T06:00:00Z" in skipped.reason) == ("skipped", True)
 
 
-def test_a_run_that_takes_too_long(tmp_path: Path) -> None:
+def test_run_is_skipped_while_the_previous_one_runs(tmp_path: Path) -> None:
     simulation = Simulation(tmp_path, flow("a", "{kind: Schedule, cron: '*/10 * * * *'}"))
     simulation.now += 10 * MINUTE
     simulation.scheduler.tick(simulation.now)
@@ -189,7 +191,7 @@ def test_a_run_that_takes_too_long(tmp_path: Path) -> None:
     assert len(simulation.started) == 2
 
 
-def test_retries_and_the_stop(tmp_path: Path) -> None:
+def test_failed_runs_are_retried_and_pause_the_flow(tmp_path: Path) -> None:
     more = "  retry: {maxAttempts: 2, minDelay: 1min, backoff: Exponential}\n  stopAfterFailures: 2\n"
     simulation = Simulation(tmp_path, flow("a", "{kind: Schedule, cron: '@hourly'}", more))
     starts = []
@@ -211,14 +213,14 @@ def test_retries_and_the_stop(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("backoff", "delays"), [("Fixed", [2, 2, 2]), ("Linear", [2, 4, 6]), ("Exponential", [2, 4, 8])]
 )
-def test_delays(backoff: str, delays: list[float]) -> None:
+def test_retry_delay_follows_the_backoff(backoff: str, delays: list[float]) -> None:
     text = f"retry: {{maxAttempts: 3, minDelay: 2s, backoff: {backoff}}}"
     retry = flow("a", "", f"  {text}\n").spec.retry
     assert isinstance(retry, Retry)
     assert [retry_delay(retry, attempt, random.Random()) for attempt in (1, 2, 3)] == delays
 
 
-def test_new_rows_of_inputs(tmp_path: Path) -> None:
+def test_new_input_rows_trigger_flows_by_count_or_interval(tmp_path: Path) -> None:
     batched = flow("batched", "{kind: Inputs, minRecordsToAwait: 100, maxAwaitInterval: 1h}")
     simulation = Simulation(tmp_path, batched, flow("direct", "{kind: Inputs}"))
     simulation.until(START + MINUTE)  # what happened before the start is unknown: both run once
@@ -237,7 +239,7 @@ def test_new_rows_of_inputs(tmp_path: Path) -> None:
     assert len(simulation.started) == 5
 
 
-def test_clock_changes(tmp_path: Path) -> None:
+def test_clock_changes_neither_repeat_nor_block_runs(tmp_path: Path) -> None:
     simulation = Simulation(tmp_path, flow("a", "{kind: Schedule, cron: '@hourly'}"))
     simulation.until(START + 2 * HOUR)
     simulation.now -= 90 * MINUTE  # set back: 01:00 and 02:00 come again
@@ -257,7 +259,7 @@ def test_clock_changes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.complete
-def test_thirty_days_with_crashes_and_clock_jumps(tmp_path: Path, seed: int) -> None:
+def test_every_scheduled_time_is_covered_despite_crashes_and_clock_jumps(tmp_path: Path, seed: int) -> None:
     """Every time of a schedule is covered by exactly one run or stored decision."""
     chance = random.Random(seed)
     crons = ["*/15 * * * *", "0 * * * *", "30 2 * * *", "0 6 * * 1-5", "0 0 1 * *", "*/7 8-17 * * *"]
@@ -309,7 +311,7 @@ def test_thirty_days_with_crashes_and_clock_jumps(tmp_path: Path, seed: int) -> 
 
 
 @pytest.mark.complete
-def test_ten_thousand_flows(tmp_path: Path) -> None:
+def test_scheduler_handles_ten_thousand_flows(tmp_path: Path) -> None:
     flows = [
         flow(f"f{number}", f"{{kind: Schedule, cron: '{number % 60} 3 * * *'}}") for number in range(10_000)
     ]

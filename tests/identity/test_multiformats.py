@@ -81,7 +81,7 @@ def test_every_final_encoding_decodes(prefix: str, data: bytes):
         ("FaB", b"\xab"),
     ],
 )
-def test_published_vectors(text: str, data: bytes):
+def test_multibase_matches_the_published_vectors(text: str, data: bytes):
     assert multibase_decode(text) == data
 
 
@@ -127,26 +127,26 @@ def test_written_encoding_is_lower_case_base16(data: bytes):
         (2**63 - 1, b"\xff\xff\xff\xff\xff\xff\xff\xff\x7f"),
     ],
 )  # fmt: skip
-def test_varints(number: int, data: bytes):
+def test_varints_match_known_encodings(number: int, data: bytes):
     assert varint_encode(number) == data
     assert varint_decode(b"x" + data + b"rest", 1) == (number, 1 + len(data))
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80", b"\x80\0", b"\xff\x80\0", b"\xff" * 9, b"\xff" * 9 + b"\1"])
-def test_malformed_varints(data: bytes):
+def test_malformed_varint_is_rejected(data: bytes):
     with pytest.raises(InvalidIdentity):
         varint_decode(data)
 
 
 @given(number=st.integers(0, 2**63 - 1))
-def test_varints_survive(number: int):
+def test_varints_round_trip(number: int):
     assert varint_decode(varint_encode(number)) == (number, len(varint_encode(number)))
 
 
 # --- Multihash -------------------------------------------------------------------------------
 
 
-def test_golden_multihash():
+def test_multihash_matches_the_golden_value():
     golden = Multihash.parse("f" + HASH_HEX)
     assert golden == Multihash.parse(HASH_BASE58) == Multihash.parse("F" + HASH_HEX.upper())
     assert golden.code == SHA3_256
@@ -156,7 +156,7 @@ def test_golden_multihash():
     assert repr(golden) == f"Multihash(f{HASH_HEX})"
 
 
-def test_prefixes_of_written_hashes():
+def test_hash_text_starts_with_its_algorithm_prefix():
     assert str(Multihash(SHA3_256, bytes(32))).startswith("f1620")
     assert str(Multihash(ARROW0_SHA3_256, bytes(32))).startswith("f9680c00120")
     assert str(Multihash(SHA2_256, bytes(32))).startswith("f1220")
@@ -189,7 +189,7 @@ def test_hashes_survive_every_encoding(prefix: str, value: Multihash):
         b"\x96\x80\xc0" + bytes(32),
     ],
 )  # fmt: skip
-def test_malformed_multihashes(data: bytes):
+def test_malformed_multihash_is_rejected(data: bytes):
     with pytest.raises(InvalidIdentity):
         Multihash.from_bytes(data)
 
@@ -205,7 +205,7 @@ def test_hashes_cannot_change_and_differ_by_algorithm():
 # --- Dataset ids -----------------------------------------------------------------------------
 
 
-def test_golden_id():
+def test_dataset_id_matches_the_golden_value():
     golden = DatasetId.parse(ID_TEXT)
     assert golden == DatasetId.parse("did:odf:" + ID_BASE58) == DatasetId.parse("DID:odf:" + ID_BASE58)
     assert str(golden) == ID_TEXT
@@ -230,12 +230,12 @@ def test_ids_survive_every_encoding(prefix: str, key: bytes):
     ["", "did:odf:", "did:key:" + ID_BASE58, ID_TEXT[8:], ID_TEXT[:-2], ID_TEXT + "00",
      "did:odf:" + HASH_BASE58,     "did:odf:fec01" + "00" * 32, " " + ID_TEXT, ID_TEXT + "\n"],
 )  # fmt: skip
-def test_malformed_ids(text: str):
+def test_malformed_id_is_rejected(text: str):
     with pytest.raises(InvalidIdentity):
         DatasetId.parse(text)
 
 
-def test_ids_from_before_034_are_told_apart():
+def test_ids_before_version_034_are_rejected_with_a_hint():
     with pytest.raises(InvalidIdentity, match=r"before Open Data Fabric 0\.34") as caught:
         DatasetId.from_bytes(b"\x01\xed\x01\x16\x20" + bytes(32))
     assert caught.value.hint
@@ -263,7 +263,7 @@ def test_the_private_key_belongs_to_the_id(tmp_path: Path):
     assert key.public_key().export_key(format="raw") == dataset_id.public_key
 
 
-def test_keys_that_are_not_here(tmp_path: Path):
+def test_missing_key_raises_not_found(tmp_path: Path):
     store = KeyStore(tmp_path)
     dataset_id = store.generate()
     store.delete(dataset_id)

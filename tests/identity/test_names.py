@@ -33,7 +33,7 @@ ids = st.binary(min_size=32, max_size=32).map(DatasetId)
 
 
 @pytest.mark.parametrize("text", ["local.id-only", "valid.dataset.id", "a", "0", "admin0.countries.10m"])
-def test_names(text: str) -> None:
+def test_valid_names_are_accepted(text: str) -> None:
     assert is_valid_name(text)
 
 
@@ -56,7 +56,7 @@ def test_names(text: str) -> None:
         "a b",
     ],
 )
-def test_not_names(text: str) -> None:
+def test_invalid_names_are_rejected(text: str) -> None:
     assert not is_valid_name(text)
 
 
@@ -64,7 +64,7 @@ def test_not_names(text: str) -> None:
     ("text", "account", "name"),
     [("local.id", None, "local.id"), ("user-name/local.id", "user-name", "local.id")],
 )
-def test_alias(text: str, account: str | None, name: str) -> None:
+def test_alias_is_parsed_into_account_and_name(text: str, account: str | None, name: str) -> None:
     alias = DatasetAlias.parse(text)
     assert (alias.account, alias.name) == (account, name)
     assert str(alias) == text
@@ -75,7 +75,7 @@ def test_alias(text: str, account: str | None, name: str) -> None:
     "text",
     ["repo.name/user-name/blah", "user-name/.invalid", ".invalid/local.id", "invalid_alias", "/a", "a/", ""],
 )
-def test_not_an_alias(text: str) -> None:
+def test_invalid_alias_is_rejected(text: str) -> None:
     with pytest.raises(InvalidIdentity):
         DatasetAlias.parse(text)
 
@@ -87,7 +87,9 @@ def test_not_an_alias(text: str) -> None:
         ("repo.name/user-name/local.id", ("repo.name", "user-name", "local.id")),
     ],
 )
-def test_remote_alias(text: str, expected: tuple[str, str | None, str]) -> None:
+def test_remote_alias_is_parsed_into_repository_account_and_name(
+    text: str, expected: tuple[str, str | None, str]
+) -> None:
     alias = DatasetAliasRemote.parse(text)
     assert (alias.repo, alias.account, alias.name) == expected
     assert str(alias) == text
@@ -105,7 +107,7 @@ def test_remote_alias(text: str, expected: tuple[str, str | None, str]) -> None:
         "local.id",
     ],
 )
-def test_not_a_remote_alias(text: str) -> None:
+def test_invalid_remote_alias_is_rejected(text: str) -> None:
     with pytest.raises(InvalidIdentity):
         DatasetAliasRemote.parse(text)
     with pytest.raises(InvalidIdentity):
@@ -131,7 +133,7 @@ def test_not_a_remote_alias(text: str) -> None:
         ("s3+https://bucket/x", DatasetUrl("s3+https://bucket/x")),
     ],
 )
-def test_any_reference(text: str, expected: object) -> None:
+def test_reference_of_any_kind_is_parsed(text: str, expected: object) -> None:
     assert parse_ref_any(text) == expected
 
 
@@ -139,7 +141,7 @@ def test_any_reference(text: str, expected: object) -> None:
     "text",
     ["foo:bar", "did:odf:", "did:odf:z6Mk", "repo/did:odf:nonsense", "a/b/c/d", "", "://x", "_://x"],
 )
-def test_no_reference_at_all(text: str) -> None:
+def test_invalid_reference_is_rejected(text: str) -> None:
     with pytest.raises(InvalidIdentity):
         parse_ref_any(text)
 
@@ -153,7 +155,7 @@ def test_the_workspace_decides_what_is_ambiguous() -> None:
 
 
 @pytest.mark.parametrize("text", ["net.example.com", "account/net.example.com", KEY_TEXT])
-def test_pattern_of_one_dataset(text: str) -> None:
+def test_pattern_without_wildcard_is_a_reference(text: str) -> None:
     assert DatasetPattern.parse(text).ref == parse_ref(text)
 
 
@@ -161,7 +163,7 @@ def test_pattern_of_one_dataset(text: str) -> None:
     ("text", "account", "name"),
     [("net.example.%", None, "net.example.%"), ("account/%", "account", "%")],
 )
-def test_pattern_of_many(text: str, account: str | None, name: str) -> None:
+def test_pattern_with_wildcard_has_account_and_name(text: str, account: str | None, name: str) -> None:
     pattern = DatasetPattern.parse(text)
     assert pattern.ref is None
     assert (pattern.account, pattern.name, str(pattern)) == (account, name, text)
@@ -185,7 +187,7 @@ def test_pattern_of_many(text: str, account: str | None, name: str) -> None:
         "%a%%",
     ],
 )
-def test_name_patterns(text: str) -> None:
+def test_wildcards_are_accepted_anywhere_in_a_name(text: str) -> None:
     assert DatasetPattern.parse(text).name == text
 
 
@@ -202,12 +204,12 @@ def test_name_patterns(text: str) -> None:
         "/%",
     ],
 )
-def test_not_a_pattern(text: str) -> None:
+def test_invalid_pattern_is_rejected(text: str) -> None:
     with pytest.raises(InvalidIdentity, match=re.escape(text)):
         DatasetPattern.parse(text)
 
 
-def test_what_patterns_match() -> None:
+def test_pattern_matches_names_accounts_and_ids() -> None:
     def matches(pattern: str, alias: str) -> bool:
         return DatasetPattern.parse(pattern).matches(DatasetAlias.parse(alias), KEY)
 
@@ -250,7 +252,7 @@ def test_ids_round_trip(dataset_id: DatasetId, repo: str) -> None:
 
 
 @given(st.text(alphabet="aB%.", max_size=8), st.text(alphabet="aAbB.", max_size=10))
-def test_like_is_sql_like(pattern: str, name: str) -> None:
+def test_wildcard_matches_like_sql_like(pattern: str, name: str) -> None:
     regex = ".*".join(re.escape(part) for part in pattern.split("%"))
     assert matches_pattern(pattern, name) == (
         re.fullmatch(regex, name, re.IGNORECASE | re.DOTALL) is not None

@@ -43,7 +43,7 @@ KEY = pem()
 PROOF = create_proof(KEY, BLOCK)
 
 
-def test_signatures_are_those_of_the_rfc() -> None:
+def test_signature_matches_the_rfc_example() -> None:
     key = proofs.load_private_key(KEY)
     assert proofs.dataset_id_of_key(key) == OWNER
     assert proofs.sign(key, b"\xaf\x82") == SIGNATURE
@@ -51,7 +51,7 @@ def test_signatures_are_those_of_the_rfc() -> None:
     assert not proofs.verify_signature(OWNER, b"\xaf\x83", SIGNATURE)
 
 
-def test_what_is_signed_is_the_multihash() -> None:
+def test_proof_signs_the_multihash_of_the_block() -> None:
     """So that a program of somebody else can check it with nothing but this sentence."""
     assert bytes(BLOCK)[:2] == b"\x16\x20" and len(bytes(BLOCK)) == 34
     assert proofs.verify_signature(OWNER, b"\x16\x20" + BLOCK.digest, PROOF.signature)
@@ -66,7 +66,7 @@ def test_what_is_signed_is_the_multihash() -> None:
 
 @given(st.binary(max_size=100))
 @example(b"")
-def test_a_proof_of_any_block_is_right_and_reads_back(data: bytes) -> None:
+def test_proof_of_any_block_is_valid_and_round_trips(data: bytes) -> None:
     block = Multihash.sha3_256(data)
     made = create_proof(KEY, block)
     verify_proof(made, OWNER, block)
@@ -74,7 +74,7 @@ def test_a_proof_of_any_block_is_right_and_reads_back(data: bytes) -> None:
 
 
 @given(st.integers(0, 511))
-def test_a_signature_with_another_bit_is_none(bit: int) -> None:
+def test_signature_with_a_flipped_bit_is_rejected(bit: int) -> None:
     signature = bytearray(PROOF.signature)
     signature[bit // 8] ^= 1 << bit % 8
     with pytest.raises(BadData, match="signature"):
@@ -96,7 +96,7 @@ def test_a_proof_is_for_one_block_and_one_dataset(bit: int) -> None:
         verify_proof(OwnershipProof(stranger, BLOCK, PROOF.signature), stranger, BLOCK)
 
 
-def test_a_key_that_anybody_can_sign_for_proves_nothing() -> None:
+def test_public_key_of_small_order_is_rejected() -> None:
     """With a public point of small order, a signature of nothing at all would be right."""
     nobody = DatasetId(b"\x01" + bytes(31))
     assert not proofs.verify_signature(nobody, b"anything", b"\x01" + bytes(63))
@@ -111,7 +111,7 @@ def test_a_key_that_anybody_can_sign_for_proves_nothing() -> None:
 @example(bytes(PROOF)[:-20])
 @example(bytes(PROOF).replace(b'"signature": "f', b'"signature": "f00'))
 @example(bytes(PROOF) + b" " * 4096)
-def test_what_is_no_proof_is_refused_in_words(data: bytes) -> None:
+def test_invalid_proof_bytes_are_rejected(data: bytes) -> None:
     with pytest.raises(BadData, match="proof"):
         OwnershipProof.from_bytes(data)
 

@@ -50,7 +50,7 @@ CSV_THAT_IS_WRONG: list[tuple[str | bytes, type[OdfError], list[str]]] = [
 ]  # fmt: skip
 
 
-def test_csv(pulled: Pulled) -> None:
+def test_invalid_csv_is_reported_with_its_location(pulled: Pulled) -> None:
     pulled.add(CSV)
     for text, kind, parts in CSV_THAT_IS_WRONG:
         pulled.write("cases.csv", text)
@@ -65,14 +65,14 @@ def test_csv(pulled: Pulled) -> None:
     assert pulled.reporter.warnings == ["cases.csv: empty file"]
 
 
-def test_a_ragged_line_far_down(pulled: Pulled) -> None:
+def test_ragged_line_far_down_is_reported_with_its_line(pulled: Pulled) -> None:
     read = "read: {kind: Csv, schema: [a STRING, b STRING]}"
     pulled.add(f"fetch: {{kind: Url, url: a.csv}}\n{read}\nmerge: {{kind: Append}}")
     pulled.write("a.csv", ",\n" * 200_000 + "x\n" + ",\n")
     pulled.fails(BadData, "a.csv: line 200001: 1 value for 2 columns: x")
 
 
-def test_the_next_pull_starts_afresh(pulled: Pulled) -> None:
+def test_file_is_fetched_again_after_a_failed_pull(pulled: Pulled) -> None:
     pulled.add(CSV)
     path = pulled.write("cases.csv", GOOD + "3,c,abc,\n")
     stamp = (path.stat().st_atime, path.stat().st_mtime)
@@ -90,7 +90,7 @@ def test_the_next_pull_starts_afresh(pulled: Pulled) -> None:
     assert pulled.pull().records == 3
 
 
-def test_a_bad_file_among_many_keeps_those_before(pulled: Pulled, shared: Path) -> None:
+def test_files_before_an_invalid_file_are_committed(pulled: Pulled, shared: Path) -> None:
     pulled.add(
         """
 fetch: {kind: FilesGlob, path: "in/*.csv"}
@@ -123,7 +123,7 @@ merge: {kind: Snapshot, primaryKey: [zcta]}
 
 
 @pytest.mark.net
-def test_http_errors(pulled: Pulled, web: WebServer) -> None:
+def test_http_errors_and_html_pages_leave_the_head(pulled: Pulled, web: WebServer) -> None:
     pulled.add(CSV.replace("cases.csv", web.url + "/cases.csv"))
     web.answer = lambda request: reply(request, 404, b"<html>")
     pulled.fails(SourceUnavailable, f"{web.url}/cases.csv: the server returned 404 Not Found", "fetch.url")
@@ -139,7 +139,7 @@ def test_http_errors(pulled: Pulled, web: WebServer) -> None:
 
 
 @pytest.mark.net
-def test_sources_that_cannot_say_whether_they_changed(pulled: Pulled, web: WebServer) -> None:
+def test_uncacheable_source_is_fetched_again_only_on_request(pulled: Pulled, web: WebServer) -> None:
     pulled.add(CSV.replace("cases.csv", web.url + "/cases.csv"))
     web.answer = lambda request: reply(request, 200, GOOD.encode())
     assert pulled.pull().records == 2
@@ -152,7 +152,7 @@ def test_sources_that_cannot_say_whether_they_changed(pulled: Pulled, web: WebSe
 
 
 @pytest.mark.net
-def test_cached_forever(pulled: Pulled, web: WebServer) -> None:
+def test_source_with_cache_forever_is_fetched_once(pulled: Pulled, web: WebServer) -> None:
     pulled.add(CSV.replace("url: cases.csv", f"url: '{web.url}', cache: {{kind: Forever}}"))
     web.answer = lambda request: reply(request, 200, GOOD.encode(), ETag=f'"{len(web.requests)}"')
     assert pulled.pull().records == 2
@@ -160,7 +160,7 @@ def test_cached_forever(pulled: Pulled, web: WebServer) -> None:
     assert len(web.requests) == 1
 
 
-def test_truncated_gzip(pulled: Pulled) -> None:
+def test_truncated_gzip_is_rejected(pulled: Pulled) -> None:
     pulled.add(CSV + "prepare: [{kind: Decompress, format: Gzip}]")
     packed = gzip.compress(GOOD.encode())
     pulled.write("cases.csv", packed[:-12])
@@ -195,7 +195,9 @@ merge: {merge}
         ("SELECT id, name AS ID FROM input", InvalidSchema, ["'id' and 'ID'", "same name"]),
     ],
 )  # fmt: skip
-def test_queries(pulled: Pulled, query: str, kind: type[OdfError], parts: list[str]) -> None:
+def test_failing_preprocess_query_is_reported_with_its_cause(
+    pulled: Pulled, query: str, kind: type[OdfError], parts: list[str]
+) -> None:
     pulled.add(QUERY.format(query=query, engine="spark", merge="{kind: Append}"))
     pulled.write("cases.csv", GOOD)
     pulled.fails(kind, *parts)
@@ -203,7 +205,7 @@ def test_queries(pulled: Pulled, query: str, kind: type[OdfError], parts: list[s
 
 @pytest.mark.parametrize("merge", ["Ledger", "Snapshot"])
 @pytest.mark.complete(after=1)
-def test_keys(pulled: Pulled, merge: str) -> None:
+def test_null_and_duplicate_primary_keys_are_rejected(pulled: Pulled, merge: str) -> None:
     query = "SELECT CAST(id AS INT) AS id, name FROM input"
     pulled.add(QUERY.format(query=query, engine="spark", merge=f"{{kind: {merge}, primaryKey: [id]}}"))
     pulled.write("cases.csv", "id,name\n1,a\n,b\n")
@@ -219,7 +221,7 @@ def test_keys(pulled: Pulled, merge: str) -> None:
     assert pulled.pull().records == 1
 
 
-def test_keys_that_cannot_be(pulled: Pulled) -> None:
+def test_unknown_primary_key_column_is_rejected(pulled: Pulled) -> None:
     pulled.add(
         QUERY.format(query="SELECT id FROM input", engine="spark", merge="{kind: Ledger, primaryKey: [no]}")
     )
@@ -227,7 +229,7 @@ def test_keys_that_cannot_be(pulled: Pulled) -> None:
     pulled.fails(InvalidSchema, "merge.primaryKey: primary key column 'no' not found", "event_time, id")
 
 
-def test_a_schema_that_no_longer_matches(pulled: Pulled) -> None:
+def test_changed_columns_are_rejected_but_column_order_is_free(pulled: Pulled) -> None:
     pulled.add(QUERY.format(query="SELECT * FROM input", engine="spark", merge="{kind: Append}"))
     pulled.write("cases.csv", "id,name,day\n1,a,x\n")
     pulled.pull()
@@ -244,7 +246,7 @@ def test_a_schema_that_no_longer_matches(pulled: Pulled) -> None:
 
 
 @pytest.mark.complete
-def test_inferred_types_that_changed(pulled: Pulled) -> None:
+def test_data_that_contradicts_the_inferred_schema_is_rejected(pulled: Pulled) -> None:
     read = "read: {kind: Csv, header: true, inferSchema: true}"
     pulled.add(f"fetch: {{kind: Url, url: a.csv}}\n{read}\nmerge: {{kind: Append}}")
     pulled.write("a.csv", "id,price\n1,1.5\n")
@@ -260,7 +262,7 @@ def test_inferred_types_that_changed(pulled: Pulled) -> None:
     assert pulled.pull().records == 1
 
 
-def test_not_null(pulled: Pulled) -> None:
+def test_null_in_not_null_column_is_rejected(pulled: Pulled) -> None:
     read = "read: {kind: Csv, schema: [id BIGINT NOT NULL, n INT]}"
     pulled.add(f"fetch: {{kind: Url, url: a.csv}}\n{read}\nmerge: {{kind: Append}}")
     pulled.write("a.csv", "1,1\n,2\n")
@@ -314,14 +316,14 @@ JSON_THAT_IS_WRONG: dict[str, list[tuple[str | bytes, list[str]]]] = {
 
 
 @pytest.mark.parametrize("kind", JSON_THAT_IS_WRONG)
-def test_json_and_others(pulled: Pulled, kind: str) -> None:
+def test_invalid_json_geojson_parquet_and_shapefile_are_rejected(pulled: Pulled, kind: str) -> None:
     pulled.add(JSON.format(kind=kind))
     for text, parts in JSON_THAT_IS_WRONG[kind]:
         pulled.write("a.json", text)
         pulled.fails(OdfError, *parts)
 
 
-def test_parquet_with_other_columns(pulled: Pulled) -> None:
+def test_parquet_is_cast_to_the_schema_or_rejected(pulled: Pulled) -> None:
     pulled.add(JSON.format(kind="Parquet"))
     path = pulled.workspace.folder / "a.json"
     ids = pa.array([1, None, 3])
@@ -337,7 +339,9 @@ def test_parquet_with_other_columns(pulled: Pulled) -> None:
     assert pulled.rows("id", "at") == [(1, {"lat": 1.5, "day": None})]
 
 
-def test_full_disk(pulled: Pulled, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported_and_nothing_is_committed(
+    pulled: Pulled, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pulled.add(CSV + "prepare: [{kind: Decompress, format: Gzip}]")
     pulled.write("cases.csv", gzip.compress(GOOD.encode()))
     original = Path.open

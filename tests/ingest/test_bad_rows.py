@@ -55,7 +55,7 @@ def rejects(pulled: Pulled) -> list[list[str]]:
     return [row[1:] for row in rows]
 
 
-def test_messy_csv(pulled: Pulled) -> None:
+def test_all_invalid_csv_rows_are_listed_or_rejected(pulled: Pulled) -> None:
     pulled.write("in", MESSY)
     pulled.add(SOURCE.format(read=CSV) + PREPROCESS)
     error = pulled.fails(
@@ -89,7 +89,7 @@ def test_messy_csv(pulled: Pulled) -> None:
     assert pulled.pull().status == "up-to-date"
 
 
-def test_valid_rows_are_the_same_as_without_the_setting(pulled: Pulled) -> None:
+def test_rejecting_invalid_rows_does_not_change_valid_rows(pulled: Pulled) -> None:
     rows = [f"{n},{n / 4},2024-01-{n % 28 + 1:02},v{n}\r\n" for n in range(200)]
     bad = rows.copy()
     for at in (150, 3, 0):
@@ -152,7 +152,7 @@ JSON_FORMATS = [
 
 
 @pytest.mark.parametrize(("read", "text", "expected", "lines"), JSON_FORMATS)
-def test_json(
+def test_invalid_json_rows_are_rejected_with_line_and_reason(
     pulled: Pulled, read: str, text: str, expected: list[int | None], lines: list[list[str | None]]
 ) -> None:
     pulled.write("in", text)
@@ -167,7 +167,7 @@ def test_json(
 
 
 @pytest.mark.complete
-def test_many_rows(pulled: Pulled) -> None:
+def test_invalid_row_list_is_truncated_and_all_invalid_fails(pulled: Pulled) -> None:
     pulled.write("in", "".join("x\n" if n % 2 else f"{n}\n" for n in range(300)))
     pulled.add(SOURCE.format(read="{kind: Csv, schema: [n INT]}"))
     error = pulled.fails(BadData, "150 invalid rows, the first in line 2")
@@ -183,7 +183,7 @@ def test_many_rows(pulled: Pulled) -> None:
     pulled.fails(BadData, "in: line 2: merge conflict marker")
 
 
-def test_a_query_over_several_rows(pulled: Pulled) -> None:
+def test_invalid_value_inside_an_aggregation_fails_the_pull(pulled: Pulled) -> None:
     query = "SELECT town, sum(CAST(n AS INT)) AS n FROM (SELECT upper(town) AS town, n FROM input) GROUP BY 1"
     read = "{kind: Csv, header: true, inferSchema: true}"
     more = f"\npreprocess: {json.dumps({'kind': 'Sql', 'engine': 'spark', 'query': query})}"
@@ -197,7 +197,7 @@ def test_a_query_over_several_rows(pulled: Pulled) -> None:
     pulled.fails(BadData, "'x' is not an INT")
 
 
-def test_rejects_of_other_blocks(pulled: Pulled) -> None:
+def test_only_complete_reject_files_are_listed(pulled: Pulled) -> None:
     folder = pulled.workspace.folder
     assert read_rejects(folder) == {}
     (folder / "info" / "rejects").mkdir(parents=True)

@@ -12,13 +12,13 @@ from odf_engine.transform.engines.spark_engine import SparkEngine
 from odf_engine.transform.run import transform
 from odf_engine.verify.integrity import verify
 from tests.ingest.pulling import Pulled
-from tests.ingest.test_checked_pulls import DERIVED, SOURCE, add, rows
+from tests.ingest.test_checks import DERIVED, SOURCE, add, rows
 
 DAY = "2024-01-01"
 
 
 @pytest.mark.spark
-def test_pull_check_promote_and_transform(pulled: Pulled) -> None:
+def test_branch_pull_leaves_the_head_until_promotion(pulled: Pulled) -> None:
     entry = pulled.add(SOURCE)
     pulled.write("in/1.ndjson", rows((1, "a", 1, DAY)))
     pulled.pull()

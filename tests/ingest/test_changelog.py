@@ -77,7 +77,7 @@ def log(workspace: Workspace, runtime: SparkRuntime) -> Log:
     return Log(workspace, runtime)
 
 
-def test_by_key(log: Log) -> None:
+def test_changelog_by_key_is_validated_against_the_dataset(log: Log) -> None:
     log.define(SNAPSHOT)
     first = [(A, 2, "b", T2, [1, None]), ("0", 1, "a", None, None), (A, 3, None, T1, [])]
     assert log.push(*first).records == 3
@@ -143,7 +143,7 @@ def test_by_key(log: Log) -> None:
     assert log.push((A, 1, "new")).records == 1
 
 
-def test_without_a_key(log: Log) -> None:
+def test_changelog_without_key_matches_rows_by_value(log: Log) -> None:
     log.define(APPEND)
     assert log.push((A, 1, "a", T1), (A, 1, "a", T2), (A, 1, "a", T1), (A, 2, None)).records == 4
     assert "does not exist" in log.refuses((R, 1, "b", T1))

@@ -26,8 +26,8 @@ from odf_engine.ingest.fetch.fetch_step import fetch
 from odf_engine.ingest.fetch.model import FetchContext
 from odf_engine.metadata.model import Container, EnvVar, SourceState
 from odf_engine.workspace.workspace import Workspace
+from tests.ingest.fake_podman import StandIn
 from tests.ingest.recorder import Recorder
-from tests.ingest.stand_in import StandIn
 from tests.waiting import is_running, wait_until
 
 
@@ -61,7 +61,7 @@ def batches(context: FetchContext, step: Container | None = None) -> Iterator[tu
         yield payload.path.read_text(), payload.state
 
 
-def test_what_a_container_prints_and_the_state_it_leaves(
+def test_container_output_and_etag_become_payload_and_state(
     podman: StandIn, context: FetchContext, reporter: Recorder
 ) -> None:
     podman.script(
@@ -76,7 +76,7 @@ def test_what_a_container_prints_and_the_state_it_leaves(
     assert [each.name for each in context.job.iterdir()] == ["image"]
 
 
-def test_the_time_of_last_modification_is_a_state_too(podman: StandIn, context: FetchContext) -> None:
+def test_container_last_modified_time_becomes_source_state(podman: StandIn, context: FetchContext) -> None:
     podman.script('echo "$ODF_LAST_MODIFIED"; echo 2026-01-02T03:04:05+01:00 > $ODF_NEW_LAST_MODIFIED_PATH')
     ((_, state),) = batches(context)
     assert state == SourceState("default", "odf/last-modified", "2026-01-02T02:04:05Z")
@@ -87,7 +87,9 @@ def test_the_time_of_last_modification_is_a_state_too(podman: StandIn, context: 
     assert list(batches(context)) == [("x\n", etag("e"))]
 
 
-def test_nothing_new(podman: StandIn, context: FetchContext) -> None:
+def test_container_without_output_and_new_state_yields_nothing(
+    podman: StandIn, context: FetchContext
+) -> None:
     podman.script("true")
     assert list(batches(context)) == []
     podman.script("echo e1 > $ODF_NEW_ETAG_PATH")
@@ -97,7 +99,7 @@ def test_nothing_new(podman: StandIn, context: FetchContext) -> None:
     assert list(batches(replace(context, state=etag("e1")))) == [("x\n", etag("e1"))]
 
 
-def test_batches_until_there_is_no_more(podman: StandIn, context: FetchContext) -> None:
+def test_container_runs_until_it_has_no_more_data(podman: StandIn, context: FetchContext) -> None:
     podman.script("""
         next=$((${ODF_ETAG:-0} + 1)); echo row $next; echo $next > $ODF_NEW_ETAG_PATH
         [ $next = 3 ] || touch $ODF_NEW_HAS_MORE_DATA_PATH
@@ -110,7 +112,7 @@ def test_batches_until_there_is_no_more(podman: StandIn, context: FetchContext) 
     assert first == ("row 1\n", etag("1"))
 
 
-def test_more_without_a_state_to_go_on_from(podman: StandIn, context: FetchContext) -> None:
+def test_more_data_without_new_state_is_rejected(podman: StandIn, context: FetchContext) -> None:
     for script in ("echo x", "echo e0 > $ODF_NEW_ETAG_PATH"):
         podman.script(f"{script}; touch $ODF_NEW_HAS_MORE_DATA_PATH")
         with pytest.raises(BadData, match="wrote no new state"):
@@ -128,13 +130,15 @@ def test_more_without_a_state_to_go_on_from(podman: StandIn, context: FetchConte
         ("echo monday > $ODF_NEW_LAST_MODIFIED_PATH", "invalid modification time: 'monday'"),
     ],
 )
-def test_files_that_make_no_sense(podman: StandIn, context: FetchContext, script: str, said: str) -> None:
+def test_invalid_state_files_are_rejected(
+    podman: StandIn, context: FetchContext, script: str, said: str
+) -> None:
     podman.script(script)
     with pytest.raises(BadData, match=said):
         list(batches(context))
 
 
-def test_the_command_line(podman: StandIn, context: FetchContext) -> None:
+def test_container_runs_without_shell_and_with_limits(podman: StandIn, context: FetchContext) -> None:
     podman.script('printf "%s;" "$@"')
     step = Container(
         "host:5000/a/b@sha256:" + "0" * 64, command=["run it", "-c"], args=["--privileged", "$HOME"]
@@ -149,7 +153,7 @@ def test_the_command_line(podman: StandIn, context: FetchContext) -> None:
     assert not any(option.startswith("--memory") for option in podman.calls("run")[1])
 
 
-def test_variables_are_given_as_the_configuration_allows(
+def test_container_gets_only_allowed_variables(
     podman: StandIn, context: FetchContext, reporter: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OWN", 'own=1 # "two"')
@@ -183,7 +187,7 @@ def test_variables_are_given_as_the_configuration_allows(
         (Container("a", env=[EnvVar("A", "x\nB=y")]), "line break"),
     ],
 )
-def test_definitions_that_make_no_sense(
+def test_invalid_container_definition_is_rejected_before_it_runs(
     podman: StandIn, context: FetchContext, step: Container, said: str
 ) -> None:
     with pytest.raises(InvalidManifest, match=said):
@@ -203,7 +207,7 @@ def test_an_image_is_pulled_once(podman: StandIn, context: FetchContext, reporte
     assert len(podman.calls("pull")) == 2
 
 
-def test_a_container_that_fails(podman: StandIn, context: FetchContext) -> None:
+def test_container_failure_reports_exit_code_and_last_lines(podman: StandIn, context: FetchContext) -> None:
     podman.script("echo some rows; seq 9 >&2; exit 42")
     with pytest.raises(SourceUnavailable) as caught:
         list(batches(context))
@@ -229,7 +233,9 @@ def test_cancelling_kills_the_container(podman: StandIn, context: FetchContext, 
     assert podman.calls("rm") == [["-f", name]]
 
 
-def test_nothing_that_runs_containers(context: FetchContext, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_container_runtime_is_reported(
+    context: FetchContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(Unsupported, match="neither podman nor docker") as caught:
         list(batches(context))
@@ -239,7 +245,7 @@ def test_nothing_that_runs_containers(context: FetchContext, monkeypatch: pytest
         list(batches(named))
 
 
-def test_a_service_that_does_not_run(podman: StandIn, context: FetchContext) -> None:
+def test_stopped_container_service_is_reported(podman: StandIn, context: FetchContext) -> None:
     podman.has("no-service")
     with pytest.raises(
         OdfError, match=r"podman cannot run containers: Cannot connect .* Is the daemon"
@@ -271,7 +277,9 @@ def real_image(tmp_path: Path) -> Iterator[str]:
         subprocess.run([podman, "rmi", "-f", image], capture_output=True)
 
 
-def test_a_real_container(real_image: str, context: FetchContext, reporter: Recorder) -> None:
+def test_real_podman_fetches_batches_and_can_be_cancelled(
+    real_image: str, context: FetchContext, reporter: Recorder
+) -> None:
     script = """
         echo $((${ODF_ETAG:-0} + 1)) > $ODF_NEW_ETAG_PATH; echo "$A $0 $1"; echo remark >&2
         [ "$ODF_ETAG" ] || : > $ODF_NEW_HAS_MORE_DATA_PATH

@@ -31,7 +31,7 @@ os._exit(9)
 """
 
 
-def test_a_killed_process_leaves_what_is_sure(tmp_path: Path) -> None:
+def test_killed_process_leaves_only_synced_bytes(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False, cwd=Path.cwd())
     partial = PartialDownload(tmp_path, "key")
     assert partial.facts == {"validator": "one"}
@@ -42,7 +42,7 @@ def test_a_killed_process_leaves_what_is_sure(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["done"]
 
 
-def test_one_at_a_time(tmp_path: Path) -> None:
+def test_second_writer_does_not_change_a_partial_download(tmp_path: Path) -> None:
     first = PartialDownload(tmp_path, "key")
     first.restart(validator="one")
     first.write(b"first")
@@ -62,7 +62,7 @@ def test_one_at_a_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [b"", b"{}", b"[1]", b'{"size": 99, "facts": {"a": "b"}}'])
-def test_damage(tmp_path: Path, harm: bytes) -> None:
+def test_invalid_facts_discard_a_partial_download(tmp_path: Path, harm: bytes) -> None:
     partial = PartialDownload(tmp_path, "key")
     partial.restart(validator="one")
     partial.write(b"first")
@@ -72,7 +72,7 @@ def test_damage(tmp_path: Path, harm: bytes) -> None:
     assert PartialDownload(tmp_path, "key").size == (5 if b"99" in harm else 0)
 
 
-def test_old_ones_go(tmp_path: Path) -> None:
+def test_old_partial_downloads_are_removed(tmp_path: Path) -> None:
     for number in range(30):
         partial = PartialDownload(tmp_path, f"key {number}")
         partial.restart(validator="one")
@@ -119,11 +119,11 @@ def test_nothing_is_kept_on_a_full_disk(tmp_path: Path) -> None:
         ("fd00:ec2::254", False),
     ],
 )  # fmt: skip
-def test_public_addresses(address: str, public: bool) -> None:
+def test_private_and_reserved_addresses_are_not_public(address: str, public: bool) -> None:
     assert address_policy.is_public_address(address) is public
 
 
-def test_the_address_that_was_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_uses_the_address_that_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that says a public address first, and a private one when asked again, gains nothing."""
     answers = iter([["8.8.8.8", "10.0.0.1"], ["127.0.0.1"]])
     connected: list[tuple[str, int]] = []

@@ -27,7 +27,7 @@ def value(
     return RejectedRow("a message", column=column, value=text, expected=wanted, hint="a hint", where=where)
 
 
-def test_a_value(tmp_path: Path) -> None:
+def test_rejected_csv_value_is_located_by_line_and_column(tmp_path: Path) -> None:
     assert csv(tmp_path, value("abc")) == ("a.csv: line 5, column \"n\": 'abc' is not a BIGINT", "a hint")
     # A value that a query refused, in whichever column it is.
     assert csv(tmp_path, value("abc", "INT", None, "query, line 1"))[0] == (
@@ -46,35 +46,35 @@ def test_a_value(tmp_path: Path) -> None:
         ("1.2.2024", "TIMESTAMP", "read.timestampFormat"),
     ],
 )
-def test_advice(tmp_path: Path, text: str, wanted: str, hint: str) -> None:
+def test_hint_names_the_read_option_for_the_value(tmp_path: Path, text: str, wanted: str, hint: str) -> None:
     assert hint in csv(tmp_path, value(text, wanted), f"id,name,n\n1,x,{text}")[1]
 
 
-def test_no_value(tmp_path: Path) -> None:
+def test_null_in_not_null_column_is_located(tmp_path: Path) -> None:
     error = RejectedRow("column `n` is declared NOT NULL", column="n", expected="NOT NULL")
     assert csv(tmp_path, error, "id,name,n\n1,x,2\n2,y,\n")[0] == (
         'a.csv: line 3, column "n": column `n` is declared NOT NULL'
     )
 
 
-def test_a_ragged_row(tmp_path: Path) -> None:
+def test_ragged_row_is_located_with_value_counts(tmp_path: Path) -> None:
     error = RejectedRow("a row has more or fewer values", record="4,y")
     assert csv(tmp_path, error)[0] == "a.csv: line 6: 2 values for 3 columns: 4,y"
     assert "line 1: 1 value for" in csv(tmp_path, error, "x\n", header=False)[0]
 
 
-def test_a_header_that_is_not_declared(tmp_path: Path) -> None:
+def test_undeclared_header_line_suggests_read_header(tmp_path: Path) -> None:
     message, hint = csv(tmp_path, value("n"), header=False)
     assert message.startswith("a.csv: line 1")
     assert "set read.header to true" in hint
 
 
-def test_a_conflict(tmp_path: Path) -> None:
+def test_merge_conflict_marker_is_reported_before_the_value(tmp_path: Path) -> None:
     text = "id,name,n\n1,x,2\n<<<<<<< HEAD\n2,y,abc\n"
     assert csv(tmp_path, value("abc"), text)[0].startswith("a.csv: line 3: merge conflict marker")
 
 
-def test_other_dialects(tmp_path: Path) -> None:
+def test_csv_errors_are_located_in_other_dialects(tmp_path: Path) -> None:
     text = "1;'a\\';b';abc\n"
     found = csv(tmp_path, value("abc"), text, header=False, separator=";", quote="'", escape="\\")
     assert found[0].startswith('a.csv: line 1, column "n"')
@@ -99,7 +99,9 @@ def test_other_dialects(tmp_path: Path) -> None:
         ("=======", BadData("a message"), "line 3: merge conflict marker"),
     ],
 )
-def test_json(tmp_path: Path, line: str, error: BadData, message: str) -> None:
+def test_json_errors_are_located_by_line_and_field(
+    tmp_path: Path, line: str, error: BadData, message: str
+) -> None:
     path = tmp_path / "a"
     path.write_text('{"n": 1}\n\n' + line + "\n")
     file = TextFile(path, "a", COLUMNS)

@@ -20,9 +20,9 @@ from odf_engine.ingest.fetch.model import FetchContext, Payload
 from odf_engine.metadata.model import EthereumLogs, Parquet, SourceState
 from odf_engine.net.credentials import Credentials, Login
 from odf_engine.workspace.workspace import Workspace
+from tests.ingest.ethereum_stub import START, RpcError, StubChain, run_chain
 from tests.ingest.pulling import Pulled
 from tests.ingest.recorder import Recorder
-from tests.ingest.stub_chain import START, RpcError, StubChain, run_chain
 from tests.workspace.test_workspace import root
 
 pytestmark = pytest.mark.net
@@ -88,7 +88,9 @@ def states(payloads: Iterator[Payload]) -> list[tuple[str, int]]:
     return found
 
 
-def test_strides_commits_and_resumption(workspace: Workspace, chain: StubChain, reporter: Recorder) -> None:
+def test_logs_are_fetched_in_ranges_and_resumed_from_state(
+    workspace: Workspace, chain: StubChain, reporter: Recorder
+) -> None:
     chain.latest = 50
     for block in (3, 11, 12, 12, 31):
         mint(chain, block, block)
@@ -118,7 +120,9 @@ def test_strides_commits_and_resumption(workspace: Workspace, chain: StubChain, 
     assert states(fetched(workspace, bounded, reporter, at(30))) == []
 
 
-def test_columns(workspace: Workspace, chain: StubChain, reporter: Recorder) -> None:
+def test_logs_are_decoded_into_typed_columns(
+    workspace: Workspace, chain: StubChain, reporter: Recorder
+) -> None:
     chain.latest = 50
     mint(chain, 9, 2**100)
     chain.add_log(10, CONTRACT, ["0x" + "00" * 32], "0xff")
@@ -150,7 +154,9 @@ def test_columns(workspace: Workspace, chain: StubChain, reporter: Recorder) -> 
     assert "block 11, log 0" in str(error.where) and "1 indexed parameters, the log has 2" in error.message
 
 
-def test_nodes_with_limits(workspace: Workspace, chain: StubChain, reporter: Recorder) -> None:
+def test_block_range_is_halved_and_retried_on_node_limits(
+    workspace: Workspace, chain: StubChain, reporter: Recorder
+) -> None:
     chain.latest = 99
     for block in range(0, 100, 10):
         mint(chain, block, block)
@@ -197,7 +203,9 @@ def test_nodes_with_limits(workspace: Workspace, chain: StubChain, reporter: Rec
     assert "a single block: block range is too wide" in refusal(workspace, step, reporter).message
 
 
-def test_reorganisations_during_a_pull(workspace: Workspace, chain: StubChain, reporter: Recorder) -> None:
+def test_reorganisation_during_a_pull_is_detected(
+    workspace: Workspace, chain: StubChain, reporter: Recorder
+) -> None:
     chain.latest = 50
     mint(chain, 25, 1)
     step = EthereumLogs(node_url=chain.url)
@@ -229,7 +237,9 @@ class NoBlocks:
         return iter(())
 
 
-def test_nodes(workspace: Workspace, chain: StubChain, reporter: Recorder) -> None:
+def test_node_url_comes_from_config_and_keys_stay_hidden(
+    workspace: Workspace, chain: StubChain, reporter: Recorder
+) -> None:
     step = EthereumLogs(chain_id=1)
     error = refusal(workspace, step, reporter)
     assert "ethereum.rpcEndpoints.1" in str(error.hint)
@@ -271,7 +281,9 @@ def test_nodes(workspace: Workspace, chain: StubChain, reporter: Recorder) -> No
         (EthereumLogs(1, signature="E(uint7)"), "fetch.signature", "column 3: unknown type 'uint7'"),
     ],
 )
-def test_invalid_manifests(workspace: Workspace, step: EthereumLogs, where: str, problem: str) -> None:
+def test_invalid_ethereum_source_is_rejected_with_its_field(
+    workspace: Workspace, step: EthereumLogs, where: str, problem: str
+) -> None:
     with pytest.raises(InvalidManifest) as caught:
         workspace.add([root("a", fetch=step, read=Parquet())])
     assert where in str(caught.value.where) and problem in caught.value.message
@@ -302,7 +314,7 @@ def configure(pulled: Pulled, text: str) -> None:
     pulled.workspace = Workspace.find(pulled.workspace.folder)
 
 
-def test_pulls(pulled: Pulled, chain: StubChain) -> None:
+def test_pull_commits_logs_and_detects_a_reorganisation(pulled: Pulled, chain: StubChain) -> None:
     """Three logs in two requests, blocks without logs, no block, and a reorganisation."""
     chain.latest = 25
     for block, amount in ((3, 10), (4, 20), (15, 30)):
@@ -341,7 +353,7 @@ def test_pulls(pulled: Pulled, chain: StubChain) -> None:
     assert pulled.rows("block_number")[3:] == [(24,)]
 
 
-def test_functions_in_queries(pulled: Pulled, chain: StubChain) -> None:
+def test_ethereum_functions_decode_events_in_queries(pulled: Pulled, chain: StubChain) -> None:
     chain.latest = 9
     mint(chain, 3, 10)
     chain.add_log(4, CONTRACT, ["0x" + "00" * 32], "0x")

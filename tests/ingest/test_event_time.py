@@ -22,7 +22,7 @@ from odf_engine.metadata.model import FromPath
         ("01.03.24 10:20 +0200", "%d.%m.%y %H:%M %z", "2024-03-01T08:20:00Z"),
     ],
 )
-def test_formats(text: str, form: str, expected: str) -> None:
+def test_java_and_strftime_time_formats_are_parsed(text: str, form: str, expected: str) -> None:
     assert str(parse_time(text, form)) == expected
 
 
@@ -36,18 +36,18 @@ def test_formats(text: str, form: str, expected: str) -> None:
         ("13", "MM"),
     ],
 )
-def test_texts_that_do_not_fit(text: str, form: str) -> None:
+def test_text_that_does_not_match_the_time_format_is_rejected(text: str, form: str) -> None:
     with pytest.raises(ValueError, match=f"'{text}' does not match the time format '{form}'"):
         parse_time(text, form)
 
 
 @pytest.mark.parametrize("form", ["yyyy-QQ", "%Y-%Q", "yyyy yyyy"])
-def test_formats_that_make_no_sense(form: str) -> None:
+def test_invalid_time_format_is_rejected(form: str) -> None:
     with pytest.raises(InvalidManifest, match="time format"):
         parse_time("2024", form)
 
 
-def test_from_path() -> None:
+def test_event_time_is_extracted_from_the_path() -> None:
     pattern = r"(\d+-\d+-\d+)\.csv"
     assert str(event_time_from_path(FromPath(pattern), "cases-2024-03-01.csv")) == "2024-03-01T00:00:00Z"
     assert (

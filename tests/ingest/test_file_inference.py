@@ -61,7 +61,9 @@ def infer(text: str, **choices: object) -> InferredFile:
         (["12345678901234567890"], "STRING", "", "has too many digits"),
     ],
 )  # fmt: skip
-def test_types_of_a_column(values: list[str], kind: str, form: str, evidence: str) -> None:
+def test_column_types_and_formats_are_inferred(
+    values: list[str], kind: str, form: str, evidence: str
+) -> None:
     rows = "".join(f"{value};x{number}\n" for number, value in enumerate(values))
     (column, _) = infer(f"time;name\n{rows}").columns
     assert (column.name, column.type, column.form) == ("time", kind, form)
@@ -90,7 +92,9 @@ def test_types_of_a_column(values: list[str], kind: str, form: str, evidence: st
         ('a,b\r\n"x\r\ny",1\r\n"z",2\r\n', ",", True, ["a", "b"]),
     ],
 )
-def test_separators_and_headers(text: str, separator: str, header: bool, names: list[str]) -> None:
+def test_separator_header_and_names_are_inferred(
+    text: str, separator: str, header: bool, names: list[str]
+) -> None:
     found = infer(text)
     assert (found.separator, found.header) == (separator, header)
     assert [column.name for column in found.columns] == names

@@ -85,7 +85,7 @@ def files(workspace: Workspace, reporter: Recorder) -> Glob:
     return Glob(workspace, reporter)
 
 
-def test_each_file_once_in_order(files: Glob) -> None:
+def test_each_file_is_fetched_once_in_name_order(files: Glob) -> None:
     files.write(b="2", a="1")
     assert files.pull() == ["a.csv", "b.csv"]
     name, digest = files.value().split("\t")
@@ -96,7 +96,7 @@ def test_each_file_once_in_order(files: Glob) -> None:
     assert files.pull() == ["c.csv"]
 
 
-def test_a_late_file_with_an_earlier_name(files: Glob) -> None:
+def test_late_file_with_an_earlier_name_is_fetched(files: Glob) -> None:
     files.write(b="2", d="4")
     files.pull()
     files.write(a="1", c="3", e="5")
@@ -117,7 +117,7 @@ def test_a_failed_file_is_fetched_again(files: Glob) -> None:
 
 
 @pytest.mark.parametrize("harm", ["lost", "damaged", "kept"])
-def test_the_chain_alone_remembers(files: Glob, tmp_path: Path, harm: str) -> None:
+def test_fetched_files_are_known_from_the_chain_alone(files: Glob, tmp_path: Path, harm: str) -> None:
     files.write(b="2")
     files.pull()
     files.write(a="1")
@@ -133,7 +133,7 @@ def test_the_chain_alone_remembers(files: Glob, tmp_path: Path, harm: str) -> No
     assert files.pull() == ["c.csv"]
 
 
-def test_a_history_that_was_taken_back(files: Glob) -> None:
+def test_files_of_reset_blocks_are_fetched_again(files: Glob) -> None:
     files.write(a="1")
     files.pull()
     head = files.dataset.head()
@@ -145,7 +145,7 @@ def test_a_history_that_was_taken_back(files: Glob) -> None:
     assert files.pull() == ["b.csv"]
 
 
-def test_changed_content(files: Glob) -> None:
+def test_changed_file_is_skipped_with_a_warning_unless_forced(files: Glob) -> None:
     files.write(a="1", b="2")
     files.pull()
     files.write(a="changed")
@@ -164,14 +164,14 @@ def test_changed_content(files: Glob) -> None:
     assert len(files.reporter.warnings) == 1
 
 
-def test_states_of_other_programs(files: Glob) -> None:
+def test_source_state_with_only_a_file_name_is_accepted(files: Glob) -> None:
     files.commit(AddData(new_source_state=SourceState("default", "odf/etag", "b.csv")))
     files.write(a="1", b="2", c="3")
     assert files.pull() == ["c.csv"]
     assert files.value().startswith("c.csv\t")
 
 
-def test_states_of_another_source(files: Glob) -> None:
+def test_state_of_another_source_is_ignored(files: Glob) -> None:
     files.commit(SetPollingSource(fetch=Url("http://x.org"), read=Csv(), merge=Append()))
     files.commit(AddData(new_source_state=SourceState("default", "odf/etag", "z.csv")))
     files.commit(SetPollingSource(fetch=STEP, read=Csv(), merge=Append()))
@@ -185,7 +185,7 @@ def test_states_of_another_source(files: Glob) -> None:
     assert files.pull(step) == []
 
 
-def test_folders(files: Glob) -> None:
+def test_recursive_glob_fetches_files_in_subfolders(files: Glob) -> None:
     for folder in ("2023", "2024"):
         (files.folder / folder).mkdir()
         (files.folder / folder / "x.csv").write_text(folder)
@@ -193,7 +193,7 @@ def test_folders(files: Glob) -> None:
     assert files.pull(FilesGlob(f"{files.folder}/**/*.csv")) == ["2023/x.csv", "2024/x.csv"]
 
 
-def test_odd_names(files: Glob) -> None:
+def test_files_with_special_names_are_fetched_once(files: Glob) -> None:
     names = ["a b.csv", "b\tc.csv", "c\nd.csv", "d[1].csv", "e%20.csv", "ä.csv", "名.csv"]
     for name in names:
         (files.folder / name).write_text(name)
@@ -208,7 +208,7 @@ def test_odd_names(files: Glob) -> None:
     assert files.reporter.warnings == []
 
 
-def test_a_file_that_vanishes(files: Glob) -> None:
+def test_file_deleted_during_the_pull_fails_the_pull(files: Glob) -> None:
     files.write(a="1", b="2", c="3")
     files.reporter.on_line = lambda text: (files.folder / "b.csv").unlink() if "3 new" in text else None
     with pytest.raises(SourceUnavailable, match=r"b\.csv: the file was deleted during the pull"):
@@ -218,7 +218,7 @@ def test_a_file_that_vanishes(files: Glob) -> None:
     assert files.pull() == ["c.csv"]
 
 
-def test_order_by_event_time(files: Glob) -> None:
+def test_files_are_ordered_by_event_time(files: Glob) -> None:
     pattern = FromPath(r"(\d+)", "ddMMyyyy")
     files.write(x_01032024="", x_02012024="", x_03022023="")
     step = FilesGlob(STEP.path, event_time=pattern, order=SourceOrdering.ByEventTime)
@@ -233,13 +233,13 @@ def test_order_by_event_time(files: Glob) -> None:
         files.pull(FilesGlob("in/*", order=SourceOrdering.ByEventTime))
 
 
-def test_a_name_that_is_no_text(files: Glob) -> None:
+def test_file_name_that_is_not_utf8_is_rejected(files: Glob) -> None:
     Path(os.fsdecode(bytes(files.folder) + b"/\xff.csv")).write_text("")
     with pytest.raises(BadData, match="not UTF-8"):
         files.pull()
 
 
-def test_nothing_there(files: Glob) -> None:
+def test_glob_without_matches_fails_on_first_pull_only(files: Glob) -> None:
     with pytest.raises(SourceUnavailable, match=r"no files match 'in/\*\.csv'"):
         files.pull()
     files.write(a="")
@@ -249,7 +249,7 @@ def test_nothing_there(files: Glob) -> None:
 
 
 @pytest.mark.parametrize("walked", ["at once", "pull by pull"])
-def test_another_folder_has_other_files_of_the_same_names(files: Glob, walked: str) -> None:
+def test_same_name_in_another_folder_is_new_unless_content_matches(files: Glob, walked: str) -> None:
     """Unless somebody only moved them; and whoever comes back to a folder knows what was taken there."""
 
     def look_into(path: str) -> FilesGlob:

@@ -37,7 +37,9 @@ def put(path: Path, body: bytes = BODY) -> None:
     os.utime(path, (MODIFIED.ns / 1e9, MODIFIED.ns / 1e9))
 
 
-def test_a_file_and_its_state(workspace: Workspace, ftp: Server, reporter: Recorder) -> None:
+def test_ftp_download_records_modification_time_as_state(
+    workspace: Workspace, ftp: Server, reporter: Recorder
+) -> None:
     step = Url(f"ftp://{ftp.address}/a%20folder/%C3%BC.csv")
     payload = get(workspace, step, reporter)
     assert payload is not None
@@ -59,7 +61,9 @@ def test_a_file_and_its_state(workspace: Workspace, ftp: Server, reporter: Recor
     assert "USER me@home" in ftp.commands
 
 
-def test_a_server_that_tells_no_times(workspace: Workspace, ftp: Server, reporter: Recorder) -> None:
+def test_ftp_server_without_times_gives_no_state(
+    workspace: Workspace, ftp: Server, reporter: Recorder
+) -> None:
     ftp.lacks = {"MDTM", "SIZE"}
     payload = get(workspace, Url(f"ftp://{ftp.address}/a%20folder/%C3%BC.csv"), reporter)
     assert payload is not None
@@ -69,7 +73,9 @@ def test_a_server_that_tells_no_times(workspace: Workspace, ftp: Server, reporte
 
 
 @pytest.mark.parametrize("rest", [True, False])
-def test_a_connection_that_breaks(workspace: Workspace, ftp: Server, reporter: Recorder, rest: bool) -> None:
+def test_broken_ftp_transfer_is_retried(
+    workspace: Workspace, ftp: Server, reporter: Recorder, rest: bool
+) -> None:
     ftp.cut_after = 500_000
     ftp.lacks = set() if rest else {"REST"}
     payload = get(workspace, Url(f"ftp://{ftp.address}/a%20folder/%C3%BC.csv"), reporter)
@@ -80,7 +86,7 @@ def test_a_connection_that_breaks(workspace: Workspace, ftp: Server, reporter: R
     assert len(ftp.asked("RETR")) == 2
 
 
-def test_the_next_pull_goes_on(workspace: Workspace, ftp: Server, reporter: Recorder) -> None:
+def test_next_pull_resumes_the_ftp_download(workspace: Workspace, ftp: Server, reporter: Recorder) -> None:
     step = Url(f"ftp://{ftp.address}/a%20folder/%C3%BC.csv")
     ftp.cut_after = 500_000
     with pytest.raises(SourceUnavailable, match=r"%BC\.csv: connection error"):
@@ -98,7 +104,9 @@ def test_the_next_pull_goes_on(workspace: Workspace, ftp: Server, reporter: Reco
     assert len(ftp.asked("REST")) == 1
 
 
-def test_a_file_that_is_written_to_meanwhile(workspace: Workspace, ftp: Server, reporter: Recorder) -> None:
+def test_file_modified_during_ftp_download_is_fetched_again(
+    workspace: Workspace, ftp: Server, reporter: Recorder
+) -> None:
     path = ftp.folder / "a folder" / "ü.csv"
 
     def change(amounts: dict[str, int]) -> None:
@@ -113,7 +121,9 @@ def test_a_file_that_is_written_to_meanwhile(workspace: Workspace, ftp: Server, 
     assert "the file was modified during the download" in reporter.warnings[0]
 
 
-def test_refusals(workspace: Workspace, ftp: Server, reporter: Recorder) -> None:
+def test_ftp_errors_are_reported_without_the_password(
+    workspace: Workspace, ftp: Server, reporter: Recorder
+) -> None:
     url = f"ftp://{ftp.address}"
     with pytest.raises(SourceUnavailable, match=r"none\.csv: the server returned 550") as caught:
         get(workspace, Url(f"{url}/none.csv"), reporter)
@@ -132,7 +142,7 @@ def test_refusals(workspace: Workspace, ftp: Server, reporter: Recorder) -> None
     assert not reporter.warnings
 
 
-def test_cancel(workspace: Workspace, ftp: Server, reporter: Recorder) -> None:
+def test_ftp_download_can_be_cancelled(workspace: Workspace, ftp: Server, reporter: Recorder) -> None:
     (ftp.folder / "big").write_bytes(bytes(1 << 27))
     reporter.on_amount = lambda amounts: reporter.cancel()
     with pytest.raises(Cancelled):
@@ -141,7 +151,7 @@ def test_cancel(workspace: Workspace, ftp: Server, reporter: Recorder) -> None:
 
 
 @pytest.mark.parametrize("implicit", [False, True])
-def test_encrypted(
+def test_ftps_verifies_the_certificate_and_encrypts_data(
     workspace: Workspace,
     tmp_path: Path,
     reporter: Recorder,

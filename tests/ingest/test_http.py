@@ -27,7 +27,9 @@ from tests.waiting import run_with_timeout
 pytestmark = pytest.mark.net
 
 
-def test_etag_and_last_modified(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
+def test_etag_or_last_modified_becomes_source_state(
+    workspace: Workspace, web: WebServer, reporter: Recorder
+) -> None:
     web.answer = lambda request: reply(request, 200, b"a,b\n", ETag='"one"', Last_Modified=HTTP_DATE)
     payload = get(workspace, Url(web.url + "/data.csv"), reporter)
     assert payload is not None
@@ -56,7 +58,7 @@ def test_etag_and_last_modified(workspace: Workspace, web: WebServer, reporter: 
         (SourceState("default", "odf/last-modified", "2024-03-01T12:00:00Z"), "If-Modified-Since", HTTP_DATE),
     ],
 )
-def test_asks_for_what_changed(
+def test_stored_state_is_sent_as_request_condition(
     workspace: Workspace, web: WebServer, reporter: Recorder, state: SourceState, header: str, value: str
 ) -> None:
     web.answer = lambda request: reply(request, 304)
@@ -70,7 +72,7 @@ def test_asks_for_what_changed(
         assert get(workspace, Url(web.url), reporter, state) is not None
 
 
-def test_retries_what_may_pass(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
+def test_temporary_failures_are_retried(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
     def answer(request: BaseHTTPRequestHandler) -> None:
         match len(web.requests):
             case 1:
@@ -92,7 +94,7 @@ def test_retries_what_may_pass(workspace: Workspace, web: WebServer, reporter: R
 @pytest.mark.parametrize(
     ("status", "attempts", "hint"), [(404, 1, "fetch.url"), (403, 1, "headers"), (500, 3, "later")]
 )
-def test_gives_up(
+def test_only_server_errors_are_retried_before_failing(
     workspace: Workspace, web: WebServer, reporter: Recorder, status: int, attempts: int, hint: str
 ) -> None:
     web.answer = lambda request: reply(request, status, Retry_After="0")
@@ -102,7 +104,9 @@ def test_gives_up(
     assert len(web.requests) == attempts
 
 
-def test_waits_as_long_as_it_is_asked_to(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
+def test_retry_after_is_honoured_up_to_the_longest_pause(
+    workspace: Workspace, web: WebServer, reporter: Recorder
+) -> None:
     web.answer = lambda request: reply(request, 503, Retry_After="3600")
     with pytest.raises(SourceUnavailable, match=r"503 .*; retry after 3,600 s") as caught:
         get(workspace, Url(web.url), reporter, longest_pause_seconds=60)
@@ -127,7 +131,7 @@ def test_waits_as_long_as_it_is_asked_to(workspace: Workspace, web: WebServer, r
     assert ["429" in text and "retrying in" in text for text in reporter.warnings] == [True, True]
 
 
-def test_pauses_grow(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
+def test_pauses_between_retries_grow(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
     web.answer = lambda request: reply(request, 500)
     reporter.on_line = lambda text: reporter.cancel() if reporter.warnings[2:] else None
     with pytest.raises(Cancelled):
@@ -138,14 +142,14 @@ def test_pauses_grow(workspace: Workspace, web: WebServer, reporter: Recorder) -
     assert 1.9 < pauses[2] < 2.6
 
 
-def test_nobody_there(workspace: Workspace, reporter: Recorder) -> None:
+def test_refused_connection_is_reported(workspace: Workspace, reporter: Recorder) -> None:
     with pytest.raises(
         SourceUnavailable, match=r"http://127.0.0.1:9/x: connection failed: Connection refused"
     ):
         get(workspace, Url("http://127.0.0.1:9/x"), reporter, retries=0)
 
 
-def test_silent_server(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
+def test_silent_server_times_out(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
     held = threading.Event()
     web.answer = lambda request: held.wait(600) and None
     with pytest.raises(SourceUnavailable, match="no response: timeout"):
@@ -160,7 +164,7 @@ def test_silent_server(workspace: Workspace, web: WebServer, reporter: Recorder)
     held.set()
 
 
-def test_cancel_while_the_server_dawdles(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
+def test_stalled_download_can_be_cancelled(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
     def answer(request: BaseHTTPRequestHandler) -> None:
         request.send_response(200)
         request.send_header("Content-Length", "1000000")
@@ -176,7 +180,9 @@ def test_cancel_while_the_server_dawdles(workspace: Workspace, web: WebServer, r
     held.set()
 
 
-def test_redirects_keep_secrets_at_home(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
+def test_redirects_do_not_send_credentials_to_other_hosts(
+    workspace: Workspace, web: WebServer, reporter: Recorder
+) -> None:
     def answer(request: BaseHTTPRequestHandler) -> None:
         if request.path == "/start":
             reply(request, 302, Location="/same-host")
@@ -204,7 +210,9 @@ def test_redirects_keep_secrets_at_home(workspace: Workspace, web: WebServer, re
         get(workspace, Url(web.url), reporter)
 
 
-def test_redirects_that_go_nowhere(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
+def test_redirect_loops_fail_and_redirect_bodies_are_not_read(
+    workspace: Workspace, web: WebServer, reporter: Recorder
+) -> None:
     web.answer = lambda request: reply(request, 302, Location=f"/{len(web.requests)}")
     with pytest.raises(SourceUnavailable, match="redirect loop, or more than 3 redirects"):
         get(workspace, Url(web.url), reporter, max_redirects=3)
@@ -236,7 +244,7 @@ def _huge(request: BaseHTTPRequestHandler, location: str, sent: list[int]) -> No
         ("0", None),
     ],
 )
-def test_odd_dates(
+def test_last_modified_dates_are_parsed_or_ignored(
     workspace: Workspace, web: WebServer, reporter: Recorder, told: str, seen: Timestamp | None
 ) -> None:
     web.answer = lambda request: reply(request, 200, b"a", Last_Modified=told)
@@ -246,7 +254,7 @@ def test_odd_dates(
     assert (payload.state is None) == (seen is None)
 
 
-def test_no_way_back_from_https(
+def test_redirect_from_https_to_http_is_refused(
     workspace: Workspace,
     web: WebServer,
     reporter: Recorder,
@@ -274,7 +282,7 @@ def test_no_way_back_from_https(
 # --- Variables, and sources of somebody else ----------------------------------------------------
 
 
-def test_variables(
+def test_variables_in_url_and_headers_are_filled_and_hidden(
     workspace: Workspace, web: WebServer, reporter: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKEN", "of-this-process")
@@ -306,7 +314,7 @@ def test_variables(
         get(workspace, FilesGlob("${{ env.TOKEN }}/*"), reporter)
 
 
-def test_what_others_wrote_stays_outside(
+def test_untrusted_source_reaches_public_addresses_only(
     workspace: Workspace, web: WebServer, reporter: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     web.answer = lambda request: reply(request, 200, b"inside")
@@ -326,7 +334,7 @@ def test_what_others_wrote_stays_outside(
         get(workspace, Url(web.url), reporter, untrusted=True)
 
 
-def test_local_files(workspace: Workspace, reporter: Recorder) -> None:
+def test_local_file_is_fetched_by_path_or_file_url(workspace: Workspace, reporter: Recorder) -> None:
     path = workspace.folder / "data x.csv"
     path.write_bytes(b"a,b\n")
     payload = get(workspace, Url("data x.csv"), reporter)
@@ -343,7 +351,7 @@ def test_local_files(workspace: Workspace, reporter: Recorder) -> None:
         get(workspace, Url(str(workspace.folder)), reporter)
 
 
-def test_an_error_of_the_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_error_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(path: Path, **_: object) -> None:
         raise OSError(errno.EIO, "Input/output error", str(path))
 
@@ -352,7 +360,9 @@ def test_an_error_of_the_disk_names_the_file(tmp_path: Path, monkeypatch: pytest
         require_readable(tmp_path / "data.csv")
 
 
-def test_what_cannot_be_fetched(workspace: Workspace, reporter: Recorder, tmp_path: Path) -> None:
+def test_unsupported_and_invalid_urls_are_rejected(
+    workspace: Workspace, reporter: Recorder, tmp_path: Path
+) -> None:
     with pytest.raises(Unsupported, match="gopher"):
         get(workspace, Url("gopher://example.com/x"), reporter)
     with pytest.raises(InvalidManifest, match="invalid URL"):
@@ -362,7 +372,9 @@ def test_what_cannot_be_fetched(workspace: Workspace, reporter: Recorder, tmp_pa
             get(workspace, Url(url), reporter, retries=0)
 
 
-def test_event_time_from_the_url(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
+def test_event_time_is_extracted_from_the_url(
+    workspace: Workspace, web: WebServer, reporter: Recorder
+) -> None:
     day, later = Timestamp.parse("2024-03-01T00:00:00Z"), Timestamp.parse("2024-04-02T00:00:00Z")
     (workspace.folder / "data 2024-03-01.csv").write_bytes(b"a\n")
     from_path = FromPath(r"(\d+-\d+-\d+)")

@@ -40,7 +40,7 @@ def ranged(request: BaseHTTPRequestHandler, body: bytes, cut: int | None = None,
 
 
 @pytest.mark.parametrize("validator", [{"ETag": '"one"'}, OLD, {"ETag": 'W/"weak"', **OLD}, {}])
-def test_a_connection_that_breaks(
+def test_broken_download_resumes_if_the_version_is_known(
     workspace: Workspace, web: WebServer, reporter: Recorder, validator: dict[str, str]
 ) -> None:
     seen: list[int] = []
@@ -63,7 +63,7 @@ def test_a_connection_that_breaks(
     assert all("closed after" in text for text in reporter.warnings)
 
 
-def test_the_next_pull_goes_on(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
+def test_next_pull_resumes_the_download(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
     step = Url(web.url + "/x", headers=[RequestHeader("Accept", "text/csv")])
     web.answer = lambda request: ranged(request, BODY, 300_000, ETag='"one"')
     with pytest.raises(SourceUnavailable, match="300,000 of 1,024,000 bytes"):
@@ -85,7 +85,7 @@ def test_the_next_pull_goes_on(workspace: Workspace, web: WebServer, reporter: R
     assert not any((workspace.odf / "cache" / "downloads").iterdir())
 
 
-def test_a_cancelled_download_goes_on(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
+def test_cancelled_download_is_resumed(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
     held = threading.Event()
 
     def answer(request: BaseHTTPRequestHandler) -> None:
@@ -102,7 +102,9 @@ def test_a_cancelled_download_goes_on(workspace: Workspace, web: WebServer, repo
     assert web.requests[-1].headers["Range"] == "bytes=300000-"
 
 
-def test_a_source_that_changed_meanwhile(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
+def test_changed_source_restarts_the_download(
+    workspace: Workspace, web: WebServer, reporter: Recorder
+) -> None:
     web.answer = lambda request: ranged(
         request, BODY if len(web.requests) == 1 else b"new", 300_000, ETag=f'"{len(web.requests)}"'
     )
@@ -116,7 +118,7 @@ def test_a_source_that_changed_meanwhile(workspace: Workspace, web: WebServer, r
 @pytest.mark.parametrize(
     "oddity", ["a different range", "another version", "another length", "no version", "416"]
 )
-def test_answers_that_do_not_fit(
+def test_mismatched_range_response_restarts_the_download(
     workspace: Workspace, web: WebServer, reporter: Recorder, oddity: str
 ) -> None:
     def answer(request: BaseHTTPRequestHandler) -> None:
@@ -138,7 +140,7 @@ def test_answers_that_do_not_fit(
     assert [each.headers["Range"] for each in web.requests] == [None, "bytes=300000-", None]
 
 
-def test_a_download_that_gets_on_is_not_given_up(
+def test_failed_attempts_with_progress_do_not_use_up_retries(
     workspace: Workspace, web: WebServer, reporter: Recorder
 ) -> None:
     web.answer = lambda request: ranged(request, BODY * 5, 1_100_000, ETag='"one"')
@@ -149,7 +151,7 @@ def test_a_download_that_gets_on_is_not_given_up(
 
 
 @pytest.mark.parametrize("length", [5, 0])
-def test_more_than_was_announced(
+def test_body_longer_than_content_length_is_rejected(
     workspace: Workspace, web: WebServer, reporter: Recorder, length: int
 ) -> None:
     web.answer = lambda request: reply(request, 200, b"0123456789", Content_Length=str(length), ETag='"one"')
@@ -159,7 +161,7 @@ def test_more_than_was_announced(
     assert not any((workspace.odf / "cache" / "downloads").iterdir())
 
 
-def test_without_a_length(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
+def test_truncated_chunked_body_is_retried(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
     def chunked(request: BaseHTTPRequestHandler) -> None:
         request.protocol_version = "HTTP/1.1"
         request.send_response(200)

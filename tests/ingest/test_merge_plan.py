@@ -88,7 +88,7 @@ def test_a_failure_changes_one_part_of_the_plan(
     assert (script.reporter.lines, script.removed) == (lines, removed)
 
 
-def test_failures_add_up() -> None:
+def test_plan_changes_of_several_failures_accumulate() -> None:
     script = Script(CorruptKeyFile(), UnsortedResult(), RepeatedKey())
     assert script.run() is KEYS
     assert script.plans[1:] == [
@@ -100,7 +100,7 @@ def test_failures_add_up() -> None:
 
 
 @pytest.mark.parametrize("first", [NullKey, RepeatedKey])
-def test_keys_that_differ_from_those_that_were_checked(first: type[Exception]) -> None:
+def test_invalid_keys_after_the_key_check_mean_nondeterministic_query(first: type[Exception]) -> None:
     script = Script(first(), RepeatedKey())
     with pytest.raises(BadData, match="not deterministic") as caught:
         script.run()
@@ -108,7 +108,7 @@ def test_keys_that_differ_from_those_that_were_checked(first: type[Exception]) -
     assert len(script.plans) == 2
 
 
-def test_a_rebuilt_index_that_is_corrupt() -> None:
+def test_corrupt_rebuilt_index_fails_the_merge() -> None:
     script = Script(CorruptKeyFile(), NullKey(), CorruptKeyFile())
     with pytest.raises(CorruptKeyFile):
         script.run()

@@ -127,7 +127,9 @@ def test_a_kill_before_the_commit_loses_no_message(
     assert receive(workspace, step, reporter) == []
 
 
-def test_limits(workspace: Workspace, broker: Broker, reporter: Recorder) -> None:
+def test_payload_is_bounded_by_messages_and_poll_by_time(
+    workspace: Workspace, broker: Broker, reporter: Recorder
+) -> None:
     """The broker pauses after 20 messages that are not acknowledged."""
     step = source(broker.port, qos=2)
     assert receive(workspace, step, reporter) == []
@@ -144,7 +146,9 @@ def test_limits(workspace: Workspace, broker: Broker, reporter: Recorder) -> Non
     assert 0 < len(receive(workspace, step, reporter, max_seconds=0.2)) <= 40
 
 
-def test_logins(workspace: Workspace, tmp_path: Path, reporter: Recorder) -> None:
+def test_login_comes_from_source_or_credentials_and_stays_hidden(
+    workspace: Workspace, tmp_path: Path, reporter: Recorder
+) -> None:
     passwords = tmp_path / "passwords"
     if MOSQUITTO is not None:
         tool = str(Path(MOSQUITTO).parents[1] / "bin" / "mosquitto_passwd")
@@ -167,7 +171,7 @@ def test_logins(workspace: Workspace, tmp_path: Path, reporter: Recorder) -> Non
     assert "secret" not in told and "hidden" not in told
 
 
-def test_brokers_that_do_not_answer(workspace: Workspace, reporter: Recorder) -> None:
+def test_unresponsive_broker_is_reported(workspace: Workspace, reporter: Recorder) -> None:
     assert "refused" in refusal(workspace, source(free_port()), reporter).message
     with socket.create_server(("127.0.0.1", 0)) as server:
         step = source(server.getsockname()[1])
@@ -200,7 +204,7 @@ def _answer(server: socket.socket, granted: bytes, *published: bytes) -> None:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_broker_that_repeats_messages(workspace: Workspace, reporter: Recorder, qos: int) -> None:
+def test_duplicate_deliveries_are_received_once(workspace: Workspace, reporter: Recorder, qos: int) -> None:
     """Some brokers send a message again, in the same connection, while its acknowledgement is awaited."""
     first, again = (bytes([0x30 | qos << 1 | dup, 7, 0, 1, ord("a"), 0, 5]) + b"42" for dup in (0, 8))
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -210,7 +214,7 @@ def test_a_broker_that_repeats_messages(workspace: Workspace, reporter: Recorder
     assert reporter.warnings == []
 
 
-def test_an_invalid_answer_to_a_subscription(workspace: Workspace, reporter: Recorder) -> None:
+def test_invalid_subscription_answer_is_reported(workspace: Workspace, reporter: Recorder) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=_answer, args=(server, b"\1\1"), daemon=True).start()
         error = refusal(workspace, source(server.getsockname()[1]), reporter)
@@ -223,7 +227,7 @@ def test_a_poll_can_be_cancelled(workspace: Workspace, broker: Broker, reporter:
         receive(workspace, source(broker.port), reporter, idle=3600)
 
 
-def test_tls(
+def test_secure_mqtt_verifies_the_certificate(
     workspace: Workspace, tmp_path: Path, reporter: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The port of secure MQTT uses TLS, and certificates are verified."""
@@ -266,7 +270,7 @@ def reading(day: int, value: float) -> str:
     return json.dumps({"event_time": f"2026-01-{day:02}T00:00:00Z", "value": value})
 
 
-def test_pulls(pulled: Pulled, broker: Broker) -> None:
+def test_mqtt_pull_ingests_each_message_once(pulled: Pulled, broker: Broker) -> None:
     configure(pulled, "mqtt: {idleSeconds: 0.4}")
     pulled.add(MANIFEST.format(port=broker.port, merge="Ledger\n  primaryKey: [event_time]"))
     assert pulled.pull().new_head == pulled.pull().new_head  # nothing to commit; the broker opens a session
@@ -308,7 +312,9 @@ def test_pulls(pulled: Pulled, broker: Broker) -> None:
         ({"password": "x"}, "fetch.username"),
     ],
 )
-def test_invalid_manifests(workspace: Workspace, change: dict[str, Any], where: str) -> None:
+def test_invalid_mqtt_source_is_rejected_with_its_field(
+    workspace: Workspace, change: dict[str, Any], where: str
+) -> None:
     from odf_engine.metadata.model import NdJson
     from tests.workspace.test_workspace import root
 

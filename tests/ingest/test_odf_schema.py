@@ -81,7 +81,7 @@ def test_each_reader_takes_the_columns_of_an_odf_schema(pulled: Pulled) -> None:
         assert types(pulled)["id"] == "int64 not null"
 
 
-def test_types_and_required_values(pulled: Pulled) -> None:
+def test_odf_types_are_stored_and_required_values_enforced(pulled: Pulled) -> None:
     """A missing value of a required column is an error with its row and column."""
     set_forms(pulled, "odf", "kamu")
     pulled.write("1.json", NDJSON)
@@ -131,7 +131,7 @@ def test_comments_become_descriptions(pulled: Pulled) -> None:
         assert schema is not None and schema.fields[4] == DataField("id", Option(model.Int32()), extra)
 
 
-def test_declarations_that_cannot_be_read(pulled: Pulled) -> None:
+def test_unsupported_odf_schema_is_rejected(pulled: Pulled) -> None:
     for columns, message in (
         (
             "      - {name: a, type: {kind: option, inner: {kind: option, inner: int8}}}",

@@ -29,7 +29,7 @@ def pipe(source: Path, reporter: Recorder, *command: str, most_bytes: int = 1 <<
     return target.read_text()
 
 
-def test_a_command_gets_the_file_and_writes_the_next(source: Path, reporter: Recorder) -> None:
+def test_command_reads_the_input_and_writes_the_output(source: Path, reporter: Recorder) -> None:
     assert pipe(source, reporter, "sort") == "a\nb\n"
     assert reporter.amounts["bytes"] == 4
     assert pipe(source, reporter, "printf", "%s", "$HOME;", "*", "two words") == "$HOME;*two words"
@@ -38,7 +38,7 @@ def test_a_command_gets_the_file_and_writes_the_next(source: Path, reporter: Rec
     assert pipe(source, reporter, "head", "-c1") == "x"  # which does not read all of it
 
 
-def test_remarks_go_to_the_log_as_they_come(source: Path, reporter: Recorder) -> None:
+def test_stderr_lines_are_logged_and_bounded(source: Path, reporter: Recorder) -> None:
     script = "echo one >&2; printf '\\033[31mtwo\\r\\rthree' >&2; cat"
     assert pipe(source, reporter, "sh", "-c", script) == "b\na\n"
     assert [text for _, text in reporter.lines][1:] == ["sh: one", "sh: [31mtwo", "sh: three"]
@@ -48,7 +48,7 @@ def test_remarks_go_to_the_log_as_they_come(source: Path, reporter: Recorder) ->
     assert max(len(text) for _, text in many.lines) < 3000
 
 
-def test_a_command_that_fails(source: Path, reporter: Recorder) -> None:
+def test_failed_command_reports_exit_code_and_last_lines(source: Path, reporter: Recorder) -> None:
     with pytest.raises(BadData) as caught:
         pipe(source, reporter, "sh", "-c", "seq 7 >&2; echo some; exit 3")
     assert str(caught.value) == (
@@ -68,7 +68,7 @@ def test_a_command_that_fails(source: Path, reporter: Recorder) -> None:
         (["", "x"], InvalidManifest, "missing command"),
     ],
 )
-def test_a_command_that_cannot_be(
+def test_command_that_cannot_start_is_rejected(
     source: Path, reporter: Recorder, command: list[str], kind: type[OdfError], said: str
 ) -> None:
     with pytest.raises(kind, match=said):
@@ -91,7 +91,7 @@ def test_output_is_bounded(source: Path, reporter: Recorder) -> None:
 
 
 @pytest.mark.parametrize("closes", ["", "exec >&- 2>&-; "])
-def test_cancelling_kills_everything_that_it_started(source: Path, reporter: Recorder, closes: str) -> None:
+def test_cancelling_kills_all_child_processes(source: Path, reporter: Recorder, closes: str) -> None:
     notes = source.parent / "source"
     script = f"{closes}exec 3>> {notes}; trap '' TERM INT; sleep 600 & echo $! >&3; echo $$ >&3; "
     script += "wait; echo end >&3"

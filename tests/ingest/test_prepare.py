@@ -30,7 +30,7 @@ def run(path: Path, reporter: Recorder, *steps: PrepStep, limits: Limits | None 
     return prepared.path.read_bytes(), prepared.name
 
 
-def test_gzip(tmp_path: Path, reporter: Recorder) -> None:
+def test_gzip_members_are_decompressed(tmp_path: Path, reporter: Recorder) -> None:
     path = tmp_path / "a.csv.gz"
     path.write_bytes(gzip.compress(TEXT, 1))
     assert run(path, reporter, GZIP) == (TEXT, "a.csv")
@@ -42,7 +42,7 @@ def test_gzip(tmp_path: Path, reporter: Recorder) -> None:
 
 
 @pytest.mark.parametrize("kept", [0.3, 0.999])
-def test_gzip_cut_short(tmp_path: Path, reporter: Recorder, kept: float) -> None:
+def test_truncated_gzip_is_rejected(tmp_path: Path, reporter: Recorder, kept: float) -> None:
     path = tmp_path / "a.csv.gz"
     packed = gzip.compress(TEXT, 1)
     path.write_bytes(packed[: int(len(packed) * kept)])
@@ -50,7 +50,7 @@ def test_gzip_cut_short(tmp_path: Path, reporter: Recorder, kept: float) -> None
         run(path, reporter, GZIP)
 
 
-def test_gzip_damaged(tmp_path: Path, reporter: Recorder) -> None:
+def test_damaged_gzip_is_rejected(tmp_path: Path, reporter: Recorder) -> None:
     path = tmp_path / "a.gz"
     packed = bytearray(gzip.compress(TEXT, 1))
     packed[len(packed) // 2] ^= 0xFF
@@ -70,7 +70,7 @@ def make_zip(path: Path, **files: bytes) -> Path:
     return path
 
 
-def test_zip(tmp_path: Path, reporter: Recorder) -> None:
+def test_zip_requires_one_file_or_a_matching_sub_path(tmp_path: Path, reporter: Recorder) -> None:
     path = make_zip(tmp_path / "a.zip", one=b"1", folder__two=TEXT, folder__three=b"3")
     with pytest.raises(
         BadData, match=r"a\.zip: the archive contains 3 files .*: one\.csv, folder/two\.csv, f"
@@ -90,7 +90,7 @@ def test_zip(tmp_path: Path, reporter: Recorder) -> None:
     assert run(path, reporter, GZIP, two)[0] == TEXT
 
 
-def test_zip_damaged(tmp_path: Path, reporter: Recorder) -> None:
+def test_damaged_zip_is_rejected(tmp_path: Path, reporter: Recorder) -> None:
     path = make_zip(tmp_path / "a.zip", one=TEXT)
     whole = path.read_bytes()
     path.write_bytes(whole[:-100])
@@ -101,7 +101,7 @@ def test_zip_damaged(tmp_path: Path, reporter: Recorder) -> None:
         run(path, reporter, ZIP)
 
 
-def test_zip_directories_that_are_wrong(tmp_path: Path, reporter: Recorder) -> None:
+def test_invalid_zip_directory_is_rejected(tmp_path: Path, reporter: Recorder) -> None:
     path = tmp_path / "a.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive:
         archive.writestr("é.csv", TEXT)
@@ -123,7 +123,7 @@ def test_zip_directories_that_are_wrong(tmp_path: Path, reporter: Recorder) -> N
         run(path, reporter, ZIP)
 
 
-def test_an_error_of_the_disk_is_none_of_the_archive(
+def test_disk_error_is_not_reported_as_bad_archive(
     tmp_path: Path, reporter: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -134,7 +134,7 @@ def test_an_error_of_the_disk_is_none_of_the_archive(
         run(make_zip(tmp_path / "a.zip", one=b"1"), reporter, ZIP)
 
 
-def test_bombs(tmp_path: Path, reporter: Recorder) -> None:
+def test_decompression_bombs_are_rejected(tmp_path: Path, reporter: Recorder) -> None:
     limits = Limits(most_bytes=3_000_000, most_ratio=100, ratio_from=100_000)
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(b"\0" * 2_000_000))
@@ -149,7 +149,7 @@ def test_bombs(tmp_path: Path, reporter: Recorder) -> None:
     assert run(path, reporter, GZIP, limits=limits)[0] == TEXT
 
 
-def test_bombs_within_bombs_are_measured_by_the_outermost(tmp_path: Path, reporter: Recorder) -> None:
+def test_nested_bombs_are_measured_against_the_outermost_file(tmp_path: Path, reporter: Recorder) -> None:
     limits = Limits(most_bytes=1 << 30, most_ratio=100, ratio_from=100_000)
     path = tmp_path / "a.gz"
     inner = gzip.compress(b"\0" * 90_000) * 90  # each step alone is within the ratio
@@ -164,13 +164,13 @@ def test_bombs_within_bombs_are_measured_by_the_outermost(tmp_path: Path, report
         run(make_zip(tmp_path / "a.zip", one=zeros.read_bytes()), reporter, ZIP, ZIP, limits=limits)
 
 
-def test_the_bounds_are_settings() -> None:
+def test_decompression_limits_come_from_the_configuration() -> None:
     config = set_value(set_value(Config(), "prepare.mostBytes", "1000"), "prepare.mostRatio", "2")
     assert Limits.of(config.prepare) == Limits(most_bytes=1000, most_ratio=2)
 
 
 @pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/etc/evil", "C:\\evil", "..\\evil", "\\evil"])
-def test_entries_outside_of_the_archive(tmp_path: Path, reporter: Recorder, name: str) -> None:
+def test_zip_entry_outside_the_root_folder_is_rejected(tmp_path: Path, reporter: Recorder, name: str) -> None:
     path = tmp_path / "a.zip"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("one.csv", "1")
@@ -183,7 +183,7 @@ def test_entries_outside_of_the_archive(tmp_path: Path, reporter: Recorder, name
     assert sorted(each.name for each in tmp_path.rglob("*")) == ["a.zip", "job"]
 
 
-def test_an_encrypted_entry(tmp_path: Path, reporter: Recorder) -> None:
+def test_encrypted_zip_entry_is_rejected(tmp_path: Path, reporter: Recorder) -> None:
     path = make_zip(tmp_path / "a.zip", one=b"1")
     data = bytearray(path.read_bytes())
     for magic, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
@@ -196,7 +196,7 @@ def test_an_encrypted_entry(tmp_path: Path, reporter: Recorder) -> None:
         run(path, reporter, ZIP)
 
 
-def test_steps_in_any_order(tmp_path: Path, reporter: Recorder) -> None:
+def test_prepare_steps_run_in_the_declared_order(tmp_path: Path, reporter: Recorder) -> None:
     inner = make_zip(tmp_path / "inner.zip", one=b"1\n2\n", two=b"no").read_bytes()
     path = tmp_path / "a.b64"
     path.write_bytes(base64.b64encode(gzip.compress(inner)))
@@ -212,7 +212,7 @@ def test_steps_in_any_order(tmp_path: Path, reporter: Recorder) -> None:
     assert [each.name for each in (tmp_path / "job").iterdir()] == ["prepared-5"]
 
 
-def test_a_pull_of_a_bad_archive_leaves_the_head_and_the_next_starts_afresh(pulled: Pulled) -> None:
+def test_pull_of_an_invalid_archive_leaves_the_head(pulled: Pulled) -> None:
     config = set_value(pulled.workspace.config, "prepare.mostBytes", "200000")
     save(config, pulled.workspace.config_path)
     pulled.workspace = Workspace(pulled.workspace.folder)

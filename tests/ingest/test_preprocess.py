@@ -35,7 +35,7 @@ def day(number: int) -> datetime:
     return datetime(2024, 1, number, tzinfo=UTC)
 
 
-def test_steps_that_see_each_other(pulled: Pulled) -> None:
+def test_query_steps_see_the_input_and_earlier_steps(pulled: Pulled) -> None:
     pulled.write("in.csv", TEXT)
     add(
         pulled,
@@ -52,7 +52,7 @@ def test_steps_that_see_each_other(pulled: Pulled) -> None:
     ]  # fmt: skip
 
 
-def test_wrong_queries_say_where(pulled: Pulled) -> None:
+def test_invalid_queries_are_reported_with_their_location(pulled: Pulled) -> None:
     pulled.write("in.csv", TEXT)
     add(pulled, "SELECT * FROM input", "SELECT\n  town,\n  SUM(n FROM s1", name="syntax")
     error = pulled.fails(InvalidQuery, "query step 2 of 2")
@@ -84,7 +84,7 @@ def test_wrong_queries_say_where(pulled: Pulled) -> None:
     pulled.fails(InvalidSchema, "'offset'", "offsetColumn in SetVocab")
 
 
-def test_a_query_that_leaves_nothing(pulled: Pulled) -> None:
+def test_query_without_rows_commits_only_the_source_state(pulled: Pulled) -> None:
     path = pulled.write("in.csv", TEXT)
     add(pulled, "SELECT * FROM input WHERE n > 100")
     assert pulled.pull().records == 0
@@ -97,7 +97,7 @@ def test_a_query_that_leaves_nothing(pulled: Pulled) -> None:
 
 
 @pytest.mark.parametrize("merge", ["{kind: Append}", "{kind: Ledger, primaryKey: [town, n]}"])
-def test_rows_that_were_grouped_are_in_an_order_of_their_own(pulled: Pulled, merge: str) -> None:
+def test_grouped_rows_are_sorted_deterministically(pulled: Pulled, merge: str) -> None:
     # Keys in an order in which no hash would put them; times that are null are those of the file.
     numbers = [(7 * at) % 40 for at in range(40)]
     pulled.write("in.csv", "day,town,n\n" + "".join(f"2024-01-0{1 + n % 3},t{n:02},{n}\n" for n in numbers))
@@ -115,7 +115,7 @@ def test_rows_that_were_grouped_are_in_an_order_of_their_own(pulled: Pulled, mer
         assert [n for (n,) in pulled.rows("n")] == expected
 
 
-def test_rows_that_were_only_picked_stay_in_their_order(pulled: Pulled) -> None:
+def test_filtered_and_exploded_rows_keep_the_file_order(pulled: Pulled) -> None:
     pulled.write("in.csv", TEXT)
     add(pulled, "SELECT n, explode(array(town, upper(town))) AS town FROM input WHERE n <> 2")
     pulled.pull()
@@ -123,7 +123,7 @@ def test_rows_that_were_only_picked_stay_in_their_order(pulled: Pulled) -> None:
 
 
 @pytest.mark.complete
-def test_queries_of_datafusion(pulled: Pulled) -> None:
+def test_datafusion_queries_run_and_report_their_errors(pulled: Pulled) -> None:
     path = pulled.write("in.csv", TEXT)
     first = 'SELECT CAST("day" AS TIMESTAMP) AS event_time, town AS "Town", n FROM input'
     second = "SELECT *, arrow_cast(n, 'UInt64') AS u, 7 / 2 AS half FROM \"some rows\" WHERE n <> 2"

@@ -39,7 +39,7 @@ def test_amounts_belong_to_their_phase() -> None:
     assert (reporter.phases, reporter.amounts) == (["sort", "write"], {"bytes": 40, "rows": 7})
 
 
-def test_a_merge_that_starts_again_sorts() -> None:
+def test_restarted_merge_reports_the_sort_phase() -> None:
     reporter = Recorder()
     progress = _WriteProgress(reporter, 100, total_known=False)
     progress.start()
@@ -52,7 +52,7 @@ def test_a_merge_that_starts_again_sorts() -> None:
     assert (reporter.phases, reporter.amounts) == (["write", "sort"], {"bytes": 30})
 
 
-def test_append(pulled: Pulled) -> None:
+def test_append_orders_rows_by_event_time_and_commits_state(pulled: Pulled) -> None:
     pulled.add(CSV + "merge: {kind: Append}")
     path = pulled.write(
         "data.csv",
@@ -99,7 +99,7 @@ def test_append(pulled: Pulled) -> None:
     assert pulled.pull(force=True).records == 4
 
 
-def test_a_touched_file_changes_the_state_alone(pulled: Pulled) -> None:
+def test_touched_file_changes_only_the_source_state(pulled: Pulled) -> None:
     pulled.add(CSV + "merge: {kind: Ledger, primaryKey: [id]}")
     path = pulled.write("data.csv", "id,name,at\n1,a,2024-03-02\n")
     pulled.pull()
@@ -114,7 +114,7 @@ def test_a_touched_file_changes_the_state_alone(pulled: Pulled) -> None:
     assert event.new_source_state.value == "1970-01-01T00:00:01Z"
 
 
-def test_ledger(pulled: Pulled) -> None:
+def test_ledger_adds_only_new_keys(pulled: Pulled) -> None:
     pulled.add(CSV + "merge: {kind: Ledger, primaryKey: [ID]}")
     pulled.write("data.csv", "id,name,at\n2,b,2024-03-02\n1,a,2024-03-01\n2,b,2024-03-02\n")
     assert pulled.pull().records == 2
@@ -133,7 +133,7 @@ def test_ledger(pulled: Pulled) -> None:
     assert pulled.pull().records == 0
 
 
-def test_snapshot(pulled: Pulled) -> None:
+def test_snapshots_are_merged_as_a_changelog(pulled: Pulled) -> None:
     pulled.add(
         """
 fetch: {kind: FilesGlob, path: "*.csv", eventTime: {kind: FromPath, pattern: "(.*).csv"}}
@@ -179,7 +179,7 @@ merge: {kind: Snapshot, primaryKey: [city]}
     assert {row[0] for row in pulled.rows("op")[-2:]} == {1}
 
 
-def test_snapshot_compares_what_it_is_told_to(pulled: Pulled) -> None:
+def test_snapshot_compares_only_the_declared_columns(pulled: Pulled) -> None:
     pulled.add(
         """
 fetch: {kind: Url, url: data.ndjson}
@@ -220,7 +220,7 @@ merge: {kind: Snapshot, primaryKey: [id]}
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "windows-1252"])
-def test_encodings(pulled: Pulled, encoding: str) -> None:
+def test_csv_and_json_are_decoded_in_their_encoding(pulled: Pulled, encoding: str) -> None:
     declared = "" if encoding == "utf-8-sig" else f", encoding: {encoding}"
     for kind, text in (("Csv", "id,größe\n1,naïve\n"), ("Json", '[{"id": 1, "größe": "naïve"}]')):
         header = ", header: true" if kind == "Csv" else ""
@@ -231,7 +231,7 @@ def test_encodings(pulled: Pulled, encoding: str) -> None:
         assert [row[0] for row in pulled.rows("größe")] == ["naïve"]
 
 
-def test_watermark_by_hand(pulled: Pulled) -> None:
+def test_watermark_can_be_set_but_not_lowered(pulled: Pulled) -> None:
     pulled.add(CSV + "merge: {kind: Append}")
     os.utime(pulled.write("data.csv", "id,name,at\n1,a,2024-03-02\n"), (1, 1))
     pulled.pull()
@@ -252,13 +252,13 @@ def test_watermark_by_hand(pulled: Pulled) -> None:
     assert pulled.newest().new_watermark == watermark
 
 
-def test_no_source(pulled: Pulled) -> None:
+def test_pull_without_polling_source_is_up_to_date(pulled: Pulled) -> None:
     pulled.entry = pulled.workspace.create_dataset(DatasetAlias(None, "data"), DatasetKind.Root)
     assert pulled.pull().status == "up-to-date"
     assert "no polling source" in pulled.reporter.lines[0][1]
 
 
-def test_json_without_a_schema(pulled: Pulled) -> None:
+def test_json_without_schema_keeps_the_inferred_columns(pulled: Pulled) -> None:
     pulled.add("fetch: {kind: Url, url: a.json}\nread: {kind: Json}\nmerge: {kind: Append}")
     pulled.write("a.json", '[{"id": 1, "name": "a", "at": {"lat": 1.5}}]')
     pulled.pull()
@@ -270,7 +270,7 @@ def test_json_without_a_schema(pulled: Pulled) -> None:
 
 
 @pytest.mark.parametrize("merge", ["Ledger", "Snapshot"])
-def test_names_that_are_hard_to_write(pulled: Pulled, merge: str) -> None:
+def test_column_names_with_special_characters_are_merged(pulled: Pulled, merge: str) -> None:
     key, value = "a `k\\e.y'", 'é "v",;'
     pulled.add(
         f"""

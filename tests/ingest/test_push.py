@@ -139,7 +139,7 @@ def at(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
-def test_files_one_after_the_other(pushed: Pushed) -> None:
+def test_pushed_files_are_committed_one_after_the_other(pushed: Pushed) -> None:
     pushed.define(source())
     pushed.write("a.ndjson", '{"at": "2024-01-02", "id": 1, "note": "x"}\n{"at": "2024-01-01", "id": 2}\n')
     pushed.write("b.ndjson", '{"at": null, "id": 3, "note": "y"}\n{"at": "2023-05-05", "id": 4}\n')
@@ -178,7 +178,7 @@ def test_files_one_after_the_other(pushed: Pushed) -> None:
     assert pushed.rows("id")[-1] == (7,)
 
 
-def test_a_file_whose_commit_could_not_be_synced_is_in_the_dataset(
+def test_file_whose_commit_was_not_synced_is_in_the_dataset(
     pushed: Pushed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pushed.define(SOURCE.format(name="default", read=NDJSON, merge="{kind: Append}"))
@@ -203,7 +203,7 @@ def test_a_file_whose_commit_could_not_be_synced_is_in_the_dataset(
     assert pushed.dataset.state().records == 2
 
 
-def test_which_source_takes_it(pushed: Pushed) -> None:
+def test_push_requires_a_source_name_if_several_exist(pushed: Pushed) -> None:
     pushed.write("a.ndjson", '{"at": null, "id": 1, "note": null}')
     pushed.define(source("one"), source("two", merge="{kind: Append}"))
     pushed.refuses(UsageError, "a.ndjson", "2 push sources: 'one', 'two'", "--source")
@@ -219,7 +219,7 @@ def test_which_source_takes_it(pushed: Pushed) -> None:
     pushed.refuses(Unsupported, "a.ndjson", "has no push source: 'two' was disabled")
 
 
-def test_from_polling_to_pushing_and_back(pushed: Pushed) -> None:
+def test_dataset_can_switch_between_polling_and_push_sources(pushed: Pushed) -> None:
     pushed.write("in.csv", "id\n1\n")
     poll = """
     - kind: SetPollingSource
@@ -264,7 +264,7 @@ def test_from_polling_to_pushing_and_back(pushed: Pushed) -> None:
     assert event.new_source_state == state.source_state is not None
 
 
-def test_formats(pushed: Pushed) -> None:
+def test_pushed_format_comes_from_file_name_or_option(pushed: Pushed) -> None:
     csv = '{kind: Csv, separator: ";", header: true, schema: ["id BIGINT NOT NULL", "note STRING"]}'
     pushed.define(source(read=csv, merge="{kind: Append}"))
     rows = [{"id": 1, "note": "x"}, {"id": 2, "note": "y"}]
@@ -302,7 +302,7 @@ def test_formats(pushed: Pushed) -> None:
     pushed.refuses(BadData, "packed.csv.gz", "packed", "gzip -dc packed.csv.gz | odf ingest other -")
 
 
-def test_columns_have_to_be_those_of_the_source(pushed: Pushed) -> None:
+def test_unknown_and_missing_columns_are_rejected_unless_ignored(pushed: Pushed) -> None:
     pushed.define(source(merge="{kind: Append}"))
     late = "\n".join(['{"at": null, "id": 1, "note": "n"}'] * 20_000 + ['{"id": 2, "nota": "n"}'])
     pushed.write("typo.ndjson", late)  # far behind the first lines
@@ -341,7 +341,7 @@ def test_columns_have_to_be_those_of_the_source(pushed: Pushed) -> None:
     assert pushed.rows("id", "note")[-1] == (8, "n")
 
 
-def test_a_source_without_declared_columns_takes_those_of_the_dataset(pushed: Pushed) -> None:
+def test_source_without_declared_columns_uses_the_dataset_columns(pushed: Pushed) -> None:
     pushed.define(source(read="{kind: Parquet}", merge="{kind: Append}"))
     folder = pushed.workspace.folder
     pq.write_table(pa.table({"id": [1], "note": ["n"]}), folder / "a.parquet")
@@ -354,7 +354,7 @@ def test_a_source_without_declared_columns_takes_those_of_the_dataset(pushed: Pu
     assert pushed.rows("id", "note") == [(1, "n"), (2, "m"), (1, None)]
 
 
-def test_text_formats_without_declared_columns(pushed: Pushed) -> None:
+def test_first_pushed_file_decides_undeclared_columns(pushed: Pushed) -> None:
     """The first file decides the columns; later files have to have them, in its types."""
     pushed.define(source(read="{kind: NdJson}"))
     pushed.write("t.ndjson", '{"at": "2024-01-01", "id": 1, "note": "a"}')
@@ -395,7 +395,7 @@ def test_text_formats_without_declared_columns(pushed: Pushed) -> None:
     assert pushed.rows("id", "note") == [("4", "d")]
 
 
-def test_rows_that_bring_operations(pushed: Pushed) -> None:
+def test_pushed_operations_retract_and_correct_rows(pushed: Pushed) -> None:
     read = '{kind: NdJson, schema: ["op STRING", "at TIMESTAMP", "id BIGINT NOT NULL", "note STRING"]}'
     pushed.define(source(read=read))
     lines = ['{"at": "2024-01-01", "id": 1, "note": "a"}', '{"at": "2024-01-02", "id": 2, "note": "b"}']
@@ -437,7 +437,7 @@ POLLED = """
 """
 
 
-def test_corrections_of_polled_rows(pushed: Pushed) -> None:
+def test_polled_rows_are_corrected_by_push_or_on_conflict(pushed: Pushed) -> None:
     """By push, and by the polling source itself where the workspace says so."""
     pushed.define(POLLED)
     rows = "at,id,note\n2024-01-01T00:00:00Z,1,a\n2024-01-01T00:00:00Z,2,b\n"
@@ -474,7 +474,7 @@ def test_corrections_of_polled_rows(pushed: Pushed) -> None:
     assert verify(pushed.dataset, Reporter()).valid
 
 
-def test_future_rows_do_not_stop_event_time(pushed: Pushed) -> None:
+def test_future_event_times_do_not_advance_the_watermark(pushed: Pushed) -> None:
     pushed.define(source(), name="sensors")
     row = '{{"at": "{}", "id": {}, "note": null}}\n'
     pushed.write("a.ndjson", row.format("2024-01-01", 1) + row.format("9999-12-31", 2))
@@ -501,7 +501,7 @@ def test_future_rows_do_not_stop_event_time(pushed: Pushed) -> None:
     assert str(pushed.newest().new_watermark) == "2999-01-01T00:00:00Z" and not pushed.reporter.warnings
 
 
-def test_identical_pushes(pushed: Pushed) -> None:
+def test_identical_content_is_pushed_once_per_source(pushed: Pushed) -> None:
     append = "{kind: Append}"
     pushed.define(source("one", merge=append), source("two", merge=append))
     pushed.write("a.ndjson", '{"at": null, "id": 1, "note": "x"}')

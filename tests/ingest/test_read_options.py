@@ -36,7 +36,7 @@ def pull(pulled: Pulled, name: str, read: str, data: str | bytes) -> list[tuple[
     return pulled.rows(*names)
 
 
-def test_dates_and_encodings(pulled: Pulled) -> None:
+def test_date_formats_and_encodings_apply_to_csv_and_json(pulled: Pulled) -> None:
     text = "id|day|at|name\n" + "\n".join(
         f"{row['id']}|{row['day']}|{row['at']}|'{row['name'] or 'none'}'" for row in ROWS
     )
@@ -51,7 +51,7 @@ def test_dates_and_encodings(pulled: Pulled) -> None:
     assert pull(pulled, "nd", f"kind: NdJson, encoding: GB18030, {FORMATS}, {SCHEMA}", many) == READ
 
 
-def test_keys_and_columns_that_do_not_go_together(pulled: Pulled) -> None:
+def test_json_keys_and_columns_that_differ_are_reported(pulled: Pulled) -> None:
     rows = [{"ID": 1, "Name": "x", "more": 2}, {"ID": 2, "other": {"id": 9}}]
     read = "kind: NdJson, schema: [id BIGINT NOT NULL, name STRING, absent STRING]"
     assert pull(pulled, "nd", read, lines(rows)) == [(1, "x", None), (2, None, None)]
@@ -61,7 +61,7 @@ def test_keys_and_columns_that_do_not_go_together(pulled: Pulled) -> None:
     assert said["nd: names differ in case: 'ID' as `id`, 'Name' as `name`"] == "info"
 
 
-def test_features(pulled: Pulled) -> None:
+def test_geojson_features_become_rows(pulled: Pulled) -> None:
     features = [
         {"type": "Feature", "id": 7, "properties": {"n": at, "name": name}, "geometry": shape}
         for at, name, shape in (
@@ -82,7 +82,7 @@ def test_features(pulled: Pulled) -> None:
     assert pull(pulled, "whole", "kind: GeoJson", whole) == rows
 
 
-def test_the_ids_of_features_are_no_new_column(pulled: Pulled) -> None:
+def test_feature_ids_add_no_column_to_an_existing_dataset(pulled: Pulled) -> None:
     """Earlier versions dropped them. A dataset without them goes on without them."""
     feature = {"type": "Feature", "properties": {"n": 1}, "geometry": None}
     assert pull(pulled, "a", "kind: NdGeoJson", lines([feature])) == [(None, 1)]
@@ -92,7 +92,7 @@ def test_the_ids_of_features_are_no_new_column(pulled: Pulled) -> None:
     assert any("declare the column id in read.schema" in text for _, text in pulled.reporter.lines)
 
 
-def test_shapefile(pulled: Pulled) -> None:
+def test_shapefile_in_an_archive_is_read_with_its_encoding(pulled: Pulled) -> None:
     parts = {suffix: io.BytesIO() for suffix in ("shp", "shx", "dbf")}
     with shapefile.Writer(shapeType=shapefile.POINT, encoding="cp1251", **parts) as writer:  # type: ignore[arg-type]
         writer.field("ID", "N", 9, 0)

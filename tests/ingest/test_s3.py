@@ -33,7 +33,9 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
         yield server
 
 
-def test_an_object_and_its_state(workspace: Workspace, s3: S3Server, reporter: Recorder) -> None:
+def test_s3_object_is_fetched_with_etag_as_state(
+    workspace: Workspace, s3: S3Server, reporter: Recorder
+) -> None:
     s3.objects["bucket/folder/a b ü%20.csv"] = BODY
     step = Url("s3://bucket/folder/a b ü%20.csv")
     payload = get(workspace, step, reporter)
@@ -59,7 +61,9 @@ def test_an_object_and_its_state(workspace: Workspace, s3: S3Server, reporter: R
     assert payload.event_time is None
 
 
-def test_resumes_after_the_connection_broke(workspace: Workspace, s3: S3Server, reporter: Recorder) -> None:
+def test_s3_download_resumes_after_a_broken_connection(
+    workspace: Workspace, s3: S3Server, reporter: Recorder
+) -> None:
     s3.objects["bucket/big"] = BODY
     step = Url("s3://bucket/big")
     s3.cut = 5 << 20
@@ -76,7 +80,9 @@ def test_resumes_after_the_connection_broke(workspace: Workspace, s3: S3Server, 
     assert any(f"from byte {first:,}" in str(line) for line in reporter.lines)
 
 
-def test_an_object_that_is_overwritten(workspace: Workspace, s3: S3Server, reporter: Recorder) -> None:
+def test_object_overwritten_during_download_is_fetched_again(
+    workspace: Workspace, s3: S3Server, reporter: Recorder
+) -> None:
     s3.objects["bucket/big"] = BODY
     s3.cut = 5 << 20
 
@@ -101,7 +107,7 @@ def test_an_object_that_is_overwritten(workspace: Workspace, s3: S3Server, repor
         (503, "SlowDown", 2, "503", "later"),
     ],
 )
-def test_refusals(
+def test_s3_errors_are_reported_with_a_hint(
     workspace: Workspace,
     s3: S3Server,
     reporter: Recorder,
@@ -118,7 +124,7 @@ def test_refusals(
     assert len([each for each in s3.requests if each.path == "/bucket/x.csv"]) == attempts
 
 
-def test_without_credentials_and_without_a_service(
+def test_public_s3_object_is_read_without_credentials(
     workspace: Workspace, s3: S3Server, reporter: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s3.objects["bucket/x"] = b"1"
@@ -133,13 +139,15 @@ def test_without_credentials_and_without_a_service(
         get(workspace, Url("s3://bucket"), reporter)
 
 
-def test_what_others_wrote(workspace: Workspace, s3: S3Server, reporter: Recorder) -> None:
+def test_untrusted_s3_source_cannot_reach_private_addresses(
+    workspace: Workspace, s3: S3Server, reporter: Recorder
+) -> None:
     with pytest.raises(SourceUnavailable, match=r"127.0.0.1 is not a public address"):
         get(workspace, Url("s3://bucket/x"), reporter, untrusted=True)
     assert s3.requests == []
 
 
-def test_cancel(workspace: Workspace, s3: S3Server, reporter: Recorder) -> None:
+def test_s3_download_can_be_cancelled(workspace: Workspace, s3: S3Server, reporter: Recorder) -> None:
     s3.objects["bucket/big"] = BODY
     s3.cut = 5 << 20
     s3.held.clear()

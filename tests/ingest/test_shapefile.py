@@ -101,7 +101,9 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("kind", "write", "geometry"), SHAPES, ids=[each[2]["type"] for each in SHAPES])
-def test_shapes(tmp_path: Path, kind: int, write: Callable[[Any], None], geometry: dict[str, Any]) -> None:
+def test_each_shape_type_is_converted_to_geojson(
+    tmp_path: Path, kind: int, write: Callable[[Any], None], geometry: dict[str, Any]
+) -> None:
     rows, _, _ = read(tmp_path, shapes(kind, write, lambda writer: writer.null()))
     assert [row["id"] for row in rows] == ["0", "1"]
     assert json.loads(rows[0]["geometry"]) == geometry
@@ -110,7 +112,7 @@ def test_shapes(tmp_path: Path, kind: int, write: Callable[[Any], None], geometr
     assert rows[1]["geometry"] is None
 
 
-def test_shapes_that_geojson_has_no_word_for(tmp_path: Path) -> None:
+def test_multipatch_and_damaged_shapes_are_rejected(tmp_path: Path) -> None:
     patch = shapes(
         shapefile.MULTIPATCH, lambda w: w.multipatch([with_height(FAR)], [shapefile.TRIANGLE_STRIP])
     )
@@ -122,7 +124,7 @@ def test_shapes_that_geojson_has_no_word_for(tmp_path: Path) -> None:
         read(tmp_path, shapes(shapefile.POINT, lambda w: w.point(1, 1), lambda w: w.point(float("nan"), 1)))
 
 
-def test_columns_and_values(tmp_path: Path) -> None:
+def test_dbf_columns_and_values_are_typed(tmp_path: Path) -> None:
     def write(writer: Any) -> None:
         writer.field("Text", "C", 20)
         writer.field("whole", "N", 18, 0)
@@ -154,7 +156,7 @@ def test_columns_and_values(tmp_path: Path) -> None:
     assert reporter.lines == []
 
 
-def test_numbers(tmp_path: Path) -> None:
+def test_dbf_numbers_are_normalised(tmp_path: Path) -> None:
     """Without the zeros and exponents of their column, so that they may become whole numbers as well."""
     numbers = {
         "12.000": "12", "-.50": "-0.5", "1.5e+002": "150", "0.0": "0", "100": "100", "1" * 30: "1" * 30,
@@ -190,7 +192,9 @@ def test_numbers(tmp_path: Path) -> None:
         (b"who knows", 0xC9, "cp1251", False),
     ],
 )
-def test_code_pages(tmp_path: Path, cpg: bytes | None, language: int, encoding: str, warned: bool) -> None:
+def test_dbf_encoding_comes_from_cpg_file_or_language_byte(
+    tmp_path: Path, cpg: bytes | None, language: int, encoding: str, warned: bool
+) -> None:
     files = points(("Жуков", 1), encoding=encoding)
     table = bytearray(files["a.dbf"])
     table[29] = language
@@ -202,7 +206,7 @@ def test_code_pages(tmp_path: Path, cpg: bytes | None, language: int, encoding: 
     assert any("encoding" in line for line in reporter.warnings) == warned
 
 
-def test_text_whose_code_page_nobody_says(tmp_path: Path) -> None:
+def test_undeclared_dbf_encoding_falls_back_to_cp1252(tmp_path: Path) -> None:
     rows, _, reporter = read(tmp_path, points(("größe", 1), encoding="cp1252"))
     assert rows[0]["NAME"] == "größe"
     assert reporter.warnings == [
@@ -228,7 +232,9 @@ def test_text_whose_code_page_nobody_says(tmp_path: Path) -> None:
         (b"T    12", b"?   ***", None),
     ],
 )
-def test_values_that_are_wrong(tmp_path: Path, old: bytes, new: bytes, message: str | None) -> None:
+def test_invalid_dbf_dates_and_booleans_are_rejected(
+    tmp_path: Path, old: bytes, new: bytes, message: str | None
+) -> None:
     def write(writer: Any) -> None:
         writer.field("day", "D")
         writer.field("true", "L")
@@ -250,7 +256,7 @@ def test_values_that_are_wrong(tmp_path: Path, old: bytes, new: bytes, message: 
         read(tmp_path, files)
 
 
-def test_deleted_records(tmp_path: Path) -> None:
+def test_deleted_dbf_records_are_dropped_with_a_warning(tmp_path: Path) -> None:
     files = points(("a", 1), ("b", 2), ("c", 3), ("d", 4))
     files["a.dbf"] = files["a.dbf"].replace(b" a  ", b"*a  ").replace(b" c  ", b"*c  ")
     rows, found, reporter = read(tmp_path, files)
@@ -262,7 +268,7 @@ def test_deleted_records(tmp_path: Path) -> None:
     assert "in.zip/a.dbf: 2 deleted records dropped" in reporter.warnings
 
 
-def test_which_shapefile(tmp_path: Path) -> None:
+def test_sub_path_selects_the_shapefile_in_the_archive(tmp_path: Path) -> None:
     one, two = points(("one", 1), name="roads/x"), points(("two", 2), name="areas/x")
     for sub_path in ("areas/x.shp", "areas/*.shp", "*eas/*"):
         assert read(tmp_path, one | two, sub_path)[0][0]["NAME"] == "two"
@@ -279,7 +285,7 @@ def test_which_shapefile(tmp_path: Path) -> None:
     assert caught.value.hint == "files in the archive: readme.txt"
 
 
-def test_columns_of_one_name(tmp_path: Path) -> None:
+def test_duplicate_column_name_is_rejected(tmp_path: Path) -> None:
     def write(writer: Any) -> None:
         writer.field("Geometry", "C", 5)
         writer.point(1, 2)
@@ -289,7 +295,7 @@ def test_columns_of_one_name(tmp_path: Path) -> None:
         read(tmp_path, make(shapefile.POINT, write))
 
 
-def test_a_column_whose_name_is_not_utf8(tmp_path: Path) -> None:
+def test_column_name_that_is_not_utf8_is_rejected(tmp_path: Path) -> None:
     files = points(("a", 1))
     files["a.dbf"] = files["a.dbf"].replace(b"NAME", b"N\xff\xffE")
     with pytest.raises(BadData, match=r"in\.zip/a\.dbf: a column name is not valid UTF-8") as caught:
@@ -299,7 +305,7 @@ def test_a_column_whose_name_is_not_utf8(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("said", [b"hex", b"zlib", b"rot13", b"undefined", b"mbcs", b"\0x", b"\xff\xfe"])
-def test_code_pages_that_are_not_for_text(tmp_path: Path, said: bytes) -> None:
+def test_code_pages_that_are_not_text_encodings_are_ignored(tmp_path: Path, said: bytes) -> None:
     rows = read(tmp_path, points(("a", 1)) | {"a.cpg": said})[0]
     assert rows[0]["NAME"] == "a"
 
@@ -319,7 +325,7 @@ def without(files: Files, name: str) -> Files:
     return {each: data for each, data in files.items() if each != name}
 
 
-def test_archives_that_are_wrong(tmp_path: Path) -> None:
+def test_damaged_or_incomplete_archives_are_rejected(tmp_path: Path) -> None:
     files = points(("a", 1), ("b", 2), ("c", 3))
     shp, dbf = files["a.shp"], files["a.dbf"]
     endless = shp[:104] + struct.pack(">i", -4) + shp[108:]
@@ -368,7 +374,7 @@ def test_archives_that_are_wrong(tmp_path: Path) -> None:
         read(tmp_path, needs)
 
 
-def test_bombs(tmp_path: Path) -> None:
+def test_decompression_bombs_are_rejected(tmp_path: Path) -> None:
     files = points(*(("a" * 10, 1),) * 2000)
     with pytest.raises(
         BadData, match=r"in\.zip: decompression bomb suspected: a\.\w+ has more than 20,000 bytes"
@@ -379,7 +385,7 @@ def test_bombs(tmp_path: Path) -> None:
     assert len(read(tmp_path, files)[0]) == 2000
 
 
-def test_tables_by_themselves(tmp_path: Path) -> None:
+def test_dbf_table_is_read_without_shapes(tmp_path: Path) -> None:
     path = tmp_path / "a.dbf"
     path.write_bytes(points(("a", 1))["a.dbf"])
     table = Table.open(path, "a.dbf", None)

@@ -13,8 +13,8 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
+from tests.ingest.fake_podman import StandIn
 from tests.ingest.pulling import MANIFEST, Pulled
-from tests.ingest.stand_in import StandIn
 
 FOREIGN = """
       fetch: {{kind: Url, url: "{url}"}}
@@ -35,7 +35,7 @@ def copy_in(pulled: Pulled, url: str, ran: Path) -> None:
     pulled.entry = pulled.workspace.resolve(ran.name)
 
 
-def test_a_copied_dataset_pulls_once_it_is_trusted(pulled: Pulled, tmp_path: Path) -> None:
+def test_copied_dataset_is_pulled_only_after_it_is_trusted(pulled: Pulled, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     pulled.write("data.csv", "1\n2\n")
     copy_in(pulled, "data.csv", ran)
@@ -70,7 +70,7 @@ def test_a_copied_dataset_pulls_once_it_is_trusted(pulled: Pulled, tmp_path: Pat
     pulled.fails(NotTrusted, "not created in this workspace")
 
 
-def test_variables_are_not_for_whoever_asks(
+def test_trusted_dataset_reads_only_allowed_variables(
     pulled: Pulled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ODF_TEST_TOKEN", "s3cr3t")
@@ -96,7 +96,7 @@ merge: {kind: Append}
     pulled.fails(BadData, "data.csv: command sh -c", "exited with code 9: no luck")
 
 
-def test_a_container_is_run_until_it_has_no_more(
+def test_container_is_run_until_it_has_no_more_data(
     pulled: Pulled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     StandIn(tmp_path / "bin", monkeypatch).script("""

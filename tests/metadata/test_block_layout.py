@@ -21,7 +21,7 @@ from odf_engine.metadata.flatbuffers import decode_block, encode_block
 from odf_engine.metadata.timestamp import Timestamp
 from tests.call_count import max_calls
 from tests.metadata.test_flatbuffers import Hand
-from tests.metadata.test_properties import FAST, tables
+from tests.metadata.test_round_trips import FAST, tables
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ def test_parts_of_a_hash_and_an_id_are_told_apart():
     assert ("systemTime.dayOfYear", "61", 2) in told
 
 
-def test_a_broken_buffer_is_named_up_to_where_it_breaks():
+def test_damaged_block_is_laid_out_up_to_the_fault():
     block = model.MetadataBlock(
         system_time=Timestamp.parse("2024-03-01T00:00:00Z"), sequence_number=1, event=model.SetInfo("boats")
     )
@@ -152,7 +152,7 @@ def test_a_broken_buffer_is_named_up_to_where_it_breaks():
         check_tiles(nothing, len(other))
 
 
-def test_what_is_newer_is_shown_and_not_walked():
+def test_event_of_newer_version_is_shown_without_its_fields():
     hand = Hand()
     data = hand.block(77, hand.table(o3=hand.text("new")))
     anatomy = parse_block_layout(data)
@@ -161,7 +161,7 @@ def test_what_is_newer_is_shown_and_not_walked():
     assert any(span.text == "newer version, number 77" for span in anatomy.spans)
 
 
-def test_texts_that_are_shared_without_end_are_refused_soon():
+def test_strings_shared_too_often_are_rejected_quickly():
     hand = Hand()
     text = hand.text("x" * 200_000)
     words = hand.vector(*[text] * 20_000)

@@ -198,7 +198,7 @@ def test_impossible_times_are_refused(moment: tuple[int, int, int, int]):
         ((1969, 365, 1, 500_000_000), "1969-12-31T00:00:01.500Z"),
     ],
 )
-def test_times_at_the_edges(moment: tuple[int, int, int, int], text: str):
+def test_boundary_times_round_trip(moment: tuple[int, int, int, int], text: str):
     hand = Hand()
     data = hand.block(8, hand.table(), moment=moment)
     block = decode_block(data).block
@@ -206,7 +206,7 @@ def test_times_at_the_edges(moment: tuple[int, int, int, int], text: str):
     assert decode_block(encode_block(block)).block == block
 
 
-def test_a_chain_from_before_034_says_so():
+def test_dataset_id_from_before_034_is_reported():
     hand = Hand()
     old_id = b"\x01\xed\x01\x16\x20" + bytes(32)
     error = broken(hand.block(3, hand.table(o0=hand.bytes(old_id))))
@@ -221,7 +221,7 @@ def _schema_event(hand: Hand, data_type: tuple[int, int]) -> int:
     return hand.table(o1=hand.table(o0=hand.vector(column)))
 
 
-def test_tables_that_unfold_without_end_are_refused_quickly():
+def test_tables_that_expand_exponentially_are_rejected_quickly():
     hand = Hand()
     inner = hand.table()
     number = 2
@@ -234,7 +234,7 @@ def test_tables_that_unfold_without_end_are_refused_quickly():
     assert error.message == "more content than its size allows"
 
 
-def test_strings_that_are_shared_without_end_are_refused():
+def test_strings_shared_too_often_are_rejected():
     hand = Hand()
     text = hand.text("x" * 100_000)
     error = broken(hand.block(8, hand.table(o1=hand.vector(*[text] * 10_000))))
@@ -287,7 +287,7 @@ def _raw(root: int, *parts: tuple[str, int]) -> bytes:
         (_raw(4, ("i4", -20), ("H24", 6), ("H26", 8), ("H28", 5)), "outside of its table"),
     ],
 )
-def test_offsets_that_lead_nowhere(data: bytes, problem: str):
+def test_invalid_offsets_and_vtables_are_rejected(data: bytes, problem: str):
     assert broken(data).message.endswith(problem)
 
 
@@ -313,7 +313,7 @@ def test_attributes_are_written_compactly_and_sorted():
     assert '{"a":{"c":"é","d":[1,2.5]},"b":1}'.encode() in encode_table(event)
 
 
-def test_versions_to_write():
+def test_blocks_are_written_in_version_2_or_3():
     block = model.MetadataBlock(
         system_time=Timestamp.parse("2050-01-01T12:00:00Z"),
         sequence_number=0,

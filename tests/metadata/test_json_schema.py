@@ -123,7 +123,7 @@ def test_mistakes_are_not_valid(path: tuple[str | int, ...], value: Any):
     assert not valid(schema, example, schema)
 
 
-def test_every_table_describes_itself():
+def test_every_table_has_a_description():
     schema = build_json_schema(model.MetadataBlock)
     assert schema["$ref"] == "#/$defs/MetadataBlock"
     tables = {name: part for name, part in schema["$defs"].items() if "properties" in part}

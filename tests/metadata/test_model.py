@@ -122,7 +122,7 @@ def test_every_enum_has_its_values_in_order(sections: dict[str, Section]):
     assert [member.name for member in model.DatasetKind] == enums["DatasetKind"]
 
 
-def test_numbers_of_the_wire_format():
+def test_union_members_and_slots_have_their_wire_numbers():
     def members(union: Any) -> list[str | None]:
         shape, _ = field_type_of(union)
         assert isinstance(shape, descriptors.UnionType)
@@ -143,7 +143,7 @@ def test_numbers_of_the_wire_format():
     assert describe_table(model.Duration).fields[0].shape == descriptors.EnumType(model.TimeUnit, "h")
 
 
-def test_the_model_goes_through_msgspec():
+def test_model_round_trips_through_msgspec():
     event = model.AddData(prev_offset=5, extra=model.ExtraAttributes(entries={"a": [1]}))
     stored = msgspec.msgpack.encode(event, enc_hook=model.encode_hook)
     assert msgspec.msgpack.decode(stored, type=model.MetadataEvent, dec_hook=model.decode_hook) == event

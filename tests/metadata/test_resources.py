@@ -35,7 +35,7 @@ spec:
 )
 
 
-def test_datasets_and_sources() -> None:
+def test_dataset_and_source_resources_become_definitions() -> None:
     derivative, root, push = read_manifests(
         "---\n".join([DATASET, SOURCE, SOURCE.replace('{kind: Url, url: "https://example.com/a.csv"}', "{kind: RestEndpoint}")]),
         "test",
@@ -74,7 +74,7 @@ PROBLEMS = [
 
 
 @pytest.mark.parametrize(("text", "message", "hint"), PROBLEMS)
-def test_problems(text: str, message: str, hint: str) -> None:
+def test_unsupported_and_invalid_resources_are_rejected(text: str, message: str, hint: str) -> None:
     with pytest.raises(InvalidManifest) as caught:
         read_manifests(text, "test")
     error = f"{caught.value} {caught.value.hint}"

@@ -83,7 +83,7 @@ def event_problem(text: str) -> InvalidManifest:
     return caught.value
 
 
-def test_a_stream_of_snapshots_reads():
+def test_stream_of_snapshots_is_read_and_written_back():
     first, second = read_manifests(SNAPSHOT, "m.yaml")
     assert (first.name, first.kind) == ("org/openflights.airports", model.DatasetKind.Root)
     assert (second.name, second.kind, second.metadata) == ("second", model.DatasetKind.Derivative, [])
@@ -104,7 +104,7 @@ def test_a_stream_of_snapshots_reads():
     ]
 
 
-def test_bytes_with_and_without_byte_order_mark_and_json_read():
+def test_manifests_are_read_from_bytes_with_bom_and_json():
     expected = read_manifests(SNAPSHOT, "m.yaml")
     assert read_manifests(SNAPSHOT.encode(), "m.yaml") == expected
     assert read_manifests(SNAPSHOT.encode("utf-8-sig"), "m.yaml") == expected
@@ -122,7 +122,7 @@ def without_entries(value: Any) -> Any:
     return {key: item["entries"] if key == "extra" else without_entries(item) for key, item in value.items()}
 
 
-def test_golden_events_read_and_write_back(shared: Path):
+def test_golden_events_round_trip(shared: Path):
     vectors: list[dict[str, Any]] = json.loads((shared / "golden" / "blocks.json").read_text())
     for vector in vectors:
         event = read_event(to_yaml(vector["event"]), vector["name"])
@@ -143,7 +143,7 @@ def test_golden_events_read_and_write_back(shared: Path):
 
 
 @pytest.mark.parametrize("kind", ["NdGeoJson", "ndGeoJson", "ndgeojson"])
-def test_three_spellings_of_a_kind(kind: str):
+def test_three_spellings_of_a_kind_are_accepted(kind: str):
     text = f"kind: AddPushSource\nsourceName: a\nread: {{kind: {kind}}}\nmerge: {{kind: append}}"
     event = read_event(text, "e")
     assert isinstance(event, model.AddPushSource)
@@ -163,7 +163,7 @@ def test_other_spellings_are_refused_with_a_suggestion(kind: str):
     ("order", "good"),
     [("ByEventTime", True), ("byEventTime", True), ("byeventtime", True), ("bYeventtime", False)],
 )
-def test_spellings_of_enums(order: str, good: bool):
+def test_only_three_spellings_of_an_enum_are_accepted(order: str, good: bool):
     text = (
         "kind: SetPollingSource\n"
         f"fetch: {{kind: FilesGlob, path: x, order: {order}}}\n"
@@ -213,7 +213,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("old", "new", "message", "hint"), MISTAKES)
-def test_mistakes_are_named_where_they_are(old: str, new: str, message: str, hint: str | None):
+def test_mistakes_are_reported_at_their_location(old: str, new: str, message: str, hint: str | None):
     assert old in SNAPSHOT
     marked = SNAPSHOT.replace(old, new, 1)
     before = marked[: marked.index("^")]
@@ -238,7 +238,7 @@ def test_all_problems_of_a_stream_are_reported():
     assert "did you mean 'merge'?" in lines[3]
 
 
-def test_texts_that_are_no_manifests():
+def test_text_that_is_no_manifest_is_rejected():
     assert "no manifest" in str(problem(""))
     assert "no manifest" in str(problem("---\n# nothing\n---\n"))
     assert "expected a manifest" in str(problem("- a"))
@@ -285,7 +285,7 @@ def test_references_by_id_keep_their_text_and_are_written_in_one_form():
     assert "malformed" in str(event_problem(text.replace("z6Mk", "z6M0")))
 
 
-def test_names_since_the_renaming_of_schemas():
+def test_old_and_new_schema_field_names_are_read():
     old = read_event("kind: SetDataSchema\nschema: AQIDBAU=", "e")
     assert old == model.SetDataSchema(schema=b"\1\2\3\4\5")
     assert read_event("kind: SetDataSchema\nrawArrowSchema: AQIDBAU=", "e") == old
@@ -342,7 +342,7 @@ def test_attributes_are_json():
     assert "nested too deeply" in attributes("{a: " + "[" * 70 + "]" * 70 + "}")
 
 
-def test_block_manifests_and_their_versions():
+def test_block_manifest_version_is_read_and_checked():
     content = "systemTime: 2020-01-01T12:00:00Z\nsequenceNumber: 0\nevent: {kind: setinfo}\n"
     block, version = read_block_manifest(content, "b")
     assert (block.event, version) == (model.SetInfo(), None)
@@ -360,7 +360,7 @@ def test_block_manifests_and_their_versions():
     assert read_event("kind: MetadataEvent\nversion: 1\ncontent: {kind: SetInfo}", "e") == model.SetInfo()
 
 
-def test_written_text_is_readable_and_not_misleading():
+def test_written_yaml_uses_literals_and_quotes_ambiguous_text():
     event = model.SetInfo(
         description="First line\n  indented: yes\n\nlast",
         keywords=["yes", "1", "1e3", "0o7", "2020-01-01", "~", "", "a: b", " x", "a\n b ", "\tt\n", "été"],
@@ -393,7 +393,7 @@ def read_source(event_time: str, cache: str, schema: str) -> Any:
     return snapshot.metadata[0]
 
 
-def test_short_forms_of_sources_and_both_forms_of_read_schemas():
+def test_short_forms_and_both_schema_forms_are_read():
     long = read_source("{kind: FromMetadata}", "{kind: Forever}", "schema: [a INT]")
     assert long.read.schema == ["a INT"]
     for spelling in ("FromMetadata", "fromMetadata", "frommetadata"):
@@ -474,14 +474,16 @@ def test_short_forms_of_sources_and_both_forms_of_read_schemas():
         ),
     ],
 )
-def test_mistakes_in_odf_schemas(schema: str, line: int, message: str, hint: str | None):
+def test_mistakes_in_odf_schemas_are_reported_with_line(
+    schema: str, line: int, message: str, hint: str | None
+):
     error = problem(SOURCE % ("FromMetadata", "Forever", schema))
     assert (error.where or "").startswith(f"m.yaml:{line}:")
     assert message in str(error)
     assert hint is None or hint in (error.hint or "")
 
 
-def test_broken_short_forms_of_sources():
+def test_incomplete_and_unknown_short_forms_are_rejected():
     assert "FromPath requires pattern" in str(problem(SOURCE % ("FromPath", "Forever", "header: true")))
     assert "unknown SourceCaching 'Always'" in str(
         problem(SOURCE % ("FromMetadata", "Always", "header: true"))

@@ -20,7 +20,7 @@ def logins(tmp_path: Path) -> Credentials:
     return Credentials(tmp_path)
 
 
-def test_a_login_is_for_its_origin_alone(logins: Credentials) -> None:
+def test_login_is_used_for_its_origin_only(logins: Credentials) -> None:
     assert logins.of("https://h.org/x/") is None
     assert logins.set("odf+https://H.org:443/x/", Login(token="t1")) == "https://h.org"
     assert logins.set("s3+http://h.org/one/", Login("key", "secret", "session")) == "s3+http://h.org/one"
@@ -34,7 +34,7 @@ def test_a_login_is_for_its_origin_alone(logins: Credentials) -> None:
     assert logins.origins() == ["https://h.org", "s3+http://h.org/one"]
 
 
-def test_the_newest_login_holds_and_can_be_forgotten(logins: Credentials) -> None:
+def test_newest_login_replaces_the_earlier_and_can_be_removed(logins: Credentials) -> None:
     logins.set("https://h.org/", Login(token="t1"))
     logins.set("https://h.org/", Login("joe", "pw"))
     assert logins.of("https://h.org/") == Login("joe", "pw")
@@ -43,19 +43,19 @@ def test_the_newest_login_holds_and_can_be_forgotten(logins: Credentials) -> Non
     assert logins.origins() == []
 
 
-def test_only_the_owner_reads_it(logins: Credentials, tmp_path: Path) -> None:
+def test_only_the_owner_can_read_logins(logins: Credentials, tmp_path: Path) -> None:
     logins.set("https://h.org/", Login(token="t1"))
     assert stat.S_IMODE((tmp_path / "keys" / "logins.json").stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "keys").stat().st_mode) == 0o700
 
 
-def test_what_goes_into_the_header() -> None:
+def test_login_becomes_bearer_or_basic_header() -> None:
     assert Login(token="abc").header == "Bearer abc"
     assert Login("joe", "pässword:x").header == "Basic " + base64.b64encode(b"joe:p\xc3\xa4ssword:x").decode()
 
 
 @given(st.text(min_size=1), st.text(min_size=1))
-def test_a_login_does_not_show_itself(user: str, secret: str) -> None:
+def test_login_repr_hides_the_secret(user: str, secret: str) -> None:
     for login in (Login(user, secret), Login(token=secret)):
         assert repr(login) == str(login) == "Login(…)"
 
@@ -63,13 +63,13 @@ def test_a_login_does_not_show_itself(user: str, secret: str) -> None:
 @pytest.mark.parametrize(
     "login", [Login(token="a\r\nX-Evil: 1"), Login("jo\ne", "x"), Login("joe", "x\0"), Login("a:b", "x")]
 )
-def test_what_would_break_a_header_is_refused(logins: Credentials, login: Login) -> None:
+def test_login_that_would_break_a_header_is_rejected(logins: Credentials, login: Login) -> None:
     with pytest.raises(UsageError):
         logins.set("https://h.org/", login)
     assert logins.origins() == []
 
 
-def test_damaged_logins_are_not_quoted(logins: Credentials, tmp_path: Path) -> None:
+def test_error_about_damaged_logins_quotes_no_secret(logins: Credentials, tmp_path: Path) -> None:
     logins.set("https://h.org/", Login(token="geheim"))
     path = tmp_path / "keys" / "logins.json"
     path.write_text(path.read_text()[:-2])
@@ -80,7 +80,7 @@ def test_damaged_logins_are_not_quoted(logins: Credentials, tmp_path: Path) -> N
     assert "geheim" not in str(caught.value)
 
 
-def test_a_file_that_nests_too_deeply_or_cannot_be_read(logins: Credentials, tmp_path: Path) -> None:
+def test_unreadable_login_file_is_reported(logins: Credentials, tmp_path: Path) -> None:
     logins.set("https://h.org/", Login(token="t1"))
     (path,) = [each for each in tmp_path.rglob("*") if each.is_file() and each.suffix == ".json"]
     path.write_bytes(b"[" * 100_000)
@@ -92,7 +92,7 @@ def test_a_file_that_nests_too_deeply_or_cannot_be_read(logins: Credentials, tmp
         logins.origins()
 
 
-def test_logins_of_brokers(logins: Credentials) -> None:
+def test_broker_login_uses_the_default_mqtt_port(logins: Credentials) -> None:
     """The default port is that of MQTT. A broker is no repository."""
     login = Login("jane", "secret")
     assert logins.set(normalize_login_url("mqtt://Broker.example"), login) == "mqtt://broker.example"

@@ -52,7 +52,7 @@ def redirect(url: str) -> object:
     return lambda exchange: exchange.answer(302, b"", f"Location: {url}")
 
 
-def test_conditions_are_sent_everywhere_and_headers_only_home(
+def test_redirects_send_conditions_everywhere_but_headers_to_origin_only(
     client: HttpClient, server: HostileServer, tmp_path: Path
 ) -> None:
     with hostile(tmp_path / "web") as other:
@@ -89,13 +89,17 @@ def test_headers_follow_an_upgrade_to_tls() -> None:
         ("x#part", "/x"),
     ],
 )
-def test_the_url_that_is_sent(client: HttpClient, server: HostileServer, asked: str, sent: str) -> None:
+def test_url_is_sent_unchanged_except_for_encoding(
+    client: HttpClient, server: HostileServer, asked: str, sent: str
+) -> None:
     server.says[""] = lambda exchange: exchange.answer(200, b"ok")
     assert client.get_bytes(server.url + asked, 10) == b"ok"
     assert server.asked[-1].path == sent
 
 
-def test_hosts_with_other_letters(server: HostileServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_international_host_names_are_sent_as_punycode(
+    server: HostileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.says[""] = lambda exchange: exchange.answer(200, b"ok")
     names: list[str] = []
     monkeypatch.setattr(
@@ -109,7 +113,7 @@ def test_hosts_with_other_letters(server: HostileServer, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("step", ["handshake", "upload"])
-def test_cancel(server: HostileServer, tmp_path: Path, step: str) -> None:
+def test_cancellation_ends_handshake_and_upload(server: HostileServer, tmp_path: Path, step: str) -> None:
     """A cancellation ends a TLS handshake and an upload that do not progress."""
     reporter = Reporter()
     scheme = "https" if step == "handshake" else "http"
@@ -135,7 +139,7 @@ def test_abort_does_not_end_the_client(client: HttpClient, server: HostileServer
     assert client.get_bytes(f"{server.url}file", 10) == b"0123456789"
 
 
-def test_contradictory_lengths(client: HttpClient, server: HostileServer) -> None:
+def test_conflicting_content_lengths_are_rejected(client: HttpClient, server: HostileServer) -> None:
     server.says["two"] = lambda exchange: exchange.answer(200, b"ok", "Content-Length: 3")
     with pytest.raises(AttemptFailed, match="Content-Length"):
         client.request("GET", f"{server.url}two")
@@ -166,7 +170,9 @@ def test_sources_use_proxies(
         get(workspace, step, Recorder(), untrusted=True)
 
 
-def test_slow_sources(workspace: Workspace, server: HostileServer) -> None:
+def test_minimum_rate_applies_to_repositories_but_not_sources(
+    workspace: Workspace, server: HostileServer
+) -> None:
     """The minimum rate applies to repositories only."""
 
     def behave(exchange: Exchange) -> None:
@@ -184,7 +190,7 @@ def test_slow_sources(workspace: Workspace, server: HostileServer) -> None:
         client.get_bytes(f"{server.url}slow", 100)
 
 
-def test_public_addresses_at_each_redirect(
+def test_address_policy_applies_to_each_redirect(
     server: HostileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The policy is applied before the TLS handshake."""

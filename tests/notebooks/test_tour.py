@@ -23,7 +23,7 @@ def test_the_stored_notebook_has_no_outputs() -> None:
 
 
 @pytest.mark.complete
-def test_the_tour(tmp_path: Path) -> None:
+def test_tour_runs_and_displays_its_results(tmp_path: Path) -> None:
     notebook = nbformat.read(_PATH, as_version=4)
     client = nbclient.NotebookClient(
         notebook, timeout=_SECONDS, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}

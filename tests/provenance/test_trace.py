@@ -71,7 +71,9 @@ class Tracing:
         return self._runtime
 
 
-def test_through_datasets_to_sources(deriving: Deriving, runtime: SparkRuntime, made: DatasetEntry) -> None:
+def test_trace_reaches_sources_through_derivatives(
+    deriving: Deriving, runtime: SparkRuntime, made: DatasetEntry
+) -> None:
     assert deriving.result(made, "op", "town", "y") == [
         (0, "A", 10), (0, "z", 0), (CF, "A", 10), (CT, "A", 30), (0, "C", 40)
     ]  # fmt: skip
@@ -105,7 +107,9 @@ def test_through_datasets_to_sources(deriving: Deriving, runtime: SparkRuntime, 
     assert (root.earlier, tracing.asked) == ([(0, 0)], before)
 
 
-def test_values_of_a_column(deriving: Deriving, runtime: SparkRuntime, made: DatasetEntry) -> None:
+def test_trace_of_a_value_names_contributing_columns(
+    deriving: Deriving, runtime: SparkRuntime, made: DatasetEntry
+) -> None:
     tracer = Tracing(deriving, runtime).tracer
     step = tracer.trace(made, [(0, 1)], "Y")
     assert [(each.alias, each.columns) for each in step.feeds] == [("doubled", [("y", "identity")])]
@@ -122,7 +126,9 @@ def test_values_of_a_column(deriving: Deriving, runtime: SparkRuntime, made: Dat
 
 @pytest.mark.parametrize("window", ["", "window(event_time, '1 day'), "])
 @pytest.mark.complete(after=1)
-def test_rows_that_differ_by_a_microsecond(own: Deriving, runtime: SparkRuntime, window: str) -> None:
+def test_rows_that_differ_by_a_microsecond_are_traced_separately(
+    own: Deriving, runtime: SparkRuntime, window: str
+) -> None:
     root = own.root(schema=parse_ddl(["event_time TIMESTAMP", "at TIMESTAMP(6)"]))
     columns = f"SELECT {'window.start' if window else 'max(event_time)'} AS event_time, at, count(*) AS n"
     output = own.derivative(f"{columns} FROM input GROUP BY {window}at")
@@ -136,7 +142,7 @@ def test_rows_that_differ_by_a_microsecond(own: Deriving, runtime: SparkRuntime,
     assert step.exact and [each.runs for each in step.feeds] == [[(0, 0), (2, 2)]]
 
 
-def test_inputs_that_are_not_here(copied: Deriving, runtime: SparkRuntime) -> None:
+def test_trace_reports_missing_inputs_and_slices(copied: Deriving, runtime: SparkRuntime) -> None:
     """The trace goes as far as it can, and says what to pull."""
     workspace = copied.workspace
     made = workspace.resolve("output")
@@ -160,7 +166,7 @@ def test_inputs_that_are_not_here(copied: Deriving, runtime: SparkRuntime) -> No
     assert problem is not None and "pull it to continue" in problem and str(gone.id) in problem
 
 
-def test_queries_of_somebody_else(
+def test_trace_of_third_party_query_requests_a_sandbox(
     copied: Deriving, runtime: SparkRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They run where their verification runs, and nowhere else."""
@@ -178,7 +184,7 @@ def test_queries_of_somebody_else(
     assert tracer.check_newest_step(made, step)[0].startswith("yes: ") and len(shut_in) > 1
 
 
-def test_an_answer_that_is_wrong_is_found(
+def test_trace_check_finds_a_wrong_answer(
     deriving: Deriving, runtime: SparkRuntime, made: DatasetEntry
 ) -> None:
     tracer = Tracing(deriving, runtime).tracer

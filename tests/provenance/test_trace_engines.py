@@ -54,7 +54,9 @@ def runs(derived: RowProvenance) -> dict[str, list[tuple[int, int]]]:
     return {alias: [(each.start, each.end) for each in rows] for alias, rows in derived.feeds}
 
 
-def test_rows_of_a_query_that_goes_row_by_row(deriving: Deriving, served: str, tmp_path: Path) -> None:
+def test_remote_engine_traces_stateless_queries_exactly(
+    deriving: Deriving, served: str, tmp_path: Path
+) -> None:
     far = GrpcEngine(f"{served}?folder={tmp_path / 'exchange'}")
     left, right = deriving.root("l"), deriving.root("r")
     deriving.rows(left, (1, "a", 1), (2, "b", 2), (2, "c", 3))
@@ -76,7 +78,9 @@ def test_rows_of_a_query_that_goes_row_by_row(deriving: Deriving, served: str, t
     assert not (tmp_path / "second" / "data").exists()
 
 
-def test_queries_with_state(deriving: Deriving, served: str, tmp_path: Path) -> None:
+def test_remote_engine_does_not_trace_stateful_queries_exactly(
+    deriving: Deriving, served: str, tmp_path: Path
+) -> None:
     root = deriving.root()
     deriving.rows(root, (1, "a", 1), (5, "a", 2))
     query = "SELECT window.end AS event_time, count(*) AS n FROM input GROUP BY window(event_time, '1 day')"
@@ -93,7 +97,7 @@ def test_queries_with_state(deriving: Deriving, served: str, tmp_path: Path) -> 
         GrpcEngine(served).provenance(later, [OffsetInterval(1, 1)], Reporter())
 
 
-def test_an_engine_that_names_rows_that_it_was_not_given(deriving: Deriving, tmp_path: Path) -> None:
+def test_engine_that_reports_rows_outside_its_input_is_rejected(deriving: Deriving, tmp_path: Path) -> None:
     root = deriving.root()
     deriving.rows(root, (1, "a", 1))
     asked = request_of(deriving, deriving.derivative("SELECT event_time, x FROM input"), tmp_path / "first")

@@ -134,7 +134,7 @@ def test_each_row_has_the_source_of_its_time(rooted: Rooted) -> None:
     assert step.how == ["7 rows appended (+A)"]
 
 
-def test_pushed(rooted: Rooted) -> None:
+def test_pushed_rows_trace_to_the_active_push_sources(rooted: Rooted) -> None:
     root = rooted.root()
     push = AddPushSource(source_name="hand", read=NdJson(schema=["x BIGINT"]), merge=Append())
     rooted.commit(root, [push])
@@ -166,7 +166,7 @@ def test_pushed(rooted: Rooted) -> None:
     assert source.kind == "unknown" and "has no source" in source.steps[0]
 
 
-def test_earlier_rows(rooted: Rooted) -> None:
+def test_retractions_and_corrections_trace_to_earlier_rows(rooted: Rooted) -> None:
     """Those that a row takes back or replaces: by the key of the source, or else by all values."""
     root = rooted.root()
     rooted.commit(root, [polling(Url("https://a.example/x"), Snapshot(["city"]))])
@@ -194,7 +194,7 @@ def test_earlier_rows(rooted: Rooted) -> None:
     assert rooted.trace(loose, (6, 6)).earlier == []
 
 
-def test_rows_and_columns_that_are_not_there(rooted: Rooted) -> None:
+def test_unknown_rows_and_columns_are_rejected(rooted: Rooted) -> None:
     root = rooted.root()
     with pytest.raises(UsageError, match="has no rows yet"):
         rooted.trace(root, (0, 0))
@@ -216,7 +216,7 @@ def test_rows_and_columns_that_are_not_there(rooted: Rooted) -> None:
         Tracer(rooted.workspace, cast("Any", None), Reporter()).trace(root, [(0, 0)], depth=0)
 
 
-def test_answers_of_a_size_that_can_be_sent() -> None:
+def test_large_traces_are_truncated() -> None:
     scattered = [(at * 10, at * 10 + (at % 3)) for at in range(30_000)]
     assert merge_nearest_ranges([(0, 1), (4, 4), (6, 9), (20, 20)], 2) == [(0, 9), (20, 20)]
     assert merge_nearest_ranges([(0, 1), (4, 4)], 2) == [(0, 1), (4, 4)]
@@ -240,7 +240,7 @@ def test_answers_of_a_size_that_can_be_sent() -> None:
     assert truncate_trace(step) == step
 
 
-def test_pushes_that_recorded_their_source(rooted: Rooted) -> None:
+def test_recorded_push_source_and_key_are_traced(rooted: Rooted) -> None:
     root = rooted.root()
     push = AddPushSource(source_name="hand", read=NdJson(schema=["x BIGINT"]), merge=Append())
     rooted.commit(root, [push, replace(push, source_name="other")])

@@ -31,7 +31,7 @@ from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import SCHEMA, add_slices, commit, make_root
 
 
-def test_blocks_and_columns_of_a_time(tmp_path: Path) -> None:
+def test_query_sees_the_block_and_columns_of_its_time(tmp_path: Path) -> None:
     workspace = Workspace.init(tmp_path)
     entry = make_root(workspace, "numbers", slices=2)
     commit(entry, [SetDataSchema(encode_schema(SCHEMA.append(pa.field("more", pa.string()))))])
@@ -82,7 +82,7 @@ def test_blocks_and_columns_of_a_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.complete
-def test_queries_without_spark(tmp_path: Path) -> None:
+def test_datafusion_runs_queries_without_spark(tmp_path: Path) -> None:
     workspace = Workspace.init(tmp_path / "a [b]*")
     entry = make_root(workspace, "port.numbers", slices=2)
     make_root(workspace, "town", slices=1)

@@ -37,7 +37,7 @@ class Listener(Reporter):
         self.amounts.append(amounts)
 
 
-def test_types_and_values(session: SparkSession) -> None:
+def test_batches_keep_spark_types_and_values(session: SparkSession) -> None:
     frame = session.sql(
         "SELECT CAST(1 AS TINYINT) AS i, 'x' AS s, timestamp_millis(1) AS t, TIME'10:11:12.5' AS tm,"
         " CAST(1.5 AS DECIMAL(10, 2)) AS d, array(1L) AS a, map('k', 2) AS m,"
@@ -65,7 +65,7 @@ def test_batches_are_of_bounded_size(session: SparkSession) -> None:
     assert max(sizes) <= 65536
 
 
-def test_order_over_partitions(session: SparkSession) -> None:
+def test_batches_keep_row_order_across_partitions(session: SparkSession) -> None:
     frame = session.range(0, 50_000, 1, 7)
     ids = pa.concat_arrays(batch["id"] for batch in arrow_batches(frame, Reporter())[1])
     assert ids.equals(pa.array(range(50_000), pa.int64()))
@@ -74,13 +74,13 @@ def test_order_over_partitions(session: SparkSession) -> None:
     assert ids.equals(pa.array(range(49_999, -1, -1), pa.int64()))
 
 
-def test_two_columns_of_one_name(session: SparkSession) -> None:
+def test_duplicate_column_names_are_rejected(session: SparkSession) -> None:
     with pytest.raises(InvalidSchema, match="two columns `ID`"):
         arrow_batches(session.sql("SELECT 1 AS id, 2 AS ID"), Reporter())
 
 
 @pytest.mark.complete
-def test_cancelled_while_it_runs(session: SparkSession) -> None:
+def test_running_query_can_be_cancelled(session: SparkSession) -> None:
     reporter = Reporter()
 
     def cancel_when_it_runs() -> None:
@@ -94,7 +94,7 @@ def test_cancelled_while_it_runs(session: SparkSession) -> None:
     assert next(arrow_batches(session.sql("SELECT 1 AS a"), Reporter())[1]).to_pylist() == [{"a": 1}]
 
 
-def test_cancelled_before_it_runs(session: SparkSession) -> None:
+def test_cancellation_before_the_first_batch_raises(session: SparkSession) -> None:
     reporter = Reporter()
     _, batches = arrow_batches(session.sql(FOREVER), reporter)
     reporter.cancel()
@@ -102,7 +102,7 @@ def test_cancelled_before_it_runs(session: SparkSession) -> None:
         next(batches)
 
 
-def test_cancelled_between_batches(session: SparkSession) -> None:
+def test_cancellation_between_batches_raises(session: SparkSession) -> None:
     reporter = Reporter()
     _, batches = arrow_batches(session.range(0, 10_000_000, 1, 50), reporter)
     next(batches)
@@ -111,7 +111,7 @@ def test_cancelled_between_batches(session: SparkSession) -> None:
         list(batches)
 
 
-def test_closed_early_stops_the_job(session: SparkSession) -> None:
+def test_closing_the_batches_early_stops_the_job(session: SparkSession) -> None:
     threads = threading.active_count()
     _, batches = arrow_batches(session.range(0, 10_000_000, 1, 50), Reporter())
     assert next(batches).num_rows
@@ -120,7 +120,7 @@ def test_closed_early_stops_the_job(session: SparkSession) -> None:
     assert threading.active_count() <= threads
 
 
-def test_two_jobs_at_once_do_not_cancel_each_other(session: SparkSession) -> None:
+def test_cancelling_one_job_leaves_a_concurrent_job_running(session: SparkSession) -> None:
     doomed = Reporter()
     raised: list[BaseException] = []
 
@@ -142,7 +142,7 @@ def test_two_jobs_at_once_do_not_cancel_each_other(session: SparkSession) -> Non
 
 
 @pytest.mark.complete
-def test_progress(session: SparkSession, tmp_path: Path) -> None:
+def test_progress_reports_rows_and_bytes(session: SparkSession, tmp_path: Path) -> None:
     file = tmp_path / "x.csv"
     with file.open("w") as out:
         out.writelines(f"{i},{'y' * 100}\n" for i in range(200_000))
@@ -166,7 +166,7 @@ def test_progress(session: SparkSession, tmp_path: Path) -> None:
     assert silent.amounts == []
 
 
-def test_a_failure_in_a_later_partition(session: SparkSession) -> None:
+def test_rows_before_a_failing_partition_are_returned(session: SparkSession) -> None:
     frame = session.range(0, 100_000, 1, 10).selectExpr("IF(id = 95000, raise_error('late'), id) AS id")
     rows, before = 0, threading.active_count()
     with pytest.raises(RejectedRow, match="late"):
@@ -176,7 +176,7 @@ def test_a_failure_in_a_later_partition(session: SparkSession) -> None:
     assert threading.active_count() < before + 10
 
 
-def test_the_first_failure_in_the_order_of_rows_is_told(session: SparkSession) -> None:
+def test_first_failure_in_row_order_is_reported(session: SparkSession) -> None:
     wrong = "IF(id % 1000 = 999, raise_error(concat('row ', id)), id) AS id"
     for partitions in (1, 2, 7):
         frame = session.range(0, 100_000, 1, partitions).selectExpr(wrong)
@@ -184,7 +184,7 @@ def test_the_first_failure_in_the_order_of_rows_is_told(session: SparkSession) -
             list(arrow_batches(frame, Reporter())[1])
 
 
-def test_a_partition_that_fails_only_in_company(
+def test_partition_that_fails_in_parallel_is_run_again(
     session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from odf_engine.spark import arrow_batches as batches_module
@@ -202,7 +202,9 @@ def test_a_partition_that_fails_only_in_company(
     assert ids.equals(pa.array(range(10_000), pa.int64()))
 
 
-def test_without_the_inner_door_of_spark(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_read_without_spark_internals(
+    session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from odf_engine.spark import arrow_batches as batches_module
 
     monkeypatch.setattr(batches_module, "_batch_partitions", lambda frame: None)

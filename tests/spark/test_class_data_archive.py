@@ -35,19 +35,19 @@ def made(folder: Path, java: Java, size: int = 100) -> Path:
     return file
 
 
-def test_none_at_first(java: Java) -> None:
+def test_no_archive_is_found_at_first(java: Java) -> None:
     assert class_data_archive.find_archive(java) is None
     assert class_data_archive.use_flags(java, None) == []
 
 
-def test_published_is_found(java: Java, tmp_path: Path) -> None:
+def test_published_archive_is_found(java: Java, tmp_path: Path) -> None:
     class_data_archive.publish_archive(java, made(tmp_path / "new", java))
     found = class_data_archive.find_archive(java)
     assert found == class_data_archive.archive_path(java)
     assert f"-XX:SharedArchiveFile={found}" in class_data_archive.use_flags(java, found)
 
 
-def test_a_base_goes_with_it(java: Java, tmp_path: Path) -> None:
+def test_archive_is_used_together_with_its_base(java: Java, tmp_path: Path) -> None:
     file = made(tmp_path / "new", java)
     file.with_suffix(".base").write_bytes(b"base")
     assert f"-XX:SharedArchiveFile={file.with_suffix('.base')}" in class_data_archive.record_flags(java, file)
@@ -61,7 +61,7 @@ def test_a_base_goes_with_it(java: Java, tmp_path: Path) -> None:
     assert class_data_archive.find_archive(java) is None
 
 
-def test_cut_off_or_discarded_is_not_used(java: Java, tmp_path: Path) -> None:
+def test_truncated_or_discarded_archive_is_not_used(java: Java, tmp_path: Path) -> None:
     class_data_archive.publish_archive(java, made(tmp_path / "new", java))
     class_data_archive.archive_path(java).write_bytes(b"x")
     assert class_data_archive.find_archive(java) is None
@@ -72,19 +72,21 @@ def test_cut_off_or_discarded_is_not_used(java: Java, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("note", ["", "{", "[]", "7", '{"other": 1}', '{"x": {}}'])
-def test_a_broken_note_is_no_archive(java: Java, tmp_path: Path, note: str) -> None:
+def test_archive_with_invalid_note_is_not_used(java: Java, tmp_path: Path, note: str) -> None:
     class_data_archive.publish_archive(java, made(tmp_path / "new", java))
     class_data_archive.archive_path(java).with_suffix(".json").write_text(note)
     assert class_data_archive.find_archive(java) is None
 
 
-def test_switched_off(java: Java, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_is_disabled_by_environment_variable(
+    java: Java, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class_data_archive.publish_archive(java, made(tmp_path / "new", java))
     monkeypatch.setenv("ODF_SPARK_ARCHIVE", "0")
     assert class_data_archive.find_archive(java) is None
 
 
-def test_another_java_another_archive(java: Java) -> None:
+def test_each_java_has_its_own_archive(java: Java) -> None:
     newer = Java(java.home, 21, "21.0.9", "setting")
     assert class_data_archive.archive_path(newer) != class_data_archive.archive_path(java)
     before = class_data_archive.archive_path(java)
@@ -92,7 +94,7 @@ def test_another_java_another_archive(java: Java) -> None:
     assert class_data_archive.archive_path(java) != before
 
 
-def test_java_25_has_another_kind(java: Java) -> None:
+def test_java_25_uses_an_aot_cache(java: Java) -> None:
     newest = Java(java.home, 25, "25.0.2", "setting")
     file = class_data_archive.archive_path(newest)
     assert file.suffix == ".aot"
@@ -122,7 +124,7 @@ def test_training_waits_while_there_is_work(java: Java, monkeypatch: pytest.Monk
     assert list(class_data_archive.archive_folder().iterdir()) == []
 
 
-def test_nothing_to_train_when_there_is_one(java: Java, tmp_path: Path) -> None:
+def test_trainer_with_existing_archive_only_warms_up(java: Java, tmp_path: Path) -> None:
     class_data_archive.publish_archive(java, made(tmp_path / "new", java))
     warmed: list[int] = []
     thread = ArchiveTrainer(java, lambda: False, lambda: warmed.append(1))
@@ -132,7 +134,7 @@ def test_nothing_to_train_when_there_is_one(java: Java, tmp_path: Path) -> None:
     assert warmed == [1]
 
 
-def test_the_recorder_that_is_started_is_a_program(java: Java, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_started_recorder_module_has_a_main_function(java: Java, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
 
     def start(command: list[str], **_: object) -> SimpleNamespace:
@@ -149,5 +151,5 @@ def test_the_recorder_that_is_started_is_a_program(java: Java, monkeypatch: pyte
     assert callable(import_module(module).main)
 
 
-def test_real_java_has_a_key() -> None:
+def test_archive_of_real_java_is_in_the_archive_folder() -> None:
     assert class_data_archive.archive_path(find_java()).parent == class_data_archive.archive_folder()

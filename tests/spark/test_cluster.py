@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_a_cluster_that_does_not_answer() -> None:
+def test_unreachable_cluster_master_is_reported() -> None:
     clusters.check_master("local[2]")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -28,7 +28,7 @@ def test_a_cluster_that_does_not_answer() -> None:
         clusters.check_master(f"spark://127.0.0.1:{port}")
 
 
-def test_executors_that_do_not_see_the_workspace(
+def test_executors_without_the_workspace_are_reported(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clusters.check_executors(session, tmp_path, tmp_path)
@@ -39,7 +39,7 @@ def test_executors_that_do_not_see_the_workspace(
     assert "all machines of the cluster share" in str(caught.value.hint)
 
 
-def test_a_file_that_is_not_seen(session: SparkSession, tmp_path: Path) -> None:
+def test_file_missing_on_an_executor_is_reported(session: SparkSession, tmp_path: Path) -> None:
     file, link = tmp_path / "rows here.csv", tmp_path / "link.csv"
     file.write_text("1\n")
     link.symlink_to(file)

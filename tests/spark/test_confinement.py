@@ -268,7 +268,7 @@ def test_other_queries_pass(session: SparkSession) -> None:
     assert _ALLOWED - kinds == {"AsOfJoin"}
 
 
-def test_queries_are_checked_at_the_same_time(session: SparkSession) -> None:
+def test_queries_can_be_checked_concurrently(session: SparkSession) -> None:
     plan = parsed(session, HARMLESS)
     together = threading.Barrier(4)
 
@@ -299,7 +299,7 @@ def test_a_program_in_a_named_window_does_not_run(session: SparkSession, tmp_pat
     assert not ran.exists()
 
 
-def test_kinds_that_are_not_known_are_refused(session: SparkSession) -> None:
+def test_unknown_plan_nodes_are_refused(session: SparkSession) -> None:
     plan = parsed(session, "DROP TABLE input")
     with pytest.raises(QueryError, match="a query cannot contain DropTable"):
         check_confined(session, plan, ["input"])

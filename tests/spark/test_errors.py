@@ -39,7 +39,7 @@ from odf_engine.spark.runtime.jvm import SparkFailed
         ("", ""),
     ],
 )
-def test_clean(message: str, plain: str) -> None:
+def test_spark_messages_lose_codes_and_spark_advice(message: str, plain: str) -> None:
     assert clean_message(message) == plain
 
 
@@ -48,13 +48,13 @@ def with_causes(monkeypatch: pytest.MonkeyPatch, *causes: JavaThrowable) -> Exce
     return to_user_error(EOFError())
 
 
-def test_a_process_that_is_gone() -> None:
+def test_exited_spark_process_is_reported() -> None:
     error = to_user_error(EOFError())
     assert "process has exited" in str(error)
     assert "restarts" in str(error.hint)
 
 
-def test_memory_and_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_and_full_disk_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     aborted = JavaThrowable(
         "org.apache.spark.SparkException", "Job aborted due to stage failure: Task 0 in stage 3.0"
     )
@@ -85,7 +85,7 @@ def test_the_deepest_known_cause_counts(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.complete
-def test_what_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_errors_keep_their_cleaned_message(monkeypatch: pytest.MonkeyPatch) -> None:
     error = with_causes(
         monkeypatch, JavaThrowable("com.example.Odd", "[ODD] something odd. SQLSTATE: XX000\nat com.example")
     )
@@ -105,7 +105,7 @@ def test_long_values_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(error.message) < 400
 
 
-def test_after_cancel_whatever_happened_is_cancelled() -> None:
+def test_errors_after_a_cancellation_become_cancelled() -> None:
     reporter = Reporter()
     reporter.cancel()
     with pytest.raises(Cancelled), translate_errors(reporter):

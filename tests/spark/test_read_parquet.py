@@ -53,14 +53,14 @@ def parquet(
 Reader = Callable[[pa.Schema | None], list[dict[str, Any]]]
 
 
-def test_all_columns(parquet: Reader) -> None:
+def test_all_columns_are_read_without_a_schema(parquet: Reader) -> None:
     rows = parquet(None)
     assert list(rows[0]) == TABLE.column_names
     assert [row["u"] for row in rows] == [1, 2, Decimal(2**64 - 1)]
     assert [row["t"].microsecond if row["t"] else None for row in rows] == [999_999, 1, None]
 
 
-def test_columns_by_name_in_the_order_of_the_schema(parquet: Reader) -> None:
+def test_columns_match_by_name_in_schema_order(parquet: Reader) -> None:
     schema = pa.schema([("a.b", pa.int8()), ("ID", pa.decimal128(5, 2)), ("T", pa.timestamp("ms", "UTC"))])
     rows = parquet(schema)
     assert list(rows[0]) == ["a.b", "ID", "T"]
@@ -77,13 +77,15 @@ def test_columns_by_name_in_the_order_of_the_schema(parquet: Reader) -> None:
         (pa.field("u", pa.int64()), str(2**64 - 1)),
     ],
 )
-def test_values_that_do_not_fit(parquet: Reader, field: pa.Field, value: str | None) -> None:
+def test_values_that_do_not_fit_their_type_are_rejected(
+    parquet: Reader, field: pa.Field, value: str | None
+) -> None:
     with pytest.raises(RejectedRow) as caught:
         parquet(pa.schema([field]))
     assert (caught.value.column, caught.value.value) == (field.name, value)
 
 
-def test_a_column_that_is_not_there(parquet: Reader) -> None:
+def test_missing_column_is_rejected(parquet: Reader) -> None:
     with pytest.raises(InvalidSchema, match="no column `nope`") as caught:
         parquet(pa.schema([("nope", pa.int64())]))
     assert "`id`, `u`" in str(caught.value.hint)
@@ -98,13 +100,13 @@ def test_a_column_that_is_not_there(parquet: Reader) -> None:
         ("n", pa.struct([("q", pa.int32())]), "column `n` has no field `q`"),
     ],
 )
-def test_casts_that_make_no_sense(parquet: Reader, column: str, kind: pa.DataType, shown: str) -> None:
+def test_unsupported_casts_are_rejected(parquet: Reader, column: str, kind: pa.DataType, shown: str) -> None:
     with pytest.raises(InvalidSchema, match=shown) as caught:
         parquet(pa.schema([(column, kind)]))
     assert caught.value.where == "_x[1].parquet"
 
 
-def test_nested(parquet: Reader) -> None:
+def test_nested_values_are_converted(parquet: Reader) -> None:
     moment = pa.timestamp("ms", "UTC")
     schema = pa.schema(
         [
@@ -144,7 +146,9 @@ def test_large_row_groups_are_divided(
     assert [row["id"] for row in rows(frame)] == ids.to_pylist()
 
 
-def test_damaged(session: SparkSession, rows: Callable[[DataFrame], Any], tmp_path: Path) -> None:
+def test_damaged_parquet_is_rejected_with_a_readable_message(
+    session: SparkSession, rows: Callable[[DataFrame], Any], tmp_path: Path
+) -> None:
     file = tmp_path / "x.parquet"
     pq.write_table(pa.table({"id": list(range(10_000))}), file, compression="zstd")
     data = bytearray(file.read_bytes())
@@ -155,7 +159,7 @@ def test_damaged(session: SparkSession, rows: Callable[[DataFrame], Any], tmp_pa
     assert "Exception" not in caught.value.message
 
 
-def test_not_parquet(session: SparkSession, tmp_path: Path) -> None:
+def test_file_that_is_not_parquet_is_rejected(session: SparkSession, tmp_path: Path) -> None:
     file = tmp_path / "x.parquet"
     for data in (b"", b"<html>", b"PAR1 and no more"):
         file.write_bytes(data)

@@ -102,7 +102,7 @@ def bare_environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.spark
 @pytest.mark.complete
-def test_a_whole_life_without_java_on_the_machine(tmp_path: Path) -> None:
+def test_session_starts_fails_and_restarts_with_bundled_java(tmp_path: Path) -> None:
     folder = tmp_path / "odf"
     folder.mkdir()
     done = subprocess.run(
@@ -148,7 +148,9 @@ def breaks_with_archive(tmp_path: Path) -> Path:
 
 @pytest.mark.spark
 @pytest.mark.complete
-def test_a_broken_archive_and_a_parent_that_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_archive_is_discarded_and_java_ends_with_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from odf_engine.spark.runtime import class_data_archive
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
@@ -210,7 +212,7 @@ def test_folders_of_processes_that_died_are_cleared(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == sorted([mine, fresh])
 
 
-def test_socket_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_socket_folder_is_short_and_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from odf_engine.spark.runtime.session import _socket_folder
 
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
@@ -249,7 +251,7 @@ def test_executors_get_the_flags_of_the_driver(tmp_path: Path) -> None:
     assert spark_settings(own, tmp_path, tmp_path)[name].split() == [*XML_FLAGS, "-Da=b"]
 
 
-def test_clusters(tmp_path: Path) -> None:
+def test_cluster_master_sets_driver_host_only_for_loopback(tmp_path: Path) -> None:
     assert is_local("local")
     assert is_local("local[*]")
     assert not is_local("local-cluster[2,1,1024]")
@@ -293,7 +295,7 @@ def test_warm_up_leaves_nothing(runtime: SparkRuntime) -> None:
 
 
 @pytest.mark.parametrize("memory", ["lots", "", "2 GB", "-1g"])
-def test_memory_that_is_none(runtime: SparkRuntime, tmp_path: Path, memory: str) -> None:
+def test_invalid_driver_memory_is_rejected(runtime: SparkRuntime, tmp_path: Path, memory: str) -> None:
     other = another(SparkOptions(driver_memory=memory), tmp_path)
     with pytest.raises(UsageError, match="invalid amount of memory"):
         other.start()
@@ -302,7 +304,7 @@ def test_memory_that_is_none(runtime: SparkRuntime, tmp_path: Path, memory: str)
 
 
 @pytest.mark.complete
-def test_memory_that_is_too_little(runtime: SparkRuntime, tmp_path: Path) -> None:
+def test_insufficient_driver_memory_is_reported(runtime: SparkRuntime, tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from odf_engine.spark.runtime.session import SparkRuntime;"
         "from odf_engine.spark.runtime.spark_conf import SparkOptions; folder = Path(sys.argv[1])\n"
@@ -317,7 +319,7 @@ def test_memory_that_is_too_little(runtime: SparkRuntime, tmp_path: Path) -> Non
     assert done.stderr == ""
 
 
-def test_settings_of_one_session_are_not_those_of_another(runtime: SparkRuntime) -> None:
+def test_settings_of_sessions_are_isolated(runtime: SparkRuntime) -> None:
     one, other = runtime.session(), runtime.session()
     one.conf.set("spark.sql.shuffle.partitions", "7")
     assert other.conf.get("spark.sql.shuffle.partitions") == "2"

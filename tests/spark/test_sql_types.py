@@ -18,7 +18,7 @@ SAME = [
 
 
 @pytest.mark.parametrize("kind", SAME, ids=str)
-def test_there_and_back(kind: pa.DataType) -> None:
+def test_supported_types_round_trip_through_spark(kind: pa.DataType) -> None:
     schema = pa.schema([pa.field("a", kind), pa.field("b", kind, nullable=False)])
     assert arrow_schema(spark_schema(schema)) == schema
 
@@ -42,11 +42,11 @@ def test_there_and_back(kind: pa.DataType) -> None:
     ],
     ids=str,
 )
-def test_the_next_wider(kind: pa.DataType, wider: pa.DataType) -> None:
+def test_unsupported_types_become_the_next_wider_type(kind: pa.DataType, wider: pa.DataType) -> None:
     assert arrow_schema(spark_schema(pa.schema([("a", kind)]))).field("a").type == wider
 
 
-def test_nested() -> None:
+def test_nested_types_are_widened() -> None:
     kind = pa.struct(
         [pa.field("x", pa.list_(pa.field("element", pa.uint8()))), ("m", pa.map_(pa.string(), pa.int32()))]
     )
@@ -55,7 +55,7 @@ def test_nested() -> None:
     assert back.field("m").type.item_type == pa.int32()
 
 
-def test_null_of_a_struct_whose_fields_need_quotes(runtime: SparkRuntime) -> None:
+def test_typed_null_of_a_struct_quotes_its_field_names(runtime: SparkRuntime) -> None:
     inner = pa.struct([("x>y", pa.string()), ("m", pa.map_(pa.string(), pa.int32()))])
     kind = pa.struct([("a b", pa.int64()), ("a:`b", pa.list_(inner)), ("struct<", pa.decimal128(9, 2))])
     frame = runtime.session().sql(f"SELECT {typed_null(kind, 'a')} AS a")
@@ -71,13 +71,13 @@ def test_null_of_a_struct_whose_fields_need_quotes(runtime: SparkRuntime) -> Non
     ],
     ids=str,
 )
-def test_what_spark_cannot_hold(kind: pa.DataType, named: str) -> None:
+def test_types_that_spark_cannot_hold_are_rejected(kind: pa.DataType, named: str) -> None:
     with pytest.raises(InvalidSchema, match=named) as caught:
         spark_schema(pa.schema([("a", kind)]))
     assert caught.value.hint
 
 
-def test_what_a_dataset_cannot_hold() -> None:
+def test_types_that_a_dataset_cannot_hold_are_rejected() -> None:
     months = st.StructType([st.StructField("m", st.YearMonthIntervalType())])
     with pytest.raises(InvalidSchema, match=r"`m` has the type INTERVAL YEAR TO MONTH") as caught:
         arrow_schema(months)

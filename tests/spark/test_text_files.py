@@ -89,7 +89,7 @@ ROWS = some.lists(
 
 @settings(max_examples=120, deadline=None)
 @given(ROWS, some.sampled_from(["\n", "\r\n"]), some.integers(1, 64))
-def test_records_end_where_csv_says(rows: list[list[str]], end: str, chunk: int) -> None:
+def test_record_boundaries_match_the_csv_module(rows: list[list[str]], end: str, chunk: int) -> None:
     written = io.StringIO()
     csv.writer(written, lineterminator=end, quoting=csv.QUOTE_ALL).writerows(rows)
     with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
@@ -116,7 +116,7 @@ def test_a_plain_file_is_not_copied(tmp_path: Path) -> None:
     assert ready.path.name == "input.txt"
 
 
-def test_a_mark_that_the_file_does_not_have(tmp_path: Path) -> None:
+def test_record_separator_is_a_character_absent_from_the_file(tmp_path: Path) -> None:
     file = tmp_path / "x.csv"
     file.write_bytes(b'1,"\x1e\n"\n2,\x1f\n')
     ready = prepare_text_file(file, tmp_path, name="x", dialect=Dialect())
@@ -126,7 +126,7 @@ def test_a_mark_that_the_file_does_not_have(tmp_path: Path) -> None:
         prepare_text_file(file, tmp_path, name="x", dialect=Dialect())
 
 
-def test_wrong_bytes_are_found_wherever_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undecodable_bytes_are_found_in_any_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_files, "_READ_SIZE", 7)
     file = tmp_path / "x.csv"
     good = "é,ü,日本\n" * 20
@@ -140,7 +140,7 @@ def test_wrong_bytes_are_found_wherever_they_are(tmp_path: Path, monkeypatch: py
             prepare_text_file(file, tmp_path, name="x")
 
 
-def test_cancelled_while_it_looks(tmp_path: Path) -> None:
+def test_text_scan_can_be_cancelled(tmp_path: Path) -> None:
     file = tmp_path / "x.csv"
     file.write_bytes(b"1,2\n")
     reporter = Reporter()
@@ -149,7 +149,7 @@ def test_cancelled_while_it_looks(tmp_path: Path) -> None:
         prepare_text_file(file, tmp_path, name="x", reporter=reporter)
 
 
-def test_lines_that_are_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_long_lines_are_rejected_with_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_files, "_READ_SIZE", 7)
     monkeypatch.setattr(text_files, "_MAX_LINE", 20)
     file = tmp_path / "x"

@@ -34,26 +34,28 @@ def query(session: SparkSession, rows: Callable[[DataFrame], Any]) -> Query:
     return run
 
 
-def test_one_step(query: Query) -> None:
+def test_single_step_query_returns_its_rows(query: Query) -> None:
     assert query("SELECT id + 1 AS next FROM input") == [{"next": 2}]
     assert query("-- why\nWITH a AS (SELECT * FROM input)\nSELECT name FROM a;\n ; ") == [{"name": "x"}]
     assert query("VALUES (1), (2)") == [{"col1": 1}, {"col1": 2}]
 
 
-def test_steps(query: Query) -> None:
+def test_query_steps_see_earlier_aliases(query: Query) -> None:
     assert query(
         ("b", "SELECT id + 1 AS i FROM input"), ("c d", "SELECT i * 2 AS i FROM b"), "SELECT i FROM `c d`"
     ) == [{"i": 4}]
 
 
-def test_views_of_any_name(session: SparkSession, rows: Callable[[DataFrame], Any]) -> None:
+def test_view_names_with_dots_and_dashes_are_queried(
+    session: SparkSession, rows: Callable[[DataFrame], Any]
+) -> None:
     views = {"com.example.a-b": session.sql("SELECT 1 AS x")}
     assert rows(run_query(session, views, [SqlQueryStep(query="SELECT x FROM `com.example.a-b`")])) == [
         {"x": 1}
     ]
 
 
-def test_aliases_that_make_no_sense(query: Query) -> None:
+def test_missing_and_invalid_step_aliases_are_rejected(query: Query) -> None:
     for steps, message in (
         ([], "no steps"),
         ([("a", "SELECT 1")], "last step .* has the alias `a`"),
@@ -138,7 +140,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "place", "message", "hint"), WRONG, ids=[case[0][:30] for case in WRONG])
-def test_wrong_queries(
+def test_invalid_queries_are_reported_with_line_and_column(
     query: Query, text: str, place: tuple[int, int], message: str, hint: str | None
 ) -> None:
     with pytest.raises(QueryError, match=message) as caught:
@@ -151,7 +153,7 @@ def test_wrong_queries(
         assert noise not in error.message
 
 
-def test_names_of_views_and_of_parts_of_a_query(query: Query) -> None:
+def test_view_and_cte_names_are_case_insensitive(query: Query) -> None:
     text = (
         "WITH a AS (SELECT id FROM INPUT), B AS (SELECT id FROM a) SELECT b.id FROM b JOIN `Input` USING (id)"
     )
@@ -161,7 +163,7 @@ def test_names_of_views_and_of_parts_of_a_query(query: Query) -> None:
     ) == [{"a": [2]}]
 
 
-def test_the_step_is_named(query: Query) -> None:
+def test_error_names_the_failing_query_step(query: Query) -> None:
     with pytest.raises(QueryError) as caught:
         query(("b", "SELECT 1 AS i"), ("c", "SELECT j FROM b"), "SELECT * FROM c")
     assert caught.value.where == "query step 2 of 3, line 1, column 8"
@@ -176,7 +178,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("text", "place", "message", "hint"), VALUES, ids=[case[0][:30] for case in VALUES])
-def test_values_that_a_query_cannot_take(
+def test_failing_expressions_are_reported_with_a_hint(
     query: Query, text: str, place: str | None, message: str, hint: str
 ) -> None:
     with pytest.raises(RejectedRow, match=message) as caught:
@@ -186,12 +188,12 @@ def test_values_that_a_query_cannot_take(
     assert "spark.sql" not in str(caught.value.hint)
 
 
-def test_an_error_that_the_query_raises_itself(query: Query) -> None:
+def test_error_raised_by_the_query_is_reported(query: Query) -> None:
     with pytest.raises(RejectedRow, match="the query raised an error: no x today"):
         query("SELECT raise_error(concat('no ', name, ' today')) FROM input")
 
 
-def test_nothing_of_the_environment_is_seen(query: Query) -> None:
+def test_queries_do_not_substitute_environment_variables(query: Query) -> None:
     assert query("SELECT '${env:HOME}' AS a, '${spark.app.name}' AS b") == [
         {"a": "${env:HOME}", "b": "${spark.app.name}"}
     ]
@@ -249,7 +251,7 @@ def test_xml_in_a_value_requests_nothing(query: Query, server: tuple[str, list[s
     ]
 
 
-def test_entities_that_grow_without_bound(query: Query) -> None:
+def test_xml_entity_expansion_is_bounded(query: Query) -> None:
     entities = "".join(f'<!ENTITY e{at} "{f"&e{at - 1};" * 10}">' for at in range(1, 10))
     with pytest.raises(RejectedRow, match="entity expansions"):
         query(f"""SELECT xpath_string('<!DOCTYPE a [<!ENTITY e0 "x">{entities}]><a>&e9;</a>', '/a')""")

@@ -27,7 +27,7 @@ def test_the_line_has_a_caret_under_the_column() -> None:
     assert excerpt(BadData("no", where="stations.csv:2"), ONE) == ()
 
 
-def test_the_step_is_the_one_that_is_named_or_the_only_one_that_fits() -> None:
+def test_excerpt_shows_the_named_or_only_matching_step() -> None:
     named = InvalidQuery("no", where="query step 2 of 2, line 1, column 8")
     assert excerpt(named, TWO) == ("1 | SELECT 2 / z FROM a, b, c", "  |        ^")
     assert excerpt(BadData("division by zero", where="query, line 1, column 8"), TWO) == ()

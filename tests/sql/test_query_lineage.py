@@ -130,7 +130,9 @@ SHAPES: list[tuple[str, dict[str, str], set[str]]] = [
 
 
 @pytest.mark.parametrize(("query", "outputs", "deciding"), SHAPES, ids=[shape[0][:40] for shape in SHAPES])
-def test_shapes(query: str, outputs: dict[str, str], deciding: set[str]) -> None:
+def test_output_columns_trace_to_input_columns(
+    query: str, outputs: dict[str, str], deciding: set[str]
+) -> None:
     found = followed(query)
     assert told(found) == outputs
     assert rows(found) == deciding
@@ -144,7 +146,7 @@ def test_steps_see_inputs_and_the_steps_before_them() -> None:
     assert rows(found) == {"filter t.m", "join t.k", "join U.k"}
 
 
-def test_an_input_whose_columns_are_not_known_hands_on_what_is_asked_of_it() -> None:
+def test_columns_of_unknown_inputs_are_taken_from_the_query() -> None:
     assert told(followed("SELECT p, g.q.r AS z, a FROM t JOIN gone AS g ON t.k = h")) == {
         "p": "gone.p", "z": "~gone.q", "a": "t.a"
     }  # fmt: skip
@@ -163,7 +165,7 @@ def test_an_input_whose_columns_are_not_known_hands_on_what_is_asked_of_it() -> 
     ].startswith("+t.")
 
 
-def test_the_time_of_a_temporal_table_decides_about_the_join() -> None:
+def test_temporal_table_time_is_a_join_column() -> None:
     query = (
         "SELECT t.x FROM trades AS t JOIN rates FOR SYSTEM_TIME AS OF t.event_time AS r ON t.city = r.city"
     )
@@ -188,7 +190,7 @@ def test_the_time_of_a_temporal_table_decides_about_the_join() -> None:
         ("SELECT a FROM t" + " JOIN u" * 30, "more than 12 joins have no condition"),
     ],
 )
-def test_what_cannot_be_followed_may_come_from_everything(query: str, words: str) -> None:
+def test_unsupported_query_traces_to_all_input_columns(query: str, words: str) -> None:
     found = followed(query, outputs=["one", "two"])
     assert words in (found.problem or "")
     everything = [(name, column) for name, columns in INPUTS.items() for column in columns or [ANY_COLUMN]]
@@ -199,7 +201,7 @@ def test_what_cannot_be_followed_may_come_from_everything(query: str, words: str
     assert list(followed(query).outputs) == [ANY_COLUMN]
 
 
-def test_nothing_is_imported_for_it_before_it_is_asked() -> None:
+def test_lineage_model_does_not_import_sqlglot() -> None:
     code = (
         "import sys, odf_engine.sql.lineage_model, odf_engine.workspace.column_lineage\n"
         "assert 'sqlglot' not in sys.modules"
@@ -207,7 +209,7 @@ def test_nothing_is_imported_for_it_before_it_is_asked() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_columns_without_a_name_are_known_by_what_spark_calls_them() -> None:
+def test_unnamed_columns_are_matched_by_their_spark_names() -> None:
     found = told(followed("SELECT (a + b) * k, upper(m) FROM t", outputs=["((a + b) * k)", "upper(m)"]))
     assert found == {"((a + b) * k)": "~t.a ~t.b ~t.k", "upper(m)": "~t.m"}
     found = told(followed("SELECT a + 1, b + 1, m FROM t", outputs=["what", "m"]))

@@ -190,7 +190,7 @@ class Maker:
 
 
 @pytest.mark.parametrize("start", range(0, 120, 60))
-def test_random_queries(start: int) -> None:
+def test_lineage_of_random_queries_matches_a_reference_model(start: int) -> None:
     for seed in range(start, start + 60):
         check(Random(seed))
 

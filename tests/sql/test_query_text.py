@@ -26,18 +26,18 @@ KNOWN = ["port-haven.air-readings", "port-haven.stations", "air.by.day", "somebo
         ("SELECT (SELECT max(x) FROM air.by.day), 1", "SELECT (SELECT max(x) FROM `air.by.day`), 1"),
     ],
 )
-def test_names_of_datasets_are_quoted_where_tables_stand(written: str, for_spark: str) -> None:
+def test_dataset_names_are_quoted_in_table_positions(written: str, for_spark: str) -> None:
     query = RewrittenQuery(written, KNOWN)
     assert query.text == for_spark
     assert query.unknown == []
 
 
-def test_names_that_only_a_dataset_could_have_and_none_has() -> None:
+def test_unknown_dataset_names_are_listed() -> None:
     query = RewrittenQuery("SELECT 1 FROM x JOIN port-haven.nothing ON a-b = 1", KNOWN)
     assert [(each.name, each.start) for each in query.unknown] == [("port-haven.nothing", 21)]
 
 
-def test_places_are_those_of_the_query_as_it_was_written() -> None:
+def test_positions_map_back_to_the_original_query() -> None:
     written = "SELECT *\nFROM air.by.day AS d, port-haven.stations s WHERE wrong = 1\nORDER BY 1"
     query = RewrittenQuery(written, KNOWN)
     for word in ("SELECT", "air.by.day", "AS d", "port-haven.stations", "s WHERE", "wrong", "ORDER"):
@@ -47,12 +47,12 @@ def test_places_are_those_of_the_query_as_it_was_written() -> None:
         assert query.original_position(line, new.index(quoted) + 1) == (line, start.index(word) + 1)
 
 
-def test_tables_of_a_query_that_is_not_finished() -> None:
+def test_table_names_are_found_in_an_unfinished_query() -> None:
     names = table_names("SELECT st FROM port-haven.stations JOIN range(3) JOIN `broken off")
     assert [each.name for each in names] == ["port-haven.stations", "broken off"]
     assert table_names("SELECT * FROM") == []
 
 
-def test_a_query_is_named_by_its_words() -> None:
+def test_query_summary_is_one_line_without_comments() -> None:
     assert one_line_summary("-- why\nSELECT 1,\n\t'--x' /* not\nthis */ FROM x") == "SELECT 1, '--x' FROM x"
     assert one_line_summary("SELECT " + "x" * 100) == "SELECT " + "x" * 52 + "…"

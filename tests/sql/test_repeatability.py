@@ -24,7 +24,7 @@ from odf_engine.sql.repeatability import find_nonrepeatable
         ("SELECT x FROM a JOIN b FOR SYSTEM_TIME AS OF a.t AS b ON b.x AND rand() > 0", "rand()", 1, 66),
     ],
 )  # fmt: skip
-def test_found(query: str, text: str, line: int, column: int) -> None:
+def test_nonrepeatable_expression_is_located(query: str, text: str, line: int, column: int) -> None:
     assert find_nonrepeatable([SqlQueryStep(query=query)]) == (text, 0, line, column)
 
 
@@ -40,11 +40,11 @@ def test_found(query: str, text: str, line: int, column: int) -> None:
         "SELECT " + "(" * 3000 + "rand()" + ")" * 3000,
     ],
 )
-def test_not_found(query: str) -> None:
+def test_names_comments_and_unparsable_queries_pass(query: str) -> None:
     assert find_nonrepeatable([SqlQueryStep(query=query)]) is None
 
 
-def test_steps() -> None:
+def test_nonrepeatable_expression_is_located_in_its_step() -> None:
     first = SqlQueryStep(query="SELECT x AS current_date FROM input", alias="a")
     assert find_nonrepeatable([first, SqlQueryStep(query="SELECT current_date FROM a")]) is None
     found = find_nonrepeatable([first, SqlQueryStep(query="SELECT *,\nrand()\nFROM a")])

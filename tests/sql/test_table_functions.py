@@ -31,14 +31,14 @@ _AT = "2024-03-05T10:00:00Z"
         ("as_at(current(plain), 3)", TableFunctionCall("", "plain", as_at="3", state="current")),
     ],
 )
-def test_what_is_seen(written: str, made: TableFunctionCall) -> None:
+def test_table_function_calls_are_parsed(written: str, made: TableFunctionCall) -> None:
     query = RewrittenQuery(f"SELECT * FROM {written} AS t JOIN range(3)", KNOWN)
     ((name, found),) = query.calls.items()
     assert query.text == f"SELECT * FROM `{name}` AS t JOIN range(3)"
     assert found == TableFunctionCall(name, made.dataset, made.as_at, made.state, made.as_of, made.key)
 
 
-def test_without_an_alias_a_table_is_called_as_its_dataset() -> None:
+def test_table_function_without_alias_is_named_after_its_dataset() -> None:
     written = "SELECT port-haven.stations.x\nFROM as_at(port-haven.stations, 3), current(plain)\nWHERE bad"
     query = RewrittenQuery(written, KNOWN)
     assert query.text == (
@@ -72,14 +72,14 @@ def test_without_an_alias_a_table_is_called_as_its_dataset() -> None:
         ("current(plain a)", 29, "a comma"),
     ],
 )
-def test_what_is_wrong_has_its_place(written: str, column: int, message: str) -> None:
+def test_invalid_table_function_is_rejected_with_its_column(written: str, column: int, message: str) -> None:
     with pytest.raises(InvalidQuery, match=message) as caught:
         RewrittenQuery(f"SELECT * FROM {written}", KNOWN)
     assert caught.value.where == f"query, line 1, column {column}"
     assert "write " in str(caught.value.hint)
 
 
-def test_times_as_people_write_them() -> None:
+def test_sql_timestamps_are_parsed_in_common_forms() -> None:
     assert str(parse_sql_timestamp(" 2024-03-05 ")) == "2024-03-05T00:00:00Z"
     assert str(parse_sql_timestamp("2024-03-05 10:00:00.5+01:00")) == "2024-03-05T09:00:00.500Z"
     assert parse_sql_timestamp("20240305") is None

@@ -101,7 +101,7 @@ DATAFUSION = [
         for case in cases
     ],
 )
-def test_constructs(engine: str, query: str, expected: str) -> None:
+def test_constructs_are_translated_to_spark_sql(engine: str, query: str, expected: str) -> None:
     assert text(engine, query) == expected
 
 
@@ -161,13 +161,15 @@ PROBLEMS = [
 
 
 @pytest.mark.parametrize(("engine", "query", "where", "message"), PROBLEMS)
-def test_what_has_no_translation(engine: str, query: str, where: str, message: str) -> None:
+def test_untranslatable_queries_are_rejected_with_their_location(
+    engine: str, query: str, where: str, message: str
+) -> None:
     with pytest.raises(InvalidQuery) as caught:
         translated(engine, query, types=TYPES)
     assert where in str(caught.value.where) and message in caught.value.message and caught.value.hint
 
 
-def test_preprocess_queries() -> None:
+def test_preprocess_queries_may_aggregate_and_use_current_time() -> None:
     # They run once over rows that arrive, so aggregations and the current time are possible.
     assert text("datafusion", "select max(i) as m, now() as n from t group by k", continuous=False) == (
         "SELECT max(i) AS m, current_timestamp() AS n FROM t GROUP BY k"
@@ -200,7 +202,7 @@ LAYOUTS = [
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_layouts_of_manifests(layout: str) -> None:
+def test_translated_manifest_of_any_layout_keeps_its_comments(layout: str) -> None:
     manifest = MANIFEST.replace("{QUERY}", layout)
     found = translate_manifest(manifest, "test", lambda ref: None)
     assert "# The query.\n" in found.text and "    # The end.\n    - {kind: SetInfo" in found.text

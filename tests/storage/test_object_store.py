@@ -19,7 +19,7 @@ def store(tmp_path: Path) -> LocalObjectStore:
     return LocalObjectStore(tmp_path / "blocks")
 
 
-def test_put_and_read(store: LocalObjectStore) -> None:
+def test_stored_object_can_be_read_back(store: LocalObjectStore) -> None:
     assert list(store.names()) == []
     store.put(str(HASH), DATA)
     assert store.exists(str(HASH))
@@ -31,7 +31,7 @@ def test_put_and_read(store: LocalObjectStore) -> None:
     assert [path.name for path in store.folder.iterdir()] == [str(HASH)]
 
 
-def test_an_object_that_is_there_stays_as_it_is(store: LocalObjectStore) -> None:
+def test_existing_object_is_not_overwritten(store: LocalObjectStore) -> None:
     store.put("name", DATA)
     before = store.path("name").stat()
     store.put("name", DATA[::-1])
@@ -78,7 +78,7 @@ def test_a_failed_write_leaves_nothing(store: LocalObjectStore, monkeypatch: pyt
     assert list(store.folder.iterdir()) == []
 
 
-def test_what_is_not_there(store: LocalObjectStore) -> None:
+def test_missing_object_is_not_found(store: LocalObjectStore) -> None:
     assert not store.exists("name")
     for ask in (store.read, store.size, store.open):
         with pytest.raises(NotFound, match="name"):
@@ -98,7 +98,7 @@ def test_a_deleted_dataset_does_not_come_back(tmp_path: Path) -> None:
     assert not (tmp_path / "gone").exists()
 
 
-def test_spellings_of_a_name(store: LocalObjectStore) -> None:
+def test_object_is_found_under_any_spelling_of_its_hash(store: LocalObjectStore) -> None:
     assert find_object_name(store, HASH) is None
     written = "F" + str(HASH)[1:].upper()
     for name in (base58btc_encode(bytes(HASH)), str(HASH), written):  # the later, the sooner
@@ -107,7 +107,7 @@ def test_spellings_of_a_name(store: LocalObjectStore) -> None:
     assert find_object_name(store, HASH) == str(HASH)
 
 
-def test_links_that_lead_to_themselves(store: LocalObjectStore) -> None:
+def test_symlink_loops_are_reported_as_not_found(store: LocalObjectStore) -> None:
     store.put("f1", b"one")
     (store.folder / "f2").symlink_to("f2")
     assert list(store.names()) == ["f1"]

@@ -19,7 +19,7 @@ def refs(tmp_path: Path) -> RefStore:
     return RefStore(tmp_path / "refs")
 
 
-def test_swap(refs: RefStore) -> None:
+def test_reference_with_the_expected_value_is_replaced(refs: RefStore) -> None:
     assert refs.get("head") is None
     refs.compare_and_set("head", None, ONE)
     assert refs.get("head") == ONE
@@ -29,7 +29,7 @@ def test_swap(refs: RefStore) -> None:
 
 
 @pytest.mark.parametrize("expected", [None, TWO])
-def test_a_reference_that_was_moved_stays(refs: RefStore, expected: Multihash | None) -> None:
+def test_reference_with_an_unexpected_value_is_a_conflict(refs: RefStore, expected: Multihash | None) -> None:
     refs.compare_and_set("head", None, ONE)
     with pytest.raises(Conflict):
         refs.compare_and_set("head", expected, TWO)
@@ -40,7 +40,7 @@ def test_a_reference_that_was_moved_stays(refs: RefStore, expected: Multihash | 
     "text",
     [f"{ONE}\n", f" \t{ONE}\r\n", base58btc_encode(bytes(ONE)), "F" + str(ONE)[1:].upper()],
 )
-def test_what_others_write(refs: RefStore, text: str) -> None:
+def test_reference_in_another_spelling_or_with_whitespace_is_read(refs: RefStore, text: str) -> None:
     refs.folder.mkdir()
     (refs.folder / "head").write_text(text)
     assert refs.get("head") == ONE
@@ -48,7 +48,7 @@ def test_what_others_write(refs: RefStore, text: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"f1620", b"\xff\xfe", b"f" * 100_000])
-def test_what_is_no_reference(refs: RefStore, content: bytes) -> None:
+def test_invalid_reference_is_rejected(refs: RefStore, content: bytes) -> None:
     refs.folder.mkdir()
     (refs.folder / "head").write_bytes(content)
     with pytest.raises(MalformedBlock) as caught:
@@ -56,7 +56,7 @@ def test_what_is_no_reference(refs: RefStore, content: bytes) -> None:
     assert caught.value.where == str(refs.folder / "head")
 
 
-def test_only_one_of_many_wins(refs: RefStore, tmp_path: Path) -> None:
+def test_only_one_concurrent_writer_wins(refs: RefStore, tmp_path: Path) -> None:
     refs.compare_and_set("head", None, ONE)
     won: list[Multihash] = []
     start = threading.Barrier(8)
@@ -78,7 +78,7 @@ def test_only_one_of_many_wins(refs: RefStore, tmp_path: Path) -> None:
     assert won == [refs.get("head")]
 
 
-def test_the_lock_may_be_entered_again_and_keeps_others_out(
+def test_lock_is_reentrant_and_exclusive(
     refs: RefStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("odf_engine.storage.refs._LOCK_SECONDS", 0.05)
@@ -92,7 +92,7 @@ def test_the_lock_may_be_entered_again_and_keeps_others_out(
     other.compare_and_set("head", ONE, TWO)
 
 
-def test_a_reference_that_cannot_be_read(refs: RefStore) -> None:
+def test_unreadable_reference_is_not_found(refs: RefStore) -> None:
     (refs.folder / "head").mkdir(parents=True)
     with pytest.raises(NotFound, match="cannot be read"):
         refs.get("head")

@@ -11,7 +11,7 @@ import pytest
 from odf_engine.storage.scratch import remove_dead_spool, spool_stream, sweep_spools
 
 
-def test_it_is_there_within_the_block(tmp_path: Path) -> None:
+def test_spool_file_exists_only_while_it_is_used(tmp_path: Path) -> None:
     sizes: list[int] = []
     data = bytes(range(256)) * 10_000
     with spool_stream(tmp_path, io.BytesIO(data), "/dev/fd/63", sizes.append) as path:
@@ -31,7 +31,7 @@ class _Broken(io.BytesIO):
         raise OSError("broken")
 
 
-def test_what_a_killed_process_left(tmp_path: Path) -> None:
+def test_spools_of_dead_processes_are_removed(tmp_path: Path) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
     cache = tmp_path / "cache"

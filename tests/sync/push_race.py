@@ -19,7 +19,7 @@ from odf_engine.sync.pull import pull_dataset
 from odf_engine.sync.push import push
 from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import copy_into, describe, make_root
-from tests.sync.pushing import chain, read_whole, send
+from tests.sync.push_helpers import chain, read_whole, send
 
 _PROJECT = Path(__file__).parents[2]
 

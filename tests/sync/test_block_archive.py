@@ -44,12 +44,12 @@ def read(data: bytes, blocks: int) -> list[tuple[Multihash, bytes]]:
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.binary(max_size=2000), unique=True, max_size=8))
-def test_what_is_written_is_read(blocks):
+def test_archive_round_trips(blocks):
     expected = [named(data) for data in blocks]
     assert read(write_archive(expected, MOST), len(blocks)) == expected
 
 
-def test_it_is_the_tar_that_others_write_and_read():
+def test_archive_is_a_standard_tar():
     blocks = [named(b"one"), named(b"x" * 512), named(b"")]
     packed = write_archive(blocks, MOST)
     usual = tar_of(*((str(name), data) for name, data in blocks))
@@ -68,7 +68,7 @@ def test_names_in_base58_are_read():
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_as_many_as_announced(count):
+def test_wrong_block_count_is_rejected(count):
     blocks = [named(b"one"), named(b"two")]
     with pytest.raises(BadData, match="announced"):
         read(write_archive(blocks, MOST), count)
@@ -81,7 +81,7 @@ def test_as_many_as_announced(count):
         *(tarfile.FIFOTYPE, tarfile.GNUTYPE_SPARSE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, b"9"),
     ],
 )
-def test_only_plain_files(kind):
+def test_entry_that_is_not_a_plain_file_is_rejected(kind):
     name, _ = named(b"one")
 
     def change(info):
@@ -95,26 +95,26 @@ def test_only_plain_files(kind):
     "name",
     ["../" + str(named(b"one")[0]), "./" + str(named(b"one")[0]), "/etc/passwd", "f1620", "", "\x1b[2J"],
 )
-def test_only_hashes_as_names(name):
+def test_entry_name_that_is_not_a_hash_is_rejected(name):
     with pytest.raises(BadData, match="not a hash") as caught:
         read(tar_of((name, b"one")), 1)
     assert "\x1b" not in caught.value.message
 
 
-def test_the_same_block_twice():
+def test_duplicate_block_is_rejected():
     name, data = named(b"one")
     other = base58btc_encode(bytes(name))
     with pytest.raises(BadData, match="twice"):
         read(tar_of((str(name), data), (other, data)), 2)
 
 
-def test_a_block_larger_than_any():
+def test_oversized_block_is_rejected():
     with pytest.raises(BadData, match="more than 1,048,576 bytes"):
         read(tar_of((str(named(b"")[0]), bytes(MAX_BLOCK_BYTES + 1))), 1)
 
 
 @pytest.mark.parametrize("size", [b"77777777777\0", b"\x80" + b"\xff" * 11, b"\xff" * 12, b"xyz"])
-def test_a_header_that_lies_about_the_size(size):
+def test_header_with_wrong_size_is_rejected(size):
     raw = bytearray(gzip.decompress(tar_of((str(named(b"one")[0]), b"one"))))
     raw[124 : 124 + len(size)] = size
     raw[148:156] = b" " * 8
@@ -127,7 +127,7 @@ def test_a_header_that_lies_about_the_size(size):
     "garbage",
     [b"", b"<html>", b"\x1f\x8b", gzip.compress(b"text", mtime=0), gzip.compress(b"x" * 9999, mtime=0)],
 )
-def test_garbage(garbage):
+def test_unreadable_archive_is_rejected(garbage):
     with pytest.raises(BadData, match="cannot be read"):
         read(garbage, 1)
 
@@ -151,13 +151,13 @@ def test_a_bomb_is_refused_before_it_takes_memory():
         tracemalloc.stop()
 
 
-def test_a_total_that_is_too_large(monkeypatch):
+def test_oversized_total_is_rejected(monkeypatch):
     monkeypatch.setattr(messages, "MAX_UNPACKED_BYTES", 2000)
     with pytest.raises(BadData, match="more than 2,000 bytes"):
         read(write_archive([named(b"one"), named(bytes(2000))], MOST), 2)
 
 
-def test_what_does_not_fit_into_a_message_is_not_written():
+def test_blocks_that_exceed_a_message_are_not_written():
     noise = b"".join(Multihash.sha3_256(b"%d" % number).digest for number in range(100))
     with pytest.raises(Unsupported, match="more than 1,000 bytes"):
         write_archive([named(noise)], 1000)

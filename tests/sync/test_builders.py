@@ -10,7 +10,7 @@ from odf_engine.workspace.workspace import Workspace
 from tests.sync import builders
 
 
-def test_what_is_made_is_what_was_asked_for(here: Workspace, there: Workspace, tmp_path: Path) -> None:
+def test_builders_create_the_requested_datasets(here: Workspace, there: Workspace, tmp_path: Path) -> None:
     root = builders.make_root(there, slices=2, blocks=3)
     builders.add_files(root, 2, 100)
     state = root.dataset.state()

@@ -32,7 +32,7 @@ from odf_engine.workspace.fsck import FsckReport, check_dataset
 from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import add_slices, copy_into, make_root
 from tests.sync.file_server import FileServer
-from tests.sync.serving_here import Running, served
+from tests.sync.in_process_server import Running, served
 
 RESULT = RuleResult("c", "1", "NotNull(city)", "NotNull", "warn", 3)
 

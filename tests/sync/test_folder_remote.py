@@ -17,7 +17,7 @@ from odf_engine.sync.remotes.base import ObjectFile
 from odf_engine.sync.remotes.folder_remote import FolderRemote, FolderRepository
 from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import add_files, make_root, objects
-from tests.sync.pushing import chain, folder_remote, leftovers, read_whole, send
+from tests.sync.push_helpers import chain, folder_remote, leftovers, read_whole, send
 
 CONTENT = bytes(range(256)) * 9000
 NAME = Multihash.sha3_256(CONTENT)
@@ -36,7 +36,7 @@ def put(remote: FolderRemote, content: bytes = CONTENT) -> Path:
     return path
 
 
-def test_reading(remote: FolderRemote) -> None:
+def test_objects_are_read_within_size_limits(remote: FolderRemote) -> None:
     assert remote.head() is None
     assert not remote.holds("data", NAME)
     with pytest.raises(NotFound, match=f"data/{NAME} not found"):
@@ -53,7 +53,7 @@ def test_reading(remote: FolderRemote) -> None:
     assert len(b"".join(remote.chunks(FILE))) == len(CONTENT) + 1
 
 
-def test_heads(remote: FolderRemote) -> None:
+def test_head_is_read_and_invalid_content_rejected(remote: FolderRemote) -> None:
     head = remote.folder / "refs" / "head"
     head.parent.mkdir(parents=True)
     head.write_text(f"{NAME}\n")
@@ -69,7 +69,7 @@ def test_heads(remote: FolderRemote) -> None:
     assert not remote.holds("blocks", NAME)
 
 
-def test_writing(remote: FolderRemote, tmp_path: Path) -> None:
+def test_objects_refs_and_head_are_written(remote: FolderRemote, tmp_path: Path) -> None:
     source = tmp_path / "slice"
     source.write_bytes(CONTENT)
     (tmp_path / "usb").mkdir()
@@ -88,7 +88,7 @@ def test_writing(remote: FolderRemote, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_leftovers(here: Workspace, remote: FolderRemote) -> None:
+def test_files_of_killed_pushes_are_removed_after_a_day(here: Workspace, remote: FolderRemote) -> None:
     """What a killed push left is no object; after a day it goes."""
     entry = make_root(here, slices=1)
     send(entry, remote)
@@ -103,7 +103,7 @@ def test_leftovers(here: Workspace, remote: FolderRemote) -> None:
     assert read_whole(remote) == chain(entry)
 
 
-def test_accounts_and_names(here: Workspace, tmp_path: Path) -> None:
+def test_repository_lists_datasets_with_accounts(here: Workspace, tmp_path: Path) -> None:
     repo = tmp_path / "repo"
     entry = make_root(here)
     for name in ("zoo", "acme/Numbers", "acme/cities", "with space"):
@@ -123,7 +123,7 @@ def test_accounts_and_names(here: Workspace, tmp_path: Path) -> None:
     assert listed[0].url == f"file://{repo}/acme/cities/"
 
 
-def test_no_folder(here: Workspace, tmp_path: Path) -> None:
+def test_missing_or_invalid_folder_is_reported(here: Workspace, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"folder .* not found"):
         list(FolderRepository(f"file://{tmp_path}/none/").datasets())
     file = tmp_path / "file"
@@ -155,7 +155,7 @@ def drive(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_full_and_a_read_only_drive(here: Workspace, drive: Path) -> None:
+def test_full_or_read_only_drive_is_reported(here: Workspace, drive: Path) -> None:
     entry = make_root(here)
     remote = folder_remote(drive / "numbers")
     send(entry, remote)
@@ -203,7 +203,7 @@ def foreign() -> Iterator[FolderRemote]:
             (remote.folder / folder).chmod(0o755)
 
 
-def test_permissions(foreign: FolderRemote) -> None:
+def test_permission_errors_are_reported(foreign: FolderRemote) -> None:
     assert foreign.read("blocks", NAME, 10) == b"block"
     with pytest.raises(SourceUnavailable, match="refs/head cannot be read: permission denied"):
         foreign.head()
@@ -214,7 +214,7 @@ def test_permissions(foreign: FolderRemote) -> None:
     assert list(FolderRepository(f"file://{foreign.folder.parent}/").datasets()) == []
 
 
-def test_the_lock_of_other_programs(remote: FolderRemote, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_lock_is_a_conflict(remote: FolderRemote, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("odf_engine.storage.refs._LOCK_SECONDS", 0.05)
     remote.folder.mkdir(parents=True)
     with (
@@ -224,7 +224,7 @@ def test_the_lock_of_other_programs(remote: FolderRemote, monkeypatch: pytest.Mo
         remote.set_head(None, NAME)
 
 
-def test_a_repository_is_no_place_for_a_dataset(here: Workspace, tmp_path: Path) -> None:
+def test_push_to_repository_root_is_rejected(here: Workspace, tmp_path: Path) -> None:
     entry = make_root(here, slices=1)
     repo = tmp_path / "repo"
     send(entry, folder_remote(repo / "numbers"))

@@ -18,7 +18,7 @@ from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.tokens import Tokens
 from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import add_files, copy_into, make_root, objects
-from tests.sync.serving_here import Running, served
+from tests.sync.in_process_server import Running, served
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.net
@@ -100,13 +100,13 @@ def announced(
 
 
 class TestUploads:
-    def test_what_was_announced_is_taken(self, server: Running, numbers: DatasetEntry, token: str) -> None:
+    def test_announced_object_is_accepted(self, server: Running, numbers: DatasetEntry, token: str) -> None:
         with announced(server, numbers, token) as session:
             assert put(server, token) == 200
             assert session.arrived == 1
         assert (numbers.dataset.folder / "data" / str(NAME)).read_bytes() == CONTENT
 
-    def test_a_client_that_asks_first_is_told_to_go_on(
+    def test_expect_continue_is_answered_only_with_credentials(
         self, server: Running, numbers: DatasetEntry, token: str
     ) -> None:
         headers = [f"Content-Length: {len(CONTENT)}", "Expect: 100-continue"]
@@ -118,7 +118,7 @@ class TestUploads:
             heard = say(server, request("PUT", path, *headers, login), CONTENT)
         assert heard.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200")
 
-    def test_who_may_not_is_refused(
+    def test_upload_without_permission_is_rejected(
         self, server: Running, there: Workspace, numbers: DatasetEntry, token: str
     ) -> None:
         before = objects(there.odf / "datasets")
@@ -143,7 +143,7 @@ class TestUploads:
         assert not made and before.items() <= objects(there.odf / "datasets").items()
         assert len(tokens.list_tokens()) == 4
 
-    def test_wrong_bytes_leave_nothing(self, server: Running, numbers: DatasetEntry, token: str) -> None:
+    def test_invalid_upload_leaves_no_files(self, server: Running, numbers: DatasetEntry, token: str) -> None:
         before = objects(numbers.dataset.folder)
         login = f"Authorization: Bearer {token}"
         path = f"/numbers/data/{NAME}"
@@ -159,7 +159,7 @@ class TestUploads:
             assert session.arrived == 0 and not session.uploading
         assert objects(numbers.dataset.folder) == before
 
-    def test_who_falls_silent_or_goes_leaves_nothing(
+    def test_abandoned_upload_leaves_no_files(
         self, server: Running, numbers: DatasetEntry, token: str
     ) -> None:
         before = objects(numbers.dataset.folder)
@@ -175,7 +175,7 @@ class TestUploads:
         after = objects(numbers.dataset.folder)
         assert after == {**before, f"data/{NAME}": len(CONTENT)}
 
-    def test_a_push_brings_no_more_than_it_may(
+    def test_push_beyond_the_limits_is_rejected(
         self, there: Workspace, numbers: DatasetEntry, token: str
     ) -> None:
         from odf_engine.sync.server.service import Forbidden
@@ -219,7 +219,7 @@ class TestUploads:
 
 
 class TestSlowOnes:
-    def test_slow_headers(self, server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_slow_headers_are_disconnected(self, server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(__main__, "HEADER_SECONDS", 0.3)
         with served(server.serving.workspace) as quick:
             with socket.create_connection(quick.address, timeout=60) as connection:
@@ -239,7 +239,7 @@ class TestSlowOnes:
                 wait_until(send_byte)
             assert say(quick, b"") == b""  # who says nothing at all is let go too
 
-    def test_slow_readers(self, server: Running, numbers: DatasetEntry) -> None:
+    def test_slow_reader_does_not_block_others(self, server: Running, numbers: DatasetEntry) -> None:
         (name,) = add_files(numbers, 1, 30_000_000)
         with socket.socket() as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -250,7 +250,7 @@ class TestSlowOnes:
             wait_until(lambda: any("data" in line for line in server.lines))
             assert "aborted" in next(line for line in server.lines if "data" in line)
 
-    def test_floods_of_connections(self, there: Workspace, numbers: DatasetEntry) -> None:
+    def test_connections_beyond_the_limit_are_rejected(self, there: Workspace, numbers: DatasetEntry) -> None:
         with served(there, connections=20, connections_each=5) as server:
             held = [socket.create_connection(server.address, timeout=60) for _ in range(5)]
             for _ in range(30):
@@ -265,7 +265,7 @@ class TestSlowOnes:
             for connection in held:
                 connection.close()
 
-    def test_many_requests_at_once_on_one_connection(self, server: Running) -> None:
+    def test_pipelined_requests_are_throttled(self, server: Running) -> None:
         with socket.create_connection(server.address, timeout=60) as connection:
             connection.setblocking(False)
             sent, one = 0, b"GET /numbers/refs/head HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -284,7 +284,7 @@ class TestRequests:
         b"Transfer-Encoding: chunked, identity", b"Transfer-Encoding : chunked", b"A: b\r\n c: d", b"A: b\0c",
         b"Host: y", b"A: " + b"b" * 100_000, b"A: b\r\n" * 10_000 + b"A: b", b"A\x7f: b", b"no colon",
     ], ids=lambda sent: sent[:24].decode())  # fmt: skip
-    def test_headers_that_are_none(self, lasting: Running, headers: bytes) -> None:
+    def test_malformed_headers_are_rejected(self, lasting: Running, headers: bytes) -> None:
         inner = b"0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
         self.refuses(lasting, b"GET /a HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n\r\n" + inner)
 
@@ -293,7 +293,7 @@ class TestRequests:
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100),
         b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
     ], ids=range(5))  # fmt: skip
-    def test_that_are_none(self, lasting: Running, sent: bytes) -> None:
+    def test_malformed_request_lines_are_rejected(self, lasting: Running, sent: bytes) -> None:
         self.refuses(lasting, sent)
 
     @staticmethod
@@ -304,7 +304,7 @@ class TestRequests:
         assert not any("smuggled" in line for line in lasting.lines)
         assert b"Traceback" not in heard and b"aiohttp" not in heard
 
-    def test_a_body_where_none_belongs_is_not_another_request(self, lasting: Running) -> None:
+    def test_body_of_get_is_not_a_second_request(self, lasting: Running) -> None:
         inner = b"GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
         heard = say(lasting, request("GET", "/", f"Content-Length: {len(inner)}", body=inner))
         assert status(heard) == 200 and heard.count(b"HTTP/1.1 ") == 1

@@ -250,7 +250,7 @@ def everything() -> Iterator[tuple[str, str, Behaviour, type[OdfError], str]]:
     [pytest.param(*case, id=f"{case[0]}-{case[1]}") for case in everything()],
 )
 @pytest.mark.complete(after=20)
-def test_wrong_answers(
+def test_wrong_response_fails_the_pull_and_changes_nothing(
     here: Workspace, source: Source, patience: RemoteAccess,
     path: str, name: str, behave: Behaviour, error: type[OdfError], text: str,
 ) -> None:  # fmt: skip
@@ -270,7 +270,7 @@ def test_wrong_answers(
 
 @pytest.mark.parametrize("name", ["other bytes", "half", "missing"])
 @pytest.mark.parametrize("path", ["block", "slice"])
-def test_a_dataset_that_is_here_already(
+def test_failed_pull_keeps_the_existing_dataset(
     here: Workspace, there: Workspace, patience: RemoteAccess, path: str, name: str
 ) -> None:
     """It stays what it is, byte by byte, also when something is wrong only at the end."""
@@ -295,7 +295,9 @@ def test_a_dataset_that_is_here_already(
         assert ours.dataset.head() == head
 
 
-def test_chains_that_lead_nowhere(here: Workspace, there: Workspace, patience: RemoteAccess) -> None:
+def test_wrong_sequence_numbers_fail_the_pull(
+    here: Workspace, there: Workspace, patience: RemoteAccess
+) -> None:
     """Numbers that do not count down, and a chain that says to be longer than all that there is."""
     for number, text in ((1, "has sequence number"), (1 << 40, "has sequence number")):
         theirs = builders.make_root(there, f"chain.{number}")
@@ -310,7 +312,9 @@ def test_chains_that_lead_nowhere(here: Workspace, there: Workspace, patience: R
 
 
 @pytest.mark.parametrize("name", [name for name in ANYWHERE if "byte by byte" not in name])
-def test_wrong_answers_in_small(here: Workspace, source: Source, patience: RemoteAccess, name: str) -> None:
+def test_wrong_head_or_block_response_is_reported(
+    here: Workspace, source: Source, patience: RemoteAccess, name: str
+) -> None:
     """The same where a head, or a block, belongs."""
     patience = waiting(here, 0.3) if name in SLOW else patience
     behave, error, text = ANYWHERE[name]

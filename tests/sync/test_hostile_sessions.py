@@ -19,7 +19,7 @@ from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.tokens import Tokens
 from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import copy_into, describe, make_root, objects
-from tests.sync.serving_here import Running, served
+from tests.sync.in_process_server import Running, served
 
 pytestmark = pytest.mark.net
 
@@ -130,7 +130,7 @@ def test_wrong_messages_end_a_session(
     assert objects(numbers.dataset.folder) == before
 
 
-def test_who_may_not_gets_no_session(server: Running, there: Workspace, login: str) -> None:
+def test_session_without_permission_is_rejected(server: Running, there: Workspace, login: str) -> None:
     make_root(there, "mine")
     for path, status in (("/numbers/push", 401), ("/numbers/pull", 101), ("/nothing/pull", 404)):
         with closing(Session(server, path)) as session:
@@ -145,7 +145,7 @@ def test_who_may_not_gets_no_session(server: Running, there: Workspace, login: s
         assert session.status == 403
 
 
-def test_floods_of_sessions(there: Workspace, numbers: DatasetEntry, login: str) -> None:
+def test_sessions_beyond_the_limit_are_rejected(there: Workspace, numbers: DatasetEntry, login: str) -> None:
     with served(there, allow_push=True, sessions=8, sessions_each=3, pushes=2) as server:
         sessions = [Session(server, "/numbers/pull") for _ in range(6)]
         assert sorted(each.status for each in sessions) == [101] * 3 + [503] * 3
@@ -157,7 +157,7 @@ def test_floods_of_sessions(there: Workspace, numbers: DatasetEntry, login: str)
     assert server.lines  # it has ended: nothing of them keeps it
 
 
-def test_slow_readers_keep_nobody_up(there: Workspace, here: Workspace, access: RemoteAccess) -> None:
+def test_slow_readers_do_not_delay_others(there: Workspace, here: Workspace, access: RemoteAccess) -> None:
     numbers, chance = make_root(there), random.Random(1)
     for _ in range(10):
         describe(numbers, chance.randbytes(200_000).hex())  # which packs to half, and is long as a message

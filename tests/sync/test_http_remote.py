@@ -88,7 +88,7 @@ def ranges(server: HostileServer) -> list[str | None]:
 # --- What goes well ----------------------------------------------------------------------------------
 
 
-def test_one_connection_for_everything(remote: HttpRemote, server: HostileServer) -> None:
+def test_all_requests_use_one_connection(remote: HttpRemote, server: HostileServer) -> None:
     assert remote.head() == HEAD
     assert remote.read("blocks", HEAD, MAX_BLOCK_BYTES) == BLOCK
     assert whole(remote) == DATA
@@ -102,7 +102,9 @@ def test_one_connection_for_everything(remote: HttpRemote, server: HostileServer
         remote.read("blocks", HEAD, 10)
 
 
-def test_names_of_old_repositories(remote: HttpRemote, server: HostileServer, folder: Path) -> None:
+def test_base58_names_are_tried_after_canonical_ones(
+    remote: HttpRemote, server: HostileServer, folder: Path
+) -> None:
     for kind, name in (("blocks", HEAD), ("data", FILE.hash)):
         path = folder / "ds" / kind / str(name)
         path.rename(path.with_name(base58btc_encode(bytes(name))))
@@ -111,7 +113,7 @@ def test_names_of_old_repositories(remote: HttpRemote, server: HostileServer, fo
     assert [asked.path.split("/")[-1][0] for asked in server.asked] == ["f", "z", "z"]
 
 
-def test_a_kept_connection_that_was_closed(
+def test_closed_keep_alive_connection_is_reopened(
     remote: HttpRemote, server: HostileServer, access: RemoteAccess
 ) -> None:
     server.says["ds/refs"] = lambda exchange: (exchange.well(), setattr(exchange, "open", False))[0]
@@ -141,7 +143,7 @@ def cut(at: int, times: int) -> Callable[[Exchange], None]:
     return behave
 
 
-def test_goes_on_where_it_broke_off(remote: HttpRemote, server: HostileServer) -> None:
+def test_interrupted_download_resumes_with_a_range(remote: HttpRemote, server: HostileServer) -> None:
     server.says["ds/data"] = cut(300_000, 2)
     assert whole(remote) == DATA
     assert ranges(server) == [None, "bytes=300000-", "bytes=600000-"]
@@ -176,7 +178,7 @@ def answer_part(status: int, start: int, total: str) -> Callable[[Exchange], Non
         (lambda exchange: exchange.answer(206, b"x" * 100) if _ranged(exchange) else exchange.well(), 2),
     ],
 )
-def test_parts(
+def test_partial_download_is_correct_for_any_range_response(
     remote: HttpRemote, server: HostileServer, behave: Callable[[Exchange], None], requests: int
 ) -> None:
     server.says["ds/data"] = behave
@@ -184,7 +186,7 @@ def test_parts(
     assert len(server.asked) == requests
 
 
-def test_parts_of_something_else(remote: HttpRemote, server: HostileServer) -> None:
+def test_range_response_of_different_file_is_rejected(remote: HttpRemote, server: HostileServer) -> None:
     server.says["ds/data"] = answer_part(206, 5000, "7000")
     with pytest.raises(BadData, match="has 7,000 bytes, expected 1,024,000"):
         whole(remote, 5000)
@@ -196,7 +198,7 @@ def test_parts_of_something_else(remote: HttpRemote, server: HostileServer) -> N
         whole(remote, 5000)
 
 
-def test_what_may_pass_is_tried_again(
+def test_temporary_errors_are_retried(
     remote: HttpRemote, server: HostileServer, access: RemoteAccess
 ) -> None:
     answers = iter(["503 Busy", "429 Slow"])
@@ -218,7 +220,7 @@ def test_what_may_pass_is_tried_again(
     assert caught.value.hint == "try again later"
 
 
-def test_nobody_there(access: RemoteAccess) -> None:
+def test_unreachable_server_is_reported(access: RemoteAccess) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
     with pytest.raises(SourceUnavailable, match="connection failed: Connection refused"):
@@ -229,7 +231,7 @@ def test_nobody_there(access: RemoteAccess) -> None:
 
 @pytest.mark.parametrize("path", ["ds/refs", "ds/data"])
 @pytest.mark.parametrize("end", ["cancel", "close"])
-def test_cancel_while_a_server_hangs(
+def test_cancel_or_close_ends_a_hanging_request(
     server: HostileServer, access: RemoteAccess, path: str, end: str
 ) -> None:
     """An answer that does not come, or stops in its middle: whoever waits for it is free at once."""
@@ -249,7 +251,7 @@ def test_cancel_while_a_server_hangs(
         run_with_timeout(lambda: remote.head() if path == "ds/refs" else whole(remote))
 
 
-def test_a_reader_that_stops(remote: HttpRemote, server: HostileServer) -> None:
+def test_closing_the_iterator_releases_the_connection(remote: HttpRemote, server: HostileServer) -> None:
     """Closing the iterator lets go of the connection, and nothing is read for nobody."""
     ended = threading.Event()
 
@@ -266,7 +268,7 @@ def test_a_reader_that_stops(remote: HttpRemote, server: HostileServer) -> None:
     assert remote.head() == HEAD
 
 
-def test_more_than_was_announced(remote: HttpRemote, server: HostileServer) -> None:
+def test_extra_bytes_are_not_taken_for_the_next_response(remote: HttpRemote, server: HostileServer) -> None:
     """What comes behind an answer is not taken for the next one."""
 
     sent = threading.Event()
@@ -285,7 +287,9 @@ def test_more_than_was_announced(remote: HttpRemote, server: HostileServer) -> N
 # --- Logins, and where a server may lead -------------------------------------------------------------
 
 
-def test_a_login_stays_at_home(server: HostileServer, access: RemoteAccess, folder: Path) -> None:
+def test_credentials_are_not_sent_to_redirect_targets(
+    server: HostileServer, access: RemoteAccess, folder: Path
+) -> None:
     access.credentials.set(server.url, Login(token=SECRET))
     with hostile(folder) as other, closing(HttpRemote(f"{server.url}ds/", access)) as remote:
         server.says["ds/refs"] = lambda exchange: exchange.answer(302, b"", "Location: /moved/head")
@@ -319,7 +323,7 @@ def test_a_login_stays_at_home(server: HostileServer, access: RemoteAccess, fold
         (403, Login(user="me", secret=SECRET), "access denied", "check the permissions"),
     ],
 )
-def test_no_access(
+def test_denied_access_is_reported_with_a_hint(
     server: HostileServer, access: RemoteAccess, status: int, login: Login | None, text: str, hint: str
 ) -> None:
     if login is not None:
@@ -332,7 +336,7 @@ def test_no_access(
     assert len(server.asked) == 1
 
 
-def test_a_server_of_the_internet_leads_nowhere_inside(
+def test_public_server_cannot_redirect_to_a_private_network(
     folder: Path, access: RemoteAccess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On this machine, for once, the second address stands for the internet.
@@ -375,7 +379,7 @@ def test_a_name_is_looked_up_once(
     assert server.asked[0].headers["host"] == f"data.example:{port.rstrip('/')}"
 
 
-def test_tls(
+def test_tls_certificate_is_verified_and_never_downgraded(
     server: HostileServer, access: RemoteAccess, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificate = make_certificate(tmp_path / "localhost.pem")
@@ -408,7 +412,9 @@ def test_tls(
 
 
 @pytest.mark.parametrize("url", ["ipfs://bafyCID/some/where/", "ipns://data.example.org/"])
-def test_ipfs(server: HostileServer, access: RemoteAccess, folder: Path, url: str) -> None:
+def test_ipfs_urls_use_the_configured_gateway(
+    server: HostileServer, access: RemoteAccess, folder: Path, url: str
+) -> None:
     path = url.replace("://", "/")
     (folder / "gate" / path).parent.mkdir(parents=True)
     (folder / "ds").rename(folder / "gate" / path)
@@ -426,7 +432,9 @@ def test_ipfs(server: HostileServer, access: RemoteAccess, folder: Path, url: st
 # --- Sending -----------------------------------------------------------------------------------------
 
 
-def test_put(server: HostileServer, access: RemoteAccess, tmp_path: Path) -> None:
+def test_put_resends_its_body_after_a_redirect(
+    server: HostileServer, access: RemoteAccess, tmp_path: Path
+) -> None:
     file = tmp_path / "slice"
     file.write_bytes(DATA)
     heard: list[int] = []
@@ -441,7 +449,7 @@ def test_put(server: HostileServer, access: RemoteAccess, tmp_path: Path) -> Non
             web.with_retries(lambda: web.request("PUT", f"{server.url}ds/data/x", body=b"abc"))
 
 
-def test_put_that_is_refused_early(access: RemoteAccess) -> None:
+def test_early_rejection_of_a_put_is_reported(access: RemoteAccess) -> None:
     """A server that does not read to the end has said why."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listening,
@@ -464,7 +472,9 @@ def test_put_that_is_refused_early(access: RemoteAccess) -> None:
 # --- Proxies of the environment ----------------------------------------------------------------------
 
 
-def test_proxies(server: HostileServer, access: RemoteAccess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_use_the_configured_proxy(
+    server: HostileServer, access: RemoteAccess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.says["http://data.example/"] = lambda exchange: exchange.answer(200, str(HEAD).encode())
     monkeypatch.setenv("http_proxy", server.url.replace("//", "//me:word@"))
     monkeypatch.setenv("no_proxy", "direct.invalid")
@@ -492,7 +502,7 @@ def test_proxies(server: HostileServer, access: RemoteAccess, monkeypatch: pytes
         HttpRemote("http://data.example/ds/", access).head()
 
 
-def test_a_tunnel(
+def test_https_requests_use_a_proxy_tunnel(
     server: HostileServer, access: RemoteAccess, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificate = make_certificate(tmp_path / "localhost.pem")

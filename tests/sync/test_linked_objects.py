@@ -28,8 +28,8 @@ from odf_engine.workspace.fsck import check_workspace
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.recorder import Recorder
 from tests.sync.file_server import FileServer
+from tests.sync.in_process_server import Running, served
 from tests.sync.linked import add_object, add_rows, make_linked
-from tests.sync.serving_here import Running, served
 
 CENSUS = {
     b"census_a": "f1620ffd8538233905b7fb9a9c7bff1315bbb3f9eaecd1746c6562426328835785dcb",
@@ -98,7 +98,7 @@ def test_a_pull_downloads_objects(
 
 
 @pytest.mark.parametrize("problem", ["damaged", "missing"])
-def test_a_pull_of_invalid_objects(
+def test_damaged_object_fails_the_pull_and_missing_one_warns(
     here: Workspace, photos: DatasetEntry, access: RemoteAccess, problem: str
 ) -> None:
     path = photos.dataset.slice_path(Multihash.parse(B))
@@ -152,7 +152,7 @@ def test_a_push_uploads_objects(
     remote.close()
 
 
-def test_verification_of_links(here: Workspace, there: Workspace) -> None:
+def test_verify_finds_invalid_links_and_damaged_objects(here: Workspace, there: Workspace) -> None:
     entry = make_linked(there)
     add_object(entry, b"census_a")
     add_rows(entry, [A, A], LinkedTotals(2, 16))
@@ -167,7 +167,9 @@ def test_verification_of_links(here: Workspace, there: Workspace) -> None:
     assert "object-physical-hash" in kinds
 
 
-def test_orphans_and_size(there: Workspace, photos: DatasetEntry) -> None:
+def test_unlinked_objects_are_orphans_and_linked_ones_count_in_size(
+    there: Workspace, photos: DatasetEntry
+) -> None:
     state = photos.dataset.state()
     assert state.linked == LinkedTotals(3, 24)
     (summary,) = there.summaries()

@@ -19,7 +19,9 @@ def messages(tmp_path: Path) -> MessageCache:
     return MessageCache(tmp_path / "cache", asyncio.to_thread, asyncio.Semaphore(2))
 
 
-async def test_is_made_once_for_all_who_ask(messages: MessageCache, tmp_path: Path) -> None:
+async def test_message_is_created_once_for_concurrent_requests(
+    messages: MessageCache, tmp_path: Path
+) -> None:
     made: list[int] = []
 
     def make() -> bytes:
@@ -33,7 +35,7 @@ async def test_is_made_once_for_all_who_ask(messages: MessageCache, tmp_path: Pa
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-async def test_what_fails_or_is_given_up_is_made_again(messages: MessageCache) -> None:
+async def test_failed_message_is_created_again_but_cancelled_one_continues(messages: MessageCache) -> None:
     def fail() -> bytes:
         raise BadData("damaged")
 
@@ -46,7 +48,7 @@ async def test_what_fails_or_is_given_up_is_made_again(messages: MessageCache) -
     assert (await messages.get("a", lambda: b"second")).read(0, 9) == b"first"  # another's work goes on
 
 
-async def test_old_ones_go_and_those_in_use_stay(
+async def test_old_messages_are_evicted_unless_in_use(
     messages: MessageCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "_MAX_CACHE_BYTES", 1000)

@@ -64,14 +64,14 @@ TRANSCRIPT = [
 
 
 @pytest.mark.parametrize(("text", "message"), TRANSCRIPT, ids=lambda value: type(value).__name__)
-def test_transcript(text, message):
+def test_reference_transcript_is_read_and_written(text, message):
     assert m.read_answer(text, type(message), HERE) == message
     written = json.loads(m.answer_text(message, wrapped=text.startswith('{"Ok"')))
     old = json.loads(text)
     assert {key: written[key] for key in old} == old  # the newer era has more fields
 
 
-def test_what_the_newer_era_adds_is_always_sent():
+def test_fields_of_the_newer_protocol_are_always_sent():
     assert json.loads(m.encode_message(m.PullRequest(HASH))) == {
         "begin_after": str(HASH),
         "stop_at": None,
@@ -82,14 +82,14 @@ def test_what_the_newer_era_adds_is_always_sent():
     assert pushed["visibility_for_created_dataset"] == "Private"
 
 
-def test_what_is_not_known_is_passed_over_and_old_hashes_are_read():
+def test_unknown_fields_are_ignored_and_base58_hashes_read():
     old = base58btc_encode(bytes(HASH))
     text = f'{{"begin_after":"{old}","more":[{{"x":1}}]}}'
     assert m.read_message(text, m.PullRequest, HERE) == m.PullRequest(HASH)
 
 
 @pytest.mark.parametrize("wrapped", [True, False])
-def test_both_eras_of_answers(wrapped):
+def test_answers_of_both_protocol_versions_are_read(wrapped):
     answer = m.PushStrategies([m.PushStrategy(OBJECT, "HttpUpload", URL)])
     assert m.read_answer(m.answer_text(answer, wrapped), m.PushStrategies, HERE) == answer
 
@@ -114,7 +114,7 @@ messages = st.one_of(
 
 @settings(max_examples=80, deadline=None)
 @given(messages, st.booleans())
-def test_round_trip(message, wrapped):
+def test_messages_round_trip(message, wrapped):
     text = m.answer_text(message, wrapped)
     assert m.read_answer(text, type(message), HERE) == message
     assert m.read_answer(text.decode(), type(message), HERE) == message
@@ -151,24 +151,24 @@ def test_any_json_is_read_or_a_clear_error(value):
         *("[" * 100_000, '{"Ok":' * 50_000, '{"Ok":{"transfer_plan":null}}'),
     ],
 )
-def test_wrong_shapes(text):
+def test_malformed_answer_is_rejected(text):
     with pytest.raises(BadData, match="smart protocol"):
         m.read_answer(text, m.PullAccepted, HERE)
 
 
 @pytest.mark.parametrize("text", ['"xyz"', '""', "7", '"f1620"', '"' + "f" * 5000 + '"'])
-def test_what_is_no_hash(text):
+def test_invalid_hash_is_rejected(text):
     with pytest.raises(BadData):
         m.read_message(f'{{"begin_after":{text}}}', m.PullRequest, HERE)
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.binary(max_size=3000))
-def test_payload(data):
+def test_payload_round_trips(data):
     assert m.from_number_array(m.to_number_array(data), HERE) == data
 
 
-def test_payload_of_many_pieces():
+def test_large_payload_round_trips():
     data = bytes(range(256)) * 5000
     assert m.from_number_array(m.to_number_array(data), HERE) == data
     spaced = msgspec.Raw(json.dumps(list(data[:100_000]), indent=1).encode())
@@ -179,12 +179,12 @@ def test_payload_of_many_pieces():
     "text",
     ["null", '"H4sI"', "{}", "[256]", "[-1]", "[1,[2]]", "[1.5]", "[99999999999999999999]", '["1"]', "7"],
 )
-def test_what_is_no_payload(text):
+def test_invalid_payload_is_rejected(text):
     with pytest.raises(BadData, match="not an array of bytes"):
         m.from_number_array(msgspec.Raw(text.encode()), HERE)
 
 
-def test_only_the_archive_that_is_known():
+def test_unknown_archive_type_is_rejected():
     batch = m.ObjectsBatch(1, "application/zip", "raw", m.to_number_array(b"x"))
     with pytest.raises(BadData, match="application/zip"):
         m.archive_of(batch, HERE)
@@ -211,7 +211,7 @@ def test_only_the_archive_that_is_known():
         ('{"InvalidHead":[]}', Conflict, "None"),
     ],
 )
-def test_errors_that_a_server_tells(text, kind, words):
+def test_server_errors_become_matching_exceptions(text, kind, words):
     with pytest.raises(OdfError) as caught:
         m.read_answer(f'{{"Err":{text}}}', m.Empty, HERE)
     assert type(caught.value) is kind
@@ -220,7 +220,7 @@ def test_errors_that_a_server_tells(text, kind, words):
     assert len(caught.value.message) < 500
 
 
-def test_errors_in_close_frames():
+def test_errors_in_close_frames_are_parsed():
     assert m.problem_of_close("", HERE) is None
     whole = m.problem_of_close('{"Err":{"NameCollision":{"dataset_alias":"city"}}}', HERE)
     assert isinstance(whole, AlreadyExists)
@@ -228,7 +228,7 @@ def test_errors_in_close_frames():
     assert isinstance(cut, SourceUnavailable) and "Internal" in cut.message
 
 
-def test_errors_that_are_told():
+def test_error_text_has_the_reference_format():
     assert json.loads(m.error_text("InvalidHead", actual_head=None, expected_head=HASH)) == {
         "Err": {"InvalidHead": {"actual_head": None, "expected_head": str(HASH)}}
     }

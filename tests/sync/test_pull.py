@@ -112,7 +112,7 @@ def test_derivatives_bring_their_checkpoints(here: Workspace, there: Workspace) 
     assert entry.dataset.checkpoint_path(checkpoint.physical_hash).read_bytes() == b"state of derived"
 
 
-def test_up_to_date_behind_and_ahead(here: Workspace, there: Workspace) -> None:
+def test_pull_handles_up_to_date_behind_and_ahead_histories(here: Workspace, there: Workspace) -> None:
     source = builders.make_root(there, slices=1)
     entry = builders.copy_into(here, source)
     first = source.dataset.head()
@@ -224,7 +224,7 @@ def test_another_dataset_is_never_taken(here: Workspace, there: Workspace, force
     assert builders.objects(entry.dataset.folder) == before
 
 
-def test_names_and_datasets_that_are_here(here: Workspace, there: Workspace) -> None:
+def test_existing_name_or_dataset_is_rejected(here: Workspace, there: Workspace) -> None:
     source, taken = builders.make_root(there, slices=1), builders.make_root(here, "taken")
     with pytest.raises(AlreadyExists, match="taken"):
         new(here, url_of(source), DatasetAlias(None, "Taken"))
@@ -239,7 +239,7 @@ def test_names_and_datasets_that_are_here(here: Workspace, there: Workspace) -> 
     assert not list((here.odf / "incoming").iterdir())
 
 
-def test_there_is_nothing(here: Workspace, tmp_path: Path) -> None:
+def test_pull_without_remote_dataset_raises_not_found(here: Workspace, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no dataset"):
         new(here, f"file://{tmp_path}/nowhere/")
     entry = builders.make_root(here)
@@ -262,7 +262,9 @@ def test_base58_names_become_canonical_ones(here: Workspace, there: Workspace, t
     assert chain(old.dataset.folder) == chain(more.dataset.folder)
 
 
-def test_what_is_here_in_base58_is_not_fetched(here: Workspace, there: Workspace, tmp_path: Path) -> None:
+def test_local_objects_with_base58_names_are_not_fetched(
+    here: Workspace, there: Workspace, tmp_path: Path
+) -> None:
     source = builders.make_root(there, slices=2)
     entry = builders.copy_into(here, source)
     for path in (entry.dataset.folder / "data").iterdir():
@@ -317,7 +319,7 @@ DAMAGES: dict[str, tuple[Callable[[DatasetEntry], None], type[OdfError], str]] =
 
 @pytest.mark.parametrize("name", DAMAGES)
 @pytest.mark.complete(after=4)
-def test_what_is_damaged_changes_nothing(here: Workspace, there: Workspace, name: str) -> None:
+def test_damaged_remote_changes_nothing_locally(here: Workspace, there: Workspace, name: str) -> None:
     work, kind, text = DAMAGES[name]
     source = builders.make_derivative(there, builders.make_root(there, slices=1))
     right = builders.as_repository(source.dataset.folder, there.folder / "copy")
@@ -335,7 +337,7 @@ def test_what_is_damaged_changes_nothing(here: Workspace, there: Workspace, name
     assert right
 
 
-def test_a_head_that_is_no_hash(here: Workspace, there: Workspace) -> None:
+def test_invalid_remote_head_is_rejected(here: Workspace, there: Workspace) -> None:
     source = builders.make_root(there)
     builders.set_head(source.dataset.folder, "<html>")
     with pytest.raises(BadData, match="hash"):
@@ -359,7 +361,7 @@ VIOLATIONS: dict[str, tuple[str, Callable[[DatasetEntry], Any]]] = {
 
 
 @pytest.mark.parametrize("name", VIOLATIONS)
-def test_rules_hold_for_others_too(here: Workspace, there: Workspace, name: str) -> None:
+def test_remote_chain_that_violates_rules_is_rejected(here: Workspace, there: Workspace, name: str) -> None:
     rule, violate = VIOLATIONS[name]
     source = builders.make_root(there, slices=1)
     entry = builders.copy_into(here, source)
@@ -375,7 +377,7 @@ def test_rules_hold_for_others_too(here: Workspace, there: Workspace, name: str)
         new(here, url_of(source))
 
 
-def test_numbers_that_lie(here: Workspace, there: Workspace) -> None:
+def test_wrong_sequence_number_is_rejected(here: Workspace, there: Workspace) -> None:
     source = builders.make_root(there, slices=1)
     entry = builders.copy_into(here, source)
     builders.forge(source.dataset, SetInfo("x"), sequence_number=1000)
@@ -387,7 +389,7 @@ def test_numbers_that_lie(here: Workspace, there: Workspace) -> None:
         into(entry, url_of(source))
 
 
-def test_a_slice_named_by_a_hash_of_rows(here: Workspace, there: Workspace) -> None:
+def test_slice_with_logical_hash_as_physical_hash_is_rejected(here: Workspace, there: Workspace) -> None:
     source = builders.make_root(there, slices=1)
     state = source.dataset.state()
     (row,) = source.dataset.slices()
@@ -429,7 +431,7 @@ def test_a_commit_meanwhile_is_a_conflict(here: Workspace, there: Workspace) -> 
         into(entry, url_of(source))
 
 
-def test_two_pulls_of_one_dataset(here: Workspace, there: Workspace) -> None:
+def test_concurrent_pulls_of_one_dataset_are_a_conflict(here: Workspace, there: Workspace) -> None:
     source = builders.make_root(there, slices=1)
     entry = builders.copy_into(here, source)
     builders.add_slices(source, 1)
@@ -462,7 +464,7 @@ def test_two_pulls_of_one_dataset(here: Workspace, there: Workspace) -> None:
     assert "already being transferred" in seen[0]
 
 
-def test_the_name_is_given_to_another_meanwhile(here: Workspace, there: Workspace) -> None:
+def test_name_taken_during_a_pull_is_rejected(here: Workspace, there: Workspace) -> None:
     source = builders.make_root(there, slices=1)
 
     class Beside(FolderRemote):
@@ -475,7 +477,7 @@ def test_the_name_is_given_to_another_meanwhile(here: Workspace, there: Workspac
     assert [each.id for each in here.datasets()] != [source.id]
 
 
-def test_own_datasets_that_others_went_on_with_are_foreign(here: Workspace, tmp_path: Path) -> None:
+def test_own_dataset_with_pulled_third_party_blocks_is_not_own(here: Workspace, tmp_path: Path) -> None:
     entry = builders.make_root(here, slices=1)
     other = builders.copy_into(Workspace.init(tmp_path / "other"), entry)
     builders.describe(other, "more")
@@ -496,7 +498,7 @@ def proven(there: Workspace, source: DatasetEntry) -> Multihash:
     return head
 
 
-def test_proofs_come_along(here: Workspace, there: Workspace) -> None:
+def test_pull_includes_ownership_proofs(here: Workspace, there: Workspace) -> None:
     source = builders.make_root(there, slices=1)
     head = proven(there, source)
     entry, _ = new(here, url_of(source))
@@ -508,7 +510,7 @@ def test_proofs_come_along(here: Workspace, there: Workspace) -> None:
     assert proofs.read_proof(entry.dataset.folder, later) is not None
 
 
-def test_a_wrong_proof_is_left_there(here: Workspace, there: Workspace) -> None:
+def test_invalid_proof_is_not_pulled(here: Workspace, there: Workspace) -> None:
     source, other = builders.make_root(there, slices=1), builders.make_root(there, "other")
     proven(there, other)
     (proof,) = (other.dataset.folder / "proofs").iterdir()

@@ -74,7 +74,7 @@ class Whole(FolderRemote):
 @settings(max_examples=40)
 @given(common=STEPS, ours=STEPS, theirs=STEPS, force=st.booleans(), whole=st.booleans(), small=st.booleans())
 @pytest.mark.complete
-def test_any_two_histories(
+def test_pull_is_correct_for_any_two_histories(
     common: list[str], ours: list[str], theirs: list[str], force: bool, whole: bool, small: bool
 ) -> None:
     few = (
@@ -117,7 +117,7 @@ def test_any_two_histories(
         assert kept == ([str(before[-1])] if taken and relation.ours else [])
 
 
-def test_blocks_in_one_go(here: Workspace, there: Workspace) -> None:
+def test_clone_reads_all_blocks_in_one_transfer(here: Workspace, there: Workspace) -> None:
     source = builders.make_root(there, slices=3)
     remote = Whole(f"file://{source.dataset.folder}/")
     entry, pulled = clone_dataset(here, DatasetAlias(None, "pulled"), remote, Reporter(), parallel=2)
@@ -127,7 +127,7 @@ def test_blocks_in_one_go(here: Workspace, there: Workspace) -> None:
     assert entry.dataset.state() == source.dataset.state()
 
 
-def test_what_is_not_kept_in_memory_is_read_again(here: Workspace, there: Workspace) -> None:
+def test_blocks_beyond_the_memory_limit_are_read_again(here: Workspace, there: Workspace) -> None:
     source = builders.make_root(there, blocks=300)
     builders.add_files(source, 40, 10)
     with (

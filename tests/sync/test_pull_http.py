@@ -87,7 +87,9 @@ def test_each_object_is_asked_for_once(here: Workspace, there: Workspace, files:
     assert not objects_of(files.forget())
 
 
-def test_base58_over_http(here: Workspace, there: Workspace, files: FileServer, tmp_path: Path) -> None:
+def test_repository_with_base58_names_is_pulled_over_http(
+    here: Workspace, there: Workspace, files: FileServer, tmp_path: Path
+) -> None:
     source = builders.make_root(there, slices=2)
     builders.as_old_repository(source.dataset.folder, tmp_path / "old")
     pull(here, f"{files.url}old/")
@@ -120,7 +122,7 @@ def test_an_interrupted_pull_goes_on_where_it_was(
     assert pulled.bytes == fetched < 6 * 400_000
 
 
-def test_a_changed_half_is_fetched_anew(here: Workspace, there: Workspace, files: FileServer) -> None:
+def test_changed_partial_file_is_fetched_again(here: Workspace, there: Workspace, files: FileServer) -> None:
     source = builders.make_root(there)
     (name,) = builders.add_files(source, 1, 400_000)
     files.fault = lambda path, data: data[:150_000] if "/data/" in path else data
@@ -146,7 +148,7 @@ FAULTS: dict[str, tuple[Callable[[str, bytes], bytes | None], type[OdfError]]] =
 
 @pytest.mark.parametrize("name", FAULTS)
 @pytest.mark.complete(after=2)
-def test_what_is_wrong_there_changes_nothing_here(
+def test_faulty_server_changes_nothing_locally(
     here: Workspace, there: Workspace, files: FileServer, name: str
 ) -> None:
     files.fault, kind = FAULTS[name]
@@ -166,7 +168,9 @@ def test_what_is_wrong_there_changes_nothing_here(
 
 
 @pytest.mark.parametrize("at", ["/refs/", "/blocks/", "/data/"])
-def test_a_cancelled_pull(here: Workspace, there: Workspace, files: FileServer, at: str) -> None:
+def test_cancelled_pull_creates_nothing_and_can_be_repeated(
+    here: Workspace, there: Workspace, files: FileServer, at: str
+) -> None:
     source = builders.make_root(there)
     builders.add_files(source, 4, 300_000)
     reporter = Reporter()
@@ -186,7 +190,9 @@ def test_a_cancelled_pull(here: Workspace, there: Workspace, files: FileServer, 
 
 
 @pytest.mark.parametrize("after", [3, 8, 11])
-def test_a_killed_pull(here: Workspace, there: Workspace, files: FileServer, after: int) -> None:
+def test_killed_pull_resumes_without_repeating_downloads(
+    here: Workspace, there: Workspace, files: FileServer, after: int
+) -> None:
     source = builders.make_root(there, slices=1)
     builders.add_files(source, 5, 200_000)
     child = 0

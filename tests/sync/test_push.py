@@ -30,8 +30,8 @@ from tests.sync.builders import (
     make_root,
     objects,
 )
+from tests.sync.push_helpers import Watching, chain, folder_remote, leftovers, read_whole, send
 from tests.sync.pusher import Pusher
-from tests.sync.pushing import Watching, chain, folder_remote, leftovers, read_whole, send
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def target(tmp_path: Path) -> FolderRemote:
     return folder_remote(tmp_path / "usb")
 
 
-def test_new_up_to_date_and_fast_forward(here: Workspace, target: FolderRemote) -> None:
+def test_push_creates_and_updates_the_remote_dataset(here: Workspace, target: FolderRemote) -> None:
     entry = make_root(here, slices=3, blocks=2)
     reporter = Watching()
     pushed = send(entry, target, reporter)
@@ -68,7 +68,7 @@ def test_new_up_to_date_and_fast_forward(here: Workspace, target: FolderRemote) 
     assert leftovers(target.folder) == []
 
 
-def test_checkpoints_go_too(here: Workspace, target: FolderRemote) -> None:
+def test_checkpoints_are_pushed(here: Workspace, target: FolderRemote) -> None:
     entry = make_derivative(here, make_root(here))
     assert send(entry, target).objects == 2
     assert read_whole(target) == chain(entry)
@@ -102,7 +102,7 @@ def test_the_head_comes_last(here: Workspace, target: FolderRemote) -> None:
     assert read_whole(target) == chain(entry)
 
 
-def test_what_is_there_is_not_sent_again(here: Workspace, target: FolderRemote) -> None:
+def test_existing_objects_are_not_sent_again(here: Workspace, target: FolderRemote) -> None:
     entry = make_root(here)
     add_files(entry, 5, 100_000)
     reporter = Watching(cancel_at=250_000)
@@ -119,7 +119,7 @@ def test_what_is_there_is_not_sent_again(here: Workspace, target: FolderRemote) 
     assert read_whole(target) == chain(entry)
 
 
-def test_an_object_there_of_a_wrong_size_is_mended(here: Workspace, target: FolderRemote) -> None:
+def test_remote_object_of_wrong_size_is_replaced(here: Workspace, target: FolderRemote) -> None:
     entry = make_root(here, slices=2)
     for name in list(objects(entry.dataset.folder)):
         if name.startswith(("data/", "blocks/")):
@@ -129,7 +129,7 @@ def test_an_object_there_of_a_wrong_size_is_mended(here: Workspace, target: Fold
     assert read_whole(target) == chain(entry)
 
 
-def test_refused_and_forced(here: Workspace, there: Workspace, target: FolderRemote) -> None:
+def test_diverged_push_requires_force(here: Workspace, there: Workspace, target: FolderRemote) -> None:
     entry = make_root(here, slices=1)
     other = copy_into(there, entry)
     describe(other, "theirs")
@@ -156,7 +156,7 @@ def test_refused_and_forced(here: Workspace, there: Workspace, target: FolderRem
     assert target.holds("blocks", theirs)
 
 
-def test_forced_back(here: Workspace, there: Workspace, target: FolderRemote) -> None:
+def test_force_resets_a_remote_that_is_ahead(here: Workspace, there: Workspace, target: FolderRemote) -> None:
     entry = make_root(here, slices=1)
     other = copy_into(there, entry)
     describe(other, "one more")
@@ -201,7 +201,7 @@ def test_local_damage_does_not_spread(
     assert read_whole(target) == chain(entry)[3:]
 
 
-def test_a_damaged_block_here(here: Workspace, target: FolderRemote) -> None:
+def test_damaged_local_block_is_not_pushed(here: Workspace, target: FolderRemote) -> None:
     entry = make_root(here, blocks=3)
     stored = entry.dataset.block(3)
     (entry.dataset.folder / "blocks" / str(stored.hash)).write_bytes(b"no block")
@@ -210,7 +210,7 @@ def test_a_damaged_block_here(here: Workspace, target: FolderRemote) -> None:
     assert objects(target.folder) == {}
 
 
-def test_a_damaged_place(here: Workspace, target: FolderRemote) -> None:
+def test_push_to_damaged_remote_is_rejected(here: Workspace, target: FolderRemote) -> None:
     entry = make_root(here)
     send(entry, target)
     head = str(target.head())
@@ -224,7 +224,7 @@ def test_a_damaged_place(here: Workspace, target: FolderRemote) -> None:
     assert objects(target.folder)["refs/head"] == len(head)
 
 
-def test_proofs(here: Workspace, target: FolderRemote) -> None:
+def test_valid_proofs_are_pushed_and_invalid_ones_not(here: Workspace, target: FolderRemote) -> None:
     entry = make_root(here, slices=1)
     head = entry.dataset.head()
     assert head is not None
@@ -244,14 +244,14 @@ def test_proofs(here: Workspace, target: FolderRemote) -> None:
         assert any("not sent" in line for line in reporter.lines)
 
 
-def test_read_only_places(here: Workspace, access: RemoteAccess) -> None:
+def test_push_to_http_url_is_rejected(here: Workspace, access: RemoteAccess) -> None:
     entry = make_root(here)
     with pytest.raises(Unsupported, match="cannot push to http: URLs") as caught:
         send(entry, open_remote("http://127.0.0.1:9/x/", access))
     assert "s3:" in str(caught.value.hint)
 
 
-def test_old_names_there(here: Workspace, target: FolderRemote) -> None:
+def test_remote_with_base58_names_is_updated(here: Workspace, target: FolderRemote) -> None:
     entry = make_root(here, slices=2)
     as_old_repository(entry.dataset.folder, target.folder)
     assert send(entry, target).status == "up-to-date"
@@ -261,7 +261,9 @@ def test_old_names_there(here: Workspace, target: FolderRemote) -> None:
     assert read_whole(target) == chain(entry)
 
 
-def test_the_head_moves_meanwhile(here: Workspace, there: Workspace, target: FolderRemote) -> None:
+def test_head_moved_during_a_push_is_a_conflict(
+    here: Workspace, there: Workspace, target: FolderRemote
+) -> None:
     entry = make_root(here, slices=1)
     send(entry, target)
     other = copy_into(there, entry)
@@ -281,7 +283,7 @@ def test_the_head_moves_meanwhile(here: Workspace, there: Workspace, target: Fol
 
 
 @pytest.mark.complete
-def test_racing_pushers(here: Workspace, there: Workspace, target: FolderRemote) -> None:
+def test_two_pushers_one_conflict(here: Workspace, there: Workspace, target: FolderRemote) -> None:
     """Two processes at the same moment: one wins, the other is told, and nothing of either is lost."""
     entry = make_root(here, slices=1)
     send(entry, target)
@@ -303,7 +305,7 @@ def test_racing_pushers(here: Workspace, there: Workspace, target: FolderRemote)
     assert [path.read_text() for path in kept] == [str(winner.dataset.head())]
 
 
-def test_an_unknown_hash_in_a_block(here: Workspace, target: FolderRemote) -> None:
+def test_unsupported_hash_algorithm_in_a_block_is_rejected(here: Workspace, target: FolderRemote) -> None:
     from odf_engine.identity.multiformats import ARROW0_SHA3_256, Multihash
     from odf_engine.metadata.model import AddData, DataSlice, OffsetInterval
 
@@ -316,7 +318,7 @@ def test_an_unknown_hash_in_a_block(here: Workspace, target: FolderRemote) -> No
 
 
 @pytest.mark.complete
-def test_killed_at_any_moment(here: Workspace, target: FolderRemote) -> None:
+def test_killed_push_leaves_the_old_chain_or_the_new(here: Workspace, target: FolderRemote) -> None:
     """Readers see what was there or all that is new; the next push sends nothing whole again."""
     entry = make_root(here, slices=1)
     send(entry, target)

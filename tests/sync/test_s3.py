@@ -36,9 +36,9 @@ from odf_engine.sync.remotes.object_store_remote import ObjectStoreRemote
 from odf_engine.workspace.workspace import Workspace
 from tests.s3_server import S3Server, refuse, s3_server
 from tests.sync.builders import add_files, add_slices, copy_into, describe, in_base58, make_root
+from tests.sync.push_helpers import Watching, chain, read_whole, send
 from tests.sync.push_race import run_push_race
 from tests.sync.pusher import Pusher
-from tests.sync.pushing import Watching, chain, read_whole, send
 from tests.waiting import run_with_timeout, wait_until
 
 pytestmark = pytest.mark.net
@@ -77,7 +77,9 @@ def opened(
     return remote
 
 
-def test_new_up_to_date_and_fast_forward(here: Workspace, s3: S3Server, remote: ObjectStoreRemote) -> None:
+def test_push_creates_and_updates_the_remote_dataset(
+    here: Workspace, s3: S3Server, remote: ObjectStoreRemote
+) -> None:
     entry = make_root(here, slices=3, blocks=1)
     pushed = send(entry, remote)
     head = entry.dataset.head()
@@ -105,7 +107,7 @@ def test_new_up_to_date_and_fast_forward(here: Workspace, s3: S3Server, remote: 
     assert read_whole(remote) == chain(entry)
 
 
-def test_from_one_workspace_to_another(
+def test_dataset_is_pushed_and_pulled_through_a_bucket(
     here: Workspace, there: Workspace, s3: S3Server, url: str, access: RemoteAccess
 ) -> None:
     entry = make_root(here, slices=2)
@@ -175,7 +177,7 @@ def test_damage_is_reported_although_the_upload_cannot_be_aborted(
     assert list(s3.objects) == []
 
 
-def test_refused_and_forced(
+def test_diverged_push_requires_force(
     here: Workspace, there: Workspace, s3: S3Server, remote: ObjectStoreRemote
 ) -> None:
     entry = make_root(here, slices=1)
@@ -204,7 +206,7 @@ def is_head(request: BaseHTTPRequestHandler, command: str = "PUT") -> bool:
 
 
 @pytest.mark.parametrize("new", [True, False])
-def test_another_client_moves_the_head(
+def test_head_moved_by_another_client_is_a_conflict(
     here: Workspace, s3: S3Server, remote: ObjectStoreRemote, new: bool
 ) -> None:
     """Before the last read of the head, and between this read and the write."""
@@ -245,7 +247,7 @@ def test_another_client_moves_the_head(
     [(500, "InternalError", True), (503, "SlowDown", False), (409, "ConditionalRequestConflict", False)],
 )
 @pytest.mark.complete(after=1)
-def test_failed_write_of_the_head(
+def test_failed_head_write_does_not_fail_the_push(
     here: Workspace, s3: S3Server, url: str, access: RemoteAccess, status: int, code: str, stored: bool
 ) -> None:
     """A write that was successful, but whose response was lost; and refusals that are no conflicts."""
@@ -270,7 +272,7 @@ def test_failed_write_of_the_head(
 
 
 @pytest.mark.parametrize("refused", [True, False])
-def test_service_without_conditional_writes(
+def test_push_works_without_conditional_writes_and_warns(
     here: Workspace, s3: S3Server, url: str, access: RemoteAccess, refused: bool
 ) -> None:
     """It refuses them, or ignores the conditions: a warning, and the head is read again after the write."""
@@ -307,11 +309,13 @@ def test_service_without_conditional_writes(
 
 
 @pytest.mark.complete
-def test_processes_push_at_the_same_time(here: Workspace, there: Workspace, s3: S3Server, url: str) -> None:
+def test_concurrent_pushes_have_exactly_one_winner(
+    here: Workspace, there: Workspace, s3: S3Server, url: str
+) -> None:
     assert run_push_race(here, there, url, rounds=5) == (5, 0)
 
 
-def test_lists(here: Workspace, s3: S3Server, access: RemoteAccess) -> None:
+def test_repository_lists_its_datasets(here: Workspace, s3: S3Server, access: RemoteAccess) -> None:
     head = str(Multihash.sha3_256(b""))
     for name in ("zoo", "acme/Numbers", "acme/cities", "solo"):
         s3.objects[f"bucket/{name}/refs/head"] = head.encode()
@@ -344,7 +348,9 @@ def test_lists(here: Workspace, s3: S3Server, access: RemoteAccess) -> None:
         list(open_repository(f"s3+{s3.endpoint}/bukcet/", access).datasets())
 
 
-def test_old_names(here: Workspace, s3: S3Server, remote: ObjectStoreRemote) -> None:
+def test_objects_with_base58_names_are_found(
+    here: Workspace, s3: S3Server, remote: ObjectStoreRemote
+) -> None:
     entry = make_root(here, slices=2)
     for path in entry.dataset.folder.rglob("f16*"):
         name = f"{path.parent.name}/{in_base58(path.name)}"
@@ -356,7 +362,7 @@ def test_old_names(here: Workspace, s3: S3Server, remote: ObjectStoreRemote) -> 
     assert send(entry, remote).status == "up-to-date"
 
 
-def test_what_is_not_there(
+def test_missing_object_or_bucket_raises_not_found(
     here: Workspace, s3: S3Server, remote: ObjectStoreRemote, access: RemoteAccess
 ) -> None:
     assert remote.head() is None
@@ -380,7 +386,7 @@ def test_what_is_not_there(
     assert BucketLocation.of("az://box/a/") == BucketLocation("az", "", "box", "a")
 
 
-def test_what_is_wrong_there(s3: S3Server, remote: ObjectStoreRemote) -> None:
+def test_invalid_head_or_oversized_object_is_rejected(s3: S3Server, remote: ObjectStoreRemote) -> None:
     folder, name = "bucket/some folder/numbers", Multihash.sha3_256(b"x")
     for content in (b"", b"<html>", b"f1620", b"x" * 1000):
         s3.objects[f"{folder}/refs/head"] = content
@@ -394,7 +400,9 @@ def test_what_is_wrong_there(s3: S3Server, remote: ObjectStoreRemote) -> None:
     assert len(b"".join(remote.chunks(ObjectFile("data", name, 50)))) == 51
 
 
-def test_logins(here: Workspace, s3: S3Server, url: str, access: RemoteAccess) -> None:
+def test_stored_credentials_are_used_and_never_shown(
+    here: Workspace, s3: S3Server, url: str, access: RemoteAccess
+) -> None:
     entry = make_root(here)
     s3.key = "the-key"
     with pytest.raises(SourceUnavailable, match="access to refs/head denied") as caught:
@@ -412,7 +420,7 @@ def test_logins(here: Workspace, s3: S3Server, url: str, access: RemoteAccess) -
     assert "check the stored login" in str(caught.value.hint)
 
 
-def test_services_of_the_settings(here: Workspace, s3: S3Server, access: RemoteAccess) -> None:
+def test_s3_urls_use_the_configured_endpoint(here: Workspace, s3: S3Server, access: RemoteAccess) -> None:
     """``s3:`` goes to Amazon's service, or to the one that the settings name."""
     s3.objects["bucket/numbers/refs/head"] = str(Multihash.sha3_256(b"")).encode()
     s3.publish()
@@ -435,7 +443,7 @@ def test_services_of_the_settings(here: Workspace, s3: S3Server, access: RemoteA
         (500, "InternalError", "blocks/.*: InternalError it is", "later"),
     ],
 )
-def test_refusals(
+def test_service_errors_have_message_and_hint(
     s3: S3Server, remote: ObjectStoreRemote, status: int, code: str, text: str, hint: str
 ) -> None:
     s3.before = lambda request: request.command == "PUT" and refuse(request, status, code)
@@ -449,7 +457,9 @@ def test_refusals(
     assert hint in str(caught.value.hint)
 
 
-def test_retries_and_no_network(s3: S3Server, url: str, access: RemoteAccess) -> None:
+def test_temporary_errors_are_retried_and_failed_connection_reported(
+    s3: S3Server, url: str, access: RemoteAccess
+) -> None:
     for status in (429, 500, 503):
         s3.forget()
         s3.before = lambda request, status=status: (
@@ -461,9 +471,7 @@ def test_retries_and_no_network(s3: S3Server, url: str, access: RemoteAccess) ->
         opened("s3+http://127.0.0.1:9/bucket/x/", access).head()
 
 
-def test_cancel_while_the_service_hangs(
-    here: Workspace, s3: S3Server, url: str, access: RemoteAccess
-) -> None:
+def test_cancel_ends_a_hanging_push(here: Workspace, s3: S3Server, url: str, access: RemoteAccess) -> None:
     entry = make_root(here)
     add_files(entry, 2, 1000)
     reporter, held = Watching(), threading.Event()
@@ -499,7 +507,9 @@ def test_a_cancelled_upload_is_aborted(here: Workspace, s3: S3Server, url: str, 
 
 
 @pytest.mark.complete
-def test_broken_off_and_finished(here: Workspace, s3: S3Server, remote: ObjectStoreRemote) -> None:
+def test_interrupted_push_resumes_without_resending_objects(
+    here: Workspace, s3: S3Server, remote: ObjectStoreRemote
+) -> None:
     """The service fails at any request: readers see what was there, and nothing whole is sent twice."""
     entry = make_root(here, slices=1)
     send(entry, remote)
@@ -555,7 +565,9 @@ def test_a_killed_push_leaves_the_old_head(
 
 
 @pytest.mark.complete
-def test_a_silent_service(here: Workspace, s3: S3Server, url: str, access: RemoteAccess) -> None:
+def test_silent_service_causes_a_timeout(
+    here: Workspace, s3: S3Server, url: str, access: RemoteAccess
+) -> None:
     entry = make_root(here)
     (name,) = add_files(entry, 1, 1 << 20)
     send(entry, opened(url, access))
@@ -573,14 +585,14 @@ def test_a_silent_service(here: Workspace, s3: S3Server, url: str, access: Remot
     s3.held.set()
 
 
-def test_read_only_bucket(here: Workspace, s3: S3Server, remote: ObjectStoreRemote) -> None:
+def test_push_to_read_only_bucket_is_denied(here: Workspace, s3: S3Server, remote: ObjectStoreRemote) -> None:
     s3.before = lambda request: request.command in ("PUT", "POST") and refuse(request, 403, "AccessDenied")
     with pytest.raises(SourceUnavailable, match=r"access to .* denied") as caught:
         send(make_root(here), remote)
     assert "check the permissions" in str(caught.value.hint)
 
 
-def test_variables_of_the_environment(
+def test_environment_sets_the_proxy_but_not_the_endpoint(
     s3: S3Server, remote: ObjectStoreRemote, access: RemoteAccess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They do not replace the endpoint of a URL. A proxy is not used for this machine."""
@@ -605,7 +617,7 @@ def test_variables_of_the_environment(
         opened("s3+http://store.example/bucket/x/", access).head()
 
 
-def test_profiles(
+def test_credentials_are_read_from_aws_profiles(
     s3: S3Server, url: str, access: RemoteAccess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -636,7 +648,7 @@ PROCESS = {
 }  # fmt: skip
 
 
-def test_a_repository_is_no_place_for_a_dataset(
+def test_push_to_repository_root_is_rejected(
     here: Workspace, s3: S3Server, url: str, access: RemoteAccess
 ) -> None:
     entry = make_root(here)

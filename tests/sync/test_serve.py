@@ -26,7 +26,7 @@ from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.ftp_server import make_certificate
 from tests.sync.builders import add_files, as_old_repository, describe, make_derivative, make_root
-from tests.sync.serving_here import Running, served
+from tests.sync.in_process_server import Running, served
 
 pytestmark = pytest.mark.net
 
@@ -97,7 +97,9 @@ class TestObjects:
                 assert (head.status, head.body) == (200, b"")
                 assert head.headers["Content-Length"] == str(path.stat().st_size)
 
-    def test_checkpoints_and_proofs(self, there: Workspace, numbers: DatasetEntry, server: Running) -> None:
+    def test_checkpoints_and_proofs_are_served(
+        self, there: Workspace, numbers: DatasetEntry, server: Running
+    ) -> None:
         from odf_engine.identity.ownership_proof import create_and_store_proof
 
         entry = make_derivative(there, numbers)
@@ -115,7 +117,7 @@ class TestObjects:
             "application/json; charset=utf-8",
         )
 
-    def test_the_head_is_never_kept(self, server: Running, numbers: DatasetEntry) -> None:
+    def test_head_is_never_cached(self, server: Running, numbers: DatasetEntry) -> None:
         answer = ask(server, "/numbers/refs/head")
         assert answer.body == str(numbers.dataset.head()).encode()
         assert answer.headers["Cache-Control"] == "no-cache"
@@ -128,7 +130,9 @@ class TestObjects:
         assert ask(server, "/numbers/refs/before-reset-1").status == 404
 
     @pytest.mark.parametrize("spell", [str, lambda h: base58btc_encode(bytes(h)), lambda h: str(h).upper()])
-    def test_hashes_in_any_encoding(self, server: Running, numbers: DatasetEntry, spell: object) -> None:
+    def test_hashes_are_accepted_in_any_encoding(
+        self, server: Running, numbers: DatasetEntry, spell: object
+    ) -> None:
         head = numbers.dataset.head()
         assert head is not None and callable(spell)
         answer = ask(server, f"/numbers/blocks/{spell(head)}")
@@ -151,7 +155,7 @@ class TestObjects:
             block = ask(server, f"/numbers/blocks/{head}").body
         assert Multihash.sha3_256(block) == head
 
-    def test_names_of_datasets(self, there: Workspace, server: Running) -> None:
+    def test_dataset_is_found_by_name_in_any_case_or_id(self, there: Workspace, server: Running) -> None:
         entry = make_root(there, "acme/Plans")
         head = str(entry.dataset.head()).encode()
         for name in ("acme/plans", "ACME/Plans", str(entry.id), str(entry.id).replace(":", "%3A")):
@@ -159,7 +163,7 @@ class TestObjects:
         for name in ("plans", "acme", "acme/plans/more"):
             assert ask(server, f"/{name}/refs/head").status == 404
 
-    def test_only_what_is_chosen_is_served(self, there: Workspace, numbers: DatasetEntry) -> None:
+    def test_only_selected_datasets_are_served(self, there: Workspace, numbers: DatasetEntry) -> None:
         make_root(there, "secret")
         with served(there, patterns=("num%",)) as server:
             assert ask(server, "/numbers/refs/head").status == 200
@@ -169,7 +173,7 @@ class TestObjects:
                 for row in json.loads(ask(server, "/", Accept="application/json").body)["datasets"]
             ] == ["numbers"]
 
-    def test_a_dataset_that_grows_goes_or_is_renamed(
+    def test_added_and_deleted_datasets_are_noticed(
         self, there: Workspace, server: Running, numbers: DatasetEntry
     ) -> None:
         assert ask(server, "/later/refs/head").status == 404
@@ -179,7 +183,7 @@ class TestObjects:
         assert ask(server, "/later/refs/head").status == 404
         assert ask(server, f"/later/blocks/{numbers.dataset.head()}").status == 404
 
-    def test_a_damaged_head_tells_no_paths(self, server: Running, numbers: DatasetEntry) -> None:
+    def test_damaged_head_does_not_reveal_paths(self, server: Running, numbers: DatasetEntry) -> None:
         (numbers.dataset.folder / "refs" / "head").write_text("nonsense")
         answer = ask(server, "/numbers/refs/head")
         assert answer.status == 500
@@ -190,7 +194,7 @@ class TestObjects:
 
 class TestRanges:
     @given(data=st.data())
-    def test_any_range_is_that_part_of_the_file(self, data: st.DataObject) -> None:
+    def test_any_requested_range_selects_that_part(self, data: st.DataObject) -> None:
         from odf_engine.sync.server.object_handlers import _requested_range
 
         size = data.draw(st.integers(0, 50))
@@ -226,7 +230,7 @@ class TestRanges:
             ("bytes=-", 200, slice(None)),
         ],
     )
-    def test_of_large_files(
+    def test_ranges_of_large_files_are_served(
         self, lasting: tuple[Running, DatasetEntry], asked: str, status: int, part: slice
     ) -> None:
         server, numbers = lasting
@@ -240,7 +244,9 @@ class TestRanges:
         if status == 416:
             assert answer.headers["Content-Range"] == "bytes */1300000"
 
-    def test_of_another_version_is_passed_over(self, server: Running, numbers: DatasetEntry) -> None:
+    def test_range_of_another_version_returns_the_whole_file(
+        self, server: Running, numbers: DatasetEntry
+    ) -> None:
         path = largest(numbers)
         target = f"/numbers/data/{path.name}"
         assert ask(server, target, Range="bytes=1-2", If_Range=f'"{path.name}"').status == 206
@@ -275,14 +281,16 @@ class TestWhatIsPrivate:
             ("/pull", 404),
         ],
     )
-    def test_paths(self, lasting: tuple[Running, DatasetEntry], path: str, status: int) -> None:
+    def test_paths_outside_of_datasets_are_rejected(
+        self, lasting: tuple[Running, DatasetEntry], path: str, status: int
+    ) -> None:
         answer = ask(lasting[0], path)
         assert answer.status == status
         if status != 200:
             assert b".odf" not in answer.body and len(answer.body) < 200
 
     @given(st.text(max_size=60) | st.text("/.%2eEfF\\\0data:", max_size=60))
-    def test_a_path_means_a_dataset_and_a_name_or_nothing(self, text: str) -> None:
+    def test_parsed_path_never_leaves_the_dataset(self, text: str) -> None:
         try:
             way = _parse_path("/" + text)
         except OdfError:
@@ -296,7 +304,7 @@ class TestWhatIsPrivate:
         with pytest.raises(UsageError, match="the path is not UTF-8"):
             _parse_path("/" + text)
 
-    def test_symbolic_links_and_folders_are_no_objects(self, server: Running, numbers: DatasetEntry) -> None:
+    def test_folders_and_pipes_are_not_served(self, server: Running, numbers: DatasetEntry) -> None:
         folder = numbers.dataset.folder / "data"
         name = str(Multihash.sha3_256(b"a folder"))
         (folder / name).mkdir()
@@ -305,7 +313,7 @@ class TestWhatIsPrivate:
         os.mkfifo(folder / pipe)
         assert ask(server, f"/numbers/data/{pipe}").status == 404
 
-    def test_other_methods(self, server: Running, numbers: DatasetEntry) -> None:
+    def test_other_methods_are_rejected(self, server: Running, numbers: DatasetEntry) -> None:
         for method in ("POST", "DELETE", "PUT", "PATCH", "OPTIONS", "TRACE"):
             assert ask(server, "/numbers/refs/head", method).status == 405
         assert ask(server, f"/numbers/data/{largest(numbers).name}", "PUT").status == 403  # it is read-only
@@ -327,7 +335,9 @@ class _Page(HTMLParser):
 
 
 class TestPage:
-    def test_says_what_there_is_and_how_to_have_it(self, server: Running, numbers: DatasetEntry) -> None:
+    def test_page_lists_datasets_with_escaped_text_and_pull_commands(
+        self, server: Running, numbers: DatasetEntry
+    ) -> None:
         describe(numbers, "<script>alert(1)</script> & \u202egnp.exe")
         answer = ask(server, "/", Accept="text/html,*/*")
         page = _Page()
@@ -346,7 +356,7 @@ class TestPage:
         assert answer.status == 200 and b"<h2>" in answer.body
         assert ask(server, "/nothing/").status == 404
 
-    def test_for_programs_it_is_json(self, server: Running, numbers: DatasetEntry) -> None:
+    def test_page_is_json_on_request(self, server: Running, numbers: DatasetEntry) -> None:
         describe(numbers, "Numbers")
         answer = ask(server, "/", Accept="application/json")
         assert answer.headers["Content-Type"].startswith("application/json")
@@ -360,7 +370,7 @@ class TestPage:
 
 
 class TestAddresses:
-    def test_are_what_the_client_wrote(self, server: Running) -> None:
+    def test_addresses_use_the_requested_host(self, server: Running) -> None:
         assert (
             b"odf pull odf+http://data.example:99/numbers/" in ask(server, "/", Host="data.example:99").body
         )
@@ -368,12 +378,10 @@ class TestAddresses:
         assert b"odf+http://a.example/" in spoofed.body and b"b.example" not in spoofed.body
 
     @pytest.mark.parametrize("host", ["", "a/b", "a b", "a@b", '"><script>', "a:1:2"])
-    def test_a_host_that_can_be_none_is_refused(
-        self, lasting: tuple[Running, DatasetEntry], host: str
-    ) -> None:
+    def test_invalid_host_is_rejected(self, lasting: tuple[Running, DatasetEntry], host: str) -> None:
         assert ask(lasting[0], "/", Host=host).status == 400
 
-    def test_behind_a_proxy(self, there: Workspace, numbers: DatasetEntry) -> None:
+    def test_proxy_headers_determine_the_addresses(self, there: Workspace, numbers: DatasetEntry) -> None:
         with served(there, behind_proxy=True) as server:
             told = {
                 "Host": "127.0.0.1",
@@ -387,7 +395,7 @@ class TestAddresses:
 
 
 class TestProcess:
-    def test_starts_serves_and_stops(self, there: Workspace, numbers: DatasetEntry) -> None:
+    def test_server_process_starts_serves_and_stops(self, there: Workspace, numbers: DatasetEntry) -> None:
         with Started(there, "--json") as process:
             url = said(process)
             assert url["datasets"] == 1 and url["push"] is False
@@ -400,7 +408,7 @@ class TestProcess:
             assert process.wait(60) == 0
 
     @pytest.mark.complete
-    def test_a_transfer_that_runs_may_end(self, there: Workspace) -> None:
+    def test_running_transfer_completes_on_shutdown(self, there: Workspace) -> None:
         entry = make_root(there, "big")
         (name,) = add_files(entry, 1, 30_000_000)
         with Started(there, "--json") as process:
@@ -412,7 +420,7 @@ class TestProcess:
             assert len(answer.read()) == 30_000_000 - 1000
             assert process.wait(60) == 0
 
-    def test_what_cannot_be_is_said(self, there: Workspace, server: Running, tmp_path: Path) -> None:
+    def test_invalid_options_are_reported(self, there: Workspace, server: Running, tmp_path: Path) -> None:
         key = tmp_path / "key.pem"
         key.write_text("no key")
         for words, says in (
@@ -433,7 +441,9 @@ class TestProcess:
 
 
 class TestTls:
-    def test_over_tls(self, there: Workspace, numbers: DatasetEntry, tmp_path: Path) -> None:
+    def test_objects_are_served_over_tls(
+        self, there: Workspace, numbers: DatasetEntry, tmp_path: Path
+    ) -> None:
         from odf_engine.sync.server.__main__ import _load_tls
 
         both = make_certificate(tmp_path / "both.pem")

@@ -23,7 +23,7 @@ from odf_engine.sync.push import push
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.ftp_server import make_certificate
 from tests.sync.builders import add_files, make_root, objects
-from tests.sync.serving_here import served
+from tests.sync.in_process_server import served
 from tests.waiting import wait_until_listening
 
 pytestmark = [pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not here"), pytest.mark.net]
@@ -79,7 +79,9 @@ def nginx(folder: Path, port: int) -> Iterator[tuple[int, int, Path]]:
         process.wait(60)
 
 
-def test_behind_nginx(there: Workspace, here: Workspace, access: RemoteAccess, tmp_path: Path) -> None:
+def test_server_works_behind_nginx(
+    there: Workspace, here: Workspace, access: RemoteAccess, tmp_path: Path
+) -> None:
     entry = make_root(there, slices=2)
     (name,) = add_files(entry, 1, 1_300_000)
     with (

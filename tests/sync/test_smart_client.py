@@ -60,7 +60,7 @@ def pushed(entry, remote, access, force=False):
 # --- Pull ------------------------------------------------------------------------------------------
 
 
-def test_pull(here, there, node, remote, access):
+def test_pull_receives_all_blocks_in_one_message(here, there, node, remote, access):
     entry = make_derivative(there, make_root(there, "source", slices=1), "numbers")
     node.store.load(entry.dataset.folder)
     found = pulled(here, remote, access)
@@ -74,7 +74,7 @@ def test_pull(here, there, node, remote, access):
     assert {each["object_type"] for each in node.received[2]["object_files"]} == {"DataSlice", "Checkpoint"}
 
 
-def test_pull_of_what_is_new(here, there, node, remote, access):
+def test_pull_requests_only_new_blocks(here, there, node, remote, access):
     entry = make_root(there, slices=3)
     node.store.load(entry.dataset.folder)
     found = pulled(here, remote, access)
@@ -88,7 +88,7 @@ def test_pull_of_what_is_new(here, there, node, remote, access):
     assert len(node.received[2]["object_files"]) == 2
 
 
-def test_pull_of_another_history(here, there, node, remote, access):
+def test_diverged_pull_requires_force(here, there, node, remote, access):
     entry = make_root(there, slices=1)
     node.store.load(entry.dataset.folder)
     found = copy_into(here, entry)
@@ -101,7 +101,7 @@ def test_pull_of_another_history(here, there, node, remote, access):
     assert done.new_head == entry.dataset.head()
 
 
-def test_signed_urls_that_expire(here, there, node, remote, access):
+def test_expired_signed_urls_are_requested_again(here, there, node, remote, access):
     entry = make_root(there, slices=2)
     node.store.load(entry.dataset.folder)
     told: list[str] = []
@@ -143,9 +143,7 @@ def test_objects_without_a_strategy_are_read_as_files(here, there, node, remote,
 
 @newer_only
 @pytest.mark.parametrize("step", ["plan", "blocks"])
-def test_what_the_smart_protocol_does_not_give_is_read_block_by_block(
-    here, there, node, remote, access, step
-):
+def test_failed_session_falls_back_to_reading_block_by_block(here, there, node, remote, access, step):
     entry = make_root(there, slices=2)
     node.store.load(entry.dataset.folder)
     wrong = {"Err": {"Internal": {"error_message": "no"}}}
@@ -169,7 +167,7 @@ def as_files(folder) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in objects(folder) if not name.startswith("refs/")}
 
 
-def test_push(here, node, remote, access):
+def test_push_sends_blocks_and_objects_to_the_reference(here, node, remote, access):
     entry = make_derivative(here, make_root(here, "source", slices=1), "numbers")
     done = pushed(entry, remote, access)
     assert (done.status, done.blocks, done.objects, done.new_head) == ("updated", 4, 2, entry.dataset.head())
@@ -180,7 +178,7 @@ def test_push(here, node, remote, access):
     assert node.received[-1] == {} and node.received[-2] == {"details": "Complete"}
 
 
-def test_push_of_what_is_new_skips_what_is_there(here, node, remote, access):
+def test_push_skips_objects_that_exist_remotely(here, node, remote, access):
     entry = make_root(here, slices=2)
     pushed(entry, remote, access)
     new = add_slices(entry, 2)
@@ -192,7 +190,7 @@ def test_push_of_what_is_new_skips_what_is_there(here, node, remote, access):
     assert node.store.head == str(entry.dataset.head())
 
 
-def test_push_of_what_is_there_opens_no_session(here, node, remote, access):
+def test_up_to_date_push_opens_no_session(here, node, remote, access):
     entry = make_root(here)
     pushed(entry, remote, access)
     del node.requests[:]
@@ -201,13 +199,13 @@ def test_push_of_what_is_there_opens_no_session(here, node, remote, access):
 
 
 @newer_only
-def test_push_without_objects_asks_all_the_same(here, node, remote, access):
+def test_push_without_objects_still_requests_strategies(here, node, remote, access):
     pushed(make_root(here, blocks=2), remote, access)
     assert node.received[2] == {"object_files": [], "is_truncated": False}
 
 
 @newer_only
-def test_push_in_rounds(here, node, remote, access, monkeypatch):
+def test_many_objects_are_announced_in_rounds(here, node, remote, access, monkeypatch):
     monkeypatch.setattr(smart_remote, "_ROUND", 2)
     entry = make_root(here, slices=5)
     pushed(entry, remote, access)
@@ -217,7 +215,7 @@ def test_push_in_rounds(here, node, remote, access, monkeypatch):
     assert node.store.head == str(entry.dataset.head())
 
 
-def test_progress_is_told_when_it_is_asked_for(here, node, remote, access, monkeypatch):
+def test_client_reports_progress_on_request(here, node, remote, access, monkeypatch):
     entry = make_root(here, slices=2)
     node.ask_every = 0.01
     answer = node._put
@@ -284,7 +282,7 @@ ERRORS = [
 
 @newer_only
 @pytest.mark.parametrize(("step", "says", "kind", "words"), ERRORS)
-def test_errors_of_a_push(here, node, remote, access, step, says, kind, words):
+def test_push_errors_are_reported_and_change_nothing(here, node, remote, access, step, says, kind, words):
     node.said = lambda at, message: says if at == step else message
     node.lazy = True
     entry = make_root(here, slices=1)
@@ -296,7 +294,7 @@ def test_errors_of_a_push(here, node, remote, access, step, says, kind, words):
 
 
 @newer_only
-def test_a_server_that_says_done_without_having_anything(here, node, remote, access, monkeypatch):
+def test_push_fails_when_the_remote_head_is_not_new(here, node, remote, access, monkeypatch):
     monkeypatch.setattr(smart_remote.SmartPush, "quiet_seconds", 0.02)
     node.lazy = True
     with pytest.raises(SourceUnavailable, match="its head is not the new one"):
@@ -324,7 +322,7 @@ def test_a_damaged_slice_is_not_sent(here, node, remote, access):
 
 
 @newer_only
-def test_a_history_that_does_not_fit_into_one_message(here, node, remote, access):
+def test_history_larger_than_one_message_is_rejected(here, node, remote, access):
     remote.most_bytes = 2000
     with pytest.raises(Unsupported, match="do not fit into one message"):
         pushed(make_root(here, blocks=20), remote, access)
@@ -346,7 +344,7 @@ def test_access_is_denied_without_a_login(here, node, remote, access):
 
 
 @newer_only
-def test_a_cancel_ends_what_is_waited_for(here, there, node, remote, access):
+def test_cancel_ends_a_waiting_pull(here, there, node, remote, access):
     node.store.load(make_root(there, slices=1).dataset.folder)
     waiting = threading.Event()
 

@@ -32,8 +32,8 @@ from tests.sync.builders import (
     make_root,
     objects,
 )
+from tests.sync.in_process_server import Running, served
 from tests.sync.kamu_like import HEADER, NEW, OLD, Store, Talk, batch, plan, talk, unarchive
-from tests.sync.serving_here import Running, served
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.net
@@ -133,7 +133,7 @@ def test_a_shorter_history_is_pushed_by_force(here, there, remote, access, tmp_p
     assert there.resolve(NAME).dataset.head() == other.dataset.head()
 
 
-def test_a_push_that_broke_off_goes_on(here, there, server, remote, access):
+def test_interrupted_push_resumes(here, there, server, remote, access):
     entry = make_root(here, NAME)
     add_files(entry, 3, 1000)
     gone = sorted((entry.dataset.folder / "data").iterdir())[-1]
@@ -183,7 +183,7 @@ def test_a_chain_too_long_for_a_message_is_read_block_by_block(here, there, acce
 # --- Who may push what -----------------------------------------------------------------------------
 
 
-def test_no_push_without_a_token_or_to_what_it_is_not_for(here, there, server, remote, access):
+def test_push_requires_a_token_for_the_dataset(here, there, server, remote, access):
     entry = make_root(here, NAME)
     access.credentials.set(server.url, Login(token="odft_wrong"))
     with pytest.raises(SourceUnavailable, match="401"):
@@ -194,7 +194,7 @@ def test_no_push_without_a_token_or_to_what_it_is_not_for(here, there, server, r
     assert there.datasets() == []
 
 
-def test_no_push_to_what_is_made_there(here, there, remote, access):
+def test_push_to_dataset_owned_by_the_server_is_rejected(here, there, remote, access):
     own = make_root(there, NAME)
     copy = copy_into(here, own)
     describe(copy, "stolen")
@@ -203,7 +203,7 @@ def test_no_push_to_what_is_made_there(here, there, remote, access):
     assert there.resolve(NAME).dataset.head() == own.dataset.head()
 
 
-def test_what_was_deleted_there_is_pushed_as_new(here, there, remote, access):
+def test_dataset_deleted_on_the_server_is_pushed_as_new(here, there, remote, access):
     """Its key remains there, and does not protect a dataset that is gone."""
     own = make_root(there, NAME)
     copy = copy_into(here, own)
@@ -216,14 +216,14 @@ def test_what_was_deleted_there_is_pushed_as_new(here, there, remote, access):
     assert Trust(there).describe_status(entry) == "not trusted"
 
 
-def test_no_push_of_another_dataset_under_a_name(here, there, remote, access, tmp_path):
+def test_push_of_different_dataset_under_existing_name_is_rejected(here, there, remote, access, tmp_path):
     third = Workspace.init(tmp_path / "third")
     copy_into(there, make_root(third, NAME))
     with pytest.raises(Conflict):
         pushed(make_root(here, NAME), remote, access, force=True)
 
 
-def test_no_push_of_a_dataset_that_is_there_under_another_name(here, there, remote, access):
+def test_push_under_another_name_is_rejected(here, there, remote, access):
     entry = make_root(here, NAME)
     copy_into(there, entry, "other")
     with pytest.raises(Conflict, match="under another name"):
@@ -263,7 +263,7 @@ async def kamu_pull(url: str, era: str, after: str | None = None) -> tuple[list,
 
 
 @eras
-def test_a_client_of_the_reference_pulls(there, server, era):
+def test_reference_client_can_pull(there, server, era):
     entry = make_derivative(there, make_root(there, "source", slices=1), NAME)
     blocks, files = run(kamu_pull(server.url, era))
     store = Store().load(entry.dataset.folder)
@@ -276,7 +276,7 @@ def test_a_client_of_the_reference_pulls(there, server, era):
 
 
 @eras
-def test_an_interval_that_is_none(there, server, era):
+def test_invalid_interval_is_rejected(there, server, era):
     entry = make_root(there, NAME)
     head = str(entry.dataset.head())
     unknown = "f1620" + "00" * 32
@@ -346,7 +346,7 @@ class Pusher:
 
 
 @eras
-def test_a_client_of_the_reference_pushes(here, there, server, token, era):
+def test_reference_client_can_push(here, there, server, token, era):
     entry = make_derivative(here, make_root(here, "source", slices=1), NAME)
 
     async def go(head: str | None) -> list[int]:
@@ -370,7 +370,7 @@ def test_a_client_of_the_reference_pushes(here, there, server, token, era):
 
 
 @eras
-def test_a_head_that_moved(here, there, server, token, era):
+def test_push_after_the_head_moved_is_rejected(here, there, server, token, era):
     entry = make_root(here, NAME, blocks=2)
     copy = copy_into(there, entry)
     describe(copy, "moved")
@@ -391,7 +391,7 @@ def test_a_head_that_moved(here, there, server, token, era):
 
 
 @eras
-def test_a_head_that_moves_meanwhile(here, there, server, token, era):
+def test_head_moved_during_a_push_fails_the_push(here, there, server, token, era):
     entry = make_root(here, NAME, blocks=2)
     copy = copy_into(there, entry)
     before = str(copy.dataset.head())
@@ -413,7 +413,7 @@ def test_a_head_that_moves_meanwhile(here, there, server, token, era):
 
 
 @eras
-def test_objects_that_did_not_come(here, there, server, token, era):
+def test_push_with_missing_objects_is_rejected(here, there, server, token, era):
     entry = make_root(here, NAME, slices=2)
 
     async def go():
@@ -429,7 +429,7 @@ def test_objects_that_did_not_come(here, there, server, token, era):
     assert there.datasets() == []
 
 
-def test_progress_is_asked_for(here, there, server, token, monkeypatch):
+def test_server_requests_progress_during_a_push(here, there, server, token, monkeypatch):
     monkeypatch.setattr(receive_pack, "PROGRESS_SECONDS", 0.02)
     entry = make_root(here, NAME, slices=1)
 
@@ -450,7 +450,7 @@ def test_progress_is_asked_for(here, there, server, token, monkeypatch):
     assert there.resolve(NAME).dataset.head() == entry.dataset.head()
 
 
-def test_one_push_of_a_dataset_at_a_time(here, there, server, token):
+def test_concurrent_push_of_one_dataset_is_rejected(here, there, server, token):
     entry = make_root(here, NAME)
 
     async def go():
@@ -465,7 +465,7 @@ def test_one_push_of_a_dataset_at_a_time(here, there, server, token):
 
 
 @pytest.mark.parametrize(("headers", "status"), [({HEADER: "2"}, 400), ({}, 426)])
-def test_what_is_no_session(there, server, headers, status):
+def test_incompatible_session_request_is_rejected(there, server, headers, status):
     make_root(there, NAME)
 
     async def go():
@@ -493,7 +493,7 @@ def test_a_session_ends_with_the_server(there):
         assert run(go())[0] == 1001
 
 
-def test_no_frame_but_texts_is_sent(there, server):
+def test_server_sends_only_text_frames(there, server):
     """Older peers take a ping for a broken connection."""
     make_root(there, NAME)
 

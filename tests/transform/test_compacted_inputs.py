@@ -39,7 +39,9 @@ def forget(entry: DatasetEntry) -> None:
 
 
 @pytest.mark.complete
-def test_derivatives_of_a_compacted_dataset(deriving: Deriving, runtime: SparkRuntime) -> None:
+def test_derivatives_continue_and_verify_after_input_compaction(
+    deriving: Deriving, runtime: SparkRuntime
+) -> None:
     root = deriving.root()
     plain = deriving.derivative("SELECT event_time, city, x FROM input WHERE x > 0", name="plain")
     windows = deriving.derivative(

@@ -111,7 +111,7 @@ def test_each_request_gets_a_container_of_risingwave(
     assert len(podman.calls("run")) == 2
 
 
-def test_containers_and_files_that_a_kill_left(
+def test_leftover_containers_and_folders_of_killed_workers_are_removed(
     deriving: Deriving, runtime: SparkRuntime, podman: ImageStandIn
 ) -> None:
     ended = subprocess.Popen(["true"])
@@ -130,7 +130,9 @@ def test_containers_and_files_that_a_kill_left(
     assert podman.calls("ps")[0][1] == f"--filter={label.removeprefix('--')}"
 
 
-def test_images_that_do_not_start(deriving: Deriving, podman: ImageStandIn, runtime: SparkRuntime) -> None:
+def test_image_that_does_not_start_is_reported(
+    deriving: Deriving, podman: ImageStandIn, runtime: SparkRuntime
+) -> None:
     deriving.rows(deriving.root(), (1, "a", 1))
     made = derivative(deriving, "flink", "SELECT event_time, x FROM input")
     head = made.dataset.head()
@@ -155,7 +157,9 @@ def test_images_that_do_not_start(deriving: Deriving, podman: ImageStandIn, runt
     assert not list((workspace.odf / "cache").glob("engine-*"))
 
 
-def test_configuration(tmp_path: Path, runtime: SparkRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_container_engine_requires_an_image_and_a_runtime(
+    tmp_path: Path, runtime: SparkRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = set_value(Config(), "engines.mine", "container:registry.example/mine:1")
     router = EngineRouter(config, SparkEngine(runtime), tmp_path)
     assert isinstance(router.get_engine("Mine"), ContainerEngine)
@@ -168,7 +172,7 @@ def test_configuration(tmp_path: Path, runtime: SparkRuntime, monkeypatch: pytes
         ContainerEngine("flink", "container", FetchConfig(), tmp_path)._start(Reporter())
 
 
-def test_with_a_real_runtime(tmp_path: Path) -> None:
+def test_real_runtime_reports_a_failed_start_and_leaves_nothing(tmp_path: Path) -> None:
     """An image without an engine: it starts, ends, and nothing is left."""
     program = shutil.which("podman") or shutil.which("docker")
     if program is None or subprocess.run([program, "info"], capture_output=True, check=False).returncode != 0:

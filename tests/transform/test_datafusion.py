@@ -60,7 +60,7 @@ def fused(tmp_path: Path) -> Fused:
     return Fused(Workspace.init(tmp_path / "a [b] {c}*d 100%"))
 
 
-def test_rows_operations_and_order(fused: Fused) -> None:
+def test_rows_keep_operations_and_input_order(fused: Fused) -> None:
     left, right = fused.root("com.acme.left"), fused.root("com.acme.right")
     union = fused.derivative(
         'SELECT event_time, city AS "City", x + 1 AS y FROM "com.acme.right" WHERE x <> 7\n'
@@ -101,7 +101,9 @@ def test_rows_operations_and_order(fused: Fused) -> None:
     assert fused.run(passed) == 1 and fused.newest(passed).new_data is None
 
 
-def test_it_is_optional(fused: Fused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_datafusion_is_reported_with_install_hint(
+    fused: Fused, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fused.rows(fused.root(), (1, "a", 1))
     made = fused.derivative("SELECT event_time, x FROM input")
     install = "install it: pip install 'odf-workstation[datafusion]'"
@@ -117,7 +119,7 @@ def test_it_is_optional(fused: Fused, monkeypatch: pytest.MonkeyPatch) -> None:
     assert failed.value.hint == install
 
 
-def test_replay_and_versions(fused: Fused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_reports_rows_that_differ_by_version(fused: Fused, monkeypatch: pytest.MonkeyPatch) -> None:
     fused.rows(fused.root(), (1, "a", 1), (2, "b", 2))
     (made,) = fused.workspace.add([snapshot("SELECT event_time, x, system_time() AS made FROM input")])
     transform = made.dataset.state().transform
@@ -160,7 +162,7 @@ DENIED = {
 
 
 @pytest.mark.complete
-def test_queries_that_are_refused(fused: Fused, tmp_path: Path) -> None:
+def test_stateful_and_unsafe_queries_are_refused(fused: Fused, tmp_path: Path) -> None:
     fused.rows(fused.root(), (1, "a", 1))
     for query, reason in STATEFUL.items():
         with pytest.raises(Unsupported, match=f"the query has {reason}"):
@@ -243,7 +245,9 @@ EQUAL = {
 
 
 @pytest.mark.complete
-def test_the_same_rows_as_spark(deriving: Deriving, runtime: SparkRuntime, tmp_path: Path) -> None:
+def test_rows_and_lineage_equal_those_from_spark(
+    deriving: Deriving, runtime: SparkRuntime, tmp_path: Path
+) -> None:
     workspace = deriving.workspace
     roots = [deriving.root("com.acme.a"), deriving.root("com.acme.b")]
     deriving.rows(roots[0], (1, "a", 1), (2.5, None, 2), (3.7, "C", 3), (2, "d", 4))

@@ -74,7 +74,7 @@ def served(runtime: SparkRuntime) -> Iterator[str]:
 
 
 @pytest.mark.net
-def test_transactions_over_grpc(deriving: Deriving, served: str) -> None:
+def test_grpc_and_embedded_transactions_give_equal_rows(deriving: Deriving, served: str) -> None:
     root = deriving.root()
     query = "SELECT event_time, city, x + 1 AS y FROM input WHERE x > 0"
     near, far = deriving.derivative(query, name="near"), deriving.derivative(query, name="far")
@@ -103,7 +103,7 @@ def test_transactions_over_grpc(deriving: Deriving, served: str) -> None:
 
 
 @pytest.mark.net
-def test_raw_query(served: str, tmp_path: Path) -> None:
+def test_raw_query_over_grpc_writes_rows_or_reports_errors(served: str, tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1, 2, 3]}), tmp_path / "in.parquet")
 
     def ask(query: str) -> object:
@@ -156,7 +156,7 @@ def lying(
         server.stop(0)
 
 
-def test_engines_that_break_the_contract(deriving: Deriving, tmp_path: Path) -> None:
+def test_output_that_breaks_the_contract_is_refused(deriving: Deriving, tmp_path: Path) -> None:
     root = deriving.root()
     made = deriving.derivative("SELECT event_time, city, x FROM input")
     deriving.rows(root, (1, "a", 1), (1, "b", 2))
@@ -217,7 +217,7 @@ def test_engines_that_break_the_contract(deriving: Deriving, tmp_path: Path) -> 
     assert deriving.result(made, "offset", "x") == [(0, 1), (1, 2)]
 
 
-def test_output_of_engines_for_a_declared_schema(deriving: Deriving) -> None:
+def test_output_must_have_the_declared_types_and_required_values(deriving: Deriving) -> None:
     """Layouts may differ; types may not, and required values are checked."""
     root = deriving.root()
     made = deriving.derivative("SELECT event_time, city, x FROM input")
@@ -257,7 +257,7 @@ def test_output_of_engines_for_a_declared_schema(deriving: Deriving) -> None:
     assert verify(made.dataset, Reporter()).valid
 
 
-def test_the_watermark_of_an_engine(deriving: Deriving) -> None:
+def test_reported_watermark_never_decreases_or_exceeds_the_inputs(deriving: Deriving) -> None:
     root = deriving.root()
     made = deriving.derivative("SELECT event_time, city, x FROM input")
     day = {number: Timestamp.parse(f"2024-01-0{number}T00:00:00Z") for number in range(1, 6)}
@@ -287,7 +287,7 @@ def test_the_watermark_of_an_engine(deriving: Deriving) -> None:
     assert [each.kind for each in findings] == ["transform-watermark"] * 2  # it reports later ones now
 
 
-def test_the_version_of_an_engine(deriving: Deriving) -> None:
+def test_reported_engine_version_is_recorded_and_enforced(deriving: Deriving) -> None:
     root = deriving.root()
     made = deriving.derivative("SELECT event_time, city, x FROM input")
     transform = made.dataset.state().transform
@@ -350,7 +350,9 @@ def _without_version(definition: DatasetSnapshot) -> DatasetSnapshot:
     return structs_replace(definition, metadata=[structs_replace(transform, transform=plain)])
 
 
-def test_addresses_and_nobody_there(deriving: Deriving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_or_unreachable_engine_address_is_reported(
+    deriving: Deriving, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("odf_engine.transform.engines.grpc_client._CONNECT_SECONDS", 0.5)
     for address in ("127.0.0.1:2884", "grpc://127.0.0.1", "http://127.0.0.1:1"):
         with pytest.raises(InvalidManifest):
@@ -363,7 +365,7 @@ def test_addresses_and_nobody_there(deriving: Deriving, monkeypatch: pytest.Monk
         deriving.run(made)
 
 
-def test_an_engine_that_takes_too_long(deriving: Deriving) -> None:
+def test_slow_engine_call_times_out(deriving: Deriving) -> None:
     deriving.rows(deriving.root(), (1, "a", 1))
     made = deriving.derivative("SELECT event_time FROM input")
     over = threading.Event()
@@ -375,7 +377,7 @@ def test_an_engine_that_takes_too_long(deriving: Deriving) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_messages_there_and_back(data: bytes) -> None:
+def test_message_fields_round_trip(data: bytes) -> None:
     assert decode_field(encode_fields(data)) == data
     other = b"\x10\x01" + encode_fields(data) + b"\x1a\x01a"  # fields that this version does not know
     assert decode_field(other) == data

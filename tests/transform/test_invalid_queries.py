@@ -92,7 +92,7 @@ def trial(tmp_path_factory: pytest.TempPathFactory, runtime: SparkRuntime) -> De
 
 @pytest.mark.parametrize(("query", "kind", "place", "parts"), WRONG)
 @pytest.mark.complete(after=10)
-def test_wrong_queries(
+def test_invalid_query_is_reported_and_commits_nothing(
     trial: Deriving, query: str, kind: type[OdfError], place: str, parts: list[str]
 ) -> None:
     made = trial.derivative(query, name=f"wrong-{WRONG.index((query, kind, place, parts))}")
@@ -109,14 +109,14 @@ def test_wrong_queries(
     assert [path.name for path in made.dataset.folder.glob("*/.pending*")] == []
 
 
-def test_an_input_that_does_not_exist(trial: Deriving) -> None:
+def test_missing_input_is_refused(trial: Deriving) -> None:
     before = len(trial.workspace.datasets())
     with pytest.raises(OdfError, match="nowhere"):
         trial.derivative("SELECT * FROM nowhere", "nowhere", name="of-nothing")
     assert len(trial.workspace.datasets()) == before
 
 
-def test_inputs_that_went_or_became_older(trial: Deriving) -> None:
+def test_missing_or_rolled_back_input_stops_the_pull(trial: Deriving) -> None:
     root = trial.root("fickle")
     trial.rows(root, (1, "a", 1))
     made = trial.derivative("SELECT event_time, x FROM fickle", "fickle", name="of-fickle")
@@ -143,7 +143,7 @@ def test_inputs_that_went_or_became_older(trial: Deriving) -> None:
     assert trial.result(made, "x") == [(1,), (2,)]
 
 
-def test_the_next_pull_works(trial: Deriving) -> None:
+def test_next_pull_works_after_failed_queries(trial: Deriving) -> None:
     """After all of that, in the same workspace and the same Spark."""
     made = trial.derivative(f"SELECT window.start AS event_time, sum(x) AS s FROM input {DAY}", name="right")
     assert trial.run(made) == 1

@@ -36,7 +36,7 @@ SETS = 4
     [(shape, seed) for shape, seeds in SEEDS.items() for seed in seeds],
 )
 @pytest.mark.complete(after=1)
-def test_the_latest_state_is_that_of_the_batch_query(
+def test_latest_state_equals_the_batch_query(
     tmp_path: Path, runtime: SparkRuntime, request: pytest.FixtureRequest, shape: str, seed: int
 ) -> None:
     if seed % 2 == 0:

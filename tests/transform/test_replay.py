@@ -32,7 +32,7 @@ def made(deriving: Deriving) -> DatasetEntry:
     return made
 
 
-def test_valid(deriving: Deriving, made: DatasetEntry) -> None:
+def test_unchanged_dataset_replays_without_findings(deriving: Deriving, made: DatasetEntry) -> None:
     report = check(deriving, made)
     assert (report.valid, report.transforms, report.findings) == (True, 3, [])
     last = made.dataset.state().sequence_number
@@ -67,7 +67,7 @@ def forge(entry: DatasetEntry, value: int) -> None:
     )  # fmt: skip
 
 
-def test_a_value_written_consistently(deriving: Deriving, made: DatasetEntry) -> None:
+def test_consistently_forged_value_is_found(deriving: Deriving, made: DatasetEntry) -> None:
     forge(made, value=31)
     assert verify(made.dataset, Reporter()).valid  # chain and files agree with each other
     (finding,) = check(deriving, made).findings
@@ -76,14 +76,14 @@ def test_a_value_written_consistently(deriving: Deriving, made: DatasetEntry) ->
     assert "row 4: stored" in finding.message and "y=31" in finding.message and "y=30" in finding.message
 
 
-def test_inputs_that_changed(deriving: Deriving, made: DatasetEntry) -> None:
+def test_diverged_input_is_a_finding(deriving: Deriving, made: DatasetEntry) -> None:
     root = deriving.workspace.resolve("input")
     blocks = list(root.dataset.blocks())
     (root.dataset.folder / "refs" / "head").write_text(str(blocks[1].hash))
     assert [finding.kind for finding in check(deriving, made).findings] == ["input-diverged"]
 
 
-def test_first_difference() -> None:
+def test_first_difference_ignores_batch_boundaries() -> None:
     def batches(*parts: list[int]) -> list[pa.RecordBatch]:
         return [pa.record_batch({"x": part}) for part in parts]
 

@@ -76,7 +76,7 @@ def program(request: pytest.FixtureRequest) -> Program:
     return request.param
 
 
-def test_what_is_seen_from_within(tmp_path: Path, program: Program) -> None:
+def test_sandbox_sees_only_its_mounts_and_no_network(tmp_path: Path, program: Program) -> None:
     for name in ("in", "out"):
         (tmp_path / name).mkdir()
     (tmp_path / "in" / "rows = 1").write_text("rows")
@@ -199,7 +199,7 @@ def test_a_disk_does_not_fill_up(watched: Callable[[str], Ended], monkeypatch: p
     assert "the disk is almost full" in str(watched(WAITS).error)
 
 
-def test_an_engine_that_exceeds_a_limit(deriving: Deriving, shut_in: None) -> None:
+def test_exceeded_limit_fails_the_query_and_commits_nothing(deriving: Deriving, shut_in: None) -> None:
     deriving.rows(deriving.root(), (1, "a", 1))
     made = deriving.derivative("SELECT event_time, x FROM input")
     odf = deriving.workspace.odf
@@ -230,7 +230,9 @@ class Listening(Reporter):
 
 
 @pytest.mark.complete
-def test_a_foreign_query_gives_the_same(deriving: Deriving, runtime: SparkRuntime, shut_in: None) -> None:
+def test_untrusted_query_in_the_sandbox_gives_equal_rows(
+    deriving: Deriving, runtime: SparkRuntime, shut_in: None
+) -> None:
     root = deriving.root()
     made = deriving.derivative(
         "SELECT window.end AS event_time, sum(x) AS s FROM input GROUP BY window(event_time, '1 day')"
@@ -253,7 +255,7 @@ def test_a_foreign_query_gives_the_same(deriving: Deriving, runtime: SparkRuntim
     assert verify(made.dataset, reporter, None, None, replay).findings == []
 
 
-def test_where_no_sandbox_can_be_had(
+def test_missing_sandbox_is_refused_unless_allowed(
     deriving: Deriving, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(
@@ -274,7 +276,7 @@ def test_where_no_sandbox_can_be_had(
     assert list((odf / "cache").glob("sandbox-*")) == []
 
 
-def test_who_is_shut_in(deriving: Deriving, runtime: SparkRuntime) -> None:
+def test_untrusted_queries_run_in_a_sandbox_until_trusted(deriving: Deriving, runtime: SparkRuntime) -> None:
     deriving.root()
     made = deriving.derivative("SELECT event_time, x FROM input")
 

@@ -96,7 +96,7 @@ DAYS: list[Step] = [
 ]
 
 
-def test_tumbling_windows_with_late_rows(deriving: Deriving) -> None:
+def test_tumbling_windows_drop_and_record_late_rows(deriving: Deriving) -> None:
     query = (
         "SELECT window.start AS event_time, city, sum(x) AS s, count(*) AS n, count(DISTINCT x) AS d,\n"
         "avg(CAST(x AS DECIMAL(9, 2))) AS a, avg(x) FILTER (WHERE x > 1) AS f, max(x) AS m\n"
@@ -123,7 +123,7 @@ def test_tumbling_windows_with_late_rows(deriving: Deriving) -> None:
     assert event.new_checkpoint is not None and event.prev_checkpoint != event.new_checkpoint.physical_hash
 
 
-def test_event_times_from_year_1_to_9999(deriving: Deriving) -> None:
+def test_windows_support_event_times_from_year_1_to_9999(deriving: Deriving) -> None:
     first, last = (date(*parts).toordinal() - date(2024, 1, 1).toordinal() + 1 for parts in (START, END))
     before_1970 = date(1969, 12, 31).toordinal() - date(2024, 1, 1).toordinal() + 1
     steps: list[Step] = [
@@ -179,7 +179,9 @@ def test_windows_are_in_utc_for_event_times_of_any_zone(deriving: Deriving) -> N
         ),
     ],
 )
-def test_sliding_and_session_windows(deriving: Deriving, query: str, expected: list[Any]) -> None:
+def test_sliding_and_session_windows_do_not_depend_on_increments(
+    deriving: Deriving, query: str, expected: list[Any]
+) -> None:
     made = fed(deriving, query, DAYS)
     start = 1704067200
     rows = [
@@ -235,7 +237,7 @@ JOINED: list[Step] = [
 BOUND = "ON l.city = r.city AND r.event_time BETWEEN l.event_time AND l.event_time + INTERVAL 12 HOURS"
 
 
-def test_joins_in_a_bound_of_time(deriving: Deriving) -> None:
+def test_time_bounded_left_join_emits_unmatched_rows(deriving: Deriving) -> None:
     query = f"SELECT l.event_time, l.city, l.x, r.x AS y FROM l LEFT JOIN r {BOUND}"
     made = fed(deriving, query, JOINED, "l", "r")
     found = deriving.result(made[0], "city", "x", "y")
@@ -244,7 +246,7 @@ def test_joins_in_a_bound_of_time(deriving: Deriving) -> None:
 
 
 @pytest.mark.complete
-def test_steps_of_joins_deduplication_and_windows(deriving: Deriving) -> None:
+def test_joins_deduplication_and_windows_can_be_chained(deriving: Deriving) -> None:
     query = (
         f"WITH pairs AS (SELECT l.event_time, l.city, r.x FROM l JOIN r {BOUND}),\n"
         "different AS (SELECT DISTINCT event_time, city, x FROM pairs),\n"
@@ -265,7 +267,7 @@ def test_steps_of_joins_deduplication_and_windows(deriving: Deriving) -> None:
         "(PARTITION BY city, window(event_time, '1 day') ORDER BY offset) AS n FROM input) WHERE n = 1",
     ],
 )
-def test_deduplication(deriving: Deriving, query: str) -> None:
+def test_duplicate_rows_are_dropped_across_increments(deriving: Deriving, query: str) -> None:
     steps: list[Step] = [
         ("input", [(1, "a", 1), (1.5, "a", 2), (1.5, "b", 1)], None),
         ("input", [(1.5, "a", 3), (1.75, "c", 3)], None),
@@ -278,7 +280,7 @@ def test_deduplication(deriving: Deriving, query: str) -> None:
 
 
 @pytest.mark.complete
-def test_corrections_are_undone_in_windows(deriving: Deriving) -> None:
+def test_windows_apply_corrections_and_retractions(deriving: Deriving) -> None:
     query = (
         "SELECT window.start AS event_time, sum(x) AS s, count(*) AS n, avg(x) AS a FROM input\n"
         "GROUP BY window(event_time, '1 day'), city"
@@ -304,7 +306,7 @@ def test_corrections_are_undone_in_windows(deriving: Deriving) -> None:
     assert deriving.result(said, "s", "n") == [(5, 1), (10, 2)]
 
 
-def test_a_checkpoint_gives_the_same_again_and_damage_is_said(deriving: Deriving, tmp_path: Path) -> None:
+def test_checkpoint_is_repeatable_and_damage_is_reported(deriving: Deriving, tmp_path: Path) -> None:
     root = deriving.root()
     query = (
         "SELECT window.start AS event_time, city, sum(x) AS s FROM input\n"
@@ -402,7 +404,9 @@ TOP = (
     ],
 )  # fmt: skip
 @pytest.mark.complete(after=4)
-def test_wrong_queries(deriving: Deriving, query: str, kind: type[OdfError], parts: list[str]) -> None:
+def test_unsupported_stateful_queries_are_refused(
+    deriving: Deriving, query: str, kind: type[OdfError], parts: list[str]
+) -> None:
     root = deriving.root()
     deriving.rows(root, (1, "a", 1))
     made = deriving.derivative(query)
@@ -500,7 +504,7 @@ def test_allowed_lateness_is_recorded_in_the_chain(deriving: Deriving) -> None:
 
 
 @pytest.mark.complete
-def test_retractions_in_groups_of_several_commits(deriving: Deriving) -> None:
+def test_groups_apply_retractions_of_several_commits(deriving: Deriving) -> None:
     query = (
         "SELECT max(event_time) AS event_time, city, min(x) AS low, bool_and(x > 1) AS high,\n"
         "count_if(x > 1) AS n, '\n-- odf.allowedLateness is text here' AS note FROM input GROUP BY city"
@@ -532,7 +536,7 @@ def test_retractions_in_groups_of_several_commits(deriving: Deriving) -> None:
     ],
 )
 @pytest.mark.complete
-def test_commits_are_processed_in_one_query(
+def test_several_commits_are_processed_in_few_queries(
     deriving: Deriving, query: str, queries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = 0
@@ -559,7 +563,7 @@ def test_commits_are_processed_in_one_query(
 
 
 @pytest.mark.complete
-def test_rows_are_added_to_a_large_state(
+def test_large_state_is_extended_by_additional_files(
     deriving: Deriving, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(incremental, "_LARGE_STATE", 4)

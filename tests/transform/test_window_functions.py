@@ -15,7 +15,7 @@ TOTALS = (
 )
 
 
-def test_running_totals_in_the_order_of_event_time(deriving: Deriving) -> None:
+def test_running_totals_follow_event_time_order(deriving: Deriving) -> None:
     steps: list[Step] = [
         ("input", [(2, "a", 1), (1, "b", 2), (2, "a", 3)], None),
         ("input", [(3, "a", 5), (1.5, "b", 100), (2.5, None, 6), (2.25, "a", 4)], None),  # 100 is late
@@ -50,7 +50,7 @@ def test_retractions_change_running_totals(deriving: Deriving) -> None:
 
 
 @pytest.mark.complete
-def test_the_best_scores_of_all_players(deriving: Deriving) -> None:
+def test_top_n_rows_are_retracted_and_replaced(deriving: Deriving) -> None:
     # The changes are those of the RisingWave engine.
     query = (
         "SELECT place, event_time, city, x FROM (\n"
@@ -75,7 +75,7 @@ def test_the_best_scores_of_all_players(deriving: Deriving) -> None:
 
 
 @pytest.mark.complete
-def test_retractions_before_joins_and_deduplication(deriving: Deriving) -> None:
+def test_joins_and_deduplication_apply_retractions(deriving: Deriving) -> None:
     query = (
         "SELECT 'join' AS step, l.event_time, l.city, l.x, r.x AS y FROM l LEFT JOIN r ON l.city = r.city\n"
         "AND r.event_time BETWEEN l.event_time AND l.event_time + INTERVAL 12 HOURS\n"
@@ -114,7 +114,7 @@ def test_retractions_before_joins_and_deduplication(deriving: Deriving) -> None:
     assert len({hashed(deriving, each) for each in made}) == 1
 
 
-def test_structs_whose_fields_need_quotes(deriving: Deriving) -> None:
+def test_window_functions_keep_struct_fields_that_need_quotes(deriving: Deriving) -> None:
     query = (
         "SELECT event_time, city, pair.`a b` AS y, s FROM (SELECT event_time, city, pair,\n"
         "sum(x) OVER (PARTITION BY city ORDER BY event_time\n"

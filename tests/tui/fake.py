@@ -33,9 +33,9 @@ from odf_tui.state.model import DatasetDetail, DatasetRow, PendingEvent, Trusted
 from odf_tui.text.format import Section
 from tests.tui.fake_blocks import FakeBlocks
 from tests.tui.fake_jobs import FakeLogs
-from tests.tui.fake_looks import FakeStatistics
 from tests.tui.fake_sharing import FakeSharing
 from tests.tui.fake_sql import FakeQueries
+from tests.tui.fake_statistics import FakeStatistics
 
 REMARKS = ["fine", "foggy, wind from the west all day and the night before", "a\tb\x1b[31m", None]
 SYSTEM = ("offset", "op", "system_time", "event_time")

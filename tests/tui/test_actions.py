@@ -57,14 +57,14 @@ def test_no_key_has_two_actions_in_one_scope() -> None:
             assert not key or seen.setdefault((action.scope, key), action.id) == action.id, key
 
 
-def test_terminals_pass_on_all_keys() -> None:
+def test_default_keys_reach_every_terminal() -> None:
     for action in ACTIONS:
         assert (action.keys or (action.menu_key,))[0] in PORTABLE_KEYS, action.id
         assert not set(action.keys) & {"ctrl+m", "ctrl+i", "ctrl+h", "ctrl+j", "ctrl+a", "ctrl+z"}
         assert not any(key.startswith(("alt+", "ctrl+enter", "shift+enter")) for key in action.keys)
 
 
-def test_validity_follows_the_situation() -> None:
+def test_valid_actions_depend_on_selection_and_worker() -> None:
     nothing = {action.id for action in table.valid(Situation())}
     assert not nothing & {"pull", "verify", "cancel", "open_dataset", "restart", "pull_all"}
     assert {"add", "quit", "help", "palette"} <= nothing
@@ -209,7 +209,7 @@ def test_the_palette_finds_actions_datasets_columns_jobs_and_themes(fakes: Fakes
         assert first_found(fakes, text) == choice
 
 
-def test_a_choice_of_the_palette_is_opened(fakes: Fakes) -> None:
+def test_choosing_a_palette_entry_performs_its_action(fakes: Fakes) -> None:
     palette_of(fakes, "pull")
     assert fakes.host.performed == ["pull"]
     palette_of(fakes, "dataset did:odf:harbour.tides")
@@ -282,7 +282,7 @@ def test_a_thousand_datasets_are_found_quickly(fakes: Fakes) -> None:
             assert palette.find_choices(text)
 
 
-def test_texts_that_name_a_block() -> None:
+def test_block_references_are_parsed() -> None:
     rows = [dataset("boats", records=10), dataset("long.boats", records=10), dataset("empty", blocks=0)]
     named = parse_block_reference("boats#12", rows, None)
     assert named is not None

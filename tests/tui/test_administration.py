@@ -130,7 +130,7 @@ async def test_a_copy_of_an_untrusted_definition_is_untrusted(workspace: Workspa
     assert (copy.dataset.folder / ORIGIN_FILE).read_text() == "https://elsewhere.example/x.yaml"
 
 
-def test_ranges_of_blocks(workspace: Workspace) -> None:
+def test_block_ranges_accept_numbers_and_hashes(workspace: Workspace) -> None:
     entry = make_root(workspace, "numbers", blocks=4)
     administration = Administration(workspace.folder)
     head = str(entry.dataset.head())

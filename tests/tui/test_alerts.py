@@ -33,7 +33,7 @@ def confirm(store: AlertStore) -> None:
         store.finish(delivery, time.time())
 
 
-def test_new_messages_are_notices_and_a_terminal_notification(
+def test_new_alert_is_shown_once_as_notice_and_terminal_notification(
     tmp_path: Path, store: AlertStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TMUX", raising=False)
@@ -62,7 +62,7 @@ def test_new_messages_are_notices_and_a_terminal_notification(
     assert fakes.host.last_notice == "again" and len(fakes.host.station.written) == 1
 
 
-async def test_the_list_of_messages(tmp_path: Path, store: AlertStore) -> None:
+async def test_list_of_alerts_shows_delivery_state_and_error(tmp_path: Path, store: AlertStore) -> None:
     queue(store, "1", "pull my.rows failed: no network", b"{}")
     (delivery,) = store.due("ops", time.time(), 1)
     store.fail(delivery, "the server returned 503", time.time(), None)

@@ -350,7 +350,7 @@ async def test_blocks_are_found_read_and_followed_by_keys(
 
 
 @SIZES
-async def test_picture_of_findings_in_the_list(source: FakeSource, size: tuple[int, int]) -> None:
+async def test_list_with_findings_matches_golden_text(source: FakeSource, size: tuple[int, int]) -> None:
     source.lines[AIR] = CHANGES
     source.rows_[0] = replace(source.rows_[0], blocks=10)
     verified(source, (9, "slice-offsets", "offsets overlap"), (5, "slice-physical-hash", SLICE))
@@ -361,7 +361,7 @@ async def test_picture_of_findings_in_the_list(source: FakeSource, size: tuple[i
 
 
 @SIZES
-async def test_picture_of_a_broken_chain(source: FakeSource, size: tuple[int, int]) -> None:
+async def test_broken_chain_matches_golden_text(source: FakeSource, size: tuple[int, int]) -> None:
     source.lines[AIR] = [BROKEN, *CHANGES[8:]]
     source.broken.add(AIR)
     source.rows_[0] = dataset("port-haven.air-readings", blocks=0, problem=WRONG_BYTES)
@@ -374,7 +374,7 @@ async def test_picture_of_a_broken_chain(source: FakeSource, size: tuple[int, in
 
 
 @SIZES
-async def test_pictures_of_dialogs(size: tuple[int, int]) -> None:
+async def test_block_dialogs_match_golden_texts(size: tuple[int, int]) -> None:
     copied: list[str] = []
     name, navigation = "port-haven.air-readings · block 11", NoNavigation()
     async with shown(BlockDialog(name, AIR, LINKED, "", copied.append, navigation), size) as (app, pilot):
@@ -522,7 +522,7 @@ async def test_a_block_dialog_walks_links_and_passes_keys_on() -> None:
         assert "d diff · b bytes" in app.text()
 
 
-async def test_a_revision_dialog_goes_only_where_there_is_another(source: FakeSource) -> None:
+async def test_revision_dialog_steps_only_to_existing_revisions(source: FakeSource) -> None:
     source.lines[AIR] = [*map(fake_line, range(11)), replace(fake_line(11), event="SetTransform")]
     source.revisions[AIR, 11] = REVISION
     source.revisions[AIR, 6] = Revision("SetTransform", 6, None, None, 11, ("+ kind: SetTransform",))
@@ -589,7 +589,7 @@ async def test_the_trail_leads_back_to_an_open_block(source: FakeSource) -> None
         await until(explorer.pilot, lambda: explorer.number == 8)
 
 
-async def test_pages_that_no_longer_fit_are_dropped(source: FakeSource) -> None:
+async def test_outdated_block_pages_are_ignored(source: FakeSource) -> None:
     async with explored(source) as explorer:
         view = explorer.view
         page = BlockPage(1, 0, (fake_line(0),))

@@ -42,7 +42,7 @@ def squeezed(drive: Driven) -> str:
 
 
 @pytest.mark.app
-async def test_through_the_graph_and_back_to_the_workbench(source: FakeSource) -> None:
+async def test_keys_follow_columns_through_the_graph_and_back(source: FakeSource) -> None:
     async with driven(source, (120, 36)) as drive:
         drive.bench.context.navigator.select_dataset("did:odf:smoke-and-breath")
         await drive.press("number_sign")
@@ -100,9 +100,7 @@ async def columns_of(
 
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids=lambda size: f"{size[0]}x{size[1]}")
-async def test_the_columns_of_a_dataset_between_its_neighbours(
-    source: FakeSource, size: tuple[int, int]
-) -> None:
+async def test_lineage_screen_matches_golden_texts(source: FakeSource, size: tuple[int, int]) -> None:
     async with columns_of(source, "air-by-day", size) as drive:
         await drive.press("down")
         compare(drive, f"{size[0]}x{size[1]}-middle")  # the lines that connect a column with both sides
@@ -110,7 +108,7 @@ async def test_the_columns_of_a_dataset_between_its_neighbours(
         compare(drive, f"{size[0]}x{size[1]}-rows")  # the columns that decide about rows: joins, filters
 
 
-async def test_in_ascii(source: FakeSource) -> None:
+async def test_ascii_mode_draws_lineage_in_ascii_only(source: FakeSource) -> None:
     async with columns_of(source, "air-by-day") as drive:
         drive.app._filters.append(CharacterFallback("ascii"))
         await drive.press("j", "j", "h")
@@ -130,7 +128,7 @@ async def test_a_notice_says_why_a_column_cannot_be_followed(source: FakeSource)
         assert "this dataset is missing: pull it to see its lineage" in squeezed(drive)
 
 
-async def test_control_characters_in_names_and_problems_of_queries(source: FakeSource) -> None:
+async def test_control_characters_are_escaped_and_query_problems_shown(source: FakeSource) -> None:
     async with columns_of(source, "port-haven.air-readings") as drive:
         assert "\x1b" not in drive.text()
         assert "␛[31mmark" in drive.text()
@@ -142,7 +140,9 @@ async def test_control_characters_in_names_and_problems_of_queries(source: FakeS
         assert drive.app.screen is drive.bench
 
 
-async def test_a_chain_that_cannot_be_read(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreadable_chain_is_shown_as_an_error(
+    source: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(dataset: str) -> ColumnGraph:
         raise BadData("block 3 is damaged", hint="odf verify says more")
 
@@ -153,7 +153,7 @@ async def test_a_chain_that_cannot_be_read(source: FakeSource, monkeypatch: pyte
         assert drive.app.screen is drive.bench
 
 
-async def test_any_size(source: FakeSource) -> None:
+async def test_lineage_screen_survives_resizes(source: FakeSource) -> None:
     async with columns_of(source, "air-by-day") as drive:
         for size in ((10, 3), (200, 60)):
             await drive.resize(*size)

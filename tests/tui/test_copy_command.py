@@ -44,16 +44,16 @@ JOB = Job("7", "pull", "harbour.tides", TIDES, JobState.done, "2024-03-11T09:00:
         (Trace(dataset=TIDES, runs=[(3, 5)]), "provenance tides 3..5"),
     ],
 )
-def test_the_command_of_a_job(request_: Request, arguments: str) -> None:
+def test_job_is_converted_to_its_command_line(request_: Request, arguments: str) -> None:
     assert shlex.join(job_command(JOB, request_, lambda _: "tides")) == arguments
 
 
-def test_a_job_without_a_command() -> None:
+def test_job_without_a_command_is_refused() -> None:
     with pytest.raises(OdfError, match="no command"):
         job_command(JOB, BuildProjection(TIDES, []), lambda _: "tides")
 
 
-def test_what_is_selected(source: FakeSource) -> None:
+def test_copied_command_depends_on_pane_and_selection(source: FakeSource) -> None:
     rows = source.rows(TIDES)
     pane = SimpleNamespace(window=rows, front_view=None, view=SimpleNamespace(cursor=42))
     fakes = Fakes(source, "harbour.tides", widgets={DataPane: pane})

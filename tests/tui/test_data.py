@@ -255,7 +255,7 @@ async def test_cells_are_exact_and_printable(source: FakeSource) -> None:
         assert "2024-03-01 02:00:00Z" in record
 
 
-def test_cells_of_every_type() -> None:
+def test_cells_of_every_type_are_formatted() -> None:
     table = pa.table(
         {
             "offset": pa.array([1], pa.uint64()),
@@ -302,7 +302,7 @@ async def test_decimal_points_and_nulls_are_aligned(source: FakeSource) -> None:
 # --- A row ---
 
 
-async def test_a_row_in_full(source: FakeSource, dataset: Dataset) -> None:
+async def test_row_dialog_steps_through_rows_and_copies_values(source: FakeSource, dataset: Dataset) -> None:
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
     async with rows_shown(source, (80, 24)) as drive:
         copied = drive.screen.copied
@@ -354,7 +354,7 @@ async def test_a_linked_object_is_saved(source: FakeSource, tmp_path: Path) -> N
         assert drive.screen.notices[-1][1] == "bad" and not file.with_name("north.jpg2").exists()
 
 
-def test_nested_values_json_and_bytes_over_several_lines() -> None:
+def test_nested_json_and_binary_values_span_several_lines() -> None:
     text = '{"b": 1.10, "a": [1, {"x": "},:\\" é"}], "none": [], "empty": { }}'
     table = pa.table(
         {"j": [text], "s": [{"x": [1, 2]}], "b": [bytes(range(40))], "n": pa.nulls(1, pa.string())}
@@ -405,7 +405,9 @@ def test_invalid_row_targets_are_refused(text: str) -> None:
         parse_row_target(text)
 
 
-async def test_jumping(source: FakeSource, dataset: Dataset) -> None:
+async def test_jump_accepts_offset_time_row_number_and_percentage(
+    source: FakeSource, dataset: Dataset
+) -> None:
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
     async with rows_shown(source) as drive:
         view = drive.data_pane.view
@@ -495,7 +497,7 @@ def test_search_scans_all_rows_and_counts_them() -> None:
         ("é", []),
     ],
 )
-def test_search_in_every_type(text: str, rows: list[int]) -> None:
+def test_search_finds_values_of_every_type(text: str, rows: list[int]) -> None:
     window = TableWindow(typed(0, 300).drop_columns(["payload", "day"]), SYSTEM)
     *_, (found, scanned) = find_matches(window, text, range(len(window.columns)), 1000)
     assert scanned == 300 and [row for part in found for row in part.to_pylist()] == rows
@@ -545,7 +547,7 @@ def test_an_arrangement_applies_to_a_changed_schema() -> None:
     assert ColumnArrangement(["a", "b"], 2, {"frozen": ""}).frozen_columns == []
 
 
-def test_columns_that_are_hidden_by_default_are_no_choice_of_the_user() -> None:
+def test_columns_hidden_by_default_are_not_saved_as_choice() -> None:
     found = ColumnArrangement(["a", "b", "c"], 2, None, [0, 2])
     assert (found.shown, found.choice()) == ([1], {})
     found.toggle(0)
@@ -610,7 +612,7 @@ async def test_rows_are_filtered_by_a_value(source: FakeSource, dataset: Dataset
         assert "all rows are already shown" in drive.hint()
 
 
-def test_sorting_and_filtering_of_every_type() -> None:
+def test_columns_of_every_type_can_be_sorted_and_filtered() -> None:
     table = typed(0, 300)
     window = TableWindow(table, SYSTEM)
     for column, name in enumerate(table.column_names):
@@ -663,7 +665,7 @@ def test_marked_ranges_merge_and_split() -> None:
 
 
 @pytest.mark.app
-async def test_rows_in_the_workstation(source: FakeSource, dataset: Dataset) -> None:
+async def test_keys_browse_rows_in_the_workstation(source: FakeSource, dataset: Dataset) -> None:
     """Key by key through a table, a record, its columns, a filter and a search.
 
     Golden pictures, of two sizes: the table with marks of slices and cut columns; a record over many lines;

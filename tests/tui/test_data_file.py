@@ -65,7 +65,7 @@ def infer(folder: Path, name: str, content: str | bytes, **choices: Any) -> Infe
         ("x,id\na,1\n", "", (), "Append", "one row does not show"),
     ],
 )  # fmt: skip
-def test_keys_and_strategies(
+def test_primary_key_and_merge_strategy_are_inferred(
     tmp_path: Path, text: str, time: str, key: tuple[str, ...], merge: str, reason: str
 ) -> None:
     found = infer(tmp_path, "a.csv", text)
@@ -92,7 +92,7 @@ def test_chosen_keys_are_checked(tmp_path: Path) -> None:
         (("name\n" + "Größe\n" * 5).encode() + b"Gr\xf6\xdfe\n", "", [7]),
     ],
 )
-def test_encodings(tmp_path: Path, data: bytes, encoding: str, bad: list[int]) -> None:
+def test_text_encoding_is_detected(tmp_path: Path, data: bytes, encoding: str, bad: list[int]) -> None:
     found = infer(tmp_path, "a.csv", data)
     assert found.encoding == encoding
     assert [each.line for each in found.bad_rows] == bad
@@ -100,7 +100,7 @@ def test_encodings(tmp_path: Path, data: bytes, encoding: str, bad: list[int]) -
     assert "Größe" in (found.rows[0][1][0] or "")
 
 
-def test_other_formats(tmp_path: Path) -> None:
+def test_ndjson_geojson_parquet_and_archives_are_inferred(tmp_path: Path) -> None:
     lines = '{"id":1,"at":"31/01/2024"}\n{"id":2,\n{"id":3,"at":null,"tags":["x"]}\n[]\n'
     found = infer(tmp_path, "a.ndjson", lines)
     assert [(each.line, each.reason[:12]) for each in found.bad_rows] == [
@@ -131,7 +131,7 @@ def test_other_formats(tmp_path: Path) -> None:
     assert "format: Gzip" in manifest_text("a.csv.gz", "a", infer(tmp_path, "a.csv.gz", packed))
 
 
-def test_a_shapefile(tmp_path: Path) -> None:
+def test_shapefile_columns_and_sub_path_are_inferred(tmp_path: Path) -> None:
     dbf = bytearray(b"\x03" + bytes(3) + (2).to_bytes(4, "little") + (65).to_bytes(2, "little"))
     dbf += (6).to_bytes(2, "little") + bytes(20) + b"code" + bytes(7) + b"C" + bytes(4) + b"\x05" + bytes(15)
     dbf += b"\r" + b" A1   " + b" B2   "
@@ -257,7 +257,7 @@ async def test_the_dialog_of_a_damaged_file_offers_the_editor() -> None:
         assert app.result.problem.startswith("not a text file")
 
 
-async def test_a_manifest_is_shown_and_kept(source: FakeSource, tmp_path: Path) -> None:
+async def test_inferred_manifest_is_written_after_confirmation(source: FakeSource, tmp_path: Path) -> None:
     (source.folder / "a.csv").write_text(CSV)
     sample = load_sample("a.csv", source.folder, Reporter())
     found = infer_file(sample, FileChoices(), Reporter())

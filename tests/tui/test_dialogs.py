@@ -39,7 +39,7 @@ from tests.tui.waiting import until
 from tests.tui.widget_app import shown
 
 
-async def test_adding_the_manifest_of_a_file(source: FakeSource) -> None:
+async def test_add_manifest_dialog_completes_paths_and_locates_errors(source: FakeSource) -> None:
     folder = source.folder / "manifests"
     (folder / "bad.yaml").write_text("kind: DatasetSnapshot\ncontent:\n    mrge: Append\n")
     (folder / "boats.yaml").write_text("kind: DatasetSnapshot\n")

@@ -72,7 +72,7 @@ class Shown(WidgetApp):
 
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 50)])
-async def test_the_flows_and_their_runs(flows: FlowGateway, size: tuple[int, int]) -> None:
+async def test_flow_list_shows_states_and_last_runs(flows: FlowGateway, size: tuple[int, int]) -> None:
     app = Shown(flows.files.folder.parent)
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: len(app.lines()) == 2 and "no runs yet" in app.about())
@@ -84,7 +84,7 @@ async def test_the_flows_and_their_runs(flows: FlowGateway, size: tuple[int, int
         assert "newest 1 run, 1 failed" in app.about()
 
 
-async def test_the_checks_of_a_dataset(tmp_path: Path) -> None:
+async def test_checks_dialog_lists_rules_reports_and_rejected_rows(tmp_path: Path) -> None:
     workspace = Workspace.init(tmp_path / "ws")
     entry = make_root(workspace, "my.rows", slices=2)
     check_files(workspace.odf).write(CHECK, "check.yaml")
@@ -122,7 +122,7 @@ async def test_the_checks_of_a_dataset(tmp_path: Path) -> None:
     assert "offset=4, city=None" in spans
 
 
-async def test_changes(flows: FlowGateway) -> None:
+async def test_keys_pause_start_accept_and_remove_flows(flows: FlowGateway) -> None:
     app = Shown(flows.files.folder.parent)
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: len(app.lines()) == 2)

@@ -14,7 +14,7 @@ from odf_tui.theming.ascii_fallback import ASCII
 from tests.tui.conftest import Driven, driven
 from tests.tui.context import Fakes
 from tests.tui.fake import FakeSource
-from tests.tui.test_pictures import GOLDEN
+from tests.tui.test_golden_screens import GOLDEN
 from tests.tui.test_themes import hard_to_read
 
 
@@ -33,7 +33,7 @@ def page_of(drive: Driven) -> HelpPage:
 
 
 @pytest.mark.app
-async def test_topics_from_the_list_of_keys(source: FakeSource) -> None:
+async def test_help_topics_open_from_key_list_and_palette(source: FakeSource) -> None:
     async with driven(source, (80, 24)) as drive:
         await drive.press("question_mark", "0")
         assert "Help topics" in drive.text()

@@ -58,7 +58,7 @@ async def test_a_recursive_pull_includes_upstream_datasets(source: FakeSource) -
     assert [name for _, name in fakes.jobs.submitted] == [AIR]
 
 
-async def test_a_watermark_requires_the_name(source: FakeSource) -> None:
+async def test_setting_a_watermark_requires_typing_the_dataset_name(source: FakeSource) -> None:
     form = fill(watermark="2026-03-01")
     fakes = await run(source, TIDES, "pull", form, False)
     assert not fakes.jobs.submitted and "is unchanged" in fakes.host.last_notice
@@ -71,7 +71,7 @@ async def test_a_watermark_requires_the_name(source: FakeSource) -> None:
     await run(source, TIDES, "pull", fill("enter a time"))
 
 
-async def test_options_that_replace_rows_require_the_name(source: FakeSource) -> None:
+async def test_options_that_replace_rows_require_a_typed_confirmation(source: FakeSource) -> None:
     change(source, AIR, diverged=("port-haven.stations",))
     fakes = await run(source, AIR, "pull", fill(recursive=False), True)  # the rebuild is the default
     assert isinstance(fakes.host.dialogs[-1], TypedConfirmation)

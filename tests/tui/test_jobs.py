@@ -107,7 +107,7 @@ def samples(*jobs: Job, seconds: int = 60) -> Samples:
 
 @pytest.mark.app
 @pytest.mark.usefixtures("at_nine")
-async def test_a_lost_worker_failed_and_running_jobs_and_a_log(source: FakeSource) -> None:
+async def test_jobs_pane_shows_lost_worker_failures_progress_and_logs(source: FakeSource) -> None:
     async with driven(source, (80, 24)) as drive:
         await drive.press("4", "z")
         source.link.die()
@@ -328,7 +328,7 @@ async def test_a_log_is_saved(source: FakeSource, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("at_nine")
-async def test_a_lost_worker_and_its_restart(source: FakeSource) -> None:
+async def test_lost_worker_is_reported_and_can_be_restarted(source: FakeSource) -> None:
     restarts: list[str] = []
     async with jobs(source) as shown:
         shown.fakes.jobs.connection = SimpleNamespace(restart=lambda: restarts.append("now"))
@@ -371,7 +371,7 @@ async def test_a_busy_worker_of_another_version_is_stopped_only_after_a_question
         assert (source.stopped, restarts) == (1, ["now"])
 
 
-async def test_spark_that_does_not_start(source: FakeSource) -> None:
+async def test_spark_start_failure_is_shown_with_its_hint(source: FakeSource) -> None:
     async with jobs(source, (160, 50)) as shown:
         down = WorkerStatus(1, 4, "0.1.0", "failed", "there is no Java", 0, 0, 0, spark_hint="install one")
         await shown.apply(down)
@@ -551,7 +551,7 @@ def test_a_window_on_a_log_has_no_gaps(source: FakeSource) -> None:
     assert len(merge_log_entries(source.journal)) == 51
 
 
-def test_rates_and_remaining_time() -> None:
+def test_remaining_time_is_estimated_from_steady_rates() -> None:
     job = Job("1", "pull", "a", "a", JobState.running, "2024-03-11T09:00:00Z")
     job = replace(job, progress=Progress("write", rows=1000, total_rows=13_000))
     rates = JobRates()
@@ -584,7 +584,7 @@ def test_rates_and_remaining_time() -> None:
     assert sparkline([0, 0], 5) == "▁▁"
 
 
-def test_the_position_in_the_queue() -> None:
+def test_queue_text_names_position_and_blocking_jobs() -> None:
     def job(number: int, dataset: str, kind: str = "pull", state: JobState = JobState.queued) -> Job:
         return Job(str(number), kind, dataset, dataset, state, "2024-03-11T09:00:00Z")
 
@@ -600,7 +600,7 @@ def test_the_position_in_the_queue() -> None:
     ]  # fmt: skip
 
 
-def test_outcomes_of_read_only_jobs() -> None:
+def test_outcome_of_a_read_only_job_is_its_row_count() -> None:
     def outcome(kind: str, result: str) -> str:
         job = Job("1", kind, "a", "a", JobState.done, "2024-03-11T09:00:00Z", result=result)
         return job_outcome(job)[0]

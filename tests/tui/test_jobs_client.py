@@ -62,14 +62,14 @@ class Answer:
             self.source.link.tell(self.source.changed(replace(self.source.known[-1], **self.job)))
 
 
-async def test_the_result_of_a_job_that_succeeds(source: FakeSource) -> None:
+async def test_successful_job_returns_its_result(source: FakeSource) -> None:
     done = Answer(source, state=JobState.done, result='{"name": "x", "checked": true}')
     found = await Client(source, done).outcome()
     assert (found.name, found.checked) == ("x", True)
     assert source.link.submitted == [REQUEST]
 
 
-async def test_the_error_of_a_job_that_fails(source: FakeSource) -> None:
+async def test_failed_job_raises_its_error(source: FakeSource) -> None:
     failure = Failure("there is no function `cuont`", hint="count?", where="query, line 1")
     with pytest.raises(OdfError, match="cuont") as error:
         await Client(source, Answer(source, state=JobState.failed, error=failure)).outcome()
@@ -157,7 +157,7 @@ async def test_the_dialog_closes_after_the_list_of_keys_above_it(source: FakeSou
         await until(app, "ended")
 
 
-async def test_the_keys_of_the_dialog(source: FakeSource) -> None:
+async def test_dialog_keys_stop_or_leave_the_job(source: FakeSource) -> None:
     running = Running(source)
     async with shown(running.dialog) as (app, pilot):
         await pilot.press("b")  # this job cannot be left

@@ -21,7 +21,7 @@ from odf_tui.theming import ascii_fallback
 from tests.tui.fake import FakeSource
 from tests.tui.fake_blocks import hash_of
 from tests.tui.test_blocks import AIR, NoNavigation, explored
-from tests.tui.test_engine import MANIFEST
+from tests.tui.test_workspace_gateway import MANIFEST
 from tests.tui.widget_app import shown
 
 
@@ -78,7 +78,7 @@ def test_the_mark_has_its_own_character_on_every_terminal() -> None:
     assert len(ascii_fallback.with_ascii(PROOF_MARK, "console")) == 1
 
 
-def test_proofs_of_a_real_chain(tmp_path: Path) -> None:
+def test_real_chain_shows_which_blocks_are_signed(tmp_path: Path) -> None:
     workspace = Workspace.init(tmp_path / "harbour")
     workspace.add(read_manifests(MANIFEST, "test"))
     boats = workspace.resolve("boats")

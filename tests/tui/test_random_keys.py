@@ -37,7 +37,7 @@ BAG: list[Step] = [*KEYS * 3, *MOVES * 12, *["escape", "enter"] * 20, *SIZES, *[
 @settings(max_examples=int(os.environ.get("ODF_RANDOM_SESSIONS", "1")), deadline=None, derandomize=True,
           phases=[Phase.generate], database=None)  # fmt: skip
 @pytest.mark.complete
-def test_500_random_keys(seed: int) -> None:
+def test_random_keys_and_resizes_do_not_crash(seed: int) -> None:
     """``ODF_RANDOM_SESSIONS`` sets the number of sessions; a failure reports its seed."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.chdir(folder)

@@ -140,7 +140,7 @@ async def until_closed(app: WidgetApp, pilot: Pilot[None]) -> None:
     await until(pilot, lambda: len(app.screen_stack) == 1)
 
 
-async def test_several_datasets_are_marked() -> None:
+async def test_marked_datasets_are_chosen_together() -> None:
     searches = Searches("hospital", "lake")
     async with shown(searches.browser([my_wards(), dataset("harbour.tides")])) as (app, pilot):
         await until(pilot, lambda: searches.started)

@@ -58,7 +58,7 @@ from tests.tui.sharing_steps import (
 # --- Badges and texts ---
 
 
-def test_badges_of_remotes() -> None:
+def test_badge_shows_relation_and_block_counts() -> None:
     assert remote_badge(()) == ""
     assert remote_badge([hospital()]) == "⇣3"
     assert remote_badge([backup()]) == "⇡2"
@@ -101,7 +101,7 @@ def test_badges_are_short(remotes: list[Remote]) -> None:
     assert ("÷" in found) == any(each.relation == "diverged" for each in remotes)
 
 
-def test_texts_of_remotes() -> None:
+def test_remote_text_describes_relation_and_comparison_time() -> None:
     assert remote_text(hospital()) == "hospital/visits · 3 behind · compared 2024-03-11 08:59 UTC"
     assert "2 ahead" in remote_text(backup())
     assert "diverged: 2 ahead, 3 behind" in remote_text(hospital("diverged", 2, 3))
@@ -144,7 +144,7 @@ def job(kind: str, result: dict[str, object] | None = None, **more: object) -> J
     return Job("1", kind, "visits", "did:odf:visits", result=text, **{**known, **more})  # type: ignore[arg-type]
 
 
-def test_outcomes_of_jobs_with_remotes() -> None:
+def test_outcome_of_a_remote_job_names_blocks_and_remote() -> None:
     pushed = {"status": "updated", "url": BACKUP, "blocks": 12, "bytes": 34_100_000, "objects": 5}
     assert job_outcome(job("push", pushed)) == ("pushed 12 blocks, 34.1 MB to backup/visits", "good")
     assert (
@@ -240,7 +240,7 @@ async def test_push_offers_writable_repositories(source: FakeSource) -> None:
     assert fakes.jobs.requests == []
 
 
-async def test_push_to_a_typed_address(source: FakeSource) -> None:
+async def test_push_accepts_a_typed_address(source: FakeSource) -> None:
     row = with_remotes(source, backup())
     wrong = {
         "ftp://x/y": "unsupported URL",
@@ -276,7 +276,7 @@ async def test_compare_skips_datasets_that_are_being_compared(source: FakeSource
 
 
 @pytest.mark.parametrize("action", ["look", "branches", "detach"])
-def test_remotes_are_required(action: str) -> None:
+def test_remote_actions_require_a_remote(action: str) -> None:
     guard = DEFAULT_KEYMAP.by_id[action].guard
     assert guard(Situation(dataset=dataset("tides"))) == "tides has no remote: press u to push it"
     assert guard(Situation(dataset=dataset("visits", remotes=(hospital(),)))) is None
@@ -413,7 +413,7 @@ async def test_a_comparison_on_request_replaces_the_saved_relation(source: FakeS
     assert fakes.host.last_notice == "no dataset found at hospital/visits"
 
 
-async def test_histories_of_a_failed_job(source: FakeSource) -> None:
+async def test_failed_pull_compares_histories_with_its_remote(source: FakeSource) -> None:
     row = with_remotes(source, hospital("equal", 0, 0), backup())
     failed = source.job(JobState.failed, "visits", error=Failure("the histories went apart", exit_code=4))
     source.requests[failed.id] = Pull(dataset=row.id, url=HOSPITAL)
@@ -430,7 +430,7 @@ async def test_histories_of_a_failed_job(source: FakeSource) -> None:
     assert fakes.host.last_notice == "visits has no remote"
 
 
-def test_lines_of_diverged_histories(source: FakeSource) -> None:
+def test_divergence_lines_name_affected_blocks_and_datasets(source: FakeSource) -> None:
     row = with_remotes(source)
     remote = backup("diverged", 2, 1)
     branches = source.branches(row.id, "", 6)
@@ -459,7 +459,7 @@ async def show_visits(drive: Driven, row: DatasetRow) -> None:
 
 
 @pytest.mark.app
-async def test_remotes_on_the_screen(source: FakeSource) -> None:
+async def test_workstation_shows_remotes_and_resolves_divergence(source: FakeSource) -> None:
     """Golden texts: the histories dialog over the panes, and badges in the graph and in the list."""
     row = with_remotes(source, hospital("diverged", 2, 3, common="f1620" + "04" * 32))
     async with driven(source, (80, 24)) as drive:

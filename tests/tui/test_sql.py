@@ -107,7 +107,7 @@ def test_columns_of_the_selected_dataset_come_first_before_a_table_is_named() ->
     assert "level" not in words("SELECT l| FROM port-haven.stations", "tides")
 
 
-def test_aliases_of_tables() -> None:
+def test_table_aliases_are_found() -> None:
     assert aliases("SELECT * FROM tides AS t, port-haven.stations s WHERE 1 = 1") == {
         "t": "tides",
         "s": "port-haven.stations",
@@ -172,7 +172,7 @@ FAILURE = Failure(
 
 
 @pytest.mark.app
-async def test_a_query_from_completion_to_its_result(source: FakeSource) -> None:
+async def test_query_is_completed_run_and_shown_with_its_result(source: FakeSource) -> None:
     async with driven(source, (80, 24)) as drive:
         await drive.press("s")
         assert panel(drive).editor.text == "SELECT *\nFROM port-haven.air-readings\nLIMIT 100"
@@ -315,7 +315,7 @@ async def sql(source: FakeSource, size: tuple[int, int] = (120, 36)) -> AsyncIte
         yield made
 
 
-async def test_the_last_completions_of_a_query(source: FakeSource) -> None:
+async def test_escape_closes_the_completion_list_before_the_editor(source: FakeSource) -> None:
     async with sql(source) as shown:
         shown.panel.set_text("SELECT * FROM `harb` AS v\nWHERE v.`wind speed`")
         shown.panel.editor.move_cursor((0, 19))
@@ -331,7 +331,7 @@ async def test_the_last_completions_of_a_query(source: FakeSource) -> None:
         assert shown.controller.sql_panel is None
 
 
-async def test_the_progress_of_a_query_and_its_cancellation(source: FakeSource) -> None:
+async def test_running_query_shows_progress_and_can_be_cancelled(source: FakeSource) -> None:
     source.sql_engine = "datafusion"
     async with sql(source) as shown:
         job = replace(await shown.run("SELECT 1"), state=JobState.running, started="2024-03-11T09:00:01Z")
@@ -355,7 +355,7 @@ async def test_the_progress_of_a_query_and_its_cancellation(source: FakeSource) 
         assert shown.line == "no query is running; esc closes the editor"
 
 
-async def test_the_history_of_queries(source: FakeSource) -> None:
+async def test_keys_browse_the_query_history(source: FakeSource) -> None:
     source.history = ["SELECT 1", "SELECT 2"]
     async with sql(source) as shown:
         shown.panel.set_text("mine")
@@ -371,7 +371,7 @@ async def test_the_history_of_queries(source: FakeSource) -> None:
         assert shown.panel.editor.text == "SELECT 2"
 
 
-async def test_the_job_of_a_query_opens_it_with_its_result(source: FakeSource) -> None:
+async def test_query_job_reopens_the_query_with_its_result(source: FakeSource) -> None:
     """The workstation was closed since."""
     job = source.job(JobState.done, "SELECT …", "sql", dataset="")
     source.changed(ended(job, stations(), source, truncated=True))
@@ -392,7 +392,7 @@ async def test_the_job_of_a_query_opens_it_with_its_result(source: FakeSource) -
 
 
 @pytest.mark.complete
-async def test_the_blocks_of_a_result(source: FakeSource) -> None:
+async def test_result_names_the_blocks_it_was_read_from(source: FakeSource) -> None:
     async with sql(source, (80, 24)) as shown:
         await shown.change(ended(await shown.run("SELECT 1"), stations(), source, pins=2))
         text = shown.drive.text()
@@ -403,7 +403,7 @@ async def test_the_blocks_of_a_result(source: FakeSource) -> None:
         assert shown.host.last_notice == "rows are in /tmp/x.csv"
 
 
-async def test_a_worker_that_refuses_a_query(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refused_query_is_a_notice(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(*_: object) -> str:
         raise OdfError("the worker is stopping", hint="try again")
 

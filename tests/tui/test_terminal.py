@@ -32,7 +32,7 @@ def test_dumb_terminals_are_refused_with_a_hint() -> None:
     terminal.require_capable_terminal({"TERM": "xterm-256color"}, tty=True)
 
 
-def test_settings_for_local_and_remote_terminals() -> None:
+def test_remote_terminals_get_a_lower_frame_rate() -> None:
     near: dict[str, str] = {}
     terminal.configure_environment(near)
     assert near == {"ESCDELAY": "25", "TEXTUAL_ANIMATIONS": "none", "TEXTUAL_FPS": "200"}
@@ -83,7 +83,7 @@ def odf(arguments: str, shell_words: str, **environ: str) -> subprocess.Complete
         ("2> errors; cat errors", {"TERM": "xterm"}, "input or output is redirected"),
     ],
 )
-def test_without_a_terminal_an_error_names_the_verbs(
+def test_missing_terminal_is_an_error_with_hint(
     words: str, environ: dict[str, str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Workspace.init(tmp_path)
@@ -94,7 +94,7 @@ def test_without_a_terminal_an_error_names_the_verbs(
     assert "\x1b" not in shown.stdout
 
 
-def test_copying_through_the_terminal(tmp_path: Path) -> None:
+def test_copy_uses_osc_52(tmp_path: Path) -> None:
     written: list[str] = []
     message = terminal.copy("did:odf:ü", written.append, tmp_path, {})
     assert "OSC 52" in message
@@ -102,7 +102,7 @@ def test_copying_through_the_terminal(tmp_path: Path) -> None:
     assert base64.b64decode(data).decode() == "did:odf:ü"
 
 
-def test_copying_through_screen(tmp_path: Path) -> None:
+def test_copy_in_gnu_screen_is_split_into_parts(tmp_path: Path) -> None:
     written: list[str] = []
     text = "hash " * 100
     message = terminal.copy(text, written.append, tmp_path, {"STY": "1.pts-0", "TERM": "screen"})
@@ -131,7 +131,7 @@ def test_a_file_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
-def test_copying_inside_a_real_tmux(tmp_path: Path) -> None:
+def test_copy_reaches_the_buffer_of_a_real_tmux(tmp_path: Path) -> None:
     def tmux(*words: str) -> str:
         command = ["tmux", "-S", str(tmp_path / "tmux"), "-f", "/dev/null", *words]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -151,7 +151,7 @@ def test_copying_inside_a_real_tmux(tmp_path: Path) -> None:
     assert message == f"tmux does not respond: written to {tmp_path}/clipboard.txt"
 
 
-def test_copying_inside_tmux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_in_tmux_loads_its_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[list[str], bytes]] = []
 
     def run(command: list[str], *, input: bytes, **rest: object) -> subprocess.CompletedProcess[bytes]:

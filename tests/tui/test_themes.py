@@ -112,13 +112,13 @@ def too_close(theme: Theme, colours: int, sixteen: str = "xterm", least: float =
 
 @pytest.mark.parametrize("colours", [2**24, 256])
 @pytest.mark.parametrize("name", themes.names())
-def test_everything_is_readable(name: str, colours: int) -> None:
+def test_every_theme_has_enough_contrast(name: str, colours: int) -> None:
     assert too_close(themes.load(name), colours) == []
 
 
 @pytest.mark.parametrize("sixteen", SIXTEEN)
 @pytest.mark.parametrize("name", themes.names())
-def test_everything_is_readable_with_sixteen_colours(name: str, sixteen: str) -> None:
+def test_every_theme_has_enough_contrast_with_16_colours(name: str, sixteen: str) -> None:
     assert too_close(themes.load(name, few=True), 16, sixteen) == []
 
 
@@ -128,7 +128,7 @@ def test_the_contrast_theme_has_high_contrast() -> None:
 
 
 @pytest.mark.parametrize("name", themes.names())
-def test_sixteen_colours_have_eight_backgrounds(name: str) -> None:
+def test_themes_use_eight_backgrounds_with_16_colours(name: str) -> None:
     for what, (ink, ground) in pairs(themes.load(name, few=True)).items():
         assert ink.type is ground.type is ColorType.STANDARD, what
     for style in themes.palette(themes.load(name, few=True)).values():
@@ -226,7 +226,7 @@ def test_themes_of_the_user_override_built_in_ones(own: Path) -> None:
     assert not themes.load("paper", own=False).dark
 
 
-def test_built_in_themes() -> None:
+def test_built_in_themes_are_listed() -> None:
     assert themes.names() == ["tide", "contrast", "ember", "paper", "sixteen"]
     assert not themes.load("paper").dark
     assert themes.load("sixteen").ansi
@@ -313,7 +313,9 @@ def hard_to_read(drive: Driven, colours: int) -> list[str]:
 @pytest.mark.app
 @pytest.mark.usefixtures("many_colours")
 @pytest.mark.complete
-async def test_themes_on_the_screen(source: FakeSource, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_themes_are_readable_and_exchanged_while_running(
+    source: FakeSource, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Everything is readable in some themes and depths of colour; themes are exchanged while it runs."""
     monkeypatch.setenv("TERM", "xterm-256color")
     (own / "broken.toml").write_text("dark")

@@ -20,13 +20,13 @@ from odf_tui.gateway.row_window import RowPrefix
 from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from odf_tui.widgets.row_table import load_window
 from tests.call_count import max_calls
-from tests.tui.fake_looks import FakeTimeline
+from tests.tui.fake_statistics import FakeTimeline
 from tests.tui.test_data import append, dataset, harbour, stored, typed
 
 __all__ = ["dataset", "harbour"]
 
 
-def test_timeline_of_a_real_dataset(tmp_path: Path) -> None:
+def test_timeline_lists_blocks_rows_and_time_ranges(tmp_path: Path) -> None:
     source = WorkspaceGateway(Workspace.init(tmp_path / "w"))
     entry = source.workspace.create_dataset(DatasetAlias.parse("rows"), DatasetKind.Root)
     with pytest.raises(NotFound):
@@ -105,7 +105,7 @@ def test_typed_times_are_parsed() -> None:
     assert str(parse_user_time("2024-03-01 10:22:05.25")) == "2024-03-01T10:22:05.250Z"
 
 
-def test_the_first_rows_of_a_window(dataset: Dataset) -> None:
+def test_row_prefix_hides_later_rows(dataset: Dataset) -> None:
     window = stored(dataset)
     first = RowPrefix(RowPrefix(window, 80), 60)
     assert (first.base, first.row_count, len(first.slices)) == (window, 60, 3)
@@ -118,7 +118,7 @@ def test_the_first_rows_of_a_window(dataset: Dataset) -> None:
     assert load_window(RowPrefix(window, 0)).window.row_count == 0
 
 
-def test_labels_of_points_in_time() -> None:
+def test_labels_distinguish_as_at_and_as_of() -> None:
     point = PointInTime("at", 1_772_360_520_000, 17, 900, 120)
     assert point.label == "as at 2026-03-01 10:22 · block 17 of 120" and point.is_prefix
     event = PointInTime("of", 1_772_360_520_250, precision=2, key=("a",))

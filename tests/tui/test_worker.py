@@ -73,7 +73,7 @@ async def _no_worker_is_left(source: PretendedSource) -> AsyncIterator[None]:
     await client.stop()
 
 
-async def test_jobs_run_fail_are_cancelled_and_repeated_and_the_worker_crashes(
+async def test_worker_runs_retries_and_cancels_jobs_and_recovers_from_crash(
     source: PretendedSource,
 ) -> None:
     async with opened(source) as drive:

@@ -261,7 +261,7 @@ def check(
     return verify(dataset, Reporter(), first if replay else None, None, running)
 
 
-def test_nothing_was_changed(made: Deriving, generated_code: None) -> None:
+def test_unchanged_derivatives_have_no_findings(made: Deriving, generated_code: None) -> None:
     # Compiled classes replay what interpreted expressions committed: the hashes are equal.
     for name in ("rows", "windows"):
         entry = made.workspace.resolve(name)
@@ -273,7 +273,7 @@ def test_nothing_was_changed(made: Deriving, generated_code: None) -> None:
 
 
 @pytest.mark.complete(after=8)
-def test_what_was_changed_is_found(made: Deriving, case: Case, tampering: Tampering) -> None:
+def test_tampering_is_found(made: Deriving, case: Case, tampering: Tampering) -> None:
     case.do(tampering)
     workspace = Workspace(tampering.workspace.folder)
     entry = workspace.resolve(case.dataset)
@@ -294,7 +294,7 @@ def copy(made: Deriving, tmp_path: Path) -> Workspace:
     return Workspace(tmp_path / "workspace")
 
 
-def test_an_input_that_is_not_here(made: Deriving, copy: Workspace) -> None:
+def test_missing_input_leaves_transactions_unchecked(made: Deriving, copy: Workspace) -> None:
     root, rows = copy.resolve("input"), copy.resolve("rows")
     root.dataset.folder.rename(root.dataset.folder.with_name(".away"))
     report = check(made, copy, rows, 0)
@@ -305,7 +305,7 @@ def test_an_input_that_is_not_here(made: Deriving, copy: Workspace) -> None:
     assert missing.problem == "not in this workspace"
 
 
-def test_an_engine_that_is_not_here(made: Deriving, copy: Workspace) -> None:
+def test_missing_engine_leaves_transactions_unchecked(made: Deriving, copy: Workspace) -> None:
     t = Tampering(copy, "rows")
     t.change(1, transform=replace(t.event(1).transform, engine="flink", version="1.2"))
     engines = EngineRouter(copy.config, {"spark": lambda: made.engine})
@@ -315,7 +315,7 @@ def test_an_engine_that_is_not_here(made: Deriving, copy: Workspace) -> None:
     assert "flink" in report.unchecked[0].message
 
 
-def test_a_dataset_of_another_version(made: Deriving, copy: Workspace) -> None:
+def test_differing_rows_name_both_engine_versions(made: Deriving, copy: Workspace) -> None:
     t = Tampering(copy, "rows")
     one_value(t)
     t.change(1, transform=replace(t.event(1).transform, version="3.9.9+odf1"))
@@ -329,7 +329,7 @@ def test_a_dataset_of_another_version(made: Deriving, copy: Workspace) -> None:
     assert [(use.made_by, use.version) for use in report.engines] == [("3.9.9+odf1", replaying)]
 
 
-def test_stopping(made: Deriving, copy: Workspace) -> None:
+def test_cancelled_replay_leaves_no_files(made: Deriving, copy: Workspace) -> None:
     class Stopping(Reporter):
         replaying = False
 
@@ -347,7 +347,7 @@ def test_stopping(made: Deriving, copy: Workspace) -> None:
     assert list((copy.odf / "cache").glob("replay-*")) == []
 
 
-def test_where_rows_came_from(made: Deriving, copy: Workspace) -> None:
+def test_dataset_origins_describe_query_and_inputs(made: Deriving, copy: Workspace) -> None:
     rows = copy.resolve("rows")
     (whole, root) = dataset_origins(copy, rows)
     assert (whole.name, whole.kind, whole.transactions, whole.records) == ("rows", "Derivative", 3, 9)

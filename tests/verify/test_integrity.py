@@ -80,7 +80,7 @@ def test_a_range_checks_only_its_blocks(builder: Any) -> None:
         check(builder, 3, 2)
 
 
-def test_rows_that_are_known_are_not_decoded_again(empty: Any) -> None:
+def test_verified_rows_are_not_decoded_again(empty: Any) -> None:
     """While the file has the same bytes, and the chain says the same of it."""
     known = BlockIndex(":memory:")
     builder = empty
@@ -109,7 +109,7 @@ def test_findings_come_in_the_order_of_the_chain(empty: Any) -> None:
     assert found(check(empty)) == [("slice-op", block.abbreviated) for block in empty.blocks[3::2]]
 
 
-def test_progress_is_told_and_cancelling_stops(builder: Any) -> None:
+def test_progress_is_reported_and_cancelling_stops(builder: Any) -> None:
     class Listening(Reporter):
         def __init__(self) -> None:
             super().__init__()
@@ -140,7 +140,7 @@ def test_progress_is_told_and_cancelling_stops(builder: Any) -> None:
 # --- The head ----------------------------------------------------------------------------------
 
 
-def test_a_lost_head_is_a_finding_and_the_blocks_are_checked_all_the_same(builder: Any) -> None:
+def test_lost_head_is_a_finding_and_blocks_are_checked(builder: Any) -> None:
     file(builder, "refs", "head").unlink()
     report = check(builder)
     assert found(report) == [("head-missing", "head")] and report.blocks == 6 and report.slices == 3
@@ -180,7 +180,7 @@ def test_each_flipped_byte_of_a_block_is_one_finding(builder: Any) -> None:
         path.write_bytes(whole)
 
 
-def test_a_block_that_is_no_block_is_found(builder: Any) -> None:
+def test_malformed_block_is_found(builder: Any) -> None:
     data = b"not a block, by its right name"
     name = Multihash.sha3_256(data)
     builder.put("blocks", name, data)
@@ -216,7 +216,7 @@ def test_any_lost_block_is_one_finding(builder: Any, number: int) -> None:
     assert report.slices == (2 if number in (2, 4, 5) else 3)
 
 
-def test_two_blocks_that_changed_places_are_both_found(builder: Any) -> None:
+def test_swapped_blocks_are_both_found(builder: Any) -> None:
     names = builder.blocks
     one, other = file(builder, "blocks", names[2]), file(builder, "blocks", names[4])
     kept = one.read_bytes()
@@ -341,7 +341,7 @@ def test_a_truncated_slice_is_found(builder: Any) -> None:
     assert kinds(check(builder)) == ["slice-size", "slice-physical-hash", "slice-malformed"]
 
 
-def test_slices_that_changed_places_are_found(builder: Any) -> None:
+def test_swapped_slices_are_found(builder: Any) -> None:
     one, other = builder.slices[0], builder.slices[2]
     kept = one.read_bytes()
     one.write_bytes(other.read_bytes())
@@ -353,7 +353,7 @@ def test_slices_that_changed_places_are_found(builder: Any) -> None:
         assert {"slice-physical-hash", "slice-logical-hash", "slice-rows", "slice-offset"} <= mine
 
 
-def test_a_slice_encoded_anew_has_other_bytes_and_the_same_rows(builder: Any) -> None:
+def test_rewritten_slice_differs_in_bytes_but_not_in_rows(builder: Any) -> None:
     path = builder.slices[0]
     pq.write_table(pq.read_table(path), path, compression="gzip")
     assert set(kinds(check(builder))) == {"slice-size", "slice-physical-hash"}
@@ -415,7 +415,7 @@ def operations(ops: list[int], people: list[int] | None = None) -> Callable[[pa.
     return edit
 
 
-def test_a_correction_is_sound_also_across_batches(empty: Any) -> None:
+def test_correction_across_batches_is_valid(empty: Any) -> None:
     empty.data(["A"] * 4, edit=operations([0, 2, 3, 1]))
     assert check(empty).valid
 
@@ -467,7 +467,7 @@ def test_the_message_names_the_row(empty: Any) -> None:
     assert finding.message == "row 2 has invalid operation 9, expected 0 to 3"
 
 
-def test_rows_are_followed_from_batch_to_batch(empty: Any) -> None:
+def test_rows_are_checked_across_batches(empty: Any) -> None:
     rows = 1 << 18
     half = rows // 2  # where the second row group begins
     ops = [0] * rows
@@ -482,7 +482,7 @@ def test_rows_are_followed_from_batch_to_batch(empty: Any) -> None:
     assert finding.message.startswith(f"row {rows - 1} has offset 0")
 
 
-def test_names_of_system_columns_are_those_of_the_vocabulary(empty: Any) -> None:
+def test_system_column_names_must_match_the_vocabulary(empty: Any) -> None:
     vocabulary = empty.block(SetVocab(offset_column="row"))
     block = empty.data(["A"])
     assert found(check(empty)) == [

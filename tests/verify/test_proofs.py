@@ -85,7 +85,7 @@ def test_a_wrong_proof_is_found(workspace: Workspace, entry: DatasetEntry) -> No
     assert [each.block for each in check(entry).findings] == ["notes.txt"]
 
 
-def test_a_proof_of_another_history_says_nothing(workspace: Workspace, entry: DatasetEntry) -> None:
+def test_proof_of_another_history_is_reported_as_unchecked(workspace: Workspace, entry: DatasetEntry) -> None:
     elsewhere = Multihash.sha3_256(b"elsewhere")
     store_proof(entry.dataset.folder, create_proof(workspace.keys.private_key_pem(entry.id), elsewhere))
     report = check(entry)
@@ -102,7 +102,7 @@ def test_a_proof_counts_where_other_blocks_are_lost(workspace: Workspace, entry:
         assert not report.valid and told(report) == (1, 3, 0)
 
 
-def test_only_who_has_the_key_can_prove(workspace: Workspace, entry: DatasetEntry) -> None:
+def test_proving_requires_the_private_key(workspace: Workspace, entry: DatasetEntry) -> None:
     with pytest.raises(NotFound, match="not found in"):
         prove_block(workspace, entry, Multihash.sha3_256(b"elsewhere"))
     pem = workspace.keys.private_key_pem(entry.id)

@@ -32,7 +32,7 @@ def seen(found: PinnedVersion) -> tuple[int, int | None, bool]:
     return found.sequence_number, found.last_offset, found.head
 
 
-def test_the_newest_block(entry: DatasetEntry) -> None:
+def test_default_version_is_the_newest_block(entry: DatasetEntry) -> None:
     found = resolve_as_at(entry)
     state = entry.dataset.state()
     assert found == PinnedVersion(
@@ -41,7 +41,7 @@ def test_the_newest_block(entry: DatasetEntry) -> None:
     assert resolve_as_at(entry, "2999-01-01T00:00:00Z") == found
 
 
-def test_times(entry: DatasetEntry) -> None:
+def test_time_resolves_to_the_newest_block_at_that_time(entry: DatasetEntry) -> None:
     assert seen(resolve_as_at(entry, later(0))) == (1, None, False)  # the newest of the blocks of that moment
     assert seen(resolve_as_at(entry, later(0.999))) == (1, None, False)
     assert [seen(resolve_as_at(entry, later(second)))[:2] for second in (1, 1.5, 2, 3)] == [
@@ -59,7 +59,7 @@ def test_times(entry: DatasetEntry) -> None:
     assert "odf log" in (error.value.hint or "")
 
 
-def test_blocks_by_the_parts_of_their_hashes(entry: DatasetEntry) -> None:
+def test_block_is_found_by_hash_prefix_or_suffix(entry: DatasetEntry) -> None:
     block = entry.dataset.block(3).hash
     for text in (str(block), str(block)[:14], str(block)[-8:], str(block).upper()[-8:]):
         assert seen(resolve_as_at(entry, text)) == (3, 5, False)
@@ -68,7 +68,7 @@ def test_blocks_by_the_parts_of_their_hashes(entry: DatasetEntry) -> None:
             resolve_as_at(entry, text)
 
 
-def test_a_pin_stays_and_shows_the_same_rows(entry: DatasetEntry) -> None:
+def test_pinned_version_shows_the_same_rows_after_appends(entry: DatasetEntry) -> None:
     block = str(entry.dataset.block(3).hash)
     before = resolve_as_at(entry, block)
     until = before.last_offset
@@ -87,7 +87,7 @@ def test_a_pin_stays_and_shows_the_same_rows(entry: DatasetEntry) -> None:
     assert RowWindowReader(entry.dataset).row_count == 15 == Scan.of_dataset(entry.dataset).row_count
 
 
-def test_none_of_the_rows(entry: DatasetEntry) -> None:
+def test_offset_before_the_first_row_reads_no_rows(entry: DatasetEntry) -> None:
     assert (
         Scan.of_dataset(entry.dataset, -1).row_count
         == 0
@@ -96,7 +96,9 @@ def test_none_of_the_rows(entry: DatasetEntry) -> None:
     assert "city" in Scan.of_dataset(entry.dataset, -1).schema.names
 
 
-def test_datasets_without_rows_and_without_blocks(workspace: Workspace, entry: DatasetEntry) -> None:
+def test_dataset_without_rows_resolves_but_without_blocks_fails(
+    workspace: Workspace, entry: DatasetEntry
+) -> None:
     empty = workspace.create_dataset(DatasetAlias.parse("empty"), DatasetKind.Root, [], START)
     assert seen(resolve_as_at(empty)) == (0, None, True)
     for name in ("refs/head", "refs/canonical"):
@@ -105,7 +107,7 @@ def test_datasets_without_rows_and_without_blocks(workspace: Workspace, entry: D
         resolve_as_at(empty)
 
 
-def test_a_block_that_is_stored_and_not_in_the_chain(entry: DatasetEntry) -> None:
+def test_stored_block_outside_the_chain_can_be_resolved(entry: DatasetEntry) -> None:
     head = entry.dataset.head()
     left = describe(entry, "one history")
     (entry.dataset.folder / "refs" / "head").write_text(str(head))
@@ -120,7 +122,7 @@ def test_a_block_that_is_stored_and_not_in_the_chain(entry: DatasetEntry) -> Non
         resolve_as_at(entry, str(left)[-8:])
 
 
-def test_earlier_histories(entry: DatasetEntry) -> None:
+def test_history_before_a_reset_can_be_read(entry: DatasetEntry) -> None:
     """Before a reset, as after it: the same rows, settings and blocks. The chain is unchanged by reading."""
     old = entry.dataset.state()
     older = [row.hash for row in entry.dataset.list_blocks(99)]
@@ -164,7 +166,7 @@ def test_earlier_histories(entry: DatasetEntry) -> None:
         )
 
 
-def test_many_blocks_without_rows(workspace: Workspace) -> None:
+def test_blocks_without_rows_resolve_to_the_last_offset(workspace: Workspace) -> None:
     entry = make_root(workspace, "long", slices=1, blocks=40)
     assert seen(resolve_as_at(entry)) == (42, 2, True)
     assert seen(resolve_as_at(entry, str(entry.dataset.block(30).hash))) == (30, 2, False)

@@ -82,7 +82,7 @@ def as_json(value: Any) -> Any:
 EXPECTED = [{name: as_json(value) for name, value in row.items()} for row in TABLE.to_pylist()]
 
 
-def test_csv(rows: Scan, tmp_path: Path) -> None:
+def test_csv_export_round_trips(rows: Scan, tmp_path: Path) -> None:
     done = export(rows, tmp_path / "all.csv", "csv", Reporter(), system=False)
     text = (tmp_path / "all.csv").read_bytes().decode()
     assert (done.rows, done.size) == (6, len(text.encode()))
@@ -107,7 +107,7 @@ def test_csv(rows: Scan, tmp_path: Path) -> None:
     assert text.endswith("\r\n")
 
 
-def test_json_lines_and_an_array(rows: Scan, tmp_path: Path) -> None:
+def test_ndjson_and_json_exports_round_trip(rows: Scan, tmp_path: Path) -> None:
     export(rows, tmp_path / "all.ndjson", "ndjson", Reporter(), system=False)
     lines = (tmp_path / "all.ndjson").read_text(encoding="utf-8").split("\n")
     assert [json.loads(line) for line in lines[:-1]] == EXPECTED
@@ -117,7 +117,7 @@ def test_json_lines_and_an_array(rows: Scan, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "all.json").read_text(encoding="utf-8")) == EXPECTED
 
 
-def test_parquet(rows: Scan, tmp_path: Path) -> None:
+def test_parquet_export_round_trips(rows: Scan, tmp_path: Path) -> None:
     export(rows, tmp_path / "all.parquet", "parquet", Reporter(), system=False)
     found = pq.read_table(tmp_path / "all.parquet")
     assert found.schema.names == TABLE.schema.names
@@ -128,7 +128,7 @@ def test_parquet(rows: Scan, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_some_rows_with_what_the_system_made(rows: Scan, tmp_path: Path, form: Format) -> None:
+def test_row_ranges_are_exported_with_system_columns(rows: Scan, tmp_path: Path, form: Format) -> None:
     path = tmp_path / "some"
     done = export(rows, path, form, Reporter(), ranges=[(1, 2), (3, 6)])
     assert done.rows == 4
@@ -145,7 +145,7 @@ def test_some_rows_with_what_the_system_made(rows: Scan, tmp_path: Path, form: F
 
 
 @pytest.mark.parametrize(("form", "text"), [("csv", "a\r\n"), ("json", "[]\n"), ("ndjson", "")])
-def test_no_rows(tmp_path: Path, form: Format, text: str) -> None:
+def test_export_without_rows_is_a_valid_file(tmp_path: Path, form: Format, text: str) -> None:
     pq.write_table(pa.table({"a": pa.array([], pa.string())}), tmp_path / "none.parquet")
     export(Scan.of_file(tmp_path / "none.parquet"), tmp_path / "none", form, Reporter())
     assert (tmp_path / "none").read_bytes().decode() == text
@@ -162,7 +162,7 @@ def test_a_stopped_export_leaves_nothing(rows: Scan, tmp_path: Path, form: Forma
     assert list(folder.iterdir()) == []
 
 
-def test_a_file_that_is_there(rows: Scan, tmp_path: Path) -> None:
+def test_existing_file_is_replaced_only_on_request(rows: Scan, tmp_path: Path) -> None:
     path = tmp_path / "all.csv"
     path.write_text("mine")
     with pytest.raises(AlreadyExists, match="already exists"):
@@ -175,9 +175,7 @@ def test_a_file_that_is_there(rows: Scan, tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o666 & ~mask
 
 
-def test_places_where_nothing_can_be_written(
-    rows: Scan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritable_target_is_reported(rows: Scan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="folder not found"):
         export(rows, tmp_path / "no" / "all.csv", "csv", Reporter())
     with pytest.raises(AlreadyExists, match="a folder with this name"):
@@ -198,7 +196,9 @@ def test_places_where_nothing_can_be_written(
     assert "another folder" in (error.value.hint or "")
 
 
-def test_rows_that_cannot_be_read(workspace: Workspace, append: Append, tmp_path: Path) -> None:
+def test_damaged_slice_fails_the_export_without_a_file(
+    workspace: Workspace, append: Append, tmp_path: Path
+) -> None:
     dataset: Dataset = workspace.add(read_manifests(MANIFEST, "all.yaml"))[0].dataset
     append(dataset, TABLE)
     path = dataset.slice_path(dataset.slices()[0])
@@ -208,7 +208,7 @@ def test_rows_that_cannot_be_read(workspace: Workspace, append: Append, tmp_path
     assert not (tmp_path / "all.csv").exists()
 
 
-def test_what_only_queries_give(tmp_path: Path) -> None:
+def test_query_only_types_can_be_exported(tmp_path: Path) -> None:
     table = pa.table(
         {
             "view": pa.array(["a", None], pa.string_view()),
@@ -224,7 +224,7 @@ def test_what_only_queries_give(tmp_path: Path) -> None:
     assert to_csv_fields(table["span"].combine_chunks()).to_pylist()[1] == ""
 
 
-def test_times_without_a_zone_and_fine_fractions(tmp_path: Path) -> None:
+def test_csv_times_keep_zone_and_fraction(tmp_path: Path) -> None:
     table = pa.table(
         {
             "us": pa.array([1_500_000, 1, 10**15], pa.timestamp("us")),

@@ -48,7 +48,7 @@ def story(tmp_path: Path):
     return lambda *slices: stored(tmp_path, [table_of(rows) for rows in slices])
 
 
-def test_states_that_change_and_what_was_wrong(story) -> None:
+def test_corrections_distinguish_state_changes_from_mistakes(story) -> None:
     log = story(
         [(A, "Quay", 1, "city"), (A, "Hill", 1, "city"), (A, "Pier", 1, "nobody")],
         # At 5 the county took over the quay; the hill never was the city's; there never was a pier.
@@ -64,31 +64,31 @@ def test_states_that_change_and_what_was_wrong(story) -> None:
     assert as_of(log, 5, events=True) == [4, 6, 8]
 
 
-def test_an_end_at_its_own_time_and_a_return(story) -> None:
+def test_retracted_key_ends_at_its_time_and_can_return(story) -> None:
     log = story([(A, "Quay", 1, "city"), (R, "Quay", 4, "city"), (A, "Quay", 6, "county")])
     assert [as_of(log, moment) for moment in (1, 3, 4, 5, 6)] == [[0], [0], [], [], [2]]
 
 
-def test_a_key_that_is_gone_does_not_come_back_from_before(story) -> None:
+def test_removed_key_does_not_return_to_an_earlier_row(story) -> None:
     rows = [(A, "Quay", 1, "city"), (C_FROM, "Quay", 1, "city"), (C_TO, "Quay", 5, "county")]
     log = story([*rows, (R, "Quay", 5, "county")])
     assert as_of(log, LATE) == []
     assert as_of(log, 3) == [0]
 
 
-def test_late_rows_and_a_key_with_many_rows(story) -> None:
+def test_late_rows_take_effect_at_their_event_time(story) -> None:
     log = story([(A, "Quay", 5, "b"), (A, "Quay", 2, "a"), (A, "Quay", 8, "c"), (R, "Quay", 8, "c")])
     assert [as_of(log, moment) for moment in (1, 2, 5, 8)] == [[], [1], [0], [0]]
 
 
-def test_corrections_of_what_is_not_there_and_of_another_key(story) -> None:
+def test_corrections_of_unknown_rows_or_other_keys_are_applied(story) -> None:
     log = story([(C_FROM, "Quay", 5, "a"), (C_TO, "Quay", 2, "b"), (A, "Hill", 1, "a")])
     assert [as_of(log, moment) for moment in (1, 2, LATE)] == [[2], [1, 2], [1, 2]]
     log = story([(A, "Quay", 1, "a"), (C_FROM, "Quay", 1, "a"), (C_TO, "Hill", 3, "a")])
     assert [as_of(log, moment) for moment in (1, 3)] == [[], [2]]
 
 
-def test_without_a_key_rows_that_were_not_taken_back(story) -> None:
+def test_without_a_key_rows_stay_until_retracted(story) -> None:
     log = story(
         [(A, "Quay", 1, "a"), (A, "Quay", 1, "a"), (A, "Hill", 2, "b"), (A, "Hill", None, "b")],
         [(R, "Quay", 1, "a"), (C_FROM, "Hill", 2, "b"), (C_TO, "Hill", 7, "c"), (A, None, 2, "b")],
@@ -98,7 +98,7 @@ def test_without_a_key_rows_that_were_not_taken_back(story) -> None:
     assert as_of(log, LATE, ()) == [1, 6, 7]
 
 
-def test_days_and_nested_values(tmp_path: Path) -> None:
+def test_event_dates_are_supported_and_nested_keys_refused(tmp_path: Path) -> None:
     table = table_of([(A, "Quay", 1, "a"), (A, "Quay", 2, "b"), (R, "Quay", 2, "b")], pa.date32())
     parts = pa.array([[{"x": 1}], [{"x": 2}], [{"x": 2}]])
     log = stored(tmp_path, [table.append_column("parts", parts)])
@@ -108,7 +108,7 @@ def test_days_and_nested_values(tmp_path: Path) -> None:
         as_of(log, LATE, ("parts",))
 
 
-def test_a_dataset_without_event_times_and_offsets_that_are_wrong(tmp_path: Path) -> None:
+def test_missing_event_time_and_wrong_offsets_are_reported(tmp_path: Path) -> None:
     log = stored(tmp_path, [table_of([(A, "Quay", 1, "a")]).drop_columns(["event_time"])])
     with pytest.raises(InvalidSchema, match=r"event time column '.*' not found"):
         as_of(log, LATE)
@@ -178,7 +178,9 @@ def changelogs(draw: st.DrawFn) -> list[Row]:
     st.data(),
 )
 @settings(max_examples=40, deadline=None)
-def test_any_changelog(rows: list[Row], moment: int, events: bool, share: int, data: st.DataObject) -> None:
+def test_any_changelog_matches_the_naive_state(
+    rows: list[Row], moment: int, events: bool, share: int, data: st.DataObject
+) -> None:
     cut = data.draw(st.integers(0, len(rows)))
     with tempfile.TemporaryDirectory() as folder:
         log = stored(Path(folder), [table_of(rows[:cut]), table_of(rows[cut:])])
@@ -194,7 +196,7 @@ def test_any_changelog(rows: list[Row], moment: int, events: bool, share: int, d
 
 @given(changelogs(), st.booleans())
 @settings(max_examples=30, deadline=None)
-def test_late_enough_it_is_the_current_state(rows: list[Row], events: bool) -> None:
+def test_state_as_of_the_end_is_the_current_state(rows: list[Row], events: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         log = stored(Path(folder), [table_of(rows)])
         now = write_projection(Path(folder) / "now.parquet", log, ["station"], Reporter())
@@ -207,7 +209,9 @@ def test_late_enough_it_is_the_current_state(rows: list[Row], events: bool) -> N
 @given(corrections, st.lists(st.integers(0, 25), max_size=5), st.booleans())
 @settings(max_examples=25, deadline=None)
 @pytest.mark.complete
-def test_a_state_that_grows_is_the_state_from_scratch(rows: list[Row], cuts: list[int], tidy: bool) -> None:
+def test_incremental_state_equals_the_state_from_scratch(
+    rows: list[Row], cuts: list[int], tidy: bool
+) -> None:
     edges = [0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
     with tempfile.TemporaryDirectory() as folder:
         tables = [table_of(rows[start:stop]) for start, stop in pairwise(edges)]

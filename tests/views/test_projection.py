@@ -119,7 +119,9 @@ STORY = [
 ]
 
 
-def test_the_newest_row_of_each_key(workspace: Workspace, stations: Dataset, append: Append) -> None:
+def test_projection_has_the_newest_row_of_each_key(
+    workspace: Workspace, stations: Dataset, append: Append
+) -> None:
     append(stations, changes(STORY[:4]))
     append(stations, changes(STORY[4:]))
     found = build_projection(workspace.odf, stations, [], Reporter())
@@ -130,7 +132,7 @@ def test_the_newest_row_of_each_key(workspace: Workspace, stations: Dataset, app
     assert len(list(found.file.parent.iterdir())) == 2
 
 
-def test_it_is_made_once_for_the_rows_that_are_there(
+def test_unchanged_rows_reuse_the_cached_projection(
     workspace: Workspace, stations: Dataset, append: Append
 ) -> None:
     append(stations, changes(STORY))
@@ -142,7 +144,7 @@ def test_it_is_made_once_for_the_rows_that_are_there(
     assert build_projection(workspace.odf, stations, ["station"], Reporter()).of == 8
 
 
-def test_it_goes_on_from_the_file_of_fewer_slices(
+def test_projection_continues_from_a_cached_earlier_state(
     workspace: Workspace, stations: Dataset, append: Append
 ) -> None:
     append(stations, changes(STORY[:4]))
@@ -172,7 +174,7 @@ def test_it_goes_on_from_the_file_of_fewer_slices(
     assert not first.file.exists()
 
 
-def test_the_state_of_another_dataset_is_no_beginning(
+def test_projection_never_continues_from_another_dataset(
     workspace: Workspace, stations: Dataset, append: Append
 ) -> None:
     append(stations, changes(STORY))
@@ -185,7 +187,7 @@ def test_the_state_of_another_dataset_is_no_beginning(
     assert shown(found) == [("Tower", 0, "king"), ("Tower", 1, "queen")]
 
 
-def test_as_of_an_event_time_with_and_without_a_key(
+def test_projection_can_be_built_as_of_an_event_time(
     workspace: Workspace, stations: Dataset, append: Append
 ) -> None:
     times = pa.array([1, 1, 2, 1, 5, 2, 9], pa.timestamp("s", "UTC")).cast(pa.timestamp("ms", "UTC"))
@@ -228,7 +230,9 @@ def changelogs(draw: st.DrawFn) -> tuple[list[tuple[Op, Key, str]], dict[Key, st
 
 @given(changelogs(), st.sampled_from([400, 1 << 20]), st.integers(1, 50))
 @settings(max_examples=25, deadline=None)
-def test_any_changelog(log: tuple[list, dict], partition_bytes: int, cut: int) -> None:
+def test_any_changelog_gives_the_expected_latest_state(
+    log: tuple[list, dict], partition_bytes: int, cut: int
+) -> None:
     rows, state = log
     with tempfile.TemporaryDirectory() as folder:
         parts = [changes(part) for part in (rows[:cut], rows[cut:]) if part]
@@ -239,7 +243,7 @@ def test_any_changelog(log: tuple[list, dict], partition_bytes: int, cut: int) -
         assert (found.rows, found.of) == (len(state), len(rows))
 
 
-def test_more_keys_than_memory(tmp_path: Path) -> None:
+def test_large_projection_is_built_in_parts(tmp_path: Path) -> None:
     rows = [(A, (f"station {number}", number % 7), "city") for number in range(3000)]
     taken = [(R, key, owner) for _, key, owner in rows[::3]]
     phases: list[str] = []
@@ -254,7 +258,7 @@ def test_more_keys_than_memory(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*"))
 
 
-def test_keys_that_are_none(workspace: Workspace, stations: Dataset, append: Append) -> None:
+def test_unknown_or_missing_key_is_refused(workspace: Workspace, stations: Dataset, append: Append) -> None:
     append(stations, changes(STORY))
     with pytest.raises(InvalidSchema, match="column 'town' not found") as error:
         build_projection(workspace.odf, stations, ["town"], Reporter())
@@ -271,7 +275,7 @@ def test_keys_that_are_none(workspace: Workspace, stations: Dataset, append: App
         build_projection(workspace.odf, bare[0].dataset, [], Reporter(), as_of=Timestamp.now())
 
 
-def test_a_dataset_whose_sources_have_other_keys(workspace: Workspace) -> None:
+def test_sources_with_different_keys_give_no_primary_key(workspace: Workspace) -> None:
     other = MANIFEST.replace("stations", "two") + MANIFEST[MANIFEST.index("    - kind") :].replace(
         "default", "second"
     ).replace("[station, Floor]", "[owner]")
@@ -280,7 +284,7 @@ def test_a_dataset_whose_sources_have_other_keys(workspace: Workspace) -> None:
     assert primary_key(two.state()) == []
 
 
-def test_it_can_be_stopped_and_leaves_nothing(
+def test_cancelled_projection_leaves_no_files(
     workspace: Workspace, stations: Dataset, append: Append
 ) -> None:
     append(stations, changes(STORY))
@@ -291,7 +295,7 @@ def test_it_can_be_stopped_and_leaves_nothing(
     assert list((workspace.odf / "cache" / "projections").iterdir()) == []
 
 
-def test_a_cache_that_cannot_be_written(workspace: Workspace, stations: Dataset, append: Append) -> None:
+def test_unwritable_cache_is_reported(workspace: Workspace, stations: Dataset, append: Append) -> None:
     append(stations, changes(STORY))
     (workspace.odf / "cache").write_text("not a folder")
     with pytest.raises(OdfError, match="cannot be written"):

@@ -48,11 +48,11 @@ def transform(*queries: str) -> SetTransform:
         (["FROM t |> AGGREGATE count(*) GROUP BY city"], ["city"]),
     ],
 )  # fmt: skip
-def test_what_a_query_groups_by(queries: list[str], key: list[str]) -> None:
+def test_group_by_columns_of_a_query_are_its_key(queries: list[str], key: list[str]) -> None:
     assert group_by_columns(transform(*queries)) == key
 
 
-def test_the_key_of_datasets(workspace: Workspace) -> None:
+def test_grouped_derivative_has_its_group_columns_as_key(workspace: Workspace) -> None:
     root = make_root(workspace)
     assert dataset_key(root.dataset) == []
     events = [transform(f"SELECT city, {COUNT} FROM t GROUP BY city")]

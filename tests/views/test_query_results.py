@@ -15,7 +15,7 @@ from odf_tui.state.query_history import MAX_QUERIES, add_to_history, load_histor
 ROWS = pa.table({"n": list(range(3 * GROUP_ROWS)), "text": ["x"] * (3 * GROUP_ROWS)})
 
 
-def test_rows_come_back_from_anywhere_in_their_order(tmp_path: Path) -> None:
+def test_result_rows_are_read_in_order_from_any_offset(tmp_path: Path) -> None:
     path = tmp_path / "r.parquet"
     batches = ROWS.to_batches(max_chunksize=1000)
     assert write(path, ROWS.schema, batches, ROWS.num_rows) == (ROWS.num_rows, False)
@@ -30,7 +30,7 @@ def test_rows_come_back_from_anywhere_in_their_order(tmp_path: Path) -> None:
     assert ResultRows(path).window(0, 5) == ROWS.slice(0, 0)
 
 
-def test_no_more_is_taken_than_is_kept(tmp_path: Path) -> None:
+def test_reading_stops_at_the_row_limit(tmp_path: Path) -> None:
     taken = []
 
     def batches():
@@ -43,7 +43,7 @@ def test_no_more_is_taken_than_is_kept(tmp_path: Path) -> None:
     assert write(tmp_path / "r.parquet", ROWS.schema, ROWS.slice(0, 1500).to_batches(), 1500) == (1500, False)
 
 
-def test_the_newest_results_are_kept_and_half_of_one_never(tmp_path: Path) -> None:
+def test_newest_results_are_kept_and_partial_ones_removed(tmp_path: Path) -> None:
     made: list[Path] = []
     for number in range(MAX_RESULTS + 3):
         with new_result(tmp_path) as (part, target):
@@ -65,7 +65,7 @@ def test_the_newest_results_are_kept_and_half_of_one_never(tmp_path: Path) -> No
     assert list(folder.iterdir()) == [path]
 
 
-def test_a_result_that_is_gone_or_no_result(tmp_path: Path) -> None:
+def test_missing_or_invalid_result_is_reported(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="was removed"):
         ResultRows(tmp_path / "gone.parquet")
     (tmp_path / "bad.parquet").write_bytes(b"no parquet")
@@ -73,7 +73,7 @@ def test_a_result_that_is_gone_or_no_result(tmp_path: Path) -> None:
         ResultRows(tmp_path / "bad.parquet")
 
 
-def test_what_was_asked_is_remembered_once_the_newest_last(tmp_path: Path) -> None:
+def test_query_history_has_unique_queries_newest_last(tmp_path: Path) -> None:
     assert load_history(tmp_path) == []
     for sql in ("SELECT 1", "SELECT 'ä\n2'", " SELECT 1\n"):
         add_to_history(tmp_path, sql)

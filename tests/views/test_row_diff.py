@@ -91,7 +91,7 @@ def stations(workspace: Workspace) -> DatasetEntry:
 # --- What is compared --------------------------------------------------------------------------------
 
 
-def test_the_newest_block_with_data_against_the_one_before(
+def test_default_diff_compares_the_last_two_blocks_with_data(
     workspace: Workspace, stations: DatasetEntry, append: Append
 ) -> None:
     put(append, stations, rows([(A, "a", 1, None), (A, "b", 2, ["x"]), (A, "c", 3, None)]))
@@ -134,7 +134,9 @@ def test_the_newest_block_with_data_against_the_one_before(
     assert next(each.lines[-1] for each in back.settings) == "- websiteUrl: https://x.example"
 
 
-def test_sides_that_are_none(workspace: Workspace, stations: DatasetEntry, append: Append) -> None:
+def test_invalid_versions_and_keys_are_refused(
+    workspace: Workspace, stations: DatasetEntry, append: Append
+) -> None:
     with pytest.raises(UsageError, match="has no rows up to block 1"):
         differs(workspace)
     found = differs(workspace, as_at=str(stations.dataset.block(0).hash))  # but what describes it differs
@@ -157,7 +159,7 @@ def test_sides_that_are_none(workspace: Workspace, stations: DatasetEntry, appen
         differs(workspace, key=["tags"])
 
 
-def test_two_datasets_with_columns_of_other_names_and_types(
+def test_datasets_with_different_columns_are_compared_by_key(
     workspace: Workspace, stations: DatasetEntry, append: Append
 ) -> None:
     other = workspace.create_dataset(
@@ -187,7 +189,7 @@ def test_two_datasets_with_columns_of_other_names_and_types(
     assert differs(workspace, "empty", "stations").added == 3
 
 
-def test_it_is_stopped(workspace: Workspace, stations: DatasetEntry, append: Append) -> None:
+def test_cancelled_diff_leaves_no_files(workspace: Workspace, stations: DatasetEntry, append: Append) -> None:
     put(append, stations, rows([(A, "a", 1, None)]))
     reporter = Reporter()
     reporter.cancel()
@@ -243,7 +245,9 @@ def sides(workspace: Workspace, states: Sequence[tuple[str, State]], at: Sequenc
 
 @settings(max_examples=8, deadline=None, phases=PHASES)
 @given(SLICES, st.permutations([0, 1, -1]), st.booleans())
-def test_rows_by_key(slices: Sequence[Any], at: Sequence[int], small: bool) -> None:
+def test_diff_by_key_turns_the_old_state_into_the_new(
+    slices: Sequence[Any], at: Sequence[int], small: bool
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         workspace, states = made(folder, slices, _append())
         if len(states) < 3:
@@ -272,7 +276,9 @@ def test_rows_by_key(slices: Sequence[Any], at: Sequence[int], small: bool) -> N
 
 @settings(max_examples=8, deadline=None, phases=PHASES)
 @given(SLICES, SLICES, st.permutations([0, 1, -1]), st.booleans())
-def test_whole_rows(slices: Sequence[Any], others: Sequence[Any], at: Sequence[int], two: bool) -> None:
+def test_diff_of_whole_rows_turns_the_old_rows_into_the_new(
+    slices: Sequence[Any], others: Sequence[Any], at: Sequence[int], two: bool
+) -> None:
     """Also of two datasets, where one is read from its beginning."""
     with tempfile.TemporaryDirectory() as folder:
         workspace, states = made(folder, slices, _append())
@@ -306,7 +312,7 @@ def _append() -> Append:
     return conftest.append.__wrapped__()  # type: ignore[attr-defined]
 
 
-def test_rows_that_are_there_many_times(workspace: Workspace, append: Append) -> None:
+def test_duplicate_rows_are_counted(workspace: Workspace, append: Append) -> None:
     entry = workspace.create_dataset(DatasetAlias.parse("stations"), DatasetKind.Root, [], START)
     put(append, entry, rows([(A, "a", 1, None)] * 5 + [(A, "b", 1, None)]))
     put(append, entry, rows([(R, "a", 1, None)] * 3 + [(A, "b", 1, None)] * 20_000))

@@ -60,7 +60,7 @@ def test_rows_are_found_by_time(dataset: Dataset, monkeypatch: pytest.MonkeyPatc
     assert row_at_time(preview, at(3), "event_time", lambda: True) is None
 
 
-def test_a_day_is_the_first_that_begins_in_time() -> None:
+def test_time_within_a_day_is_rounded_up_to_the_next_date() -> None:
     assert to_column_value(datetime(2024, 3, 1, tzinfo=UTC), pa.date32()).as_py() == date(2024, 3, 1)
     assert to_column_value(datetime(2024, 3, 1, 0, 1, tzinfo=UTC), pa.date32()).as_py() == date(2024, 3, 2)
 
@@ -73,7 +73,7 @@ def test_rows_are_found_by_offset(dataset: Dataset) -> None:
     assert row_of_offset(RowWindowReader(dataset), 12, "offset") == 17
 
 
-def test_what_cannot_be_read_is_a_gap_and_the_rest_goes_on(dataset: Dataset) -> None:
+def test_unreadable_slice_is_a_gap_in_the_window(dataset: Dataset) -> None:
     dataset.slice_path(dataset.slices()[1]).unlink()
     preview = RowWindowReader(dataset)
     table, gaps = preview.window_with_gaps(8, 14, ["n", "offset"])
@@ -85,9 +85,7 @@ def test_what_cannot_be_read_is_a_gap_and_the_rest_goes_on(dataset: Dataset) -> 
     assert [(group.start, group.stop) for group in preview.groups("n")] == [(0, 10), (20, 30)]
 
 
-def test_only_columns_that_are_asked_for_are_decoded(
-    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_requested_columns_are_decoded(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[list[str]] = []
     whole = SliceFile.read
 
@@ -102,5 +100,5 @@ def test_only_columns_that_are_asked_for_are_decoded(
     assert read == [["n"], ["op"]]
 
 
-def test_no_columns_are_no_rows(dataset: Dataset) -> None:
+def test_window_without_columns_has_no_rows(dataset: Dataset) -> None:
     assert RowWindowReader(dataset).window_with_gaps(0, 30, [])[0].num_rows == 0

@@ -165,7 +165,7 @@ def test_many_slices_need_few_open_files(dataset: Dataset, append: Any) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) - before <= 16
 
 
-def test_threads_may_share_a_preview(dataset: Dataset, append: Any) -> None:
+def test_threads_can_share_a_row_window_reader(dataset: Dataset, append: Any) -> None:
     for start in range(0, 200, 10):
         append(dataset, numbers(start, 10))
     preview = RowWindowReader(dataset, cache_bytes=1)

@@ -61,7 +61,7 @@ class Heard(Reporter):
             self.cancel()
 
 
-def test_columns_of_a_dataset(workspace: Workspace, air: Dataset, append: Append) -> None:
+def test_statistics_describe_every_column(workspace: Workspace, air: Dataset, append: Append) -> None:
     append(air, readings(0, 100))
     append(air, readings(100, 20, no2=list(range(20))))  # a column that came later
     rows = Scan.of_dataset(air)
@@ -83,7 +83,7 @@ def test_columns_of_a_dataset(workspace: Workspace, air: Dataset, append: Append
     assert load_statistics(workspace.odf, rows.fingerprint) == found
 
 
-def test_only_new_rows_are_looked_at(workspace: Workspace, air: Dataset, append: Append) -> None:
+def test_statistics_read_only_new_rows(workspace: Workspace, air: Dataset, append: Append) -> None:
     append(air, readings(0, 100))
     compute_statistics(workspace.odf, Scan.of_dataset(air), Heard(), "air")
     append(air, readings(100, 50))
@@ -99,7 +99,7 @@ def test_only_new_rows_are_looked_at(workspace: Workspace, air: Dataset, append:
     assert [column for column in grown.columns if column.name in table.column_names] == anew.columns
 
 
-def test_a_dataset_that_began_anew_is_counted_anew(
+def test_replaced_dataset_is_counted_from_the_start(
     workspace: Workspace, air: Dataset, append: Append
 ) -> None:
     append(air, readings(0, 100))
@@ -111,9 +111,7 @@ def test_a_dataset_that_began_anew_is_counted_anew(
     assert (found.rows, found.columns[0].distinct) == (30, 30)
 
 
-def test_what_is_damaged_in_the_cache_is_computed_again(
-    workspace: Workspace, air: Dataset, append: Append
-) -> None:
+def test_damaged_cache_is_recomputed(workspace: Workspace, air: Dataset, append: Append) -> None:
     append(air, readings(0, 100))
     rows = Scan.of_dataset(air)
     found = compute_statistics(workspace.odf, rows, Heard(), "air")
@@ -123,7 +121,7 @@ def test_what_is_damaged_in_the_cache_is_computed_again(
     assert compute_statistics(workspace.odf, rows, Heard(), "air") == found
 
 
-def test_it_can_be_stopped(
+def test_cancelled_statistics_leave_no_cache(
     workspace: Workspace, air: Dataset, append: Append, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(air, readings(0, 50))
@@ -134,7 +132,7 @@ def test_it_can_be_stopped(
     assert not (workspace.odf / "cache" / "statistics").exists()
 
 
-def test_a_slice_that_is_missing_or_damaged(workspace: Workspace, air: Dataset, append: Append) -> None:
+def test_missing_or_damaged_slice_is_reported(workspace: Workspace, air: Dataset, append: Append) -> None:
     append(air, readings(0, 50))
     path = air.slice_path(air.slices()[0])
     data = path.read_bytes()
@@ -146,7 +144,7 @@ def test_a_slice_that_is_missing_or_damaged(workspace: Workspace, air: Dataset, 
         compute_statistics(workspace.odf, Scan.of_dataset(air), Heard(), "air")
 
 
-def test_what_files_tell_at_once(air: Dataset, append: Append) -> None:
+def test_statistics_from_footers_omit_inexact_bounds(air: Dataset, append: Append) -> None:
     append(air, readings(0, 100))
     append(air, readings(100, 20, no2=list(range(20))))
     told = {column.name: column for column in statistics_from_footers(Scan.of_dataset(air)).columns}
@@ -162,12 +160,12 @@ def test_what_files_tell_at_once(air: Dataset, append: Append) -> None:
     assert [(column.name, column.nulls) for column in columns][-1] == ("no2", None)
 
 
-def test_a_dataset_without_rows(workspace: Workspace, air: Dataset) -> None:
+def test_dataset_without_rows_has_no_column_statistics(workspace: Workspace, air: Dataset) -> None:
     found = compute_statistics(workspace.odf, Scan.of_dataset(air), Heard(), "air")
     assert (found.rows, found.columns) == (0, [])
 
 
-def test_the_cache_stays_small(tmp_path: Path) -> None:
+def test_oldest_cache_files_are_evicted(tmp_path: Path) -> None:
     import os
 
     for number in range(6):
@@ -182,7 +180,7 @@ def test_the_cache_stays_small(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["5"]
 
 
-def test_what_a_killed_worker_left_in_the_cache_goes_after_a_day(tmp_path: Path) -> None:
+def test_old_temporary_cache_files_are_removed(tmp_path: Path) -> None:
     import os
 
     (tmp_path / ".keys-old").mkdir()

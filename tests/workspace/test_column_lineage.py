@@ -87,7 +87,7 @@ def rows(columns: ColumnLineage) -> set[str]:
     return {f"{each.how} {each.input}.{each.column}" for each in columns.rows}
 
 
-def test_a_chain_of_datasets_before_there_is_any_data(workspace: Workspace) -> None:
+def test_lineage_is_known_before_there_is_data(workspace: Workspace) -> None:
     root(workspace, "a")
     made(workspace, "b", "SELECT *, x + 1 AS y FROM a WHERE city <> ''", "a")
     last = made(workspace, "c", "SELECT event_time, sum(y) AS s FROM b GROUP BY event_time", "b")
@@ -107,7 +107,7 @@ def test_a_chain_of_datasets_before_there_is_any_data(workspace: Workspace) -> N
     assert rows(found) == {"group_by b.event_time"}
 
 
-def test_all_the_way_down(workspace: Workspace) -> None:
+def test_column_graph_reaches_all_upstream_and_downstream_columns(workspace: Workspace) -> None:
     first = root(workspace, "a")
     made(workspace, "b", "SELECT *, x + 1 AS y FROM a WHERE city <> ''", "a")
     last = made(workspace, "c", "SELECT event_time, sum(y) AS s FROM b GROUP BY event_time", "b")
@@ -128,7 +128,7 @@ def test_all_the_way_down(workspace: Workspace) -> None:
     assert {graph.datasets[place.dataset].name for place in down} == {"b"}
 
 
-def test_vocabularies_and_schemas_of_the_chain(workspace: Workspace, append: Append) -> None:
+def test_lineage_uses_vocabulary_and_schema_of_the_chain(workspace: Workspace, append: Append) -> None:
     source = root(workspace, "a", "NdJson, schema: [day TIMESTAMP, v INT]", VOCAB)
     table = pa.table({"day": pa.array([0], pa.timestamp("ms", "UTC")), "v": [1], "Late R": ["x"]})
     append(source.dataset, table)
@@ -150,7 +150,7 @@ def test_vocabularies_and_schemas_of_the_chain(workspace: Workspace, append: App
     }  # fmt: skip
 
 
-def test_temporal_tables(workspace: Workspace) -> None:
+def test_temporal_join_keys_and_times_decide_about_rows(workspace: Workspace) -> None:
     root(workspace, "trades")
     root(workspace, "rates", "NdJson, schema: [day TIMESTAMP, city STRING, x INT]", VOCAB)
     query = (
@@ -165,7 +165,7 @@ def test_temporal_tables(workspace: Workspace) -> None:
     }  # fmt: skip
 
 
-def test_roots(workspace: Workspace, append: Append) -> None:
+def test_root_lineage_starts_at_its_source_columns(workspace: Workspace, append: Append) -> None:
     plain = root(workspace, "plain")
     assert told(dataset_lineage(workspace, plain))["city"] == "input.city"
     query = """      preprocess:
@@ -200,7 +200,7 @@ def test_roots(workspace: Workspace, append: Append) -> None:
     }  # fmt: skip
 
 
-def test_an_input_that_is_not_here(workspace: Workspace) -> None:
+def test_missing_input_keeps_its_columns_in_the_lineage(workspace: Workspace) -> None:
     source = root(workspace, "a")
     last = made(workspace, "b", "SELECT event_time, X AS y FROM a", "a")
     shutil.rmtree(source.dataset.folder)
@@ -213,7 +213,7 @@ def test_an_input_that_is_not_here(workspace: Workspace) -> None:
     assert graph.datasets[str(source.id)].name == "a"
 
 
-def test_what_cannot_be_followed(workspace: Workspace) -> None:
+def test_unsupported_engine_and_damaged_dataset_are_lineage_problems(workspace: Workspace) -> None:
     root(workspace, "a")
     workspace.config = set_value(workspace.config, "engines.flink", "grpc://127.0.0.1:1")
     foreign = made(workspace, "foreign", "SELECT STREAM x FROM a", "a", engine="flink")

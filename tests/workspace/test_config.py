@@ -76,7 +76,7 @@ def test_a_value_that_does_not_fit_is_refused(key: str, text: str, said: str) ->
     assert key in str(caught.value) and said in str(caught.value)
 
 
-def test_an_unknown_key_is_refused_with_the_one_that_may_be_meant() -> None:
+def test_unknown_key_is_refused_with_a_suggestion() -> None:
     with pytest.raises(UsageError) as caught:
         get_value(Config(), "spark.drivermemory")
     assert caught.value.hint == "did you mean 'spark.driverMemory'?"
@@ -99,7 +99,7 @@ def test_an_unknown_key_is_refused_with_the_one_that_may_be_meant() -> None:
         ('spark:\n  master: "\\ud800"\n', "not Unicode text: '\\ud800'", None),
     ],
 )
-def test_a_wrong_file_names_itself_and_the_mistake(
+def test_invalid_file_is_reported_with_its_path_and_mistake(
     tmp_path: Path, text: str, said: str, hint: str | None
 ) -> None:
     path = tmp_path / "config.yaml"
@@ -131,14 +131,14 @@ def test_variables_are_allowed_by_name_or_id_of_a_dataset(tmp_path: Path) -> Non
             set_value(config, "allowedEnv.x", text)
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_file_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.symlink_to(path)
     with pytest.raises(InvalidManifest, match="the settings cannot be read"):
         load(path)
 
 
-def test_watermarks_by_dataset() -> None:
+def test_watermark_settings_match_dataset_patterns() -> None:
     config = set_value(Config(), "watermark.maxAhead.%", "1h")
     config = set_value(config, "watermark.maxAhead.port.%", "2d")
     config = set_value(config, "watermark.maxAhead.port.forecast", "none")

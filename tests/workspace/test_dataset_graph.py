@@ -37,7 +37,7 @@ def names(g: DatasetGraph, ids: object) -> list[str]:
     return [g.nodes[each].name for each in ids]  # type: ignore[attr-defined]
 
 
-def test_arrows_and_closures_of_a_diamond() -> None:
+def test_diamond_has_all_edges_and_closures() -> None:
     g = graph(e="c d b", d="a", c="a", b="", a="")
     assert names(g, g.inputs(did("e"))) == ["c", "d", "b"]
     assert sorted(names(g, g.outputs(did("a")))) == ["c", "d"]
@@ -53,7 +53,7 @@ def test_order_has_inputs_first_and_then_names() -> None:
     assert names(g, g.order([did("e"), did("a"), did("unknown")])) == ["a", "e"]
 
 
-def test_an_input_that_is_not_here_is_a_placeholder() -> None:
+def test_missing_input_is_a_placeholder_node() -> None:
     g = graph(out="gone")
     node = g.nodes[did("gone")]
     assert node.missing and node.name == str(did("gone"))
@@ -61,7 +61,7 @@ def test_an_input_that_is_not_here_is_a_placeholder() -> None:
     assert g.downstream(did("gone")) == {did("out")}
 
 
-def test_an_input_named_twice_is_one_arrow() -> None:
+def test_duplicate_input_is_one_edge() -> None:
     g = graph(out="a a", a="")
     assert g.edges == [(did("a"), did("out"))]
     assert g.order() == [did("a"), did("out")]

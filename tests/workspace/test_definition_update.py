@@ -111,7 +111,7 @@ def test_only_what_differs_is_appended_in_one_commit(workspace: Workspace, data:
     assert all(line[0] in "+- " for shown in update.changes for line in shown.lines)
 
 
-def test_a_definition_that_says_the_same_in_other_words_changes_nothing(workspace: Workspace) -> None:
+def test_equivalent_definition_changes_nothing(workspace: Workspace) -> None:
     workspace.add([manifest(QUERIED), manifest(MADE_OF % ("data", "SELECT 1"), "made", "Derivative")])
     heads = [entry.dataset.head() for entry in workspace.datasets()]
     source = workspace.resolve("data").id
@@ -126,7 +126,7 @@ def test_a_definition_that_says_the_same_in_other_words_changes_nothing(workspac
     assert [entry.dataset.head() for entry in workspace.datasets()] == heads
 
 
-def test_a_dry_run_only_says_what_would_happen(workspace: Workspace, data: DatasetEntry) -> None:
+def test_dry_run_lists_changes_and_writes_nothing(workspace: Workspace, data: DatasetEntry) -> None:
     before = data.dataset.head(), sorted(workspace.odf.rglob("*"))
     shown = workspace.update(
         [manifest(POLLED.replace("a.csv", "b.csv")), manifest(PUSHED % "a", "new")], dry_run=True
@@ -152,7 +152,7 @@ def test_new_datasets_are_made_and_read_by_old_ones_in_one_request(workspace: Wo
     ]
 
 
-def test_attachments_and_license(workspace: Workspace, data: DatasetEntry) -> None:
+def test_only_changed_attachments_and_license_are_appended(workspace: Workspace, data: DatasetEntry) -> None:
     events = """
 - kind: SetLicense
   shortName: CC0
@@ -171,7 +171,7 @@ def test_attachments_and_license(workspace: Workspace, data: DatasetEntry) -> No
         workspace.update([DatasetSnapshot("data", DatasetKind.Root, [huge])])
 
 
-def test_long_changes_are_cut_where_they_are_shown(workspace: Workspace, data: DatasetEntry) -> None:
+def test_long_diffs_are_truncated(workspace: Workspace, data: DatasetEntry) -> None:
     text = "\n".join(f"line {number} " + "x" * 300 for number in range(1000))
     attached = model.SetAttachments(model.Embedded([model.AttachmentEmbedded("a", text)]))
     (update,) = workspace.update([DatasetSnapshot("data", DatasetKind.Root, [attached])])
@@ -184,7 +184,7 @@ def test_long_changes_are_cut_where_they_are_shown(workspace: Workspace, data: D
 # --- Sources -----------------------------------------------------------------------------------
 
 
-def test_switching_between_polling_and_pushing(workspace: Workspace, data: DatasetEntry) -> None:
+def test_switching_sources_disables_the_previous_ones(workspace: Workspace, data: DatasetEntry) -> None:
     update = change(workspace, PUSHED % "a" + PUSHED % "b")
     assert kinds(update) == ["DisablePollingSource", "AddPushSource", "AddPushSource"]
     assert update.changes[0].lines[0] == "- kind: SetPollingSource"
@@ -227,9 +227,7 @@ def test_sources_can_be_disabled_by_name(workspace: Workspace, data: DatasetEntr
 # --- Schema ------------------------------------------------------------------------------------
 
 
-def test_new_columns_that_a_source_reads_come_into_the_schema(
-    workspace: Workspace, filled: DatasetEntry
-) -> None:
+def test_new_source_columns_are_added_to_the_schema(workspace: Workspace, filled: DatasetEntry) -> None:
     before = schema_of(filled)
     grown = POLLED.replace("city STRING", "people BIGINT, CITY STRING, day DATE")
     update = change(workspace, grown)
@@ -253,7 +251,7 @@ def test_new_columns_that_a_source_reads_come_into_the_schema(
         ),
     ],
 )
-def test_what_would_break_readers_is_refused(
+def test_breaking_schema_changes_are_refused(
     workspace: Workspace, filled: DatasetEntry, columns: str, problem: str, advice: str
 ) -> None:
     head = filled.dataset.head()
@@ -270,13 +268,13 @@ def test_what_would_break_readers_is_refused(
     assert filled.dataset.head() == head
 
 
-def test_a_query_may_give_what_the_source_does_not_read(workspace: Workspace, filled: DatasetEntry) -> None:
+def test_preprocess_query_may_return_columns_not_read(workspace: Workspace, filled: DatasetEntry) -> None:
     """With a query in between, what is read says nothing about the columns."""
     assert kinds(change(workspace, QUERIED.replace("city STRING", "x INT"))) == ["SetPollingSource"]
     assert kinds(change(workspace, POLLED)) == ["SetPollingSource"]
 
 
-def test_a_further_push_source_may_know_fewer_columns(workspace: Workspace, append: Append) -> None:
+def test_additional_push_source_may_have_fewer_columns(workspace: Workspace, append: Append) -> None:
     (entry,) = workspace.add([manifest(PUSHED % "a", "pushed")])
     columns = pa.schema([pa.field("id", pa.int32(), False), ("city", pa.string())])
     append(entry.dataset, pa.table({"id": [1], "city": ["Ghent"]}, schema=columns))
@@ -286,7 +284,7 @@ def test_a_further_push_source_may_know_fewer_columns(workspace: Workspace, appe
     assert schema_of(entry).names[4:] == ["id", "city", "more"]
 
 
-def test_a_listed_schema(workspace: Workspace, filled: DatasetEntry) -> None:
+def test_listed_schema_reorders_and_adds_columns(workspace: Workspace, filled: DatasetEntry) -> None:
     """Order and new columns by a list; whatever else the chain declares stays as it is."""
     old = schema_of(filled)
     marked = [field.with_metadata({"unit": "m"}) if field.name == "id" else field for field in old]
@@ -310,7 +308,7 @@ def test_attributes_alone_can_change(workspace: Workspace, filled: DatasetEntry)
     assert update.changes[0].lines == ["  only column attributes"]
 
 
-def test_schemas_as_others_declare_them_stay(workspace: Workspace, data: DatasetEntry) -> None:
+def test_external_schema_declarations_are_kept(workspace: Workspace, data: DatasetEntry) -> None:
     """Such as signed offsets, and required event times, which no list of columns says."""
     foreign = pa.schema(
         [
@@ -370,7 +368,7 @@ def odf_schema_of(entry: DatasetEntry) -> model.DataSchema:
     return state.odf_schema
 
 
-def test_odf_schemas_of_definitions(workspace: Workspace) -> None:
+def test_odf_schema_gets_system_columns_and_keeps_attributes(workspace: Workspace) -> None:
     """System columns are added; short forms and attributes are kept; an equal schema is no change."""
     (data,) = workspace.add([manifest(DESCRIBED)])
     fields = odf_schema_of(data).fields
@@ -401,7 +399,7 @@ def test_odf_schemas_of_definitions(workspace: Workspace) -> None:
     assert by_name["more"].type == model.Option(model.Date())
 
 
-def test_forms_of_new_schemas(workspace: Workspace) -> None:
+def test_new_schemas_use_the_configured_form(workspace: Workspace) -> None:
     listed = "- {kind: SetDataSchema, schema: [id INT]}"
     workspace = with_forms(workspace, "odf", "kamu")
     (data,) = workspace.add([manifest(listed)])
@@ -439,7 +437,7 @@ def test_an_odf_schema_replaces_an_arrow_schema(workspace: Workspace, filled: Da
         change(workspace, QUERIED + "- {kind: SetDataSchema, schema: " + columns % ("string", "") + "}")
 
 
-def test_columns_of_an_odf_source(workspace: Workspace) -> None:
+def test_odf_source_columns_update_the_schema(workspace: Workspace) -> None:
     """Bare types are required, as NOT NULL."""
     workspace = with_forms(workspace, "odf", "specification")
     listed = "- {kind: SetDataSchema, schema: [id INT NOT NULL, city STRING]}"
@@ -472,7 +470,7 @@ def test_columns_of_an_odf_source(workspace: Workspace) -> None:
         ("{name: a, type: int8}, {name: A, type: int8}", "'a' and 'A' have the same name"),
     ],
 )  # fmt: skip
-def test_odf_schemas_that_slices_cannot_have(workspace: Workspace, fields: str, message: str) -> None:
+def test_odf_schema_unsupported_by_slices_is_refused(workspace: Workspace, fields: str, message: str) -> None:
     with pytest.raises(OdfError, match=message):
         workspace.add([manifest(f"- {{kind: SetDataSchema, schema: {{fields: [{fields}]}}}}")])
     assert not list(workspace.datasets())
@@ -503,7 +501,7 @@ def test_refusals_leave_everything_as_it_was(workspace: Workspace, filled: Datas
     assert sorted(workspace.odf.rglob("*")) == before
 
 
-def test_datasets_cannot_feed_each_other_in_a_circle(workspace: Workspace) -> None:
+def test_cyclic_inputs_are_refused(workspace: Workspace) -> None:
     workspace.add(
         [
             manifest(POLLED),
@@ -515,7 +513,7 @@ def test_datasets_cannot_feed_each_other_in_a_circle(workspace: Workspace) -> No
         change(workspace, MADE_OF % ("two", "SELECT 1"), name="one", kind="Derivative")
 
 
-def test_a_head_that_moved_meanwhile_is_a_conflict(
+def test_concurrent_commit_is_a_conflict(
     workspace: Workspace, data: DatasetEntry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Dataset.state
@@ -535,7 +533,7 @@ def test_a_head_that_moved_meanwhile_is_a_conflict(
     assert data.dataset.list_blocks(1)[0].kind == "SetInfo"
 
 
-def test_nothing_but_what_was_shown_is_appended(workspace: Workspace, data: DatasetEntry) -> None:
+def test_only_the_changes_that_were_shown_are_appended(workspace: Workspace, data: DatasetEntry) -> None:
     wanted = [manifest(POLLED.replace("a.csv", "b.csv") + "- {kind: SetInfo, description: x}")]
     shown = workspace.update(wanted, dry_run=True)
     commit(data.dataset, model.SetInfo("x"))
@@ -548,7 +546,7 @@ def test_nothing_but_what_was_shown_is_appended(workspace: Workspace, data: Data
     assert kinds(workspace.update(wanted, shown=shown)[0]) == ["SetPollingSource"]
 
 
-def test_what_somebody_else_changes_is_not_ones_own(workspace: Workspace, data: DatasetEntry) -> None:
+def test_third_party_update_makes_the_dataset_untrusted(workspace: Workspace, data: DatasetEntry) -> None:
     from odf_engine.workspace.trust import Trust
 
     origins = {"data": "https://example.com/data.yaml"}
@@ -562,7 +560,7 @@ def test_what_somebody_else_changes_is_not_ones_own(workspace: Workspace, data: 
 # --- Definitions -------------------------------------------------------------------------------
 
 
-def test_a_printed_definition_is_what_people_write(workspace: Workspace, filled: DatasetEntry) -> None:
+def test_printed_definition_equals_the_written_manifest(workspace: Workspace, filled: DatasetEntry) -> None:
     workspace.add([manifest(MADE_OF % ("data", "SELECT 1"), "made", "Derivative")])
     names = {entry.id: str(entry.alias) for entry in workspace.datasets()}
     made = workspace.resolve("made")
@@ -624,7 +622,7 @@ definitions = st.builds(
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(first=definitions, second=definitions)
-def test_any_definition_becomes_any_other(
+def test_any_definition_can_be_updated_to_any_other(
     workspace: Workspace, first: list[model.MetadataEvent], second: list[model.MetadataEvent]
 ) -> None:
     """What the second one says counts; of what it does not mention, the first."""
@@ -648,7 +646,7 @@ columns = st.dictionaries(
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(before=columns, after=columns, keep=st.booleans(), listed=st.booleans(), order=st.randoms())
-def test_whatever_is_read_or_listed_only_adds_optional_columns(
+def test_schema_update_only_adds_optional_columns(
     workspace: Workspace,
     before: dict[str, tuple[str, bool]],
     after: dict[str, tuple[str, bool]],

@@ -25,7 +25,7 @@ def drift_of(workspace: Workspace, entry: DatasetEntry) -> ManifestDrift | None:
     return find_manifest_drift(workspace.folder, entry, workspace.datasets())
 
 
-def test_manifest_files(workspace: Workspace) -> None:
+def test_drift_compares_the_recorded_manifest_with_the_chain(workspace: Workspace) -> None:
     folder = workspace.folder
     texts = ROOT_WITH_INFO.format(name="a", text="x"), ROOT_WITH_INFO.format(name="b", text="y")
     both = "---\n".join(("# Two datasets\n", *texts))
@@ -75,7 +75,7 @@ def test_manifest_files(workspace: Workspace) -> None:
     assert find_manifest(folder, b) is None
 
 
-def test_files_in_other_folders(workspace: Workspace, tmp_path: Path) -> None:
+def test_manifest_outside_the_workspace_is_found(workspace: Workspace, tmp_path: Path) -> None:
     (a,) = workspace.add(read_manifests(ROOT_WITH_INFO.format(name="a", text="x"), "a"))
     path = tmp_path / "elsewhere" / "a.yaml"
     path.parent.mkdir()

@@ -19,14 +19,14 @@ _LONG = _TRADES.replace("type: timestamp", "type: {kind: Timestamp}").replace(
 _LONG = _LONG.replace("type: int64", "type: {kind: Int64}").replace("type: float64", "type: {kind: Float64}")
 
 
-def test_the_number_of_shapes() -> None:
+def test_there_are_54_distinct_manifest_shapes() -> None:
     assert len(SHAPES) == 54 and len({(each.folder, each.name) for each in SHAPES}) == 54
     roots = [each for each in SHAPES if "kind: Root" in each.text]
     assert (len(roots), sum(each.short for each in SHAPES)) == (26, 17)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda each: f"{each.folder}/{each.name}")
-def test_round_trip(shape: Shape) -> None:
+def test_manifests_round_trip(shape: Shape) -> None:
     (snapshot,) = read_manifests(shape.text, "test")
     text = snapshot_to_yaml(snapshot)
     assert read_manifests(text, "test") == [snapshot] and snapshot_to_yaml(snapshot) == text
@@ -37,7 +37,7 @@ def test_round_trip(shape: Shape) -> None:
 
 
 @pytest.mark.parametrize("field", SHORT_TEXTS)
-def test_short_texts(field: str) -> None:
+def test_short_forms_equal_long_forms(field: str) -> None:
     long, short = SHORT_TEXTS[field]
     text = (
         _LONG if field == "eventTime" else _LONG.replace("eventTime: {kind: FromMetadata}", f"cache: {long}")
@@ -49,7 +49,7 @@ def test_short_texts(field: str) -> None:
 
 
 @pytest.mark.parametrize("folder", dict.fromkeys(each.folder for each in SHAPES))
-def test_added_after_translation(folder: str, tmp_path: Path) -> None:
+def test_manifests_can_be_added_after_translation(folder: str, tmp_path: Path) -> None:
     workspace = Workspace.init(tmp_path / "w")
     chosen = [each for each in SHAPES if each.folder == folder]
     for each in chosen:

@@ -75,7 +75,9 @@ IDS = ["other-input", "no-duration", "rand", "engine", "preprocess"]
 
 @pytest.mark.parametrize(("text", "message", "where"), REFUSED, ids=IDS)
 @pytest.mark.parametrize("update", [False, True])
-def test_refused(workspace: Workspace, text: str, message: str, where: str, update: bool) -> None:
+def test_invalid_queries_are_refused_with_position_and_hint(
+    workspace: Workspace, text: str, message: str, where: str, update: bool
+) -> None:
     snapshots = read_manifests(text, "test")
     with pytest.raises(InvalidQuery) as caught:
         workspace.update(snapshots) if update else workspace.add(snapshots)
@@ -88,14 +90,14 @@ def test_refused(workspace: Workspace, text: str, message: str, where: str, upda
         assert caught.value.excerpt == ("2 |   rand() AS x FROM input", "  |   ^")
 
 
-def test_a_line_break_after_a_duration() -> None:
+def test_lateness_duration_may_end_with_a_line_break() -> None:
     """A chain of another author can have it."""
     query = 'SELECT 1\n-- odf.allowedLateness {"input": "1h\\n"}'
     found = allowed_lateness(Sql(engine="spark", queries=[SqlQueryStep(query=query)]))
     assert parse_duration(found["input"]) == 3600
 
 
-def test_changes(workspace: Workspace) -> None:
+def test_only_changed_queries_are_checked(workspace: Workspace) -> None:
     workspace.add(read_manifests(derivative(), "test"))
     for text, message, _ in (REFUSED[0], REFUSED[1]):
         for dry_run in (True, False):

@@ -61,12 +61,12 @@ def remotes(tmp_path: Path) -> Remotes:
         ("/mnt/stick", "file:///mnt/stick/"),
     ],
 )
-def test_an_address_has_one_spelling(written: str, spelling: str) -> None:
+def test_equivalent_urls_are_normalized_to_one_spelling(written: str, spelling: str) -> None:
     assert normalize_url(written) == spelling
     assert normalize_url(spelling) == spelling
 
 
-def test_relative_folders_start_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_start_at_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for written in ("./x", "file:x", "file://x"):
         assert normalize_url(written) == f"file://{tmp_path}/x/"
@@ -80,7 +80,7 @@ def test_relative_folders_start_here(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "http://h/a?b=c", "http://h/a#b", "http://h/a/../b", "http://h/%2e%2e/b", "http://h/a\nb", "s3:///x",
     ],
 )  # fmt: skip
-def test_what_is_no_address(wrong: str) -> None:
+def test_invalid_urls_are_refused(wrong: str) -> None:
     with pytest.raises(UsageError):
         normalize_url(wrong)
 
@@ -88,7 +88,7 @@ def test_what_is_no_address(wrong: str) -> None:
 @pytest.mark.parametrize(
     "url", ["https://joe:geheim@h.org/x", "odf+http://geheim@h", "s3://key:geheim@bucket/x", "joe:geheim@h"]
 )
-def test_a_login_in_an_address_is_refused_and_not_repeated(url: str) -> None:
+def test_url_with_login_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(UsageError) as caught:
         normalize_url(url)
     assert "geheim" not in f"{caught.value}{caught.value.hint}" or "://" not in url
@@ -100,7 +100,7 @@ PATHS = st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_siz
 
 @settings(max_examples=50)
 @given(st.sampled_from(["http", "https", "odf+http", "odf+https", "s3+https"]), HOSTS, PATHS, st.booleans())
-def test_addresses_keep_their_spelling_and_origin(
+def test_normalized_url_is_stable_and_keeps_its_origin(
     scheme: str, host: str, path: list[str], loud: bool
 ) -> None:
     written = f"{scheme.upper() if loud else scheme}://{host.upper() if loud else host}/{'/'.join(path)}"
@@ -116,7 +116,7 @@ def test_addresses_keep_their_spelling_and_origin(
 
 
 @given(PATHS)
-def test_a_folder_is_found_again(path: list[str]) -> None:
+def test_folder_url_leads_back_to_its_folder(path: list[str]) -> None:
     folder = Path("/", *[part.replace("/", "") for part in path if part.strip("./")])
     from odf_engine.sync.remotes.folder_remote import folder_of
 
@@ -124,7 +124,7 @@ def test_a_folder_is_found_again(path: list[str]) -> None:
         assert folder_of(normalize_url(str(folder))) == folder
 
 
-def test_logins_belong_to_scheme_host_and_port() -> None:
+def test_origin_is_scheme_host_and_port() -> None:
     same = ["https://h.org/a/", "https://H.org:443/b/", "odf+https://h.org/"]
     assert {origin_of(url) for url in same} == {"https://h.org"}
     others = ["http://h.org/", "https://h.org:8443/", "https://g.org/", "https://h.org.evil.com/"]
@@ -147,18 +147,18 @@ def test_logins_belong_to_scheme_host_and_port() -> None:
         ("ipfs://QmX/population.csv/", "population.csv"),
     ],
 )
-def test_a_name_from_an_address(url: str, name: str) -> None:
+def test_dataset_name_is_derived_from_the_url(url: str, name: str) -> None:
     assert dataset_name_from_url(url) == name
     assert is_valid_name(name)
 
 
-def test_an_address_without_a_name() -> None:
+def test_url_without_a_name_requires_an_alias() -> None:
     with pytest.raises(UsageError) as caught:
         dataset_name_from_url("file:///_/")
     assert "--as NAME" in str(caught.value.hint)
 
 
-def test_what_may_be_shown() -> None:
+def test_shown_urls_omit_credentials() -> None:
     assert redact_url("https://joe:geheim@h.org/x?token=geheim") == "https://h.org/x"
     assert redact_url("http://[::1") == "http:…"
 
@@ -184,14 +184,14 @@ def test_repositories_are_kept(remotes: Remotes, tmp_path: Path) -> None:
     assert not remotes.is_repository("lab")
 
 
-def test_a_damaged_list_of_repositories_says_where_it_is(remotes: Remotes, tmp_path: Path) -> None:
+def test_damaged_repositories_file_is_named_in_the_error(remotes: Remotes, tmp_path: Path) -> None:
     (tmp_path / "repositories.json").write_text('[{"name": 3}]')
     with pytest.raises(BadData) as caught:
         remotes.repositories()
     assert caught.value.where == str(tmp_path / "repositories.json")
 
 
-def test_names_and_addresses(remotes: Remotes) -> None:
+def test_aliases_are_resolved_to_urls_and_back(remotes: Remotes) -> None:
     remotes.add("lab", "https://h.org/")
     remotes.add("deep", "https://h.org/deep/")
     for text, url, name in (
@@ -214,7 +214,7 @@ def test_names_and_addresses(remotes: Remotes) -> None:
 # --- Datasets ---
 
 
-def test_what_is_known_of_a_dataset(remotes: Remotes) -> None:
+def test_remotes_and_statuses_are_recorded_and_detached(remotes: Remotes) -> None:
     assert remotes.get(ID) == DatasetRemotes()
     remotes.record_status(ID, seen(), "pull")
     remotes.record_status(ID, seen(theirs=4))
@@ -235,14 +235,14 @@ def test_what_is_known_of_a_dataset(remotes: Remotes) -> None:
     assert remotes.get(ID) == DatasetRemotes()
 
 
-def test_who_comes_from_an_address_goes_before_who_goes_there(remotes: Remotes) -> None:
+def test_pull_remote_takes_precedence_over_push_remote(remotes: Remotes) -> None:
     other = DatasetId.parse("did:odf:fed01" + "00" * 32)
     remotes.attach(other, URL, "push")
     remotes.attach(ID, URL, "pull")
     assert remotes.find_by_url(URL) == ID
 
 
-def test_what_is_damaged_is_not_known(remotes: Remotes, tmp_path: Path) -> None:
+def test_damaged_remotes_file_is_ignored(remotes: Remotes, tmp_path: Path) -> None:
     remotes.attach(ID, URL, "pull")
     (tmp_path / "remotes" / f"{ID.multibase}.json").write_bytes(b"\xff{")
     (tmp_path / "remotes" / "notes.json").write_text("{}")
@@ -250,7 +250,7 @@ def test_what_is_damaged_is_not_known(remotes: Remotes, tmp_path: Path) -> None:
     assert remotes.find_by_url(URL) is None
 
 
-def test_two_that_note_at_once_lose_nothing(tmp_path: Path) -> None:
+def test_concurrent_status_updates_lose_nothing(tmp_path: Path) -> None:
     def note(number: int) -> None:
         for each in range(10):
             Remotes(tmp_path).record_status(ID, seen(f"https://h.org/{number}/{each}/"), "push")
@@ -264,7 +264,7 @@ def test_two_that_note_at_once_lose_nothing(tmp_path: Path) -> None:
     assert len(known.push) == len(known.seen) == 40
 
 
-def test_remotes_go_with_their_dataset(tmp_path: Path) -> None:
+def test_remotes_follow_rename_and_deletion(tmp_path: Path) -> None:
     workspace = Workspace.init(tmp_path / "home")
     entry, remotes = make_root(workspace), Remotes(workspace.odf)
     remotes.attach(entry.id, URL, "pull")
@@ -275,13 +275,13 @@ def test_remotes_go_with_their_dataset(tmp_path: Path) -> None:
     assert remotes.find_by_url(URL) is None
 
 
-def test_where_nothing_can_be_written(tmp_path: Path) -> None:
+def test_unwritable_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(OdfError) as caught:
         Remotes(tmp_path / "gone").add("lab", URL)
     assert "cannot be written" in caught.value.message
 
 
-def test_files_that_nest_too_deeply_or_cannot_be_read(remotes: Remotes, tmp_path: Path) -> None:
+def test_deeply_nested_or_unreadable_repositories_are_reported(remotes: Remotes, tmp_path: Path) -> None:
     (tmp_path / "remotes").mkdir()
     files = (tmp_path / "repositories.json", tmp_path / "remotes" / f"{ID.multibase}.json")
     for path in files:
@@ -299,7 +299,7 @@ def test_files_that_nest_too_deeply_or_cannot_be_read(remotes: Remotes, tmp_path
 
 
 @pytest.mark.parametrize("text", ["https://h.org/caf\udce9", "/mnt/\udcff/x", "file:///\ud800"])
-def test_addresses_are_utf8(text: str) -> None:
+def test_urls_must_be_utf8(text: str) -> None:
     with pytest.raises(UsageError, match="the URL is not UTF-8 text") as caught:
         normalize_url(text)
     assert str(caught.value).isprintable()

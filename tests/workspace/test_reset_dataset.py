@@ -85,7 +85,7 @@ def test_settings_stay_and_the_old_head_is_kept(workspace: Workspace) -> None:
     assert Workspace(workspace.folder).resolve("output").dataset.state() == state
 
 
-def test_a_return_to_an_earlier_block_and_back(workspace: Workspace) -> None:
+def test_reset_to_an_earlier_block_can_be_undone(workspace: Workspace) -> None:
     dataset = workspace.resolve("input").dataset
     for text in ("one", "two"):
         put(workspace.resolve("input"), SetInfo(text, None))
@@ -109,7 +109,7 @@ def test_a_return_to_an_earlier_block_and_back(workspace: Workspace) -> None:
     assert verify(again, Reporter()).valid
 
 
-def test_nothing_happens_when_somebody_was_quicker(workspace: Workspace) -> None:
+def test_concurrent_commit_prevents_the_reset(workspace: Workspace) -> None:
     entry = workspace.resolve("output")
     state = entry.dataset.state()
     put(entry, SetInfo("quicker", None))
@@ -122,7 +122,7 @@ def test_nothing_happens_when_somebody_was_quicker(workspace: Workspace) -> None
     assert [path.name for path in (entry.dataset.folder / "refs").iterdir()] == ["head"]
 
 
-def test_nothing_happens_where_an_input_is_not_here(workspace: Workspace) -> None:
+def test_missing_input_prevents_the_reset(workspace: Workspace) -> None:
     entry, root = workspace.resolve("output"), workspace.resolve("input")
     head = entry.dataset.head()
     root.dataset.folder.rename(root.dataset.folder.with_name(".away"))

@@ -47,7 +47,7 @@ class TestTokens:
         assert len(text) >= 43 and tokens.create("other")[1] != text
         assert text not in repr(token) and token.hash not in repr(token)
 
-    def test_is_found_until_it_is_revoked(self, tokens: Tokens, tmp_path: Path) -> None:
+    def test_token_is_found_until_it_is_revoked(self, tokens: Tokens, tmp_path: Path) -> None:
         token, text = tokens.create("nightly")
         beside = Tokens(tmp_path)  # of another process
         assert beside.find(text) == token
@@ -58,13 +58,13 @@ class TestTokens:
         with pytest.raises(NotFound):
             tokens.revoke("nightly")
 
-    def test_expires(self, tokens: Tokens) -> None:
+    def test_token_expires_after_its_lifetime(self, tokens: Tokens) -> None:
         _, soon = tokens.create("soon", days=1e-9)
         _, later = tokens.create("later", days=1)
         assert tokens.find(soon) is None and tokens.find(later) is not None
         assert [token.has_expired for token in tokens.list_tokens()] == [False, True]
 
-    def test_is_good_for_what_it_was_made_for(self, tokens: Tokens) -> None:
+    def test_token_permits_only_its_datasets(self, tokens: Tokens) -> None:
         everything = tokens.create("everything")[1]
         some = tokens.create("some", ["weather.%", "acme/plans", str(ID)])[1]
         other = DatasetId(bytes(32))
@@ -75,7 +75,7 @@ class TestTokens:
             assert not covers(tokens, some, alias, dataset_id)
         assert not covers(tokens, tokens.create("nobody", [str(DatasetId(b"x" * 32))])[1], "x", None)
 
-    def test_use_is_noted(self, tokens: Tokens) -> None:
+    def test_use_of_a_token_is_recorded(self, tokens: Tokens) -> None:
         token, text = tokens.create("nightly")
         tokens.record_use(token)
         (used,) = tokens.list_tokens()
@@ -84,7 +84,7 @@ class TestTokens:
         tokens.record_use(token)  # which does not bring it back
         assert tokens.list_tokens() == []
 
-    def test_what_cannot_be_is_refused(self, tokens: Tokens) -> None:
+    def test_invalid_names_lifetimes_and_patterns_are_refused(self, tokens: Tokens) -> None:
         tokens.create("nightly")
         with pytest.raises(AlreadyExists):
             tokens.create("Nightly")
@@ -103,27 +103,27 @@ class TestTokens:
             tokens.create("x", ["../%"])
         assert len(tokens.list_tokens()) == 1
 
-    def test_a_damaged_file_is_told_of(self, tokens: Tokens, tmp_path: Path) -> None:
+    def test_damaged_file_is_reported_without_its_content(self, tokens: Tokens, tmp_path: Path) -> None:
         _, text = tokens.create("nightly")
         (tmp_path / "keys" / "push-tokens.json").write_text('[{"name": "secret-of-it"')
         with pytest.raises(BadData) as told:
             tokens.find(text)
         assert "secret-of-it" not in told.value.format_line
 
-    def test_several_at_once_lose_none(self, tmp_path: Path) -> None:
+    def test_concurrent_creation_loses_no_token(self, tmp_path: Path) -> None:
         with ThreadPoolExecutor(8) as threads:
             made = list(threads.map(lambda at: Tokens(tmp_path).create(f"t{at}")[1], range(16)))
         tokens = Tokens(tmp_path)
         assert all(tokens.find(text) for text in made) and len(tokens.list_tokens()) == 16
 
     @given(st.text())
-    def test_no_other_text_is_one(self, text: str) -> None:
+    def test_random_text_is_no_token(self, text: str) -> None:
         tokens = Tokens(Path("/nonexistent"))
         assert tokens.find(text) is None
 
 
 class TestVerb:
-    def test_new_list_revoke(self, tmp_path: Path) -> None:
+    def test_command_creates_lists_and_revokes_tokens(self, tmp_path: Path) -> None:
         workspace = Workspace.init(tmp_path)
 
         def odf(*words: str) -> str:
@@ -143,7 +143,7 @@ class TestVerb:
         assert Tokens(workspace.odf).find(text) is None
 
 
-def test_a_file_that_nests_too_deeply_or_cannot_be_read(tokens: Tokens, tmp_path: Path) -> None:
+def test_deeply_nested_or_unreadable_file_is_reported(tokens: Tokens, tmp_path: Path) -> None:
     path = tmp_path / "keys" / "push-tokens.json"
     path.parent.mkdir()
     path.write_bytes(b"[" * 100_000)

@@ -117,14 +117,14 @@ def local(path: str, *pipes: list[str]) -> SetPollingSource:
     )
 
 
-def test_what_was_made_here_is_ones_own(workspace: Workspace) -> None:
+def test_locally_created_dataset_is_trusted(workspace: Workspace) -> None:
     (entry,) = workspace.add(read_manifests(MANIFEST, "test.yaml"))
     trust = Trust(workspace)
     assert trust.is_own(entry) and trust.is_trusted(entry) and trust.allows_private_network(entry)
     trust.require_trust(entry)
 
 
-def test_a_definition_from_elsewhere_is_not(workspace: Workspace) -> None:
+def test_third_party_definition_is_untrusted(workspace: Workspace) -> None:
     (entry,) = workspace.add(read_manifests(MANIFEST, "test.yaml"), {"Foreign": "https://host/x.yaml"})
     trust = Trust(workspace)
     assert not trust.is_own(entry) and trust.read_origin(entry) == "https://host/x.yaml"
@@ -176,7 +176,7 @@ def test_push_sources_are_listed_while_they_are_active(workspace: Workspace) -> 
         trust.require_trust(entry)
 
 
-def test_a_grant_allows_and_a_later_source_takes_it_back(workspace: Workspace) -> None:
+def test_grant_ends_when_the_source_changes(workspace: Workspace) -> None:
     trust, entry = Trust(workspace), copied(workspace)
     with pytest.raises(NotTrusted) as caught:
         trust.require_trust(entry)

@@ -66,7 +66,7 @@ def test_a_new_workspace_is_private_and_has_settings(tmp_path: Path) -> None:
         Workspace.init(tmp_path / "new" / "place")
 
 
-def test_names_of_the_workspace_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_folders_and_removals_are_synced_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A power failure neither removes a new folder nor restores a removed file."""
     synced: list[Path] = []
     fsync = os.fsync
@@ -90,7 +90,7 @@ def test_names_of_the_workspace_are_durable(tmp_path: Path, monkeypatch: pytest.
         assert synced == [workspace.odf / "remotes"]
 
 
-def test_a_workspace_is_found_from_below_by_name_or_by_environment(
+def test_workspace_is_found_from_subfolder_path_or_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ODF_WORKSPACE", raising=False)
@@ -189,7 +189,7 @@ def test_all_missing_inputs_are_named_and_nothing_is_made(workspace: Workspace) 
     assert_no_trace(workspace, 1)
 
 
-def test_a_circle_is_refused(workspace: Workspace) -> None:
+def test_cyclic_inputs_are_refused(workspace: Workspace) -> None:
     with pytest.raises(InvalidManifest, match="form a cycle: "):
         workspace.add([derivative("a", "b"), derivative("b", "a")])
     with pytest.raises(InvalidManifest, match="a → a"):
@@ -197,7 +197,7 @@ def test_a_circle_is_refused(workspace: Workspace) -> None:
     assert_no_trace(workspace, 0)
 
 
-def test_a_name_that_is_taken_is_refused_whatever_its_case(workspace: Workspace) -> None:
+def test_duplicate_name_is_refused_in_any_case(workspace: Workspace) -> None:
     workspace.add([root("cases")])
     with pytest.raises(AlreadyExists, match="dataset Cases already exists"):
         workspace.add([root("Cases")])
@@ -270,7 +270,7 @@ def test_a_failure_while_writing_leaves_nothing(
     assert_no_trace(workspace, 0)
 
 
-def test_what_a_killed_process_left_is_not_seen_and_swept_away(workspace: Workspace) -> None:
+def test_leftovers_of_a_killed_process_are_hidden_and_removed(workspace: Workspace) -> None:
     script = f"""
 import os
 from pathlib import Path
@@ -297,7 +297,7 @@ def _add(folder: Path, name: str, answers: Any) -> None:
         answers.put("taken")
 
 
-def test_of_two_processes_that_add_one_name_one_wins(workspace: Workspace) -> None:
+def test_two_processes_adding_one_name_have_one_winner(workspace: Workspace) -> None:
     context = multiprocessing.get_context("fork")
     answers = context.Queue()
     both = [context.Process(target=_add, args=(workspace.folder, name, answers)) for name in ("x", "X")]
@@ -309,7 +309,7 @@ def test_of_two_processes_that_add_one_name_one_wins(workspace: Workspace) -> No
     assert_no_trace(workspace, 1)
 
 
-def test_a_dataset_can_be_made_from_events_that_are_ready(workspace: Workspace) -> None:
+def test_dataset_can_be_created_from_events(workspace: Workspace) -> None:
     alias = DatasetAlias.parse("plain")
     entry = workspace.create_dataset(alias, DatasetKind.Root, [model.SetInfo("text", ["a"])])
     assert entry.dataset.state().info == model.SetInfo("text", ["a"])
@@ -342,7 +342,7 @@ def test_datasets_are_found_by_id_and_by_name_in_any_case(workspace: Workspace) 
     assert [str(entry.alias) for entry in workspace.datasets()] == ["acc/cases", "Com.Example.Cases"]
 
 
-def test_a_name_that_is_not_there_gets_a_suggestion(workspace: Workspace) -> None:
+def test_unknown_name_gets_a_suggestion(workspace: Workspace) -> None:
     workspace.add([root("com.example.cases")])
     with pytest.raises(NotFound) as caught:
         workspace.resolve("com.exmaple.cases")
@@ -400,7 +400,7 @@ def test_deleting_is_refused_while_another_dataset_reads_it(workspace: Workspace
         workspace.rename(source, DatasetAlias.parse("other"))
 
 
-def test_an_error_of_the_disk_after_a_deletion_is_not_a_failure(
+def test_disk_error_after_deletion_keeps_the_dataset_deleted(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = workspace.add([root("first"), root("second")])
@@ -420,7 +420,7 @@ def test_an_error_of_the_disk_after_a_deletion_is_not_a_failure(
 # --- Listing -----------------------------------------------------------------------------------
 
 
-def test_a_summary_tells_what_the_chain_amounts_to(workspace: Workspace, append: Any) -> None:
+def test_summary_counts_blocks_rows_and_size(workspace: Workspace, append: Any) -> None:
     (entry,) = workspace.add([root("cases")])
     (before,) = workspace.summaries()
     assert (before.blocks, before.records, before.size, before.last_pulled) == (2, 0, 0, None)
@@ -471,14 +471,14 @@ def test_a_damaged_dataset_is_listed_with_its_problem(workspace: Workspace) -> N
     assert workspace.resolve("named").id == nameless.id
 
 
-def test_other_things_among_the_datasets_are_not_datasets(workspace: Workspace) -> None:
+def test_stray_files_are_not_listed_as_datasets(workspace: Workspace) -> None:
     workspace.add([root("a")])
     (workspace.odf / "datasets" / "stray").mkdir()
     (workspace.odf / "datasets" / "file").write_text("")
     assert [each.name for each in workspace.summaries()] == ["a"]
 
 
-def test_a_hundred_datasets_are_listed_at_once(workspace: Workspace) -> None:
+def test_hundred_datasets_are_listed_quickly(workspace: Workspace) -> None:
     workspace.add([root(f"dataset-{number}") for number in range(100)])
     with max_calls(80_000):  # typically 40,000; a walk of every chain takes 160,000
         assert len(Workspace(workspace.folder).summaries()) == 100

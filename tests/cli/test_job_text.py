@@ -1,0 +1,138 @@
+"""Lines of the command line for jobs, results, remotes and reports, from results without a worker."""
+
+from __future__ import annotations
+
+import pytest
+
+from odf_engine.coordinator.protocol import Failure, Job, JobState, LogLine, Progress
+from odf_engine.coordinator.results import (
+    CheckProofResult,
+    Finding,
+    PullResult,
+    PushResult,
+    UpdateResult,
+    ValidateResult,
+    VerifyResult,
+)
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.workspace.fsck import FsckFinding, FsckReport
+from odf_tui.text import job_text, verification_text
+from odf_tui.text.format import count_of, format_time, format_time_seconds
+from odf_tui.text.job_log_text import log_failure_lines, log_line_text
+from odf_tui.text.remotes import Relation, Remote, remote_summary
+
+FAILED = Job(
+    id="7", kind="pull", target="cases", dataset="did:odf:1", state=JobState.failed,
+    created="2024-01-01T00:00:00Z", ended="2024-01-01T10:11:12.5Z",
+    error=Failure(message="'many' is no number", where="cases.csv:3", excerpt=["1,many"], hint="correct it"),
+)  # fmt: skip
+
+
+def test_counts_agree_in_number_and_times_are_formatted() -> None:
+    assert [count_of(number, "row") for number in (0, 1, 1200)] == ["0 rows", "1 row", "1 200 rows"]
+    assert count_of(1200, "block", separators=False) == "1200 blocks"
+    moment = Timestamp.parse("2024-03-01T14:02:31.5Z")
+    assert (format_time(moment), format_time_seconds(moment)) == ("2024-03-01 14:02", "2024-03-01 14:02:31")
+    assert (format_time(None), format_time_seconds(None)) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("progress", "line"),
+    [
+        (Progress("read", rows=1200, bytes=10, total_bytes=9_000_000), "read  1 200 rows  10 B of 9.0 MB"),
+        (Progress("verify", files=1200, total_files=1300), "verify  1200 of 1300 blocks"),
+        (Progress("replay", files=2), "replay  transaction 2"),
+        (Progress("search", files=3), "search  3 datasets"),
+        (Progress("fetch", files=1, total_files=2), "fetch  1 of 2 files"),
+        (Progress(), ""),
+    ],
+)  # fmt: skip
+def test_progress_line_shows_phase_and_amounts(progress: Progress, line: str) -> None:
+    assert job_text.progress_line(progress) == line
+
+
+def test_failure_lines_show_location_excerpt_and_hint() -> None:
+    assert list(job_text.failure_lines(FAILED)) == [
+        "error: cases: cases.csv:3: 'many' is no number", "  1,many", "  hint: correct it",
+        "  log: odf logs 7",
+    ]  # fmt: skip
+    assert next(job_text.query_failure_lines(FAILED)) == "error: cases.csv:3: 'many' is no number"
+    assert list(log_failure_lines(FAILED)) == [
+        "10:11:12 failed  cases.csv:3: 'many' is no number", "         line    1,many",
+        "         hint    correct it",
+    ]  # fmt: skip
+    line = LogLine(1, "7", "2024-01-01T10:11:12.5Z", "info", "reads")
+    assert log_line_text(line) == "10:11:12 info    reads"
+
+
+def test_result_lines_summarise_pull_push_and_update() -> None:
+    pulled = PullResult(name="cases", status="updated", records=1200, blocks=1, bytes=1200)
+    assert job_text.pull_line(pulled, "") == "cases: 1200 rows in 1 block, 1.2 kB"
+    assert job_text.pull_line(pulled, "lab/cases", is_new=True).startswith("cases: new, 1200 rows in 1 ")
+    repeated = PullResult(name="cases", status="updated", records=2, blocks=1, repeated=2)
+    assert job_text.pull_line(repeated, "") == "cases: 2 rows in 1 block, 2 rows repeated"
+    unchanged = PullResult(name="cases", status="up-to-date", ahead=2)
+    assert job_text.pull_line(unchanged, "lab") == "cases: up to date (2 blocks ahead of lab)"
+    ingested = PullResult(name="cases", status="updated", records=2, blocks=1, already_ingested=1)
+    assert job_text.pull_line(ingested, "") == "cases: 2 rows in 1 block, 1 file already ingested"
+    ingested = PullResult(name="cases", status="up-to-date", already_ingested=2)
+    assert job_text.pull_line(ingested, "") == "cases: already ingested"
+    pushed = PushResult(status="updated", blocks=2, bytes=10)
+    assert job_text.push_line("cases", pushed, "lab") == "cases: new at the remote, 2 blocks, 10 B to lab"
+    assert job_text.push_line("cases", PushResult(status="up-to-date"), "lab") == "cases: lab is up to date"
+    updated = UpdateResult(name="cases", status="updated", blocks=1, records=3, state="flushed")
+    assert job_text.update_line(updated).startswith("updated cases: 1 block, 3 rows; ")
+    valid = ValidateResult("cases", checked=True, schema=["day DATE"], new=["day"])
+    assert list(job_text.validation_lines(valid)) == [
+        "cases: query valid", "  day DATE", "  new columns: day"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("relation", "text"),
+    [
+        ("equal", "up to date"),
+        ("ahead", "1 block ahead"),
+        ("behind", "1200 blocks behind"),
+        ("diverged", "diverged: 1 block ahead, 1200 behind"),
+        ("new", "remote is empty"),
+        ("", "changed locally since the last comparison"),
+    ],
+)
+def test_remote_summary_states_the_relation(relation: Relation, text: str) -> None:
+    remote = Remote(
+        url="u", label="lab", push=True, relation=relation, ours=1, theirs=1200, at="2024-01-01T00:00:00Z"
+    )
+    now = Timestamp.parse("2024-01-01T00:05:00Z")
+    assert remote_summary(remote, now) == f"to lab: {text}, compared 5 m 00 s ago"
+
+
+def test_report_lines_escape_text_and_state_the_verdict() -> None:
+    """Text of datasets cannot steer the terminal."""
+    report = VerifyResult(
+        "cases", valid=False, blocks=2, slices=1, findings=[Finding("hash-mismatch", "3", "is\x1b wrong")],
+        unchecked=[Finding("no-engine", "", "why"), Finding("no-engine", "", "why")],
+    )  # fmt: skip
+    assert list(verification_text.report_lines(report)) == [
+        "cases: INVALID (2 blocks, 1 slice): 1 finding", "  hash-mismatch: block 3: is␛ wrong",
+        "  not checked: no-engine: why (2 transactions)",
+    ]  # fmt: skip
+    report = VerifyResult(
+        "cases", valid=False, blocks=2, findings=[Finding("slice-op", "3", "wrong")], intact=True
+    )
+    verdict = "cases: intact, but its changelog is INVALID (2 blocks, 0 slices): 1 finding"
+    assert next(verification_text.report_lines(report)) == verdict
+    for kind, limit in (("no-engine", ", partially verified"), ("proof-elsewhere", "")):
+        report = VerifyResult("cases", valid=True, blocks=1, unchecked=[Finding(kind, "", "why")])
+        assert next(verification_text.report_lines(report)).startswith(f"cases: valid{limit} (1 block")
+    proof = CheckProofResult(valid=True, query="SELECT\n 1", rows=1, signed_by="did:odf:1")
+    assert verification_text.proof_verdict(proof, {"did:odf:1": "cases"}).endswith(
+        ", signed with the key of cases"
+    )
+    fsck = FsckReport(repair=True)
+    fsck.findings = [
+        FsckFinding(kind="orphan", where="blocks", message="m\x1b", count=2, size=10, left="busy")
+    ]
+    assert list(verification_text.workspace_check_lines(fsck)) == [
+        "not repaired  orphan  blocks, 2 files, 10 B: m␛ (busy)"
+    ]

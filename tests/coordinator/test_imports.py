@@ -1,0 +1,27 @@
+"""What a screen pays for: the client is quick to import and brings no engine with it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def loaded_by(module: str) -> set[str]:
+    script = f"import sys; import {module}; print('\\n'.join(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(result.stdout.split())
+
+
+def test_client_imports_neither_spark_nor_arrow_nor_the_worker():
+    modules = loaded_by("odf_engine.coordinator.client")
+    assert "msgspec" in modules
+    for heavy in ("pyspark", "py4j", "pyarrow", "yaml", "textual", "importlib.metadata"):
+        assert heavy not in modules
+    for part in ("worker", "queue", "server", "operations", "spark_service"):
+        assert f"odf_engine.coordinator.{part}" not in modules
+
+
+def test_worker_module_imports_neither_spark_nor_arrow():
+    modules = loaded_by("odf_engine.coordinator.worker")
+    for heavy in ("pyspark", "py4j", "pyarrow"):
+        assert heavy not in modules

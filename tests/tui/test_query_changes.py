@@ -1,0 +1,306 @@
+"""New and changed queries of derivative datasets: their validation, and the state of the old query."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from odf_engine.coordinator.protocol import Failure, JobState, Update, Validate
+from odf_engine.coordinator.results import ValidateResult
+from odf_engine.errors import Cancelled, InvalidQuery, OdfError
+from odf_tui.actions.model import Situation
+from odf_tui.actions.table import DEFAULT_KEYMAP
+from odf_tui.features.definitions.controller import DefinitionsController
+from odf_tui.features.definitions.manifest_dialogs import TextPosition, error_position
+from odf_tui.panes.datasets.view import GraphView
+from odf_tui.services.jobs_client import LeftRunning
+from odf_tui.text.job_text import job_outcome
+from odf_tui.widgets.dialogs import DecisionDialog, JobProgressDialog
+from tests.tui.conftest import Driven, driven
+from tests.tui.context import Fakes
+from tests.tui.fake import FakeSource
+
+DAYS = "did:odf:air-by-day"
+MANIFEST = """\
+content:
+  metadata:
+    - kind: SetTransform
+      transform:
+        query: |
+
+          SELECT event_time,
+            cuont(*) AS n
+          FROM air
+"""
+
+
+def test_query_position_is_mapped_to_its_manifest_position() -> None:
+    def position(where: str, text: str = MANIFEST) -> TextPosition | None:
+        return error_position(InvalidQuery("no", where=where), text)
+
+    # The query begins with an empty line, which counts.
+    found = position("query, line 3, column 3")
+    assert found == TextPosition(8, 13)
+    assert MANIFEST.splitlines()[7][12:].startswith("cuont")
+    steps = "queries:\n  - alias: a\n    query: SELECT 1\n  - query: 'SELECT x'\n"
+    assert position("query step 1 of 2, line 1, column 8", steps) == TextPosition(3, 19)
+    assert position("query step 2 of 2, line 1, column 8", steps) == TextPosition(4, 20)
+    assert position("dataset a: query, line 1, column 1", "query: >\n  SELECT\n") == TextPosition(1)
+    assert position("query step 3 of 3, line 1, column 8", steps) is None
+
+
+# --- In the workstation ---
+
+
+async def end_job(drive: Driven, state: JobState, **fields: object) -> None:
+    """End the job that the progress dialog shows, and wait until the dialog is closed."""
+    await drive.until(lambda: isinstance(drive.app.screen, JobProgressDialog))
+    dialog = drive.app.screen
+    job = drive.source.known[-1]
+    drive.source.link.tell(drive.source.changed(replace(job, state=state, **fields)))
+    await drive.until(lambda: drive.app.screen is not dialog)
+
+
+@pytest.mark.app
+async def test_an_invalid_query_is_shown_in_its_manifest_and_corrected(
+    source: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edits = deque([MANIFEST, MANIFEST.replace("cuont", "count"), None])
+    opened: list[tuple[Path, int | None]] = []
+
+    async def edit(path: Path, line: int | None = None) -> None:
+        opened.append((path, line))
+        if (text := edits.popleft()) is not None:
+            path.write_text(text)
+
+    async with driven(source, (80, 24)) as drive:
+        monkeypatch.setattr(drive.app, "edit", edit)
+        path = drive.source.folder / "manifests" / "new-derivative.yaml"
+        await drive.press("n", "d")
+        await drive.until(lambda: "my.dataset" in drive.text())
+        await drive.pilot.press("enter")
+        await drive.until(lambda: source.link.submitted)
+        await drive.until(lambda: "Validating the query" in drive.text())
+        (request,) = source.link.submitted
+        assert request == Validate(manifest=MANIFEST)
+        failure = Failure("there is no function `cuont`", where="query, line 3, column 3", hint="count?")
+        await end_job(drive, JobState.failed, error=failure)
+        await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
+        await drive.settle()
+        lines = drive.text().splitlines()
+        at = next(at for at, line in enumerate(lines) if "cuont(*) AS n" in line)
+        assert lines[at + 1].index("^") == lines[at].index("cuont")
+        assert "a adds it without validation" in drive.text()
+        await drive.pilot.press("e")
+        await drive.until(lambda: len(source.link.submitted) == 2)
+        await drive.until(lambda: isinstance(drive.app.screen, JobProgressDialog))
+        await drive.pilot.press("escape")  # stops the validation
+        await drive.until(lambda: source.link.cancelled)
+        stopped = replace(source.known[-1], state=JobState.cancelled)
+        source.link.tell(source.changed(stopped))
+        await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
+        await drive.settle()
+        assert source.link.cancelled == [stopped.id]
+        await drive.pilot.press("e")
+        result = json.dumps({"name": "x", "checked": True, "schema": ["n BIGINT"], "state": "none"})
+        await end_job(drive, JobState.done, result=result)
+        await drive.until(lambda: "its query is valid" in drive.hint())
+        assert opened[1] == (path, 8)
+        assert job_outcome(source.known[-1]) == ("query valid", "good")
+        await drive.until(lambda: drive.graph.selected == "did:odf:new-derivative")
+
+
+# --- The controller ---
+
+
+def plan(**fields: Any) -> ValidateResult:
+    """Return the result of the validation of a query."""
+    return ValidateResult(**{"name": "x", "checked": True, "schema": ["n BIGINT"], "state": "none", **fields})
+
+
+class Definitions:
+    """The controller of definitions, with a fake worker and editor.
+
+    Args:
+        source: the engine.
+        answers: the answers of the dialogs, in turn.
+        plans: the outcomes of validations, in turn.
+        updates: the outcomes of changes, in turn.
+        edits: the texts that the editor writes, in turn; None: it changes nothing.
+    """
+
+    def __init__(
+        self,
+        source: FakeSource,
+        answers: Sequence[Any] = (),
+        *,
+        plans: Sequence[Any] = (),
+        updates: Sequence[Any] = (),
+        edits: Sequence[str | None] = (),
+    ) -> None:
+        found = {Validate: deque(plans), Update: deque(updates)}
+        self.fakes = Fakes(
+            source,
+            "air-by-day",
+            answers=answers,
+            widgets={GraphView: SimpleNamespace(selected="")},
+            results={kind: lambda request: found[type(request)].popleft() for kind in found},
+        )
+        self.host, self.jobs = self.fakes.host, self.fakes.jobs
+        for text in edits:
+            self.host.station.edits.append(self._edit(text))
+        self.controller = DefinitionsController(self.fakes.context)
+        self.drafts = source.folder / ".odf" / "cache" / "edit"
+
+    @staticmethod
+    def _edit(text: str | None) -> Callable[[Path], object]:
+        return lambda path: None if text is None else path.write_text(text)
+
+    @property
+    def decisions(self) -> list[str]:
+        """The texts of the decision dialogs, with their titles and answers."""
+        return [
+            "\n".join(
+                [
+                    each._title,
+                    *("".join(text for text, _ in line) for line in each._lines),
+                    " ".join(label for _, _, label in each._answers),
+                ]
+            )
+            for each in self.host.dialogs
+            if isinstance(each, DecisionDialog)
+        ]
+
+
+def keys_of(dialog: DecisionDialog) -> dict[str, Sequence[str]]:
+    """Return the keys of each answer."""
+    return {answer: keys for answer, keys, _ in dialog._answers}
+
+
+async def test_a_query_that_cannot_be_validated_can_be_added(source: FakeSource) -> None:
+    shown = Definitions(
+        source,
+        ["derivative", "my.dataset", "unchecked"],
+        plans=[OdfError("the engine flink does not answer")],
+        edits=["query: SELECT 1\n"],
+    )
+    shown.controller.add_dataset()
+    await shown.host.stories()
+    assert "the engine flink does not answer" in shown.decisions[0]
+    assert keys_of(shown.host.dialogs[-1])["unchecked"] == ("a",)
+    assert shown.host.last_notice.startswith("added new-derivative")
+    assert "query is valid" not in shown.host.last_notice
+    assert [row.name for row in shown.fakes.state.datasets][-1] == "new-derivative"
+
+
+async def test_an_invalid_manifest_cannot_be_added_unchecked(source: FakeSource) -> None:
+    shown = Definitions(source, ["root", "my.dataset", "discard"], edits=["mrge: x\n"])
+
+    def refuse(path: Path) -> dict[str, str]:
+        raise OdfError("unknown field 'mrge'")
+
+    source.add = refuse  # type: ignore[method-assign]
+    shown.controller.add_dataset()
+    await shown.host.stories()
+    assert "unchecked" not in keys_of(shown.host.dialogs[-1])
+    assert shown.jobs.submitted == []
+
+
+@pytest.mark.parametrize("state", ["flush", "rebuild"])
+async def test_incompatible_query_offers_to_flush_or_rebuild_the_state(
+    source: FakeSource, state: str
+) -> None:
+    done = json.dumps({"name": "air-by-day", "status": "updated", "state": state + "ed"})
+    shown = Definitions(
+        source, [state], plans=[plan(new=["peak"], state="lost")], updates=[None], edits=["changed\n"]
+    )
+    shown.controller.edit_definition()
+    await shown.host.stories()
+    validate, update = shown.jobs.requests
+    assert validate == Validate(manifest="changed\n", dataset=DAYS)
+    (text,) = shown.decisions
+    assert "+changed" in text
+    assert "peak: new, null in existing rows" in text
+    assert "incompatible with the state of the old query" in text
+    assert text.endswith("flushes rebuilds edits again discards")
+    keys = keys_of(shown.host.dialogs[0])
+    assert (keys["flush"], keys["rebuild"]) == (("f",), ("r",))
+    assert not any("enter" in each for each in keys.values())  # no answer is the default
+    assert update == Update(dataset=DAYS, manifest="changed\n", state=state, accept_columns=True)  # type: ignore[arg-type]
+    assert shown.host.last_notice == "appended 1 block to air-by-day"
+    assert list(shown.drafts.iterdir()) == []
+    job = source.job(JobState.done, "air-by-day", "update", result=done)
+    assert job_outcome(job) == (f"updated, state {state}ed", "good")
+
+
+async def test_new_columns_of_an_input_are_added(source: FakeSource) -> None:
+    shown = Definitions(
+        source, ["append"], plans=[plan(), plan(new=["no2", "o3"], state="kept")], updates=[None]
+    )
+    shown.controller.add_new_columns()
+    await shown.host.stories()
+    assert "returns no new columns" in shown.host.last_notice
+    shown.controller.add_new_columns()
+    await shown.host.stories()
+    assert "no2, o3: new, null in existing rows" in shown.decisions[0]
+    assert keys_of(shown.host.dialogs[0])["append"] == ("enter",)
+    assert shown.host.last_notice == "air-by-day has new columns: no2, o3"
+    definition = source.definition(DAYS)
+    assert shown.jobs.requests[-1] == Update(dataset=DAYS, manifest=definition, accept_columns=True)
+
+
+async def test_new_columns_are_not_added_without_a_confirmation(source: FakeSource) -> None:
+    shown = Definitions(source, [None], plans=[plan(new=["no2"], state="kept")])
+    shown.controller.add_new_columns()
+    await shown.host.stories()
+    assert shown.host.last_notice == "air-by-day is unchanged"
+    assert [type(each) for each in shown.jobs.requests] == [Validate]
+
+
+def test_a_root_has_no_query(source: FakeSource) -> None:
+    guard = DEFAULT_KEYMAP.by_id[DEFAULT_KEYMAP.find("C", "datasets").id].guard  # type: ignore[union-attr]
+    roots = [row for row in source.rows_ if row.name == "port-haven.air-readings"]
+    assert guard(Situation(dataset=roots[0])) == "port-haven.air-readings has no query"
+
+
+async def test_a_change_that_fails_can_be_edited_again(source: FakeSource) -> None:
+    shown = Definitions(
+        source,
+        ["append", "edit", "append"],
+        plans=[plan(state="kept"), plan()],
+        updates=[OdfError("somebody else committed meanwhile"), None],
+        edits=["changed\n", None],
+    )
+    shown.controller.edit_definition()
+    await shown.host.stories()
+    first, second, third = shown.decisions
+    assert "continues from the state of the old query" in first
+    assert "somebody else committed meanwhile" in second
+    assert "to append" in third
+    assert shown.host.last_notice == "appended 1 block to air-by-day"
+
+
+async def test_the_draft_of_a_change_is_kept_while_its_job_runs(source: FakeSource) -> None:
+    shown = Definitions(source, ["append"], plans=[plan()], updates=[LeftRunning()], edits=["changed\n"])
+    shown.controller.edit_definition()
+    await shown.host.stories()
+    assert "the manifest is in .odf/cache/edit/air-by-day.yaml" in shown.host.last_notice
+    assert (shown.drafts / "air-by-day.yaml").read_text() == "changed\n"
+    assert shown.jobs.cancelled == []
+
+
+async def test_a_validation_that_is_stopped_can_be_discarded(source: FakeSource) -> None:
+    stopped = Cancelled("Validating the query of air-by-day: cancelled")
+    shown = Definitions(source, [None], plans=[stopped], edits=["changed\n"])
+    shown.controller.edit_definition()
+    await shown.host.stories()
+    assert "cancelled" in shown.decisions[0]
+    assert shown.host.last_notice == "discarded the changes to air-by-day"
+    assert list(shown.drafts.iterdir()) == []

@@ -1,0 +1,218 @@
+"""Text formatting, the job book, batches of events, and the health of datasets."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from rich.cells import cell_len
+
+from odf_engine.coordinator.protocol import Event, JobProgress, JobRequest, JobState, Request
+from odf_tui.features.sql.sql_editor import state_spans
+from odf_tui.panes.blocks.controller import parse_findings
+from odf_tui.panes.datasets.dataset_filter import filter_graph
+from odf_tui.services.jobs_client import EventBatcher
+from odf_tui.state.job_book import JobBook, dataset_healths, job_glyph
+from odf_tui.state.model import Health
+from odf_tui.text import format
+from odf_tui.text.format import wrapped
+from odf_tui.text.job_text import job_outcome, verification_spans
+from odf_tui.widgets.status_bar import format_worker
+from tests.tui.fake import HAVEN, FakeSource, dataset, progress
+from tests.waiting import wait_until_async
+
+
+def test_numbers_are_formatted() -> None:
+    assert [format.format_count(n) for n in (None, 7, 12480)] == ["", "7", "12 480"]
+    assert [format.format_bytes(n) for n in (None, 0, 999, 1000, 1_234_567, 10**13)] == [
+        "", "0 B", "999 B", "1.0 kB", "1.2 MB", "10.0 TB",
+    ]  # fmt: skip
+    assert [format.format_duration(s) for s in (0.04, 3.24, 42, 64, 3700)] == [
+        "40 ms",
+        "3.2 s",
+        "42 s",
+        "1 m 04 s",
+        "1 h 01 m",
+    ]
+    assert format.format_time("2024-03-01T00:00:00Z") == "2024-03-01"
+    assert format.format_time("2024-03-01T14:02:33.120Z") == "2024-03-01 14:02"
+    assert format.format_time(None) == ""
+    assert format.format_zoned_time("2024-03-01T00:00:00Z") == "2024-03-01 00:00 UTC"
+
+
+def test_times_are_formatted_in_the_configured_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_zone", "_zone_label"):
+        monkeypatch.setattr(format, name, getattr(format, name))  # restored after the test
+    format.set_timezone("America/New_York")
+    assert format.zone_label() == "New York"
+    assert format.format_time("2024-03-01T05:00:00.000Z") == "2024-03-01"
+    assert format.format_time_seconds("2024-07-01T10:11:12.5Z") == "2024-07-01 06:11:12"
+    assert format.format_clock("2024-07-01T10:11:12Z") == "06:11:12"
+    assert format.format_zoned_time("2024-07-01T10:11:12Z") == "2024-07-01 06:11 New York"
+    assert format.format_time("2024-07-01") == "2024-07-01"  # not a time
+    assert format.format_summary("+3 rows, watermark → 2024-03-02, state unchanged") == (
+        "+3 rows, watermark → 2024-03-01 19:00 New York, state unchanged"
+    )
+    assert format.format_summary("licence CC0-1.0") == "licence CC0-1.0"
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        format.set_timezone("local")
+        assert format.format_zoned_time("2024-07-01T20:11:12Z") == "2024-07-02 05:11 local"
+    finally:
+        monkeypatch.delenv("TZ")
+        time.tzset()
+
+
+@given(st.text())
+def test_control_characters_are_never_printed(text: str) -> None:
+    shown = format.printable(text)
+    assert not any(ord(letter) < 0x20 or 0x7F <= ord(letter) < 0xA0 for letter in shown)
+    assert not set(shown) & set(
+        "\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+    )
+
+
+@given(st.text(), st.integers(0, 40))
+def test_clipped_text_has_its_width(text: str, width: int) -> None:
+    assert cell_len(format.fit_width(format.printable(text), width)) == width
+
+
+def test_shortened_names_keep_both_ends() -> None:
+    assert format.ellipsize_middle("port-haven.air-readings", 12) == "port-h…dings"
+    assert format.ellipsize_middle("short", 12) == "short"
+
+
+def test_lines_are_wrapped_between_words() -> None:
+    pieces = wrapped([("09:00:01 ", "muted"), ("one two three four", "")], 20)
+    assert [text for _, text in [("", "".join(part for part, _ in piece)) for piece in pieces]] == [
+        "09:00:01 one two ",
+        "         three four",
+    ]
+    assert wrapped([("a", ""), ("b", "")], 20) == [[("a", ""), ("b", "")]]
+    # Lines are broken between spans too, and indented; not before a word longer than a line.
+    query = [("   q  ", "muted"), ("  ", ""), ("SELECT", "key"), (" one, two", ""), (" FROM", "key")]
+    assert ["".join(text for text, _ in piece) for piece in wrapped(query, 20)] == [
+        "   q    SELECT one, ",
+        "        two FROM",
+    ]
+    broken = wrapped([("", ""), ("id:", "name"), (" " + "f" * 40, "")], 20)
+    assert [len(piece[-1][0]) for piece in broken] == [17, 20, 4]
+
+
+def test_dataset_health_follows_jobs_and_verifications(tmp_path: Path) -> None:
+    source = FakeSource(tmp_path)
+    source.story()
+    book = JobBook()
+    book.load(*source.jobs())
+    found = {row.name: dataset_healths(source.rows_, book)[row.id] for row in source.rows_}
+    assert found == {
+        "port-haven.air-readings": Health.current,
+        "port-haven.stations": Health.current,
+        "port-haven.clinic-visits": Health.current,
+        "port-haven.clinics": Health.failed,
+        "air-by-day": Health.current,
+        "visits-by-day": Health.new,
+        "smoke-and-breath": Health.new,
+        "harbour.tides": Health.current,
+    }
+    stale = [replace(row, behind=row.derivative) for row in source.rows_]
+    assert dataset_healths(stale, book)["did:odf:air-by-day"] is Health.stale
+    wrong = source.job(
+        JobState.done, "harbour.tides", "verify", result='{"valid": false, "findings": [{}, {}]}'
+    )
+    source.changed(wrong)
+    book.load(*source.jobs())
+    assert dataset_healths(source.rows_, book)[wrong.dataset] is Health.invalid
+    assert job_glyph(wrong) == ("≠", "bad")
+    assert job_outcome(wrong) == ("2 findings", "bad")
+
+
+def test_every_health_and_state_has_its_own_glyph() -> None:
+    assert len({health.glyph for health in Health}) == len(Health)
+    states = [job_glyph(FakeSource(Path()).job(state, "a"))[0] for state in JobState]
+    assert len(set(states)) == len(JobState)
+
+
+def test_events_delivered_twice_are_applied_once(tmp_path: Path) -> None:
+    source = FakeSource(tmp_path)
+    job = source.job(JobState.running, "harbour.tides")
+    events: list[Event] = [
+        source.changed(job),
+        source.line(job.id, "one"),
+        source.committed(job.id, job.dataset, 5),
+    ]
+    book = JobBook()
+    book.load_log(job.id, [])
+    changes = book.apply(events)
+    assert changes.datasets == {job.dataset}
+    book.apply(events)
+    assert len(book.logs[job.id]) == 2
+    assert book.last_seq == 3
+    book.apply([JobProgress(job.id, progress(10))])
+    assert book.jobs[job.id].progress.rows == 10
+    done = replace(job, state=JobState.done)
+    changes = book.apply([source.changed(done)])
+    assert changes.ended == [done]
+    assert book.active_job_of(job.dataset) is None
+    book.apply([*events, JobProgress(job.id, progress(99))])  # outdated events
+    assert book.jobs[job.id] == done
+
+
+async def test_few_batches_contain_all_events() -> None:
+    sent: list[list[Event]] = []
+    batches = EventBatcher(sent.append, seconds=3600)
+    for number in range(200):
+        batches.add(JobProgress("1", progress(number)))
+        await asyncio.sleep(0)
+    await wait_until_async(lambda: sent)
+    assert len(sent) == 1  # the others wait for an hour
+    batches.flush()
+    assert len(sent) == 2
+    numbers = [event.progress.rows for batch in sent for event in batch]  # type: ignore[union-attr]
+    assert numbers == list(range(200))
+    batches = EventBatcher(sent.append, seconds=0.001)
+    for count in (3, 4):
+        batches.add(JobProgress("1", progress(count)))
+        await wait_until_async(lambda count=count: len(sent) == count)
+
+
+def test_a_filtered_graph_bridges_hidden_datasets() -> None:
+    rows = [dataset("a1"), dataset("hidden", "a1"), dataset("a2", "hidden"), dataset("other")]
+    shown, edges = filter_graph(rows, "A")
+    assert [row.name for row in shown] == ["a1", "a2"]
+    assert edges == [("did:odf:a1", "did:odf:a2")]
+    assert len(filter_graph(HAVEN, "")[1]) == 5
+
+
+def test_worker_state_is_described_as_text(tmp_path: Path) -> None:
+    status = FakeSource(tmp_path).status
+    assert format_worker("starting", None)[0] == "◦ starting the worker…"
+    assert format_worker("connected", replace(status, spark="starting"))[0] == "◦ starting Spark…"
+    assert format_worker("connected", status)[0] == "● ready"
+    assert "no Java" in format_worker("connected", replace(status, spark="failed", spark_detail="no Java"))[0]
+    assert format_worker("gone", status)[1] == "bad"
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[]", '{"rows": "many"}', '{"valid": "yes", "status": []}'])
+@pytest.mark.parametrize("request_kind", get_args(Request), ids=lambda kind: kind.__name__)
+def test_a_result_of_another_version_does_not_break_the_screen(
+    source: FakeSource, request_kind: type[JobRequest[object]], text: str
+) -> None:
+    kind = str(request_kind.__struct_config__.tag)
+    job = source.job(JobState.done, "harbour.tides", kind, result=text)
+    source.changed(job)
+    book = JobBook()
+    book.load(*source.jobs())
+    assert job_outcome(job)[0]
+    assert len(job_glyph(job)) == 2
+    assert verification_spans(job) == []
+    assert parse_findings(text) == ()
+    assert state_spans(job)
+    assert dataset_healths(source.rows_, book)[job.dataset] is not Health.invalid
