@@ -92,7 +92,7 @@ def test_failed_job_is_sent_as_mail(odf: Odf, server: MailServer, folder: Path) 
     assert message["Subject"].startswith("[odf ws] JobFailed: my.rows: ingest my.rows failed: ")
     assert (message["From"], message["To"]) == ("odf@lab.example", "ops@lab.example")
     assert "subject: my.rows" in message.get_content().splitlines()
-    wait_until(lambda: odf("alert", "history", "--json").json[0]["state"] == "sent")
+    wait_until(lambda: [row["state"] for row in odf("alert", "history", "--json").json][:1] == ["sent"])
     delivery = odf("alert", "history", "--json").json[0]
     assert message["Message-ID"] == f"<{delivery['id']}@lab.example>"
     # Errors of the server, without the password.

@@ -91,7 +91,8 @@ async def test_spark_restarts_when_cancelled_tasks_do_not_stop(home):
     await client.cancel(job)
     assert (await home.job(job)).state is JobState.cancelled
     # Read every 10 ms: for longer than the tasks have to stop.
-    await wait_until_async(lambda: (home.folder / "spark-tasks-read").stat().st_size > 30)
+    reads = home.folder / "spark-tasks-read"
+    await wait_until_async(lambda: reads.exists() and reads.stat().st_size > 30)
     assert (home.folder / "spark-is-busy").exists()  # the other job may need this Spark
     await client.cancel(other)
     await wait_until_async(lambda: not (home.folder / "spark-is-busy").exists())
