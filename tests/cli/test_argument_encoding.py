@@ -78,6 +78,7 @@ def test_non_utf8_file_name_is_accepted_or_reported(fresh: Odf, tmp_path: Path) 
     assert fresh("digest", path.name).err.startswith("error: caf\\udce9.yaml: the file name is not UTF-8")
 
 
+@pytest.mark.complete
 def test_workspace_at_non_utf8_path_works_without_a_worker(tmp_path: Path) -> None:
     folder = tmp_path / WRONG
     folder.mkdir()

@@ -6,6 +6,8 @@ import itertools
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Odf, Ran
 
 HASH = re.compile(r"f1620[0-9a-f]{64}")
@@ -22,6 +24,7 @@ def test_demo_pulls_and_verifies(demo: tuple[Path, Ran]) -> None:
     assert (folder / "sources" / "stations" / "2024-03-07.csv").is_file()
 
 
+@pytest.mark.complete
 def test_demo_again_changes_nothing(odf: Odf, demo: tuple[Path, Ran]) -> None:
     before = odf("list", "--json").json
     again = odf("demo", str(demo[0]), "--no-tui")

@@ -78,6 +78,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 
 @pytest.mark.spark
+@pytest.mark.complete
 def test_readme_tour_runs_as_written(terminal: Terminal) -> None:
     tour = _README.read_text().partition("## A five-minute tour")[2].partition("\n## ")[0]
     blocks = re.findall(r"^```sh\n(.*?)^```$", tour, re.MULTILINE | re.DOTALL)

@@ -123,6 +123,7 @@ def diverged(fresh: Odf, there: Odf, theirs: Any, mine: Any) -> None:
     assert ran.out == "numbers: up to date (1 block ahead of shop/numbers)\n"
 
 
+@pytest.mark.complete
 def test_a_damaged_copy_is_fetched_again(fresh: Odf, there: Odf, shop: Path, tmp_path: Path) -> None:
     assert fresh("pull", str(shop / "numbers")).code == 0
     folder = Workspace(tmp_path).resolve("numbers").dataset.folder
@@ -140,6 +141,7 @@ def test_a_damaged_copy_is_fetched_again(fresh: Odf, there: Odf, shop: Path, tmp
     assert fresh("verify", "numbers").code == 0
 
 
+@pytest.mark.complete
 def test_unreadable_dataset_does_not_stop_others(fresh: Odf, there: Odf, shop: Path, tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     assert fresh("pull", *map(str, map(shop.joinpath, ("numbers", "joe/cities")))).code == 0

@@ -85,6 +85,7 @@ def test_a_crash_is_reported(tmp_path: Path) -> None:
         digest_file(tmp_path / "data.arrow")
 
 
+@pytest.mark.complete
 def test_errors_of_the_reader_process_are_passed_on(tmp_path: Path) -> None:
     (tmp_path / "duration").write_bytes(_ipc(pa.array([1], pa.duration("s")), "file"))
     with pytest.raises(InvalidSchema, match="logical hash does not support") as caught:

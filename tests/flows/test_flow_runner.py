@@ -205,6 +205,7 @@ def test_failures_pause_a_flow(folder: Path) -> None:
     assert (ran.code, "no luck" in ran.err, "Traceback" in ran.err) == (1, True, False)
 
 
+@pytest.mark.complete
 def test_a_changed_file_must_be_accepted(folder: Path) -> None:
     mark = folder / "mark"
     write_flow(folder, "a", "{kind: Interval, every: 1h}", f"open({str(mark)!r}, 'w')")

@@ -204,7 +204,7 @@ def test_failing_preprocess_query_is_reported_with_its_cause(
 
 
 @pytest.mark.parametrize("merge", ["Ledger", "Snapshot"])
-@pytest.mark.complete(after=1)
+@pytest.mark.complete
 def test_null_and_duplicate_primary_keys_are_rejected(pulled: Pulled, merge: str) -> None:
     query = "SELECT CAST(id AS INT) AS id, name FROM input"
     pulled.add(QUERY.format(query=query, engine="spark", merge=f"{{kind: {merge}, primaryKey: [id]}}"))

@@ -183,6 +183,7 @@ def test_invalid_row_list_is_truncated_and_all_invalid_fails(pulled: Pulled) -> 
     pulled.fails(BadData, "in: line 2: merge conflict marker")
 
 
+@pytest.mark.complete
 def test_invalid_value_inside_an_aggregation_fails_the_pull(pulled: Pulled) -> None:
     query = "SELECT town, sum(CAST(n AS INT)) AS n FROM (SELECT upper(town) AS town, n FROM input) GROUP BY 1"
     read = "{kind: Csv, header: true, inferSchema: true}"

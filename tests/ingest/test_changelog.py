@@ -143,6 +143,7 @@ def test_changelog_by_key_is_validated_against_the_dataset(log: Log) -> None:
     assert log.push((A, 1, "new")).records == 1
 
 
+@pytest.mark.complete
 def test_changelog_without_key_matches_rows_by_value(log: Log) -> None:
     log.define(APPEND)
     assert log.push((A, 1, "a", T1), (A, 1, "a", T2), (A, 1, "a", T1), (A, 2, None)).records == 4

@@ -354,6 +354,7 @@ def test_source_without_declared_columns_uses_the_dataset_columns(pushed: Pushed
     assert pushed.rows("id", "note") == [(1, "n"), (2, "m"), (1, None)]
 
 
+@pytest.mark.complete
 def test_first_pushed_file_decides_undeclared_columns(pushed: Pushed) -> None:
     """The first file decides the columns; later files have to have them, in its types."""
     pushed.define(source(read="{kind: NdJson}"))

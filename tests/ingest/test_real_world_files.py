@@ -81,6 +81,7 @@ def assert_state_is(pulled: Pulled, head: Multihash, day: Path) -> None:
             assert float(row[name]) == float(expected[name])
 
 
+@pytest.mark.complete
 def test_recounted_days_are_stored_as_corrections(pulled: Pulled, shared: Path) -> None:
     """Every file has all days until then, and numbers of days that were counted again."""
     days = sorted((shared / "data" / "nyc-cases-by-day").glob("*.csv"))

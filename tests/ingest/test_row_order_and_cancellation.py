@@ -43,7 +43,7 @@ def times(kind: str) -> Callable[[int], str]:
 @pytest.mark.parametrize(
     ("kind", "again"), [("in order", False), ("late", True), ("random", False), ("without", False)]
 )
-@pytest.mark.complete(after=1)
+@pytest.mark.complete
 def test_rows_larger_than_memory_have_the_same_order(
     pulled: Pulled, monkeypatch: pytest.MonkeyPatch, kind: str, again: bool
 ) -> None:
@@ -70,7 +70,7 @@ def test_rows_larger_than_memory_have_the_same_order(
 
 
 @pytest.mark.parametrize("merge", ["Ledger", "Snapshot"])
-@pytest.mark.complete(after=1)
+@pytest.mark.complete
 def test_keyed_merge_larger_than_memory_gives_the_same_rows(
     pulled: Pulled, monkeypatch: pytest.MonkeyPatch, merge: str
 ) -> None:

@@ -247,6 +247,7 @@ def parsed(session: SparkSession, query: str) -> Any:
     return java.sessionState().sqlParser().parsePlan(query)
 
 
+@pytest.mark.complete
 def test_programs_are_found_everywhere(session: SparkSession) -> None:
     assert len(PLACES) > 180
     queries = [place.replace("{q}", PROGRAMS[0]) for place in PLACES]

@@ -48,6 +48,7 @@ def with_causes(monkeypatch: pytest.MonkeyPatch, *causes: JavaThrowable) -> Exce
     return to_user_error(EOFError())
 
 
+@pytest.mark.complete
 def test_exited_spark_process_is_reported() -> None:
     error = to_user_error(EOFError())
     assert "process has exited" in str(error)

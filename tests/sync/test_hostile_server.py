@@ -249,7 +249,7 @@ def everything() -> Iterator[tuple[str, str, Behaviour, type[OdfError], str]]:
     ("path", "name", "behave", "error", "text"),
     [pytest.param(*case, id=f"{case[0]}-{case[1]}") for case in everything()],
 )
-@pytest.mark.complete(after=20)
+@pytest.mark.complete(after=8)
 def test_wrong_response_fails_the_pull_and_changes_nothing(
     here: Workspace, source: Source, patience: RemoteAccess,
     path: str, name: str, behave: Behaviour, error: type[OdfError], text: str,

@@ -324,6 +324,7 @@ def refused(door, entry, changes: Callable[[Blocks], Any], era: str = NEW, head:
 
 
 @batches
+@pytest.mark.complete(after=5)
 def test_wrong_blocks_from_a_client_are_rejected(here, there, door, wrong):
     entry = make_root(here, slices=1)
     answer = refused(door, entry, wrong)

@@ -190,6 +190,7 @@ def test_cancelled_pull_creates_nothing_and_can_be_repeated(
 
 
 @pytest.mark.parametrize("after", [3, 8, 11])
+@pytest.mark.complete(after=1)
 def test_killed_pull_resumes_without_repeating_downloads(
     here: Workspace, there: Workspace, files: FileServer, after: int
 ) -> None:

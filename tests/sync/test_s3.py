@@ -489,6 +489,7 @@ def test_cancel_ends_a_hanging_push(here: Workspace, s3: S3Server, url: str, acc
     held.set()
 
 
+@pytest.mark.complete
 def test_a_cancelled_upload_is_aborted(here: Workspace, s3: S3Server, url: str, access: RemoteAccess) -> None:
     entry = make_root(here)
     add_files(entry, 1, 4 * LARGE)
@@ -538,7 +539,7 @@ def test_interrupted_push_resumes_without_resending_objects(
 
 
 @pytest.mark.parametrize("at", ["/blocks/", "/refs/head"])
-@pytest.mark.complete(after=1)
+@pytest.mark.complete
 def test_a_killed_push_leaves_the_old_head(
     here: Workspace, s3: S3Server, url: str, access: RemoteAccess, at: str
 ) -> None:

@@ -111,6 +111,7 @@ def test_each_request_gets_a_container_of_risingwave(
     assert len(podman.calls("run")) == 2
 
 
+@pytest.mark.complete
 def test_leftover_containers_and_folders_of_killed_workers_are_removed(
     deriving: Deriving, runtime: SparkRuntime, podman: ImageStandIn
 ) -> None:

@@ -119,6 +119,7 @@ def test_missing_datafusion_is_reported_with_install_hint(
     assert failed.value.hint == install
 
 
+@pytest.mark.complete
 def test_replay_reports_rows_that_differ_by_version(fused: Fused, monkeypatch: pytest.MonkeyPatch) -> None:
     fused.rows(fused.root(), (1, "a", 1), (2, "b", 2))
     (made,) = fused.workspace.add([snapshot("SELECT event_time, x, system_time() AS made FROM input")])

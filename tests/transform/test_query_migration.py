@@ -238,6 +238,7 @@ def transactions(entry: DatasetEntry) -> list[ExecuteTransform]:
     return [event for event in events if isinstance(event, ExecuteTransform)]
 
 
+@pytest.mark.complete
 def test_new_input_column_of_select_star_must_be_accepted(deriving: Deriving) -> None:
     root = deriving.root()
     star = deriving.derivative("SELECT * FROM input", name="star")

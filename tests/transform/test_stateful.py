@@ -179,6 +179,7 @@ def test_windows_are_in_utc_for_event_times_of_any_zone(deriving: Deriving) -> N
         ),
     ],
 )
+@pytest.mark.complete(after=1)
 def test_sliding_and_session_windows_do_not_depend_on_increments(
     deriving: Deriving, query: str, expected: list[Any]
 ) -> None:
@@ -267,6 +268,7 @@ def test_joins_deduplication_and_windows_can_be_chained(deriving: Deriving) -> N
         "(PARTITION BY city, window(event_time, '1 day') ORDER BY offset) AS n FROM input) WHERE n = 1",
     ],
 )
+@pytest.mark.complete(after=1)
 def test_duplicate_rows_are_dropped_across_increments(deriving: Deriving, query: str) -> None:
     steps: list[Step] = [
         ("input", [(1, "a", 1), (1.5, "a", 2), (1.5, "b", 1)], None),

@@ -85,7 +85,7 @@ TIME_QUERIES = {
 
 
 @pytest.mark.parametrize("query", TIME_QUERIES)
-@pytest.mark.complete(after=1)
+@pytest.mark.complete
 def test_millisecond_times_pass_through_queries(deriving: Deriving, query: str) -> None:
     """Spark cannot read them from Parquet as times."""
     root = deriving.root(schema=parse_ddl(TIMES))

@@ -182,6 +182,7 @@ def test_translated_holdings_and_market_value_have_expected_rows(pipeline: Pipel
     assert more == expected(datetime(2020, 9, 1)) and {row[2] for row in more[len(found) :]} == {48}
 
 
+@pytest.mark.complete
 def test_purchases_are_converted_at_the_rate_of_their_time(pipeline: Pipeline) -> None:
     pipeline.add(data.CURRENCY_ROOTS)
     pipeline.poll("rates", data.RATES)

@@ -491,6 +491,7 @@ async def test_a_jump_reports_what_is_wrong_and_clears_what_hides_the_block(sour
         await until(explorer.pilot, lambda: explorer.number == 1)
 
 
+@pytest.mark.complete
 async def test_a_long_chain_takes_no_more_memory_than_a_few_pages(source: FakeSource) -> None:
     source.rows_[0] = dataset("port-haven.air-readings", records=9_996_000)
     source.lines[AIR] = [fake_line(number) for number in range(10_000)]

@@ -378,6 +378,7 @@ class Terminal:
         os.write(self.end, text.encode())
 
 
+@pytest.mark.complete
 def test_the_editor_gets_the_complete_terminal_and_returns_it(source: FakeSource, typist: Typist) -> None:
     typist.next("stty -a | grep -q ' icanon' && echo COOKED; read -r word; echo GOT $word; kill -INT 0; true")
     terminal = Terminal(source.folder, {"EDITOR": os.environ["EDITOR"], "VISUAL": ""})

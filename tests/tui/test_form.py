@@ -70,6 +70,7 @@ async def test_paths_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [await suggest(text) for text in ("", "none", "missing/a")] == [None, None, None]
 
 
+@pytest.mark.complete
 async def test_a_list_describes_the_line_under_the_cursor() -> None:
     choices = [Choice("a", "first"), Choice("b", "second")]
     about = {"a": [[("the first one", "")]], "b": [[("the other one", "")]]}

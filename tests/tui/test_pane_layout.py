@@ -27,6 +27,7 @@ async def leave(drive: Driven) -> None:
 
 
 @pytest.mark.app
+@pytest.mark.complete
 async def test_the_layout_is_saved_and_restored(source: FakeSource) -> None:
     # What does not exist any more is not restored.
     gone = SavedLayout(pane="kitchen", dataset="did:odf:gone", graph={"mode": "pie", "sort": 1}, theme="gone")

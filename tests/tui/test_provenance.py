@@ -74,6 +74,7 @@ async def end_job(drive: Driven) -> Trace:
 
 
 @pytest.mark.app
+@pytest.mark.complete
 async def test_trace_leads_from_a_row_to_blocks_and_rows(source: FakeSource) -> None:
     async with driven(source, (80, 24)) as drive:
         drive.graph.select(DAYS)

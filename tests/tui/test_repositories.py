@@ -156,6 +156,7 @@ async def test_marked_datasets_are_chosen_together() -> None:
     assert searches.cancelled == []
 
 
+@pytest.mark.complete
 async def test_failed_searches_are_shown_and_started_again() -> None:
     searches = Searches("hospital", "lake")
     async with shown(searches.browser()) as (app, pilot):

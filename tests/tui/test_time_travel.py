@@ -200,6 +200,7 @@ async def test_latest_state_stays_keyed_when_the_slider_moves(source: FakeSource
 # --- Typed times ---
 
 
+@pytest.mark.complete
 async def test_typed_time_or_block_moves_the_slider(source: FakeSource) -> None:
     source.keys[AIR] = ["station"]
     async with rows_shown(source) as drive:

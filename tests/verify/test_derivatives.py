@@ -272,7 +272,7 @@ def test_unchanged_derivatives_have_no_findings(made: Deriving, generated_code: 
         assert use.records == entry.dataset.state().records and use.version == use.made_by
 
 
-@pytest.mark.complete(after=8)
+@pytest.mark.complete(after=4)
 def test_tampering_is_found(made: Deriving, case: Case, tampering: Tampering) -> None:
     case.do(tampering)
     workspace = Workspace(tampering.workspace.folder)

@@ -542,6 +542,7 @@ def test_gcs_and_azure_stores_detect_conflicts(
 
 
 @pytest.mark.parametrize("status", [409, 412, 500, 503])
+@pytest.mark.complete(after=1)
 def test_failed_head_update_is_retried(tmp_path: Path, s3: S3Server, status: int) -> None:
     a, b = machines(tmp_path, f"s3+{s3.endpoint}/bucket/store")
     entry = make_root(a)
