@@ -258,7 +258,7 @@ def test_a_failure_while_writing_leaves_nothing(
     calls: list[Path] = []
 
     def failing(self: Path, target: Any) -> Path:
-        if self.name.startswith(".new-f"):
+        if self.name.startswith(".new-fed01"):  # the folder of the dataset, not a file with a random name
             calls.append(self)
             if len(calls) == 2:
                 raise OSError(28, "No space left on device")
@@ -276,7 +276,9 @@ import os
 from pathlib import Path
 from odf_engine.metadata import model
 from odf_engine.workspace.workspace import Workspace
-Path.rename = lambda self, target: os._exit(9) if self.name.startswith(".new-f") else os.rename(self, target)
+def rename(path, target):
+    return os._exit(9) if path.name.startswith(".new-fed01") else os.rename(path, target)
+Path.rename = rename
 Workspace(Path({str(workspace.folder)!r})).create_dataset(
     __import__("odf_engine.identity.names").identity.names.DatasetAlias(None, "dead"), model.DatasetKind.Root
 )
