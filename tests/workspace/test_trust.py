@@ -9,6 +9,7 @@ import pytest
 
 from odf_engine.errors import Conflict, NotTrusted
 from odf_engine.metadata.model import (
+    AddPushSource,
     Append,
     DisablePollingSource,
     DisablePushSource,
@@ -17,6 +18,8 @@ from odf_engine.metadata.model import (
     Pipe,
     SetInfo,
     SetPollingSource,
+    Sql,
+    SqlQueryStep,
     Url,
 )
 from odf_engine.metadata.timestamp import Timestamp
@@ -206,6 +209,19 @@ def test_grant_ends_when_the_source_changes(workspace: Workspace) -> None:
     trust.grant(entry)
     assert trust.revoke(entry) and not trust.revoke(entry)
     with pytest.raises(NotTrusted, match="not created in this workspace"):
+        trust.require_trust(entry)
+
+
+def test_grant_covers_fewer_sources_but_no_additional_one(workspace: Workspace) -> None:
+    trust, entry = Trust(workspace), copied(workspace, PUSH)
+    trust.grant(entry)
+    commit(entry, DisablePushSource("gone"))
+    assert trust.is_trusted(entry)
+    query = Sql(engine="spark", queries=[SqlQueryStep(query="SELECT 3")])
+    read = NdJson(schema=["a BIGINT"])
+    commit(entry, AddPushSource(source_name="more", read=read, preprocess=query, merge=Append()))
+    assert not trust.is_trusted(entry)
+    with pytest.raises(NotTrusted, match="new: push `more`"):
         trust.require_trust(entry)
 
 
