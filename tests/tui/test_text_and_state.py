@@ -28,6 +28,13 @@ from tests.tui.fake import HAVEN, FakeSource, dataset, progress
 from tests.waiting import wait_until_async
 
 
+def test_short_counts_take_at_most_five_cells() -> None:
+    counts = (9_999, 10_000, 99_949, 99_950, 999_499, 999_500, 99_950_000, 10**13)
+    assert [format.format_count_short(count) for count in counts] == [
+        "9999", "10.0k", "99.9k", "100k", "999k", "1.0M", "100M", "10.0T",
+    ]  # fmt: skip
+
+
 def test_numbers_are_formatted() -> None:
     assert [format.format_count(n) for n in (None, 7, 12480)] == ["", "7", "12 480"]
     assert [format.format_bytes(n) for n in (None, 0, 999, 1000, 1_234_567, 10**13)] == [
