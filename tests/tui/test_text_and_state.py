@@ -40,11 +40,13 @@ def test_numbers_are_formatted() -> None:
     assert [format.format_bytes(n) for n in (None, 0, 999, 1000, 1_234_567, 10**13)] == [
         "", "0 B", "999 B", "1.0 kB", "1.2 MB", "10.0 TB",
     ]  # fmt: skip
-    assert [format.format_duration(s) for s in (0.04, 3.24, 42, 64, 3700)] == [
+    assert [format.format_duration(s) for s in (0.04, 3.24, 42, 60, 64, 3600, 3700)] == [
         "40 ms",
         "3.2 s",
         "42 s",
+        "1 m 00 s",
         "1 m 04 s",
+        "1 h 00 m",
         "1 h 01 m",
     ]
     assert format.format_time("2024-03-01T00:00:00Z") == "2024-03-01"
