@@ -156,7 +156,7 @@ def normal_form_problem(transform: Sql) -> str | None:
 
 SPARK: Final = "spark"
 DATAFUSION: Final = "datafusion"
-RULES_REVISION: Final = 3
+RULES_REVISION: Final = 4
 """Revision of the transformation rules of Spark; increment it when the same query returns other rows.
 
 Queries of earlier revisions keep their rules:
@@ -168,6 +168,9 @@ Queries of earlier revisions keep their rules:
 3. In the result of an as-of join, a +C is emitted at its own time. A -C with an earlier time waits for its
    +C; if the -C has a later time, the two become an addition and a retraction. Before, both rows waited for
    the later time, and another correction could retract the new row before it was emitted.
+4. A late row or a correction of an as-of join has the version at its event time, and a late version corrects
+   the rows that were emitted without it. Before, such a row had the oldest version in the state, and emitted
+   rows stayed as they were.
 """
 _PACKAGES: Final = {SPARK: ("pyspark", RULES_REVISION), DATAFUSION: ("datafusion", 1)}
 """The package of each built-in engine, and the revision of its transformation rules."""

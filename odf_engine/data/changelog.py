@@ -19,6 +19,8 @@ POSITION: Final = "odf_position"
 """Column with the position of the input row of each result row: the number of the input and the offset."""
 OPERATION: Final = "odf_operation"
 """Column with the operation of that row."""
+ROWS: Final = "odf_rows"
+"""Column with the number of rows of a group without a window; 0 if it is no longer part of the result."""
 INPUT_BITS: Final = 56
 """Bits of the offset in a position."""
 

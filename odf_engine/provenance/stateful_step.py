@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from odf_engine.chain.normal_form import rules_revision
 from odf_engine.data.arrow_compute import pc
-from odf_engine.data.changelog import OPERATION, Op
+from odf_engine.data.changelog import OPERATION, ROWS, Op
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.data.slices import read_batches
 from odf_engine.errors import Unsupported
@@ -42,7 +43,7 @@ from odf_engine.spark.stateful.row_match import (
     prefilter,
     stored_form,
 )
-from odf_engine.spark.stateful.stateful_query import ROWS, StreamingPlan
+from odf_engine.spark.stateful.stateful_query import StreamingPlan
 from odf_engine.spark.text_files import spark_path
 from odf_engine.transform.engines.contract import QueryInput
 from odf_engine.transform.engines.stateful_transaction import (
@@ -448,7 +449,8 @@ class StatefulTrace:
         """
         query = self._plan_query()
         policy = BatchPolicy(query.by_commit, query.mode == "update", as_of=self._as_of)
-        time = Timeline(self._past, self._own, policy, exact=query.exact)
+        exact = query.is_exact(rules_revision(self._request.transform.version))
+        time = Timeline(self._past, self._own, policy, exact=exact)
         lineage = self._build_lineage(time)
         recomputed = lineage.recomputed_rows(self._empty_query(time))
         if query.mode == "update":

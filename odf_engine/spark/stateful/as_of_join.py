@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -26,7 +27,8 @@ from odf_engine.spark.plan_rewrite import (
 )
 from odf_engine.spark.sql_types import identifier
 from odf_engine.spark.stateful.incremental import referenced_columns
-from odf_engine.spark.stateful.stateful_query import conjuncts, has_watermark
+from odf_engine.spark.stateful.stateful_query import check_collations, conjuncts, has_watermark
+from odf_engine.spark.stateful.window_functions import comparable
 from odf_engine.spark.user_query import Table
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ IS_VERSION_LOST: Final = "odf_unknown"
 """Whether a row's version has been dropped; the row has the oldest available one then."""
 SINCE: Final = "odf_since"
 """The watermark before the batch that read a version. Rows up to it were emitted without the version."""
+_WAS_ACTIVE: Final = "odf_was_active"
 _ROWS: Final = "odf_rows_of_batch"
 _VERSIONS: Final = "odf_versions_of_batch"
 
@@ -76,32 +79,45 @@ def add_due_time(rows: DataFrame, *, pairs: bool, revision: int) -> DataFrame:
     )
 
 
-def to_versions(rows: DataFrame, keys: Sequence[str], *, changes: bool) -> DataFrame:
-    """Convert rows of a keyed input to versions: a retraction ends its key, a correction replaces a version.
+def to_versions(rows: DataFrame, keys: Sequence[str], *, changes: bool, revision: int) -> DataFrame:
+    """Convert rows of a keyed input to versions.
+
+    A retraction ends its key at the time of the retracted row. A correction at the same time replaces the
+    version, and a correction to a later time adds one. A correction to an earlier time also replaces the
+    version at the later time; before revision 4, that version stays.
 
     Args:
         rows: new rows.
         keys: the key columns.
         changes: whether retractions or corrections may be among them.
+        revision: revision of the rules, see :data:`odf_engine.chain.normal_form.RULES_REVISION`.
     """
     has_key = " AND ".join(f"{key} IS NOT NULL" for key in keys)
-    appended = (
-        f"SELECT * EXCEPT ({OPERATION}), true AS {IS_ACTIVE}, false AS {IS_OLDEST} "
-        f"FROM {_VERSIONS} WHERE {has_key}"
-    )
     if not changes:
-        return _run_sql(appended, versions=rows)
-    following = f"OVER (PARTITION BY {', '.join(keys)} ORDER BY {POSITION})"
+        return _run_sql(
+            f"SELECT * EXCEPT ({OPERATION}), true AS {IS_ACTIVE}, false AS {IS_OLDEST} "
+            f"FROM {_VERSIONS} WHERE {has_key}",
+            versions=rows,
+        )
+    is_from = (
+        f"{OPERATION} = {Op.CORRECT_FROM:d} AND coalesce(odf_next.{OPERATION} = {Op.CORRECT_TO:d} "
+        f"AND odf_next.{POSITION} = {POSITION} + 1, false)"
+    )
+    moves_back = f"({is_from} AND odf_next.{TIME} < {TIME})" if revision >= 4 else "false"
+    columns = [
+        f"IF({moves_back}, odf_next.{name}, {name}) AS {name}" if _is_version_column(name) else name
+        for name in rows.columns
+        if name != OPERATION
+    ]
     return _run_sql(
         f"""
-        SELECT * EXCEPT ({OPERATION}, odf_next, odf_next_place),
-            {OPERATION} IN ({Op.APPEND:d}, {Op.CORRECT_TO:d}) AS {IS_ACTIVE}, false AS {IS_OLDEST}
+        SELECT {", ".join(columns)},
+            {OPERATION} IN ({Op.APPEND:d}, {Op.CORRECT_TO:d}) OR {moves_back} AS {IS_ACTIVE},
+            false AS {IS_OLDEST}
         FROM (
-            SELECT *, lead({OPERATION}) {following} AS odf_next,
-                lead({POSITION}) {following} AS odf_next_place
+            SELECT *, lead(struct(*)) OVER (PARTITION BY {", ".join(keys)} ORDER BY {POSITION}) AS odf_next
             FROM {_VERSIONS} WHERE {has_key}
-        ) WHERE {OPERATION} <> {Op.CORRECT_FROM:d}
-            OR NOT coalesce(odf_next = {Op.CORRECT_TO:d} AND odf_next_place = {POSITION} + 1, false)
+        ) WHERE NOT ({is_from}) OR {moves_back}
         """,
         versions=rows,
     )
@@ -229,6 +245,74 @@ def select_version_columns(rows: DataFrame) -> DataFrame:
         return rows.selectExpr(
             *row_columns, *version_columns, f"{IS_ACTIVE} AND {IS_VERSION_LOST} AS {IS_VERSION_LOST}"
         )
+
+
+def look_up_again(
+    emitted: DataFrame, late: DataFrame, versions: DataFrame, keys: Sequence[str]
+) -> tuple[DataFrame, DataFrame]:
+    """Look up the versions of emitted rows again for the keys of late versions.
+
+    Args:
+        emitted: emitted rows, with the columns of their versions.
+        late: new versions at times that the watermark had reached before.
+        versions: all versions.
+        keys: the key columns.
+
+    Returns:
+        The emitted rows of other keys, and the rows of these keys with their versions now. The columns
+        ``p0``, … and ``odf_was_active`` have the versions that the rows had.
+    """
+    same_key = " AND ".join(f"{_ROWS}.{key} = {_VERSIONS}.{key}" for key in keys)
+    others, affected = (
+        _run_sql(
+            f"SELECT {_ROWS}.* FROM {_ROWS} {kind} JOIN {_VERSIONS} ON {same_key}",
+            rows=emitted, versions=late,
+        )
+        for kind in ("LEFT ANTI", "LEFT SEMI")
+    )  # fmt: skip
+    with translate_errors():
+        renamed = {name: f"p{name[1:]}" for name in affected.columns if _is_version_column(name)}
+        previous = affected.drop(IS_VERSION_LOST).withColumnsRenamed({**renamed, IS_ACTIVE: _WAS_ACTIVE})
+    return others, lookup_versions(previous, versions, keys)
+
+
+def version_corrections(found: DataFrame, used: Sequence[str]) -> DataFrame:
+    """Return a -C with the previous version and a +C with the new one for each row whose version changed.
+
+    Args:
+        found: rows as of :func:`look_up_again`.
+        used: names of the version columns that the rest of the query reads.
+    """
+    columns = [name for name in found.columns if _is_version_column(name)]
+    rows = [
+        name
+        for name in found.columns
+        if name not in (*columns, *(f"p{name[1:]}" for name in columns), IS_ACTIVE, _WAS_ACTIVE, OPERATION)
+    ]
+    names = comparable(used, found.schema)
+    values, previous = (
+        ", ".join([active, *(f"IF({active}, {_with_prefix(name, prefix)}, NULL)" for name in names)])
+        for active, prefix in ((IS_ACTIVE, "r"), (_WAS_ACTIVE, "p"))
+    )
+    with translate_errors():
+        changed = found.where(f"NOT (struct({values}) <=> struct({previous}))")
+        before = changed.selectExpr(
+            *rows,
+            *(f"p{name[1:]} AS {name}" for name in columns),
+            f"{_WAS_ACTIVE} AS {IS_ACTIVE}",
+            f"{Op.CORRECT_FROM:d} AS {OPERATION}",
+        )
+        after = changed.selectExpr(*rows, *columns, IS_ACTIVE, f"{Op.CORRECT_TO:d} AS {OPERATION}")
+        return before.unionAll(after)
+
+
+def _is_version_column(name: str) -> bool:
+    return name[0] == "r" and name[1:].isdigit()
+
+
+def _with_prefix(expression: str, prefix: str) -> str:
+    """Return a version column, or its cast to text, with another prefix than ``r``."""
+    return re.sub(r"\br(?=\d)", prefix, expression)
 
 
 def _run_sql(query: str, *, rows: DataFrame | None = None, versions: DataFrame | None = None) -> DataFrame:
@@ -526,6 +610,7 @@ class AsOfQuery(PlanBuilder):
                 hint="compare the complete key with columns of the rows: ON "
                 f"{' AND '.join(f't.{key} = {table.name}.{key}' for key in table.keys)}",
             )
+        check_collations(plan, [side for pair in keys.values() for side in pair])
         named = [self.alias(column, f"c{index}") for index, column in enumerate(output)]
         return AsOfJoin(
             view=f"odf_joined_{len(self.joins)}",

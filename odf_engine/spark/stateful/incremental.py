@@ -15,7 +15,7 @@ from pyarrow import types
 from pyspark.sql.types import StructType
 
 from odf_engine.data.arrow_compute import pc
-from odf_engine.data.changelog import OPERATION, POSITION, Op
+from odf_engine.data.changelog import OPERATION, POSITION, ROWS, Op
 from odf_engine.errors import StateUnusable
 from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.progress import Reporter
@@ -38,7 +38,6 @@ from odf_engine.spark.sql_types import arrow_schema, identifier
 from odf_engine.spark.stateful.group_aggregates import IS_LAST, GroupAggregates
 from odf_engine.spark.stateful.stateful_query import (
     BATCH,
-    ROWS,
     WATERMARK,
     TablePlanner,
     grouping_column_id,
@@ -431,7 +430,8 @@ class IncrementalPlanner(TablePlanner):
         conditions = [plan.condition().get()] if plan.condition().isDefined() else []
         self._record_operations(conditions)
         delay = max(self._delay(each).milliseconds for each in tracked)
-        delays = watermark_delays(self, plan, [*conditions, *([condition] if condition is not None else [])])
+        all_conditions = [*conditions, *([condition] if condition is not None else [])]
+        delays = watermark_delays(self, plan, all_conditions, self._revision)
         # A row can be retracted until the watermark passes it.
         retention = [max(0, each) for each in ([sum(delays)] * 2 if "OUTER" in kind else delays)]
         # Rows of windows end within a millisecond, so that the watermark must be past them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from odf_engine.data.changelog import INPUT_BITS, OPERATION, POSITION, Op
+from odf_engine.data.changelog import INPUT_BITS, OPERATION, POSITION, ROWS, Op
 from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.spark.errors import translate_errors
 from odf_engine.spark.plan_rewrite import (
@@ -32,7 +32,6 @@ from odf_engine.spark.stateful.as_of_join import (
 from odf_engine.spark.stateful.group_aggregates import FinishedGroups, GroupAggregates
 from odf_engine.spark.stateful.incremental import BATCH, NEVER, WATERMARK, first_batch_reaching
 from odf_engine.spark.stateful.stateful_query import (
-    ROWS,
     TablePlanner,
     conjuncts,
     grouping_column_id,
@@ -487,7 +486,9 @@ class AsOfTables:
         rows = add_due_time(
             self._as_of.left_rows(number, views), pairs=self._pairs[number], revision=self._revision
         )
-        known_versions = to_versions(self._as_of.version_rows(number, versions[0]), keys, changes=changes)
+        known_versions = to_versions(
+            self._as_of.version_rows(number, versions[0]), keys, changes=changes, revision=self._revision
+        )
         with translate_errors():
             rows = self._add_origins(rows, sources)
             known_versions = run_sql(

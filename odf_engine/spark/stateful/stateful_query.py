@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from odf_engine.data.changelog import INPUT_BITS, OPERATION, POSITION, Op
+from odf_engine.chain.normal_form import RULES_REVISION
+from odf_engine.data.changelog import INPUT_BITS, OPERATION, POSITION, ROWS, Op
 from odf_engine.errors import InvalidQuery, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.spark.errors import to_user_error, translate_errors
@@ -187,13 +188,17 @@ def running_aggregates(builder: PlanBuilder, window: Any) -> GroupAggregates:
 _TEST_WATERMARK: Final = 10**15
 
 
-def watermark_delays(builder: PlanBuilder, join: Any, conditions: Sequence[Any]) -> tuple[int, int]:
+def watermark_delays(
+    builder: PlanBuilder, join: Any, conditions: Sequence[Any], revision: int
+) -> tuple[int, int]:
     """Return how far, in milliseconds, the watermark must be past a row before it can have no new partner.
 
     Args:
         builder: builds plan nodes.
         join: a join of streams.
         conditions: the conditions on a pair of rows, combined by AND.
+        revision: revision of the rules, see :data:`odf_engine.chain.normal_form.RULES_REVISION`. Before
+            revision 4, any column could be a bound.
 
     Returns:
         The delay of the left side and of the right side.
@@ -218,20 +223,62 @@ def watermark_delays(builder: PlanBuilder, join: Any, conditions: Sequence[Any])
     )
     if helper.isWatermarkInJoinKeys(checked):
         return 0, 0
-    left, right, watermark = join.left().outputSet(), join.right().outputSet(), option.apply(_TEST_WATERMARK)
+    watermark = option.apply(_TEST_WATERMARK)
+    if revision >= 4:
+        # The watermark says nothing about the values of other columns.
+        left, right = (_event_times(builder, side) for side in (join.left(), join.right()))
+    else:
+        left, right = join.left().outputSet(), join.right().outputSet()
     bounds = (
         helper.getStateValueWatermark(left, right, option.apply(condition), watermark),
         helper.getStateValueWatermark(right, left, option.apply(condition), watermark),
     )
     if not all(bound.isDefined() for bound in bounds):
         raise InvalidQuery(
-            "a join of inputs requires unlimited state without a time bound",
+            "a join of inputs requires unlimited state without a bound on both event times",
             where="query",
-            hint="add a time bound: ON … AND b.event_time BETWEEN a.event_time - INTERVAL 1 DAY AND "
-            "a.event_time + INTERVAL 1 DAY",
+            hint="add a bound on the event times: ON … AND b.event_time BETWEEN "
+            "a.event_time - INTERVAL 1 DAY AND a.event_time + INTERVAL 1 DAY",
         )
     first, second = (_TEST_WATERMARK - int(bound.get()) for bound in bounds)
     return first, second
+
+
+def _event_times(builder: PlanBuilder, plan: Any) -> Any:
+    """Return the columns of a plan with a watermark, as an AttributeSet of Spark."""
+    columns = [column for column in to_list(plan.output()) if has_watermark(column)]
+    return builder.project(columns, plan).outputSet()
+
+
+def check_collations(plan: Any, expressions: Sequence[Any]) -> None:
+    """Check that no value that a stateful operator compares or stores has a collation.
+
+    The state stores strings without their collation, so equal values would be in different groups.
+
+    Raises:
+        Unsupported: with line and column.
+    """
+    pending = list(expressions)
+    while pending:
+        each = pending.pop()
+        if node_name(each) in ("AttributeReference", "Collate", "Cast", "Literal"):
+            kind = each.dataType().sql()
+            if "COLLATE" in kind.replace("COLLATE UTF8_BINARY", ""):
+                raise unsupported_at(
+                    plan,
+                    f"{each.sql()} has a collation, which is not supported in groups, joins and ranked rows",
+                    "compare a value that is equal for equal strings, such as lower(name)",
+                )
+        pending += to_list(each.children())
+
+
+def _compared_expressions(plan: Any) -> list[Any]:
+    """Return the expressions that a stateful operator compares or stores."""
+    if node_name(plan) == "Distinct":
+        return to_list(plan.output())
+    if node_name(plan) == "Window":
+        return [*to_list(plan.partitionSpec()), *to_list(plan.windowExpressions())]
+    return to_list(plan.expressions())
 
 
 def conjuncts(conditions: Sequence[Any]) -> list[Any]:
@@ -282,9 +329,6 @@ def check_streaming(builder: PlanBuilder, plan: Any, *, update: bool) -> None:
         ) from error
 
 
-ROWS: Final = "odf_rows"
-
-
 @dataclass(frozen=True)
 class StreamingPlan:
     """A query that can run as a stream.
@@ -323,6 +367,13 @@ class StreamingPlan:
     delay: int = 0
     read_operations: frozenset[str] = frozenset()
 
+    def is_exact(self, revision: int) -> bool:
+        """Return whether rows with a time equal to the watermark may still arrive for the open groups.
+
+        A row extends a session that ends at its time. Before revision 4, that session was emitted before.
+        """
+        return self.exact or (self.sessions and revision >= 4)
+
     @property
     def query_schema(self) -> pa.Schema:
         """The columns of the query itself."""
@@ -338,6 +389,8 @@ def plan_stream(
     event_time: str,
     changing: Collection[str],
     system: Mapping[int, str] | None = None,
+    *,
+    revision: int,
 ) -> StreamingPlan:
     """Return the stream of a query over streaming views.
 
@@ -349,12 +402,15 @@ def plan_stream(
         changing: inputs with retractions or corrections in this transaction. For the others, signs are not
             computed.
         system: as for :class:`odf_engine.spark.plan_rewrite.OriginTracker`.
+        revision: revision of the rules, see :data:`odf_engine.chain.normal_form.RULES_REVISION`.
 
     Raises:
         InvalidQuery, Unsupported: the query cannot run as a stream; the hint shows the syntax.
     """
     with translate_errors():
-        return StreamPlanner(session, inputs, event_time, changing, system).plan_query(frame)
+        return StreamPlanner(session, inputs, event_time, changing, system, revision=revision).plan_query(
+            frame
+        )
 
 
 class StreamPlanner(OriginTracker):
@@ -367,8 +423,11 @@ class StreamPlanner(OriginTracker):
         event_time: str,
         changing: Collection[str],
         system: Mapping[int, str] | None,
+        *,
+        revision: int = RULES_REVISION,
     ) -> None:
         super().__init__(session, inputs, system)
+        self._revision = revision
         self._names = {name.lower(): name for name in inputs}
         self._event_time = event_time
         self._changing = changing
@@ -454,7 +513,7 @@ class StreamPlanner(OriginTracker):
         conditions = [plan.condition().get()] if plan.condition().isDefined() else []
         if condition is not None and plan.joinType().sql() in ("INNER", "CROSS"):
             conditions.append(condition)
-        return below + max(watermark_delays(self, plan, conditions))
+        return below + max(watermark_delays(self, plan, conditions, self._revision))
 
     def inlined_plan(self, frame: DataFrame) -> Any:
         # No check of subqueries: Spark rejects them over streams.
@@ -464,6 +523,8 @@ class StreamPlanner(OriginTracker):
 
     def track(self, plan: Any) -> TrackedPlan:
         name = node_name(plan)
+        if name in ("Aggregate", "Distinct", "Window") or is_stream_join(plan):
+            self._check_collations(plan)
         if name == "Aggregate":
             return self._track_aggregate(plan)
         if name == "Distinct":
@@ -486,6 +547,10 @@ class StreamPlanner(OriginTracker):
         if name == "Window":
             return self._track_running_totals(plan)
         return super().track(plan)
+
+    def _check_collations(self, plan: Any) -> None:
+        if self._revision >= 4:
+            check_collations(plan, _compared_expressions(plan))
 
     def track_input(self, view: Any, index: int, vocab: DatasetVocabulary) -> TrackedPlan:
         tracked = super().track_input(view, index, vocab)
@@ -547,7 +612,8 @@ class StreamPlanner(OriginTracker):
         rewritten = self.with_children(
             plan, [self._without_origin(left, plan.left()), self._without_origin(right, plan.right())]
         )
-        watermark_delays(self, rewritten, [*conditions, *([condition] if condition is not None else [])])
+        all_conditions = [*conditions, *([condition] if condition is not None else [])]
+        watermark_delays(self, rewritten, all_conditions, self._revision)
         return TrackedPlan(rewritten, [], left.passed | right.passed)
 
     def _track_filter(self, plan: Any) -> TrackedPlan:
@@ -603,6 +669,7 @@ class StreamPlanner(OriginTracker):
 
     def _track_ranked_rows(self, plan: Any, ranked: RankedRows) -> TrackedPlan:
         """Track the first rows of each key. Spark checks a plan with the rows instead."""
+        self._check_collations(ranked.window)
         below = self.track(ranked.window.child())
         self._require_last_step(plan)
         self._record_unsupported(plan, f"{ranked.function}()")

@@ -13,7 +13,7 @@ from pyarrow import types
 from odf_engine.chain.normal_form import rules_revision
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import OPERATION, POSITION, Op, repair_correction_pairs, split_corrections
-from odf_engine.errors import StateUnusable
+from odf_engine.errors import InvalidQuery, StateUnusable
 from odf_engine.metadata.model import Checkpoint, Sql
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark.arrow_batches import arrow_batches, sort_partitions
@@ -34,11 +34,13 @@ from odf_engine.spark.stateful.as_of_join import (
     add_due_time,
     is_due,
     joined_schema,
+    look_up_again,
     lookup_versions,
     match_late_rows,
     retained_versions,
     select_version_columns,
     to_versions,
+    version_corrections,
 )
 from odf_engine.spark.stateful.incremental import nullable_schema
 from odf_engine.spark.stateful.stateful_query import (
@@ -61,6 +63,7 @@ from odf_engine.transform.engines.stateful_transaction import (
     Watermarks,
     batches_by_watermark,
     input_frame,
+    is_late,
 )
 
 if TYPE_CHECKING:
@@ -131,7 +134,15 @@ def prepare_as_of_query(
             for index, join in enumerate(as_of.joins, len(inputs))
         }
     rest = as_of.query_after_joins(joined)
-    query = plan_stream(session, rest, as_of.inputs, event_time, {*changing, *joined}, as_of.system)
+    query = plan_stream(
+        session,
+        rest,
+        as_of.inputs,
+        event_time,
+        {*changing, *joined},
+        as_of.system,
+        revision=rules_revision(transform.version),
+    )
     return PreparedAsOfQuery(as_of, query, rest, by_row=False)
 
 
@@ -168,7 +179,10 @@ _VERSIONS: Final = "versions.parquet"
 _ALL_VERSIONS: Final = "versions-values.parquet"
 """All versions, which retractions of emitted rows require."""
 _LATE_ROWS: Final = "late-rows.parquet"
-"""Joined rows that were late, with their versions, which retractions repeat. Only with all versions."""
+"""Joined rows that were late, with their versions, which retractions repeat. Only before revision 4."""
+_EMITTED_ROWS: Final = "emitted-values.parquet"
+"""Emitted rows with their versions: retractions repeat them, and late versions correct them."""
+_RETRACTING: Final = pa.array([Op.RETRACT, Op.CORRECT_FROM], pa.int32())
 _PARTITION_ROWS: Final = 1 << 19
 """Rows in a partition of a join. Memory holds all rows of a few partitions."""
 
@@ -178,15 +192,20 @@ class AsOfTransaction(StatefulTransaction):
 
     _as_of: AsOfQuery
     _by_row: bool
+    _revision: int
     _inputs: list[QueryInput]
     _last_positions: list[tuple[int, int]]
     _reached: int | None
     """The watermark before the next batch."""
+    _late: set[str]
+    """The inputs of the joins with late rows in the batch."""
+    _files_written: int = 0
 
     # --- The query ----------------------------------------------------------------------------
 
     def _plan_query(self, changing: set[str]) -> tuple[StreamingPlan, QuerySource]:
         request = self._request
+        self._revision = rules_revision(request.transform.version)
         self._inputs = [
             QueryInput(each.query_alias, pq.read_schema(each.schema_file), each.vocab)
             for each in request.query_inputs
@@ -205,14 +224,49 @@ class AsOfTransaction(StatefulTransaction):
         unsupported = dict(query.unsupported_changes)
         for join in self._as_of.joins:
             if (operation := unsupported.pop(join.view, None)) is not None:
-                unsupported |= dict.fromkeys(self._as_of.inputs_before_join(join), operation)
+                changing = self._as_of.inputs_before_join(join)
+                changing |= {join.table.name} if self._revision >= 4 else set()
+                unsupported |= dict.fromkeys(changing, operation)
         return unsupported
 
     # --- Batches ------------------------------------------------------------------------------
 
     def _plan_batches(self, ready: PreparedQuery, watermarks: Watermarks) -> list[Batch]:
         each = ready.emitted is not None or ready.query.by_commit
-        return list(batches_by_watermark(ready.slices, self._request.query_inputs, watermarks, each=each))
+        batches = list(batches_by_watermark(ready.slices, self._request.query_inputs, watermarks, each=each))
+        if self._revision >= 4:
+            late = self._late_inputs(batches, watermarks.combined([each.alias for each in self._inputs]))
+            self._values = self._values or bool(late)
+            unsupported = self._unsupported_changes(ready.query)
+            for name in late & unsupported.keys() & self._tables_of_joins():
+                raise InvalidQuery(
+                    f"the input '{name}' has late rows, which would correct emitted rows, and "
+                    f"{unsupported[name]} does not support corrections",
+                    where="query",
+                    hint="move the steps after the join FOR SYSTEM_TIME AS OF to another dataset",
+                )
+        return batches
+
+    def _tables_of_joins(self) -> set[str]:
+        return {join.table.name for join in self._as_of.joins}
+
+    def _late_inputs(self, batches: Sequence[Batch], reached: int | None) -> set[str]:
+        """Return the inputs of the joins that have late rows.
+
+        Args:
+            batches: in order.
+            reached: the watermark before them in milliseconds, or None.
+        """
+        tables = self._tables_of_joins()
+        late: set[str] = set()
+        for batch in batches:
+            for slice in batch.slices:
+                name = self._inputs[slice.input_index].alias
+                # A version may arrive for the exact time up to which rows were emitted.
+                if reached is not None and is_late(slice, reached + (name in tables)):
+                    late.add(name)
+            reached = batch.watermark
+        return late & self._as_of.joined_inputs()
 
     def _run_batches(
         self, ready: PreparedQuery, batches: Sequence[Batch], before: Watermarks
@@ -261,6 +315,7 @@ class AsOfTransaction(StatefulTransaction):
     def _run_joins(self, batch: Batch, number: int) -> list[Path]:
         """Run the joins of a batch; return the files of the joined rows."""
         views = self._input_frames(batch.slices, self._as_of.joined_inputs())
+        self._late = self._late_inputs([batch], self._reached)
         rows = sum(pq.read_metadata(each.path).num_rows for each in batch.slices)
         changing = {self._inputs[each.input_index].alias for each in batch.slices if each.changes}
         files: list[Path] = []
@@ -288,22 +343,25 @@ class AsOfTransaction(StatefulTransaction):
         folder.mkdir(parents=True, exist_ok=True)
         # The joined rows of an earlier join may contain corrections from earlier batches.
         pairs = self._by_row and (index > 0 or bool(changing & self._as_of.inputs_before_join(join)))
-        revision = rules_revision(self._request.transform.version)
-        rows = add_due_time(self._as_of.left_rows(index, views), pairs=pairs, revision=revision)
+        rows = add_due_time(self._as_of.left_rows(index, views), pairs=pairs, revision=self._revision)
         rows = self._add_stored_rows(rows, folder / _ROWS, f"rows-{index}")
         new = self._as_of.version_rows(index, views[join.table.name])
-        new = to_versions(new, keys, changes=join.table.name in changing)
-        retracts = bool(changing & self._as_of.inputs_before_join(join))
-        needs_all = self._needs_all_versions(folder, retracts=retracts)
-        versions = self._add_stored_rows(new, folder / _VERSIONS, f"versions-{index}")
+        new = to_versions(new, keys, changes=join.table.name in changing, revision=self._revision)
         with translate_errors():
             due = rows.where("false" if until is None else is_due(until))
             pending = rows if until is None else rows.where(f"NOT {is_due(until)}")
+        retracts = bool(changing & self._as_of.inputs_before_join(join))
+        needs_all = self._needs_all_versions(folder, retracts=retracts)
+        if needs_all and self._revision >= 4:
+            found, corrections = self._correct_emitted_rows(index, due, new, folder)
+            self._write_joined_rows(index, join, found, corrections, path)
+            self._write_state(pending, (DUE, POSITION), folder / _ROWS)
+            return
+        versions = self._add_stored_rows(new, folder / _VERSIONS, f"versions-{index}")
         found = lookup_versions(due, versions, keys)
         if needs_all:
             found = self._look_up_changes(index, due, versions, new, folder)
-        found = self._as_of.matches_condition(index, found)
-        self._write_joined_rows(index, join, select_version_columns(found), path)
+        self._write_joined_rows(index, join, self._select_versions(index, found), None, path)
         self._write_state(pending, (DUE, POSITION), folder / _ROWS)
         times = pq.read_table(folder / _ROWS, columns=[TIME]).column(TIME)
         # Pending rows will need versions at their own times.
@@ -311,6 +369,64 @@ class AsOfTransaction(StatefulTransaction):
             until = min(until, pc.min(pc.cast(times, pa.int64())).as_py() // 1000)
         retained = retained_versions(versions, keys, until)
         self._write_state(retained, (*keys, TIME, POSITION), folder / _VERSIONS)
+
+    def _correct_emitted_rows(
+        self, index: int, due: DataFrame, new: DataFrame, folder: Path
+    ) -> tuple[DataFrame, DataFrame | None]:
+        """Return rows with their versions, and the corrections of emitted rows by late versions.
+
+        A retraction repeats the version that its row was emitted with. Writes the state of the join.
+
+        Args:
+            index: index of the join.
+            due: the rows that have reached their time.
+            new: the versions that the batch reads.
+            folder: folder of the state of the join.
+        """
+        join = self._as_of.joins[index]
+        keys = [f"k{number}" for number in range(len(join.keys))]
+        versions = self._materialize(new, folder / _ALL_VERSIONS, (*keys, TIME, POSITION))
+
+        def look_up(rows: DataFrame) -> DataFrame:
+            return self._select_versions(index, lookup_versions(rows, versions, keys))
+
+        due_file = self._scratch_file("due")
+        due = self._materialize(due, due_file)
+        with translate_errors():
+            is_retraction = f"{OPERATION} IN ({Op.RETRACT:d}, {Op.CORRECT_FROM:d})"
+            added, retracted = due.where(f"NOT {is_retraction}"), due.where(is_retraction)
+        found = self._materialize(look_up(added), self._scratch_file("found"))
+        emitted = self._add_stored_rows(found, folder / _EMITTED_ROWS, f"emitted-{index}")
+        operations = pq.read_table(due_file, columns=[OPERATION]).column(OPERATION)
+        if pc.any(pc.is_in(operations, _RETRACTING)).as_py():
+            names = [*(f"l{number}" for number in self._as_of.value_columns(join)), TIME]
+            matched, others, emitted = match_late_rows(retracted, emitted, comparable(names, due.schema))
+            found = found.unionByName(matched).unionByName(look_up(others))
+        corrections = None
+        if join.table.name in self._late:
+            with translate_errors():
+                late = new.where(f"{TIME} <= timestamp_millis({self._reached}L)")
+            unaffected, again = look_up_again(emitted, late, versions, keys)
+            again = self._materialize(self._select_versions(index, again), self._scratch_file("again"))
+            left = len(join.output) - len(join.right)
+            used = [f"r{number - left}" for number in self._as_of.used_columns(join) if number >= left]
+            corrections = version_corrections(again, used)
+            emitted = unaffected.unionByName(again.select(*unaffected.columns))
+        self._write_state(emitted, (TIME, POSITION), folder / _EMITTED_ROWS)
+        return found, corrections
+
+    def _materialize(self, rows: DataFrame, path: Path, order: Sequence[str] = ()) -> DataFrame:
+        """Write rows, together with those that the file has, and return the frame of the file."""
+        rows = self._add_stored_rows(rows, path, path.stem)
+        self._write_state(rows, order, path)
+        return self._read([path], rows.schema)
+
+    def _scratch_file(self, name: str) -> Path:
+        self._files_written += 1
+        return self._scratch / f"{name}-{self._files_written}.parquet"
+
+    def _select_versions(self, index: int, found: DataFrame) -> DataFrame:
+        return select_version_columns(self._as_of.matches_condition(index, found))
 
     def _look_up_changes(
         self, index: int, due: DataFrame, versions: DataFrame, new: DataFrame, folder: Path
@@ -350,38 +466,53 @@ class AsOfTransaction(StatefulTransaction):
             retracts: whether rows of the batch are retracted, which need the version that they had.
 
         Raises:
-            StateUnusable: rows are retracted, but the stored state does not have all versions.
+            StateUnusable: rows are retracted or late, but the stored state does not have all versions.
         """
         if (folder / _ALL_VERSIONS).exists() or not self._values:
             return (folder / _ALL_VERSIONS).exists()
-        if (folder / _VERSIONS).exists() and retracts:
-            error = StateUnusable("the state does not have all versions, so no row can be retracted")
+        if (folder / _VERSIONS).exists() and (retracts or self._revision >= 4):
+            error = StateUnusable("the state does not have all versions, so no row can be corrected")
             error.lacks_values = True
             raise error
         return not (folder / _VERSIONS).exists()
 
-    def _write_joined_rows(self, index: int, join: AsOfJoin, found: DataFrame, path: Path) -> None:
-        """Write the rows that are due with their versions, in the order of emission."""
+    def _write_joined_rows(
+        self, index: int, join: AsOfJoin, found: DataFrame, corrections: DataFrame | None, path: Path
+    ) -> None:
+        """Write the rows that are due with their versions, in the order of emission, then the corrections."""
         left = len(join.output) - len(join.right)
         used = range(len(join.output))
         order = self._total_order(found, (DUE, POSITION))
         if self._by_row and self._as_of.has_unique_positions(join):
             used, order = self._as_of.used_columns(join), (DUE, POSITION)
         names = [f"l{number}" if number < left else f"r{number - left}" for number in used]
-        if not join.outer:
-            found = found.where(IS_ACTIVE)
-        if len(order) == 2:
-            found = found.select(*names, TIME, POSITION, OPERATION, DUE, IS_VERSION_LOST)
         schema = arrow_schema(joined_schema(join))
         # Missing columns are read as null.
         schema = pa.schema([schema.field(number) for number in (*used, *range(-3, 0))])
         lost = 0
+
+        def emit(frame: DataFrame, order: Sequence[str]) -> DataFrame:
+            frame = frame if join.outer else frame.where(IS_ACTIVE)
+            if len(order) > 2:
+                return frame
+            return frame.select(*names, TIME, POSITION, OPERATION, DUE, IS_VERSION_LOST)
+
         with pq.ParquetWriter(path, schema, compression="lz4") as writer:
-            for batch in repair_correction_pairs(self._sorted(found, order), POSITION, OPERATION):
-                lost += pc.sum(batch.column(IS_VERSION_LOST)).as_py() or 0
-                numbers = self._number_rows(index, batch)
-                columns = [*map(batch.column, (*names, TIME)), numbers, batch.column(OPERATION)]
-                writer.write_batch(pa.record_batch(columns, schema=schema))
+
+            def write(batches: Iterator[pa.RecordBatch]) -> None:
+                nonlocal lost
+                if self._revision >= 4:
+                    self._last_positions[index] = (-1, self._last_positions[index][1])
+                for batch in repair_correction_pairs(batches, POSITION, OPERATION):
+                    lost += pc.sum(batch.column(IS_VERSION_LOST)).as_py() or 0
+                    numbers = self._number_rows(index, batch)
+                    columns = [*map(batch.column, (*names, TIME)), numbers, batch.column(OPERATION)]
+                    writer.write_batch(pa.record_batch(columns, schema=schema))
+
+            write(self._sorted(emit(found, order), order))
+            if corrections is not None:
+                by_row = self._total_order(corrections, (TIME, POSITION, OPERATION))
+                write(_number_corrections(self._sorted(emit(corrections, by_row), by_row)))
         if lost:
             self._reporter.log(
                 f"late rows joined with the oldest version of '{join.table.name}': "
@@ -413,7 +544,7 @@ class AsOfTransaction(StatefulTransaction):
         """Return new rows together with those of the state, whose file is then rewritten."""
         if not stored.exists():
             return new
-        moved = stored.rename(self._scratch / f"{name}-{len(list(self._scratch.iterdir()))}.parquet")
+        moved = stored.rename(self._scratch_file(name))
         return self._read([moved], new.schema).unionAll(new)
 
     def _number_rows(self, index: int, batch: pa.RecordBatch) -> pa.Array:
@@ -451,3 +582,22 @@ class AsOfTransaction(StatefulTransaction):
         """Return all comparable columns, beginning with some of them."""
         flat = [field.name for field in arrow_schema(frame.schema) if not types.is_nested(field.type)]
         return (*first, *(name for name in flat if name not in first))
+
+
+def _number_corrections(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield rows with consecutive positions for the -C and the +C of each row.
+
+    Args:
+        batches: in the order of time, position and operation; both rows have the position of the row that
+            they correct.
+    """
+    last, number = -1, -1
+    for batch in batches:
+        places = batch.column(POSITION)
+        before = pa.concat_arrays([pa.array([last], pa.int64()), places[:-1]])
+        steps = pc.cast(pc.not_equal(places, before), pa.int64())
+        numbers = pc.add(pc.cumulative_sum(steps), number)
+        last, number = places[-1].as_py(), numbers[-1].as_py()
+        is_to = pc.cast(pc.equal(batch.column(OPERATION), int(Op.CORRECT_TO)), pa.int64())
+        at = batch.schema.get_field_index(POSITION)
+        yield batch.set_column(at, POSITION, pc.add(pc.multiply(numbers, 2), is_to))

@@ -15,6 +15,7 @@ from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import (
     OPERATION,
     POSITION,
+    ROWS,
     Op,
     repair_correction_pairs,
     split_corrections,
@@ -275,16 +276,16 @@ class OutputContract:
         self.schema = declared if declared is not None else slice_schema(data, vocab)
 
     def require_event_time(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Check that all rows have an event time.
+        """Check that all rows have an event time, except groups that have no rows any more.
 
         Raises:
             BadData: shows the first row without one.
         """
-        times = batch.column(self.event_time)
-        if times.null_count:
-            row = (
-                batch.slice(pc.index(times.is_null(), True).as_py(), 1).select(self._own.names).to_pylist()[0]
-            )
+        missing = batch.column(self.event_time).is_null()
+        if ROWS in batch.schema.names:
+            missing = pc.and_(missing, pc.greater(batch.column(ROWS), 0))
+        if pc.any(missing).as_py():
+            row = batch.slice(pc.index(missing, True).as_py(), 1).select(self._own.names).to_pylist()[0]
             row_text = ", ".join(f"{column}={value}" for column, value in list(row.items())[:8])
             raise BadData(
                 f"the event time '{self.event_time}' of a result row is null: {row_text}",

@@ -135,8 +135,9 @@ def validate_query(
         prepared = prepare_as_of_query(session, transform, inputs, vocab.event_time_column, set())
         text = as_of_fingerprint(session, prepared, inputs)
         # The stored rows have due times of the rules that were valid when they were read.
-        if prepared.by_row and rules_revision(transform.version) >= 3:
-            text += "\nrules 3"
+        revision = rules_revision(transform.version)
+        if revision >= 4 or (prepared.by_row and revision == 3):
+            text += f"\nrules {revision}"
         return _validate_plan(prepared.query, vocab, declared, text, inputs)
     # No join uses them, but their columns must exist.
     temporal_tables(

@@ -20,7 +20,7 @@ from pyarrow import types
 
 from odf_engine.chain.normal_form import rules_revision, spark_engine_version
 from odf_engine.data.arrow_compute import pc
-from odf_engine.data.changelog import INPUT_BITS, Op
+from odf_engine.data.changelog import INPUT_BITS, ROWS, Op
 from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded
 from odf_engine.data.slices import WrittenSlice, copy_rows, read_batches, write_slice
 from odf_engine.errors import BadData, InvalidQuery, NotFound, StateUnusable, Unsupported
@@ -53,7 +53,7 @@ from odf_engine.spark.stateful.incremental import (
     StateFiles,
     nullable,
 )
-from odf_engine.spark.stateful.stateful_query import ROWS, StreamingPlan, plan_stream, stream_view
+from odf_engine.spark.stateful.stateful_query import StreamingPlan, plan_stream, stream_view
 from odf_engine.spark.text_files import spark_path
 from odf_engine.spark.user_query import run_query
 from odf_engine.transform.engines.checkpoint import (
@@ -252,7 +252,7 @@ def batches_by_slice(
         late = (
             watermark is not None
             and watermark != watermark_before
-            and any(_is_late(item, watermark) for item in new)
+            and any(is_late(item, watermark) for item in new)
         )
         if late or (each and pending):
             if pending or not each:
@@ -285,7 +285,7 @@ def batches_by_watermark(
     for time in sorted(times):
         new = [item for item in slices if item.added == time]
         # A version may arrive for the exact time up to which rows were emitted.
-        late = reached is not None and any(_is_late(item, reached + 1) for item in new)
+        late = reached is not None and any(is_late(item, reached + 1) for item in new)
         if (late or each) and (pending or reached != batch_watermark):
             yield Batch(pending, reached)
             pending, batch_watermark = [], reached
@@ -296,7 +296,8 @@ def batches_by_watermark(
         yield Batch(pending, reached)
 
 
-def _is_late(slice: Slice, watermark: int) -> bool:
+def is_late(slice: Slice, watermark: int) -> bool:
+    """Return whether a slice has rows before a watermark in milliseconds."""
     return slice.earliest is not None and slice.earliest < watermark
 
 
@@ -437,10 +438,16 @@ def plan_query(
     }
     frame = run_query(session, views, steps)
     vocabs = {each.alias: each.vocab for each in inputs}
-    key = (msgspec.json.encode(steps), time, *(f"{each.alias} {each.vocab} {each.schema}" for each in inputs))
+    revision = rules_revision(transform.version)
+    key = (
+        msgspec.json.encode(steps),
+        time,
+        str(revision),
+        *(f"{each.alias} {each.vocab} {each.schema}" for each in inputs),
+    )
     plan = _PLANS.get(key)
     if plan is None:
-        plan = plan_stream(session, frame, vocabs, time, set())
+        plan = plan_stream(session, frame, vocabs, time, set(), revision=revision)
         if len(_PLANS) == _MAX_PLANS:
             _PLANS.clear()
         _PLANS[key] = plan
@@ -603,7 +610,7 @@ class StatefulTransaction:
             batches: the batches.
             before: watermarks before them.
         """
-        exact = ready.query.exact
+        exact = ready.query.is_exact(rules_revision(self._request.transform.version))
         watermark = _exclusive(
             before.combined([each.query_alias for each in self._request.query_inputs]), exact
         )
@@ -630,7 +637,7 @@ class StatefulTransaction:
         group: list[Batch] = []
         for batch in batches:
             # A session that was emitted is not extended.
-            late = watermark is not None and any(_is_late(each, watermark + 1) for each in batch.slices)
+            late = watermark is not None and any(is_late(each, watermark + 1) for each in batch.slices)
             if group and (len(group) == size or (query.sessions and late)):
                 yield group
                 group = []

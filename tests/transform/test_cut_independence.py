@@ -1,0 +1,81 @@
+"""Results that must not depend on how the rows of an input are divided into pulls."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from odf_engine.errors import InvalidQuery, Unsupported
+from tests.transform.deriving import Deriving
+from tests.transform.test_as_of_corrections import days, latest_state
+from tests.transform.test_replay import check
+from tests.transform.test_stateful import A, Lines, R
+
+SESSIONS = (
+    "SELECT w.start AS event_time, w.end AS until, city, s FROM (\n"
+    "SELECT session_window(event_time, '12 hours') AS w, city, sum(x) AS s\n"
+    "FROM input GROUP BY session_window(event_time, '12 hours'), city)"
+)
+BOUND = (
+    "SELECT b.event_time, a.city, b.x FROM a JOIN b ON a.city = b.city\n"
+    "AND b.event_time BETWEEN a.event_time AND "
+)
+
+
+@pytest.mark.complete
+def test_event_at_the_end_of_a_session_extends_it(deriving: Deriving) -> None:
+    root = deriving.root()
+    once, parts = (deriving.derivative(SESSIONS, name=name) for name in ("once", "parts"))
+    deriving.rows(root, (1, "a", 1), (1.5, "b", 5))  # the watermark is the end of the first session
+    deriving.run(parts)
+    deriving.rows(root, (1.5, "a", 2))
+    deriving.run(parts, lines := Lines())
+    deriving.rows(root, watermark="2024-02-01T00:00:00Z")
+    deriving.run(parts)
+    deriving.run(once)
+    expected = Counter({(1, "a", 3): 1, (1.5, "b", 5): 1})
+    for entry in (once, parts):
+        assert latest_state(days(deriving, entry, "city", "s")) == expected
+        assert check(deriving, entry).findings == []
+    assert lines.warnings == []
+
+
+def test_join_bound_by_another_column_than_the_event_time_is_refused(deriving: Deriving) -> None:
+    for name in "ab":
+        deriving.rows(deriving.root(name), (1, "a", 1))
+    with pytest.raises(InvalidQuery, match="bound on both event times"):
+        deriving.run(deriving.derivative(f"{BOUND}timestamp_seconds(a.x)", "a", "b"))
+    bounded = f"{BOUND}timestamp_seconds(a.x) AND b.event_time <= a.event_time + INTERVAL 1 HOUR"
+    deriving.run(deriving.derivative(bounded, "a", "b", name="bounded"))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT max(event_time) AS event_time, city COLLATE UTF8_LCASE AS city, sum(x) AS s FROM input\n"
+        "GROUP BY city COLLATE UTF8_LCASE",
+        "SELECT max(event_time) AS event_time, x, max(city COLLATE UTF8_LCASE) AS city FROM input GROUP BY x",
+        "SELECT DISTINCT event_time, city COLLATE UNICODE_CI AS city FROM input",
+        "SELECT event_time, x FROM (SELECT *, row_number() OVER (\n"
+        "PARTITION BY city COLLATE UTF8_LCASE ORDER BY x) AS n FROM input) WHERE n <= 2",
+    ],
+)
+def test_collations_in_stateful_operators_are_refused(deriving: Deriving, query: str) -> None:
+    deriving.rows(deriving.root(), (1, "a", 1))
+    with pytest.raises(Unsupported, match="collation"):
+        deriving.run(deriving.derivative(query))
+
+
+@pytest.mark.complete
+def test_group_whose_rows_are_all_retracted_leaves_the_result(deriving: Deriving) -> None:
+    root = deriving.root()
+    entry = deriving.derivative(
+        "SELECT min(event_time) AS event_time, city, count(*) AS n FROM input GROUP BY city"
+    )
+    deriving.rows(root, (1, "a", 1), (1, "b", 1))
+    deriving.rows(root, (1, "a", 1, R))
+    deriving.run(entry)
+    assert latest_state(days(deriving, entry, "city", "n")) == Counter({(1, "b", 1): 1})
+    assert days(deriving, entry, "city", "n")[-1] == (1, "a", 1, R)
+    assert days(deriving, entry, "city", "n")[0][-1] == A
