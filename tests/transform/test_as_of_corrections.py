@@ -96,6 +96,9 @@ def expected_rows(query: str, history: dict[str, list[Row]]) -> Counter[Row]:
 
 
 def days(deriving: Deriving, entry: DatasetEntry, *columns: str) -> list[Row]:
+    """Return all rows with the event time as a day of January, these columns and the operation."""
+    if not entry.dataset.slices():
+        return []
     rows = deriving.result(entry, "event_time", *columns, "op")
     return [((row[0].timestamp() - 1704067200) / 86400 + 1, *row[1:]) for row in rows]
 
@@ -121,8 +124,8 @@ def test_latest_state_equals_the_oracle(deriving: Deriving, seed: int, query: st
         deriving.rows(roots[name], *changes)
         if step % 3 == 2:
             deriving.run(parts)
-    for name in names:
-        deriving.rows(roots[name], watermark="2024-02-01T00:00:00Z")
+    for root in roots.values():
+        deriving.rows(root, watermark="2024-02-01T00:00:00Z")
     deriving.run(parts)
     deriving.run(once)
     if query == GROUPED:

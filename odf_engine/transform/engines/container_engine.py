@@ -112,6 +112,13 @@ class ContainerEngine:
         with self._started(reporter) as engine:
             return engine.finish(request, declared, reporter)
 
+    def recompute(
+        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
+    ) -> TransactionResult:
+        """See the engine contract."""
+        with self._started(reporter) as engine:
+            return engine.recompute(request, declared, reporter)
+
     def rebuild(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:

@@ -186,6 +186,25 @@ class Engine(Protocol):
         """
         ...
 
+    def recompute(
+        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
+    ) -> TransactionResult:
+        """Run the query as one batch over the latest state of its inputs, independently of transactions.
+
+        Args:
+            request: the query, with all input data so far.
+            declared: as for :meth:`execute`.
+            reporter: as for :meth:`execute`.
+
+        Returns:
+            The rows, all with the operation +A. The watermark is the event time up to which they are
+            complete, or None if all of them are.
+
+        Raises:
+            OdfError: as for :meth:`execute`; Unsupported if the engine cannot do it.
+        """
+        ...
+
     def execute(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:

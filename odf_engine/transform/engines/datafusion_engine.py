@@ -89,6 +89,12 @@ class DataFusionEngine:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
         raise InvalidQuery("the query is stateless", where="query")
 
+    def recompute(
+        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
+    ) -> TransactionResult:
+        """See :class:`odf_engine.transform.engines.contract.Engine`."""
+        raise Unsupported("the engine datafusion cannot recompute a result; its queries have no state")
+
     def rebuild(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:

@@ -103,6 +103,12 @@ class EngineRouter:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
         return self.get_engine(request.transform.engine).finish(request, declared, reporter)
 
+    def recompute(
+        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
+    ) -> TransactionResult:
+        """See :class:`odf_engine.transform.engines.contract.Engine`."""
+        return self.get_engine(request.transform.engine).recompute(request, declared, reporter)
+
     def rebuild(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:

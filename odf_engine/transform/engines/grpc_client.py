@@ -437,6 +437,12 @@ class GrpcEngine:
         """See the engine contract. Also raises the errors of :meth:`execute`."""
         return self._migrate("finish", request, declared, reporter)
 
+    def recompute(
+        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
+    ) -> TransactionResult:
+        """See :class:`odf_engine.transform.engines.contract.Engine`."""
+        return self._migrate("recompute", request, declared, reporter)
+
     def rebuild(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
@@ -504,7 +510,7 @@ class GrpcEngine:
 
     def _migrate(
         self,
-        operation: Literal["finish", "rebuild"],
+        operation: Literal["finish", "rebuild", "recompute"],
         request: TransformRequest,
         declared: pa.Schema | None,
         reporter: Reporter,

@@ -90,12 +90,13 @@ class Valid(Wire, frozen=True, tag="valid"):
 
 
 class MigrateQuery(Wire, frozen=True):
-    """Request to flush the state of an old query (``finish``) or compute that of a new one (``rebuild``).
+    """Request to flush the state of an old query (``finish``), to compute that of a new one (``rebuild``), or
+    to run a query as one batch (``recompute``).
 
     ``request`` is a TransformRequest as FlatBuffer; ``declared`` is the schema of the dataset.
     """
 
-    how: Literal["finish", "rebuild"]
+    how: Literal["finish", "rebuild", "recompute"]
     request: bytes
     declared: bytes | None = None
 

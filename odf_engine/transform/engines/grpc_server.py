@@ -349,8 +349,9 @@ class EngineServer:
         def work(reporter: Reporter) -> bytes:
             query = decode(decode_field(message), MigrateQuery)
             request = decode_table(query.request, TransformRequest)
-            migrate = self._engine.finish if query.how == "finish" else self._engine.rebuild
-            result = migrate(request, _decode_optional_schema(query.declared), reporter)
+            engine = self._engine
+            work_of = {"finish": engine.finish, "rebuild": engine.rebuild, "recompute": engine.recompute}
+            result = work_of[query.how](request, _decode_optional_schema(query.declared), reporter)
             migrated = Migrated(_written_interval(result), result.watermark, result.version)
             return encode_fields(encode(migrated))
 

@@ -109,6 +109,12 @@ class Sandbox:
         """See :meth:`execute`."""
         return self._run(reporter, lambda engine: engine.finish(request, declared, reporter))
 
+    def recompute(
+        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
+    ) -> TransactionResult:
+        """See :meth:`execute`."""
+        return self._run(reporter, lambda engine: engine.recompute(request, declared, reporter))
+
     def rebuild(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:

@@ -59,6 +59,7 @@ from odf_engine.transform.engines.output_contract import (
     input_schemas,
     write_result,
 )
+from odf_engine.transform.engines.recomputation import recompute
 from odf_engine.transform.engines.row_provenance import all_input_rows, provenance_of_positions
 from odf_engine.transform.engines.stateful_transaction import (
     StatefulTransaction,
@@ -271,6 +272,12 @@ class SparkEngine:
         state = self._state_fingerprint(request)
         transaction = _stateful_class(request)(self._new_session(request), request, declared, reporter, state)
         return _with_version(transaction.rebuild(), request)
+
+    def recompute(
+        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
+    ) -> TransactionResult:
+        """See :class:`odf_engine.transform.engines.contract.Engine`."""
+        return _with_version(recompute(self._new_session(request), request, declared, reporter), request)
 
     def provenance(
         self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter

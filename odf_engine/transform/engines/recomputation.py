@@ -1,0 +1,311 @@
+"""Recomputation of a result: the query as one batch over the latest state of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from odf_engine.chain.normal_form import rules_revision
+from odf_engine.data.changelog import OPERATION, POSITION, Op
+from odf_engine.data.slices import write_slice
+from odf_engine.errors import Unsupported
+from odf_engine.metadata.model import DatasetVocabulary, TransformRequest
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
+from odf_engine.spark.arrow_batches import arrow_batches
+from odf_engine.spark.errors import translate_errors
+from odf_engine.spark.plan_rewrite import analyzed_plan, check_repeatable, node_name, run_sql, to_list
+from odf_engine.spark.readers import query_schema
+from odf_engine.spark.sql_types import arrow_schema, identifier
+from odf_engine.spark.stateful.as_of_join import IS_ACTIVE, TIME, AsOfQuery, joined_schema
+from odf_engine.spark.stateful.stateful_query import has_watermark, stream_view
+from odf_engine.spark.stateful.window_functions import comparable
+from odf_engine.spark.user_query import run_query, temporal_tables
+from odf_engine.sql.query_text import tokenize
+from odf_engine.transform.engines.contract import QueryInput, TransactionResult
+from odf_engine.transform.engines.output_contract import OutputContract, input_schemas
+from odf_engine.transform.engines.stateful_transaction import Watermarks, input_frame
+
+if TYPE_CHECKING:
+    from odf_engine.spark import DataFrame, SparkSession
+
+_END: Final = "odf_group_end"
+_RETRACTS: Final = f"IN ({Op.RETRACT:d}, {Op.CORRECT_FROM:d})"
+
+
+def recompute(
+    session: SparkSession, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
+) -> TransactionResult:
+    """Run a query as one batch over the latest state of its inputs, and write the rows as a slice.
+
+    Only the parsing of the query is shared with transactions: no state, batches or changes of rows are
+    involved. Groups whose window the watermark has not passed, and rows of as-of joins and running totals
+    after the watermark, are not part of the result.
+
+    Args:
+        session: session of the job, in which ``system_time()`` is defined.
+        request: has all input data.
+        declared: schema of the dataset.
+        reporter: receives amounts; checked for cancellation.
+
+    Returns:
+        The rows, all with the operation +A. The watermark is the time up to which they are complete, or None
+        if all of them are.
+
+    Raises:
+        Unsupported: the result depends on the division into transactions.
+        OdfError: as for :meth:`odf_engine.transform.engines.contract.Engine.execute`.
+    """
+    _check_text(request)
+    batch = _BatchQuery(session, request)
+    frame = batch.result()
+    contract = OutputContract(arrow_schema(frame.schema), request.vocab, declared, input_schemas(request))
+    zeros = pa.scalar(int(Op.APPEND), pa.int32())
+    written = write_slice(
+        (
+            contract.select_columns(contract.require_event_time(rows), pa.repeat(zeros, rows.num_rows))
+            for rows in arrow_batches(frame, reporter)[1]
+        ),
+        schema=contract.schema,
+        vocab=request.vocab,
+        path=Path(request.new_data_path),
+        first_offset=0,
+        system_time=request.system_time,
+        fallback_event_time=request.system_time,
+        reporter=reporter,
+    )
+    watermark = Timestamp.from_ms(batch.watermark) if batch.has_unmatched and batch.watermark else None
+    return TransactionResult(written, contract.schema, None, watermark=watermark)
+
+
+def _check_text(request: TransformRequest) -> None:
+    operations = {each.vocab.operation_type_column.lower() for each in request.query_inputs}
+    for step in request.transform.queries or []:
+        tokens = [token.text.lower().strip("`") for token in tokenize(step.query)]
+        for token, following in zip(tokens, [*tokens[1:], ""], strict=True):
+            if token == "system_time" and following == "(":
+                raise Unsupported("the query uses system_time(), which differs between transactions")
+            if token in operations:
+                raise Unsupported("the query reads the operations of rows, which the latest state lacks")
+
+
+class _BatchQuery:
+    """A query over the latest state of its inputs.
+
+    Attributes:
+        watermark: of all inputs, in milliseconds, or None.
+        has_unmatched: whether the query has an outer join of inputs, whose rows without a partner are emitted
+            only when the watermark is past the bound.
+    """
+
+    def __init__(self, session: SparkSession, request: TransformRequest) -> None:
+        self._session = session
+        self._request = request
+        self._inputs = [QueryInput.from_request(each) for each in request.query_inputs]
+        aliases = [each.alias for each in self._inputs]
+        self.watermark = Watermarks({}).after(request.query_inputs, None).combined(aliases)
+        self._as_of = self._split()
+        self.has_unmatched = False
+
+    def _split(self) -> AsOfQuery:
+        """Return the query over streaming views, split at its as-of joins."""
+        session, transform = self._session, self._request.transform
+        tables = temporal_tables(
+            transform.temporal_tables or [],
+            {each.alias: (each.schema.names, each.vocab) for each in self._inputs},
+        )
+        by_alias = {each.alias: each for each in self._inputs}
+        for table in tables.values():
+            empty = input_frame(session, [], by_alias[table.name])
+            empty.createOrReplaceTempView(identifier(table.view))
+        views = {
+            each.alias: stream_view(session, index, query_schema(each.schema, each.vocab), each.vocab)
+            for index, each in enumerate(self._inputs)
+        }
+        frame = run_query(session, views, transform.queries or [], tables)
+        check_repeatable(frame, "query")
+        return AsOfQuery(session, frame, {each.alias: each.vocab for each in self._inputs}, tables)
+
+    def result(self) -> DataFrame:
+        """Return the rows, without system columns."""
+        changes = {
+            each.query_alias: input_frame(self._session, list(map(Path, each.data_paths)), input)
+            for each, input in zip(self._request.query_inputs, self._inputs, strict=True)
+        }
+        views = {each.alias: latest_state(changes[each.alias], each.vocab) for each in self._inputs}
+        for index, join in enumerate(self._as_of.joins):
+            views[join.view] = self._joined_rows(index, views, changes[join.table.name])
+        frame = self._as_of.query_after_joins(views)
+        with translate_errors():
+            plan = self._complete(self._as_of.inline_ctes(analyzed_plan(frame)))
+            frame = self._as_of.to_frame(plan)
+            vocab = self._request.vocab
+            return frame.drop(vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
+
+    def _joined_rows(self, index: int, views: Mapping[str, DataFrame], changes: DataFrame) -> DataFrame:
+        """Return the rows of a join up to the watermark, each with the version at its time."""
+        as_of, join = self._as_of, self._as_of.joins[index]
+        rows = as_of.left_rows(index, views)
+        versions = versions_of(as_of.version_rows(index, changes), len(join.keys))
+        reached = "NULL" if self.watermark is None else f"timestamp_millis({self.watermark}L)"
+        same_key = " AND ".join(f"a.k{number} = b.k{number}" for number in range(len(join.keys)))
+        left = [name for name in rows.columns if name != OPERATION and not name.startswith("k")]
+        right = [f"r{number}" for number in range(len(join.right))]
+        found = run_sql(
+            f"""
+            SELECT {", ".join(f"row.{name}" for name in left)},
+                {", ".join(f"version.{name}" for name in right)},
+                coalesce(version.{IS_ACTIVE}, false) AS {IS_ACTIVE}
+            FROM (
+                SELECT first(struct({", ".join(f"a.{name}" for name in left)})) AS row,
+                    max_by(IF(b.{TIME} IS NULL, NULL, struct(b.*)), struct(b.{TIME}, b.{POSITION})) AS version
+                FROM (SELECT *, monotonically_increasing_id() AS odf_number FROM odf_rows
+                      WHERE {TIME} <= {reached}) a
+                LEFT JOIN odf_versions b ON {same_key} AND b.{TIME} <= a.{TIME}
+                GROUP BY odf_number
+            )
+            """,
+            rows=rows, versions=versions,
+        )  # fmt: skip
+        matched = as_of.matches_condition(index, found)
+        width = len(join.output) - len(join.right)
+        columns = [
+            *(f"l{number} AS c{number}" for number in range(width)),
+            *(f"IF({IS_ACTIVE}, {name}, NULL) AS c{width + at}" for at, name in enumerate(right)),
+        ]
+        with translate_errors():
+            names = joined_schema(join).names[-2:]
+            return (matched if join.outer else matched.where(IS_ACTIVE)).selectExpr(
+                *columns, TIME, f"{POSITION} AS {names[0]}", f"{Op.APPEND:d} AS {names[1]}"
+            )
+
+    def _complete(self, plan: Any) -> Any:
+        """Return a plan whose groups and running totals are those that the watermark has passed."""
+        children = to_list(plan.children())
+        completed = list(map(self._complete, children))
+        if any(new is not old for new, old in zip(completed, children, strict=True)):
+            plan = self._as_of.with_children(plan, completed)
+        name = node_name(plan)
+        if name == "Join" and is_outer(plan):
+            self.has_unmatched = True
+        if name == "Aggregate":
+            return self._closed_groups(plan)
+        if name == "Window" and (time := _order_time(plan)) is not None:
+            return self._as_of.with_children(plan, [self._until(plan.child(), time, 0)])
+        return plan
+
+    def _closed_groups(self, plan: Any) -> Any:
+        """Return the groups of an aggregation whose window has ended, or all groups without a window."""
+        as_of = self._as_of
+        time = next((each for each in to_list(plan.groupingExpressions()) if has_watermark(each)), None)
+        if time is None:
+            return plan
+        is_window = time.dataType().typeName() == "struct"
+        is_session = "session_window" in time.sql()
+        # A row may still arrive for an exact time, or extend a session.
+        slack = int(not is_window or (is_session and rules_revision(self._request.transform.version) >= 4))
+        end = as_of.expressions.GetStructField(time, 1, as_of.none()) if is_window else time
+        named = as_of.plain_alias(end, _END)
+        output = to_list(plan.output())
+        grouped = as_of.catalyst.plans.logical.Aggregate(
+            plan.groupingExpressions(),
+            as_of.seq([*to_list(plan.aggregateExpressions()), named]),
+            plan.child(),
+            plan.hint(),
+        )
+        return as_of.project(output, self._until(grouped, named.toAttribute(), slack))
+
+    def _until(self, plan: Any, time: Any, slack: int) -> Any:
+        """Return the rows of a plan whose time is at least ``slack`` milliseconds before the watermark."""
+        as_of = self._as_of
+        if self.watermark is None:
+            return as_of.filter(as_of.literal(False), plan)
+        limit = as_of.expressions.MillisToTimestamp(
+            as_of.cast(as_of.literal(str(self.watermark - slack)), as_of.types.LongType)
+        )
+        return as_of.filter(as_of.expressions.LessThanOrEqual(time, limit), plan)
+
+
+def is_outer(join: Any) -> bool:
+    """Return whether a plan node is an outer join."""
+    return "OUTER" in join.joinType().sql()
+
+
+def _order_time(window: Any) -> Any:
+    """Return the event time that orders running totals, or None for another window function."""
+    orders = to_list(window.orderSpec())
+    functions = {node_name(each.child().windowFunction()) for each in to_list(window.windowExpressions())}
+    if not orders or "AggregateExpression" not in functions:
+        return None
+    time = orders[0].child()
+    return time if has_watermark(time) else None
+
+
+def latest_state(changes: DataFrame, vocab: DatasetVocabulary) -> DataFrame:
+    """Return the rows of a changelog that are not retracted, with the operation +A.
+
+    A retraction ends the oldest of the rows with the same values.
+
+    Args:
+        changes: all rows.
+        vocab: names of the system columns.
+    """
+    offset, operation, system_time = (
+        identifier(each)
+        for each in (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
+    )
+    names = [identifier(name) for name in changes.columns]
+    values = comparable([name for name in names if name not in (offset, operation, system_time)],
+                        changes.schema)  # fmt: skip
+    same = f"PARTITION BY {', '.join(values)}"
+    columns = ", ".join(
+        f"CAST({Op.APPEND:d} AS {_type_of(changes, vocab.operation_type_column)}) AS {name}"
+        if name == operation
+        else name
+        for name in names
+    )
+    return run_sql(
+        f"""
+        SELECT {columns} FROM (
+            SELECT *, {operation} {_RETRACTS} AS odf_retracts,
+                count_if({operation} {_RETRACTS}) OVER ({same}) AS odf_retracted,
+                row_number() OVER ({same}, {operation} {_RETRACTS} ORDER BY {offset}) AS odf_number
+            FROM odf_changes
+        ) WHERE NOT odf_retracts AND odf_number > odf_retracted
+        """,
+        changes=changes,
+    )
+
+
+def _type_of(frame: DataFrame, name: str) -> str:
+    return frame.schema[name].dataType.simpleString()
+
+
+def versions_of(rows: DataFrame, keys: int) -> DataFrame:
+    """Return the versions of a temporal table: from which time on a key has which values, or none.
+
+    Args:
+        rows: all changes of the table, as of :meth:`AsOfQuery.version_rows`.
+        keys: number of key columns.
+    """
+    same_key = " AND ".join(f"a.k{number} <=> b.k{number}" for number in range(keys))
+    pairs = (
+        f"a.{OPERATION} = {Op.CORRECT_FROM:d} AND b.{OPERATION} = {Op.CORRECT_TO:d} "
+        f"AND b.{POSITION} = a.{POSITION} + 1 AND {same_key}"
+    )
+    values = [name for name in rows.columns if name not in (TIME, POSITION, OPERATION)]
+    # A row that is corrected to an earlier time has the corrected values at both times; a row that is
+    # corrected to a later time stays valid before it.
+    return run_sql(
+        f"""
+        SELECT {", ".join(values)}, {TIME}, {POSITION}, {OPERATION} NOT {_RETRACTS} AS {IS_ACTIVE}
+        FROM odf_all a WHERE NOT EXISTS (SELECT 1 FROM odf_all b WHERE {pairs})
+        UNION ALL
+        SELECT {", ".join(f"b.{name}" for name in values)}, a.{TIME}, a.{POSITION}, true
+        FROM odf_all a JOIN odf_all b ON {pairs} AND b.{TIME} < a.{TIME}
+        """,
+        all=rows,
+    )
