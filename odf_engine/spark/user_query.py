@@ -26,6 +26,7 @@ from odf_engine.sql.query_text import (
     tokenize,
 )
 from odf_engine.sql.table_functions import RewrittenQuery
+from odf_engine.sql.variables import find_variable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -506,9 +507,15 @@ def parse_select(session: SparkSession, query: str, where: str) -> Any:
     The returned plan is the one to run: parsing the text again could return an unchecked plan.
 
     Raises:
-        InvalidQuery: a command.
+        InvalidQuery: a command, or a variable of the environment, of Java or of Spark.
         ParseException: a syntax error.
     """
+    if (variable := find_variable(query, external=True)) is not None:
+        position = (variable.line, variable.column)
+        where = f"line {position[0]}, column {position[1]}"
+        raise QueryError(
+            variable.message, hint=variable.hint, where=where, line=position[0], column=position[1]
+        )
     java_session: Any = session._jsparkSession
     parser = java_session.sessionState().sqlParser()
     try:

@@ -9,6 +9,7 @@ from odf_engine.chain.normal_form import (
     BUILT_IN_ENGINES,
     DATAFUSION,
     INSTALL_DATAFUSION,
+    SPARK,
     allowed_lateness,
     engine_version,
     stateful_query_error,
@@ -21,8 +22,10 @@ from odf_engine.metadata.model import (
     SetPollingSource,
     SetTransform,
     Sql,
+    SqlQueryStep,
 )
 from odf_engine.sql.query_text import attach_query_excerpt, with_backquotes
+from odf_engine.sql.variables import find_variable
 
 
 def check_queries(events: Sequence[MetadataEvent], configured: Collection[str]) -> None:
@@ -35,19 +38,21 @@ def check_queries(events: Sequence[MetadataEvent], configured: Collection[str]) 
         configured: names of the configured engines.
 
     Raises:
-        InvalidQuery: an engine is unknown, or the query of a derivative dataset is not deterministic or has
-            an invalid allowed lateness.
+        InvalidQuery: an engine is unknown, a query for Spark contains a variable, or the query of a
+            derivative dataset is not deterministic or has an invalid allowed lateness.
         Unsupported: DataFusion cannot run the query of a derivative dataset.
     """
     for event in events:
         if isinstance(event, SetTransform):
             check_engine(event.transform.engine, configured)
+            _check_variables(event.transform)
             _check_repeatable(event.transform)
             if event.transform.engine.lower() == DATAFUSION and DATAFUSION not in map(str.lower, configured):
                 _check_stateless(event.transform)
             _check_lateness(event)
         elif isinstance(event, SetPollingSource | AddPushSource) and event.preprocess is not None:
             check_preprocess_engine(event.preprocess.engine)
+            _check_variables(event.preprocess)
 
 
 def check_engine(name: str, configured: Collection[str], kind: type[InvalidQuery] = InvalidQuery) -> None:
@@ -148,16 +153,31 @@ def _check_repeatable(transform: Sql) -> None:
         steps = with_backquotes(steps)
     if engine not in BUILT_IN_ENGINES or (found := find_nonrepeatable(steps)) is None:
         return
-    step = f" step {found.step + 1} of {len(steps)}" if len(steps) > 1 else ""
     hint = "use system_time() for the time of the transaction, and columns of the inputs otherwise"
     if not found.text.endswith((")", "'", '"')):
         hint += f"; quote a column of this name: `{found.text}`"
     with attach_query_excerpt(steps):
         raise InvalidQuery(
             f"{found.text} is not deterministic, so the result cannot be verified",
-            where=f"query{step}, line {found.line}, column {found.column}",
+            where=f"{_step_name(found.step, steps)}, line {found.line}, column {found.column}",
             hint=hint,
         )
+
+
+def _step_name(index: int, steps: Sequence[SqlQueryStep]) -> str:
+    return f"query step {index + 1} of {len(steps)}" if len(steps) > 1 else "query"
+
+
+def _check_variables(transform: Sql) -> None:
+    """Check that a query for Spark has no variable, which other engines for Spark's dialect replace."""
+    steps = transform.queries or []
+    if transform.engine.lower() != SPARK:
+        return
+    for index, step in enumerate(steps):
+        if (found := find_variable(step.query)) is not None:
+            where = f"{_step_name(index, steps)}, line {found.line}, column {found.column}"
+            with attach_query_excerpt(steps):
+                raise InvalidQuery(found.message, where=where, hint=found.hint)
 
 
 def _check_lateness(event: SetTransform) -> None:

@@ -193,6 +193,7 @@ def test_query_errors_have_line_and_column(odf: Odf) -> None:
     assert "did you mean port-haven.stations?" in odf("sql", "SELECT 1 FROM stations").err
     ran = odf("sql", "SELECT CAST(station AS INT) FROM port-haven.stations")
     assert "line 1, column 8: the value 'ph-01' is not an INT" in ran.err
+    assert "line 1, column 9: a query cannot contain the variable" in odf("sql", "SELECT '${env:HOME}'").err
     assert odf("sql", " ").code == 2
     assert odf("sql", "SELECT 1", "-o", "x.txt").code == 2
 

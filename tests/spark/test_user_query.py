@@ -12,6 +12,7 @@ import pytest
 from odf_engine.errors import InvalidQuery, OdfError
 from odf_engine.metadata.model import SqlQueryStep
 from odf_engine.spark.errors import QueryError, RejectedRow
+from odf_engine.spark.runtime.spark_conf import FIXED
 from odf_engine.spark.user_query import run_query
 
 if TYPE_CHECKING:
@@ -193,10 +194,37 @@ def test_error_raised_by_the_query_is_reported(query: Query) -> None:
         query("SELECT raise_error(concat('no ', name, ' today')) FROM input")
 
 
-def test_queries_do_not_substitute_environment_variables(query: Query) -> None:
-    assert query("SELECT '${env:HOME}' AS a, '${spark.app.name}' AS b") == [
-        {"a": "${env:HOME}", "b": "${spark.app.name}"}
+def test_queries_cannot_read_the_environment(query: Query) -> None:
+    for name in ("env:HOME", "system:user.home", "spark:spark.master", "hiveconf:a", "spark.master"):
+        with pytest.raises(QueryError, match=rf"cannot contain the variable \$\{{{name}\}}") as caught:
+            query(f"SELECT id\nFROM input WHERE name = '${{{name}}}'")
+        assert caught.value.where == "query, line 2, column 26"
+        assert "concat('$', '{…}')" in str(caught.value.hint)
+    assert query("SELECT concat('$', '{env:HOME}') AS a, '${name}' AS b") == [
+        {"a": "${env:HOME}", "b": "${name}"}
     ]
+
+
+def test_fixed_settings_are_in_effect_in_the_thread_of_a_job(runtime: SparkRuntime) -> None:
+    """Not only in the session: Spark's parser and some expressions read those of the thread."""
+    values: dict[str, str] = {}
+    name = "spark.sql.optimizer.maxIterations"
+
+    def run() -> None:
+        job = runtime.session()
+        job.conf.set(name, "123")
+        java: Any = job._jvm
+        settings = java.org.apache.spark.sql.internal.SQLConf.get()
+        values.update({each: settings.getConfString(each) for each in (*fixed, name)})
+        parser = job._jsparkSession.sessionState().sqlParser()
+        values["parsed"] = parser.parsePlan("SELECT '${spark.master}'").toString()
+
+    fixed = {each: value for each, value in FIXED.items() if each.startswith("spark.sql.")}
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert "${spark.master}" in values.pop("parsed")
+    assert values == {**fixed, name: "123"}
 
 
 @pytest.fixture

@@ -64,13 +64,22 @@ REFUSED = [
     (lateness('{"other": "1h"}'), "is for 'other', which is not an input", "dataset output, query"),
     (lateness('{"input": "soon"}'), "invalid allowed lateness", "dataset output, query"),
     (derivative(value="rand()"), "rand() is not deterministic", "dataset output, query, line 2, column 3"),
+    (derivative(value="'${env:HOME}'"), "the variable ${env:HOME}",
+     "dataset output, query, line 2, column 4"),
+    (derivative(value="1 AS y, -- ${x}\n            2"), "the variable ${x}",
+     "dataset output, query, line 2, column 14"),
+    (ROOT.format(name="more", engine="Spark").replace("rand()", "'${system:user.home}'"),
+     "the variable ${system:user.home}", "dataset more, query, line 1, column 21"),
     (derivative("flink"), "for the engine 'flink', which is not configured", "dataset output, transform"),
     (ROOT.format(name="more", engine="flink"), "engine of the preprocess query: 'flink'",
      "dataset more, preprocess"),
 ]  # fmt: skip
 
 
-IDS = ["other-input", "no-duration", "rand", "engine", "preprocess"]
+IDS = [
+    "other-input", "no-duration", "rand", "environment", "comment", "preprocess-variable", "engine",
+    "preprocess",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "message", "where"), REFUSED, ids=IDS)

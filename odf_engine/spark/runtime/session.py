@@ -229,6 +229,8 @@ class SparkRuntime:
     def session(self) -> SparkSession:
         """Return a new session for one job, without views and settings of other jobs.
 
+        It becomes the active session of this thread, which must be the one that uses it.
+
         Raises:
             SparkFailed: Spark is not running.
         """
@@ -240,6 +242,10 @@ class SparkRuntime:
         _rotate(self._log)
         with translate_errors():
             session = root.newSession()
+            # Spark's parser and many expressions read the settings of the thread's active session. Without
+            # one they would use Spark's defaults.
+            java: Any = session._jvm
+            java.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
             self._remove_functions(session)
         return session
 
