@@ -43,7 +43,8 @@ _STATEMENT: Final = re.compile(
 )
 _LITERAL: Final = re.compile(r'Utf8\("(.*?)"\)', re.DOTALL)
 _NONREPEATABLE: Final = re.compile(
-    r"\b(now|random|rand|uuid|current_date|current_time|current_timestamp|today)\(\)"
+    r"\b(now|random|rand|uuid|current_date|current_time|current_timestamp|today|version|input_file_name"
+    r"|file_row_index)\(\)"
 )
 _PREFIXES: Final = re.compile(
     r"^(?:DataFusion error|Error during planning|Schema error|Execution error|Arrow error"

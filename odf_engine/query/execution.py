@@ -365,7 +365,9 @@ def execute_query(
         partitions = min(max(2, size // _PARTITION_BYTES + 1), _MAX_PARTITIONS)
         session.conf.set("spark.sql.shuffle.partitions", str(partitions))
         reporter.phase("query")
-        frame, ordered = with_total_order(session, frame) if proven else (frame, False)
+        ordered = False
+        if proven:
+            frame, ordered = with_total_order(session, frame, question.rewritten.text)
         schema, batches = arrow_batches(frame, reporter)
         with LogicalHasher(schema) if proven else nullcontext() as hasher:
             answer = QueryAnswer(schema, batches, hasher, ordered)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -12,7 +12,7 @@ from py4j.java_gateway import JavaClass, JavaPackage
 from pyspark.sql import DataFrame, SparkSession
 
 from odf_engine.data.changelog import INPUT_BITS, OPERATION, POSITION
-from odf_engine.errors import InvalidQuery, Unsupported
+from odf_engine.errors import Unsupported
 from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.spark.errors import SEPARATOR, translate_errors
 from odf_engine.spark.sql_types import CONVERTED_PREFIX, RAW_PREFIX
@@ -230,25 +230,6 @@ PASS_THROUGH_NODES: Final = ("Filter", "Generate", "ResolvedHint")
 _SUBQUERIES: Final = re.compile(
     r"expressions\.(ScalarSubquery|Exists|ListQuery|InSubquery|LateralSubquery)\""
 )
-_NONREPEATABLE: Final = {
-    "CurrentTimestamp": "current_timestamp", "Now": "now", "LocalTimestamp": "localtimestamp",
-    "CurrentDate": "current_date", "CurrentTime": "current_time",
-    "Rand": "rand", "Randn": "randn", "RandStr": "randstr", "Uniform": "uniform", "Uuid": "uuid",
-    "Shuffle": "shuffle", "MonotonicallyIncreasingID": "monotonically_increasing_id",
-    "SparkPartitionID": "spark_partition_id", "InputFileName": "input_file_name",
-    "InputFileBlockStart": "input_file_block_start", "InputFileBlockLength": "input_file_block_length",
-    "CurrentUser": "current_user", "CurrentDatabase": "current_database", "CurrentCatalog": "current_catalog",
-}  # fmt: skip
-_COLLECTING: Final = ("CollectSet", "CollectList")
-_ORDER_DEPENDENT: Final = frozenset({
-    *_COLLECTING, "First", "Last", "AnyValue", "ListAgg", "Mode", "HistogramNumeric",
-})  # fmt: skip
-_ORDER_IGNORING: Final = frozenset(
-    {"Size", "ArraySize", "SortArray", "ArraySort", "ArrayContains", "ArrayMin", "ArrayMax"}
-)
-_EXPRESSION_CLASSES: Final = re.compile(
-    r'"class":"org\.apache\.spark\.sql\.catalyst\.expressions\.(?:\w+\.)*(\w+)"'
-)
 
 
 class StatefulQueryError(Exception):
@@ -270,57 +251,18 @@ class TrackedResult:
     ordered: bool
 
 
-def check_repeatable(frame: DataFrame, where: str) -> None:
-    """Check that a query returns the same rows each time it runs.
-
-    Raises:
-        InvalidQuery: it does not; the message names the function.
-    """
-    with translate_errors():
-        plan = analyzed_plan(frame)
-        names = _EXPRESSION_CLASSES.findall(plan.toJSON())
-        found = [f"{_NONREPEATABLE[name]}()" for name in names if name in _NONREPEATABLE]
-        if not found and _ORDER_DEPENDENT.intersection(names):
-            found = [f"{_to_snake_case(name)}()" for name in _order_dependent(plan)]
-        if not found and not plan.deterministic():
-            found = ["an expression"]
-    if found:
-        raise InvalidQuery(
-            f"{found[0]} is not deterministic, so the result cannot be verified",
-            where=where,
-            hint="use system_time() for the time of the transaction, and columns of the inputs otherwise",
-        )
-
-
-def _order_dependent(plan: Any) -> Iterator[str]:
-    """Yield the names of aggregates in a plan that depend on the row order."""
-    for each in to_list(plan.expressions()):
-        yield from _order_dependent_in(each, ())
-    for each in to_list(plan.children()):
-        yield from _order_dependent(each)
-
-
-def _order_dependent_in(expression: Any, parents: tuple[str, ...]) -> Iterator[str]:
-    """Yield the names of order-dependent aggregates in an expression.
-
-    A collected set or list is harmless if the functions around it ignore the order of elements.
-    """
-    name = function_name(expression)
-    ignored = name in _COLLECTING and bool(_ORDER_IGNORING.intersection(parents))
-    ordered = name == "ListAgg" and not expression.orderExpressions().isEmpty()
-    if name in _ORDER_DEPENDENT and not ignored and not ordered:
-        yield name
-    for each in to_list(expression.children()):
-        yield from _order_dependent_in(each, (*parents[-1:], name))
+def node_position(node: Any) -> str | None:
+    """Return the line and column of an expression or a plan node in the query; None if unknown."""
+    origin = node.origin()
+    line, start = origin.line(), origin.startPosition()
+    if line.isEmpty() or start.isEmpty():
+        return None
+    return f"line {line.get()}, column {start.get() + 1}"
 
 
 def unsupported_at(node: Any, message: str, hint: str) -> Unsupported:
     """Return an error with the position of an expression or a plan node in the query."""
-    origin = node.origin()
-    line, start = origin.line(), origin.startPosition()
-    if line.isEmpty() or start.isEmpty():
-        return Unsupported(message, where="query", hint=hint)
-    return Unsupported(message, where=f"line {line.get()}, column {start.get() + 1}", hint=hint)
+    return Unsupported(message, where=node_position(node) or "query", hint=hint)
 
 
 def check_operations(
@@ -379,11 +321,6 @@ def _operation_columns(
         for each in to_list(plan.projectList())
         if referenced_ids(each) & merged.keys()
     }
-
-
-def _to_snake_case(name: str) -> str:
-    """Return a class name as SQL function name: ``CollectList`` becomes ``collect_list``."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 def track_origins(
@@ -577,6 +514,7 @@ NODE_DESCRIPTIONS: Final = {
     "Except": "EXCEPT",
     "LateralJoin": "a lateral join",
     "Pivot": "a PIVOT",
+    "Sample": "TABLESAMPLE",
 }
 
 

@@ -16,17 +16,18 @@ from pyspark.sql.functions import expr
 
 from odf_engine.data.arrow_compute import pc
 from odf_engine.errors import InvalidQuery
+from odf_engine.metadata.model import SqlQueryStep
 from odf_engine.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches, sort_partitions
 from odf_engine.spark.errors import translate_errors
 from odf_engine.spark.plan_rewrite import (
     PlanBuilder,
     analyzed_plan,
-    check_repeatable,
     is_orderable,
     node_name,
     to_list,
 )
+from odf_engine.spark.repeatability import check_repeatable
 from odf_engine.spark.runtime.jvm import SparkFailed
 from odf_engine.spark.sql_types import identifier
 from odf_engine.spark.user_query import confinement_error
@@ -242,12 +243,13 @@ _LIMITING: Final = ("GlobalLimit", "LocalLimit", "Offset", "Tail")
 _LIMITING_CLASSES: Final = re.compile(r'"class":"[\w.]+\.(?:GlobalLimit|LocalLimit|Offset|Tail|Sample)"')
 
 
-def with_total_order(session: SparkSession, frame: DataFrame) -> tuple[DataFrame, bool]:
+def with_total_order(session: SparkSession, frame: DataFrame, query: str) -> tuple[DataFrame, bool]:
     """Return the frame in a total order: its ORDER BY with ties resolved, or the order of all columns.
 
     Args:
         session: the session of the query.
         frame: the result of the query.
+        query: its text.
 
     Returns:
         The sorted frame, and whether the query itself has an ORDER BY.
@@ -256,7 +258,7 @@ def with_total_order(session: SparkSession, frame: DataFrame) -> tuple[DataFrame
         InvalidQuery: the query is not repeatable.
     """
     try:
-        check_repeatable(frame, "query")
+        check_repeatable(frame, [SqlQueryStep(query=query)])
     except InvalidQuery as error:
         error.hint = (
             "write times as literals, sort collected lists (sort_array), or run the query without a proof"

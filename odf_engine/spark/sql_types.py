@@ -141,6 +141,8 @@ def _arrow_type(data_type: st.DataType, path: str) -> pa.DataType:
         return pa.string()
     if isinstance(data_type, st.DecimalType):
         return pa.decimal128(data_type.precision, data_type.scale)
+    if _is_empty_type(data_type):
+        raise _unsupported_type(data_type, path)
     if isinstance(data_type, st.ArrayType):
         return pa.list_(pa.field("element", recurse(data_type.elementType), data_type.containsNull))
     if isinstance(data_type, st.MapType):
@@ -148,7 +150,20 @@ def _arrow_type(data_type: st.DataType, path: str) -> pa.DataType:
         return pa.map_(pa.field("key", recurse(data_type.keyType), False), value)
     if isinstance(data_type, st.StructType):
         return pa.struct([_arrow_field(member, f"{path}.{member.name}") for member in data_type])
-    raise InvalidSchema(
+    raise _unsupported_type(data_type, path)
+
+
+def _is_empty_type(data_type: st.DataType) -> bool:
+    """Return whether a type has no field or no type of its elements, as ``struct()`` and ``array()``."""
+    if isinstance(data_type, st.ArrayType):
+        return isinstance(data_type.elementType, st.NullType) and not data_type.containsNull
+    if isinstance(data_type, st.MapType):
+        return isinstance(data_type.keyType, st.NullType)
+    return isinstance(data_type, st.StructType) and not data_type.fields
+
+
+def _unsupported_type(data_type: st.DataType, path: str) -> InvalidSchema:
+    return InvalidSchema(
         f"column `{path}` has the type {data_type.simpleString().upper()}, which datasets do not support",
         hint=f"convert it in the query, such as CAST({path} AS STRING)",
     )

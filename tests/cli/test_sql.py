@@ -66,12 +66,13 @@ def test_dataset_names_resolve_and_duplicate_columns_are_numbered(odf: Odf, demo
     """However they are quoted; a join gives two columns a name, and older slices nulls in newer columns."""
     query = """
         WITH busy AS (SELECT port-haven.air-readings.station FROM port-haven.air-readings LIMIT 1)
-        SELECT s.*, busy.station, INTERVAL 1 DAY AS day
+        SELECT s.*, busy.station, struct() AS empty, INTERVAL 1 DAY AS day
         FROM `Port-Haven.Stations` s JOIN busy ON s.station = busy.station ORDER BY s.offset
     """
     first = odf("sql", query, "--json").json[0]
     assert list(first)[:4] == ["offset", "op", "system_time", "event_time"]
     assert first["station"] == first["station_2"]
+    assert first["empty"] == "{}"
     assert first["day"] == "INTERVAL '1' DAY"
     cut = odf("sql", "SELECT id FROM range(0, 70000, 1, 4) ORDER BY id DESC", "-n", "40000")
     assert cut.out.splitlines()[1::40000][:1] == ["69999"]
@@ -161,6 +162,8 @@ def test_query_proof_verifies_and_changes_to_it_are_found(odf: Odf, tmp_path: Pa
     for wrong, message in (
         ("SELECT * FROM port-haven.stations LIMIT 3", "column 35: LIMIT without ORDER BY"),
         ("SELECT now()", r"now() is not deterministic"),
+        ("SELECT to_date('now')", "line 1, column 8: the time 'now' is not deterministic"),
+        ("SELECT 1 WHERE 1 = (SELECT 1 WHERE CAST('today' AS DATE) > DATE '2024-01-01')", "the time 'today'"),
         ("SELECT (SELECT max(a) FROM (SELECT 1 AS a ORDER BY a LIMIT 1))", "LIMIT within an expression"),
     ):
         assert message in odf("sql", wrong, "--proof", str(other)).err

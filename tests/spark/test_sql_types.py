@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql import types as st
 
 from odf_engine.errors import InvalidSchema
@@ -82,3 +83,17 @@ def test_types_that_a_dataset_cannot_hold_are_rejected() -> None:
     with pytest.raises(InvalidSchema, match=r"`m` has the type INTERVAL YEAR TO MONTH") as caught:
         arrow_schema(months)
     assert "CAST(m AS STRING)" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    "value", ["struct()", "array()", "map()", "array(struct())", "named_struct('a', array())"]
+)
+def test_types_without_content_are_reported(session: SparkSession, value: str) -> None:
+    with pytest.raises(InvalidSchema, match="which datasets do not support") as caught:
+        arrow_schema(session.sql(f"SELECT {value} AS v").schema)
+    assert "CAST(v" in str(caught.value.hint)
+
+
+def test_null_and_array_of_null_keep_their_types(session: SparkSession) -> None:
+    schema = arrow_schema(session.sql("SELECT NULL AS a, array(NULL) AS b").schema)
+    assert schema.types == [pa.null(), pa.list_(pa.field("element", pa.null()))]

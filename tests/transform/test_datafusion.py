@@ -157,6 +157,8 @@ DENIED = {
     "SELECT event_time FROM '/etc/passwd'": "table '/etc/passwd' not found",
     "SELECT event_time FROM 'http://127.0.0.1:9/a.csv'": "not found",
     "SELECT event_time, now() AS n FROM input": "not deterministic",
+    "SELECT event_time, version() AS v FROM input": "version() is not deterministic",
+    "SELECT event_time, CAST('now' AS TIMESTAMP) AS n FROM input": "error parsing timestamp from 'now'",
     "SELECT x FROM input": "returns no event time",
     "SELECT CAST(city AS INT) AS y, event_time FROM input": "Cannot cast string 'a'",
 }

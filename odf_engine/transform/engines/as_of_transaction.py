@@ -18,8 +18,9 @@ from odf_engine.metadata.model import Checkpoint, Sql
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark.arrow_batches import arrow_batches, sort_partitions
 from odf_engine.spark.errors import translate_errors
-from odf_engine.spark.plan_rewrite import StatefulQueryError, TrackedResult, check_repeatable
+from odf_engine.spark.plan_rewrite import StatefulQueryError, TrackedResult
 from odf_engine.spark.readers import query_schema
+from odf_engine.spark.repeatability import check_repeatable
 from odf_engine.spark.row_order import SortOrder, external_sort, keeps_order, map_batches, sorted_batches
 from odf_engine.spark.sql_types import arrow_schema, identifier
 from odf_engine.spark.stateful.as_of_join import (
@@ -117,7 +118,7 @@ def prepare_as_of_query(
         for index, each in enumerate(inputs)
     }
     frame = run_query(session, views, transform.queries or [], tables)
-    check_repeatable(frame, "query")
+    check_repeatable(frame, transform.queries or [])
     as_of = AsOfQuery(session, frame, vocabs, tables)
     as_of.check_operations()
     try:

@@ -31,10 +31,10 @@ from odf_engine.spark.plan_rewrite import (
     StatefulQueryError,
     TrackedResult,
     check_operations,
-    check_repeatable,
     track_origins,
 )
 from odf_engine.spark.readers import slices_frame
+from odf_engine.spark.repeatability import check_repeatable
 from odf_engine.spark.row_order import FrameFactory, SortOrder, Step, UnsortedResult, sorted_batches
 from odf_engine.spark.sql_types import arrow_schema
 from odf_engine.spark.stateful.stateful_query import StreamingPlan, state_fingerprint
@@ -147,7 +147,7 @@ def validate_query(
     vocabs = {each.alias: each.vocab for each in inputs}
     views = {each.alias: slices_frame(session, [], each.schema, each.vocab) for each in inputs}
     frame = run_query(session, views, transform.queries or [])
-    check_repeatable(frame, "query")
+    check_repeatable(frame, transform.queries or [])
     try:
         tracked = track_origins(session, frame, vocabs)
     except StatefulQueryError:
@@ -349,7 +349,7 @@ class SparkEngine:
                 session, list(map(Path, each.data_paths)), schema, each.vocab
             )
         frame = run_query(session, views, request.transform.queries or [])
-        check_repeatable(frame, "query")
+        check_repeatable(frame, request.transform.queries or [])
         try:
             return track_origins(
                 session, frame, {each.query_alias: each.vocab for each in request.query_inputs}
