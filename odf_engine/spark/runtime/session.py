@@ -162,6 +162,11 @@ class SparkRuntime:
         return self._detail
 
     @property
+    def scratch(self) -> Path:
+        """Folder for temporary files, which exists after the start and which all executors can read."""
+        return self._scratch
+
+    @property
     def is_alive(self) -> bool:
         """Whether Spark was started and still runs. A cluster may end the application and leave the
         process.

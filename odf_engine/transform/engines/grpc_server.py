@@ -73,6 +73,7 @@ from odf_engine.transform.engines.grpc_messages import (
     encode_fields,
     to_error_message,
 )
+from odf_engine.transform.engines.input_intervals import with_rows_of_intervals
 from odf_engine.transform.engines.row_provenance import to_intervals
 from odf_engine.transform.engines.spark_engine import SparkEngine, run_raw_query
 
@@ -309,9 +310,11 @@ class EngineServer:
 
     def _transform(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         def work(reporter: Reporter) -> bytes:
-            request = decode_table(decode_field(message), TransformRequest)
+            received = decode_table(decode_field(message), TransformRequest)
             extension = decode(decode_field(message, EXTENSION) or b"{}", RequestExtension)
-            result = self._engine.execute(request, _decode_optional_schema(extension.declared), reporter)
+            with with_rows_of_intervals(received, self._runtime.scratch) as request:
+                declared = _decode_optional_schema(extension.declared)
+                result = self._engine.execute(request, declared, reporter)
             watermark = result.watermark or _combined_watermark(request)
             late = [InputRows(each.alias, to_intervals(each.offsets.to_pylist())) for each in result.late]
             return encode_fields(
@@ -348,10 +351,11 @@ class EngineServer:
     def _migrate(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         def work(reporter: Reporter) -> bytes:
             query = decode(decode_field(message), MigrateQuery)
-            request = decode_table(query.request, TransformRequest)
+            received = decode_table(query.request, TransformRequest)
             engine = self._engine
             work_of = {"finish": engine.finish, "rebuild": engine.rebuild, "recompute": engine.recompute}
-            result = work_of[query.how](request, _decode_optional_schema(query.declared), reporter)
+            with with_rows_of_intervals(received, self._runtime.scratch) as request:
+                result = work_of[query.how](request, _decode_optional_schema(query.declared), reporter)
             migrated = Migrated(_written_interval(result), result.watermark, result.version)
             return encode_fields(encode(migrated))
 
@@ -360,8 +364,9 @@ class EngineServer:
     def _provenance(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         def work(reporter: Reporter) -> bytes:
             query = decode(decode_field(message), DeriveProvenance)
-            request = decode_table(query.request, TransformRequest)
-            derived = self._engine.provenance(request, query.rows, reporter)
+            received = decode_table(query.request, TransformRequest)
+            with with_rows_of_intervals(received, self._runtime.scratch) as request:
+                derived = self._engine.provenance(request, query.rows, reporter)
             feeds = [InputRows(alias, rows) for alias, rows in derived.feeds]
             return encode_fields(encode(Derivation(feeds, derived.exact, derived.reason)))
 
