@@ -31,7 +31,22 @@ verb, *rest = sys.argv[1:]
 with (home / "calls").open("a") as calls:
     calls.write("\\x1f".join(sys.argv[1:]) + "\\n")
 if verb == "image":
-    sys.exit(0 if (home / "image").exists() else 125)
+    if not (home / "image").exists():
+        sys.exit(125)
+    digest = home / "digest"
+    if "RepoDigests" in sys.argv[4] and digest.exists():
+        print(rest[-1].partition("@")[0].rpartition(":")[0] + "@sha256:" + digest.read_text())
+if verb == "network" and rest[0] == "create":
+    if (home / "no-network").exists():
+        print("no subnet is free", file=sys.stderr)
+        sys.exit(125)
+    (home / "networks" / rest[-1]).touch()
+if verb == "network" and rest[0] == "ls":
+    print("\\n".join(path.name for path in (home / "networks").iterdir()))
+if verb == "network" and rest[0] == "rm":
+    (home / "networks" / rest[-1]).unlink(missing_ok=True)
+if verb == "inspect" and (home / "host").exists():
+    print((home / "host").read_text())
 if verb == "pull":
     (home / "image").touch()
 if verb == "ps":
@@ -40,7 +55,8 @@ if verb == "port":
     port = home / "ports" / rest[0]
     if not port.exists() or not port.read_text():
         sys.exit(125)
-    print("127.0.0.1:" + port.read_text())
+    if not (home / "host").exists():
+        print("2884/tcp -> 127.0.0.1:" + port.read_text())
 if verb == "kill":
     try:
         os.kill(int((home / "running" / rest[0]).read_text()), signal.SIGKILL)
@@ -72,7 +88,7 @@ class ImageStandIn:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, served: str) -> None:
         self.folder = folder
-        for each in (folder, folder / "running", folder / "ports"):
+        for each in (folder, folder / "running", folder / "ports", folder / "networks"):
             each.mkdir()
         program = folder / "podman"
         program.write_text(PODMAN.replace("{python}", sys.executable))
@@ -84,6 +100,10 @@ class ImageStandIn:
     def calls(self, verb: str) -> list[list[str]]:
         calls = [line.split("\x1f") for line in (self.folder / "calls").read_text().splitlines()]
         return [call[1:] for call in calls if call[0] == verb]
+
+    @property
+    def networks(self) -> list[str]:
+        return [path.name for path in (self.folder / "networks").iterdir()]
 
     @property
     def running(self) -> list[str]:
@@ -137,7 +157,7 @@ def _serve(port_file: Path, volumes: dict[str, str]) -> None:
     server = grpc.server(ThreadPoolExecutor(2))
     handler = grpc.unary_stream_rpc_method_handler(execute)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {TRANSFORM: handler}),))
-    port = server.add_insecure_port("127.0.0.1:0")
+    port = server.add_insecure_port(os.environ.get("ENGINE_IMAGE_LISTENS", "127.0.0.1:0"))
     server.start()
     port_file.write_text(str(port))
     server.wait_for_termination()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,14 +22,18 @@ from odf_engine.errors import (
     Unsupported,
     UsageError,
 )
+from odf_engine.metadata.model import DEFAULT_VOCABULARY, Sql
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
 from odf_engine.settings import set_value
 from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.transform.engines import container_engine
 from odf_engine.transform.engines.container_engine import IMAGES, ContainerEngine
 from odf_engine.transform.engines.engine_router import EngineRouter, engines_for
 from odf_engine.transform.engines.grpc_server import EngineServer
 from odf_engine.transform.engines.spark_engine import SparkEngine
+from odf_engine.verify.integrity import verify
+from odf_engine.verify.replay import Replay
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from tests.transform.deriving import DERIVATIVE, Deriving
 from tests.transform.engine_image import ImageStandIn
@@ -88,7 +93,14 @@ def test_a_container_runs_the_transactions_of_a_job(
     assert [each for each in options if each.startswith("--volume")] == [
         each for each in options if each.endswith((":/opt/engine/in:ro,Z", ":/opt/engine/out:Z"))
     ]
-    assert "--publish=127.0.0.1::2884" in options and "--rm" in options
+    assert "--rm" in options
+    # The port in the specification, and the port of kamu's images; in a network that leads nowhere.
+    assert [each for each in options if each.startswith("--publish")] == [
+        "--publish=127.0.0.1::5544", "--publish=127.0.0.1::2884",
+    ]  # fmt: skip
+    created = [each for each in podman.calls("network") if each[0] == "create"]
+    assert all("--internal" in each for each in created) and f"--network={created[0][-1]}" in options
+    assert len(created) == 2 and podman.networks == []
     # An invalid query is the user's error.
     wrong = derivative(deriving, "flink", "SELECT event_time, nothing FROM input", "wrong")
     with engines_for(deriving.workspace, wrong, runtime) as deriving.engine, pytest.raises(InvalidQuery):
@@ -111,6 +123,67 @@ def test_each_request_gets_a_container_of_risingwave(
     assert len(podman.calls("run")) == 2
 
 
+def test_image_is_recorded_by_digest_and_used_again(
+    deriving: Deriving, runtime: SparkRuntime, podman: ImageStandIn
+) -> None:
+    repository = IMAGES["flink"].partition(":")[0]
+    first, second = (f"{repository}@sha256:{digit * 64}" for digit in "ab")
+    root = deriving.root()
+    deriving.rows(root, (1, "a", 1))
+    old, new = (derivative(deriving, "flink", "SELECT event_time, x FROM input", name) for name in "on")
+    for day, digest, made, expected in ((2, "a", old, first), (3, "b", old, first), (4, "b", new, second)):
+        (podman.folder / "digest").write_text(digest * 64)  # the tag moves
+        deriving.rows(root, (day, "a", day))
+        with engines_for(deriving.workspace, made, runtime) as deriving.engine:
+            assert deriving.run(made) == 1
+        transform = made.dataset.state().transform
+        assert transform is not None and transform.transform.version == expected
+        assert podman.calls("run")[-1][-1] == expected
+    with engines_for(deriving.workspace, old, runtime) as deriving.engine:
+        replay = Replay(deriving.workspace, old, deriving.engine, Reporter())
+        assert verify(old.dataset, Reporter(), replay=replay).valid
+    assert podman.calls("run")[-1][-1] == first
+    # The author of a dataset cannot choose an image to run.
+    config = set_value(deriving.workspace.config, "engines.flink", "container:registry.example/flink:1")
+    deriving.workspace.config = config
+    count = len(podman.calls("run"))
+    deriving.rows(root, (5, "a", 5))
+    refused = pytest.raises(Unsupported, match=f"for the image {first}, but the engine's image is registry")
+    with engines_for(deriving.workspace, old, runtime) as deriving.engine, refused as caught:
+        deriving.run(old)
+    assert f"odf config set engines.flink container:{first}" in str(caught.value.hint)
+    assert len(podman.calls("run")) == count
+
+
+@pytest.mark.parametrize(("address", "reached"), [("127.0.0.2/8", True), ("192.0.2.7/24", False)])
+def test_container_without_published_port_is_reached_in_a_network_of_this_machine(
+    deriving: Deriving,
+    runtime: SparkRuntime,
+    podman: ImageStandIn,
+    monkeypatch: pytest.MonkeyPatch,
+    address: str,
+    reached: bool,
+) -> None:
+    """Docker publishes no port of an internal network."""
+    with socket.create_server(("127.0.0.2", 0)) as server:
+        port = server.getsockname()[1]
+    monkeypatch.setenv("ENGINE_IMAGE_LISTENS", f"127.0.0.2:{port}")
+    monkeypatch.setattr(container_engine, "_PORTS", (port,))
+    (podman.folder / "host").write_text(address)
+    deriving.rows(deriving.root(), (1, "a", 1))
+    made = derivative(deriving, "flink", "SELECT event_time, x FROM input")
+    if not reached:
+        seconds = set_value(deriving.workspace.config, "fetch.containerStartSeconds", "0.5")
+        deriving.workspace.config = seconds
+    with engines_for(deriving.workspace, made, runtime) as deriving.engine:
+        if reached:
+            assert deriving.run(made) == 1
+        else:
+            with pytest.raises(SourceUnavailable, match="did not start"):
+                deriving.run(made)
+    assert podman.networks == []
+
+
 @pytest.mark.complete
 def test_leftover_containers_and_folders_of_killed_workers_are_removed(
     deriving: Deriving, runtime: SparkRuntime, podman: ImageStandIn
@@ -120,6 +193,7 @@ def test_leftover_containers_and_folders_of_killed_workers_are_removed(
     leftover, other = f"odf-engine-{ended.pid}-abc", f"odf-engine-{os.getpid()}-abc"
     for name in (leftover, other, "someone"):
         (podman.folder / "running" / name).write_text("")
+        (podman.folder / "networks" / name).touch()
     folder = deriving.workspace.odf / "cache" / f"engine-{ended.pid}-abc"
     (folder / "in").mkdir(parents=True)
     deriving.rows(deriving.root(), (1, "a", 1))
@@ -127,6 +201,7 @@ def test_leftover_containers_and_folders_of_killed_workers_are_removed(
     with engines_for(deriving.workspace, made, runtime) as deriving.engine:
         deriving.run(made)
     assert sorted(podman.running) == sorted([other, "someone"]) and not folder.exists()
+    assert sorted(podman.networks) == sorted([other, "someone"])
     (label,) = [each for each in podman.calls("run")[0] if each.startswith("--label=")]
     assert podman.calls("ps")[0][1] == f"--filter={label.removeprefix('--')}"
 
@@ -154,7 +229,14 @@ def test_image_that_does_not_start_is_reported(
     reporter.cancel()
     with engines_for(workspace, made, runtime) as deriving.engine, pytest.raises(Cancelled):
         deriving.run(made, reporter)
-    assert podman.running == [] and made.dataset.head() == head
+    (podman.folder / "slow").unlink()
+    (podman.folder / "no-network").touch()
+    no_network = pytest.raises(
+        SourceUnavailable, match="cannot create a network for the container: no subnet"
+    )
+    with engines_for(workspace, made, runtime) as deriving.engine, no_network:
+        deriving.run(made)
+    assert podman.running == podman.networks == [] and made.dataset.head() == head
     assert not list((workspace.odf / "cache").glob("engine-*"))
 
 
@@ -170,7 +252,9 @@ def test_container_engine_requires_an_image_and_a_runtime(
         ContainerEngine("mine", "container", FetchConfig(), tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unsupported, match="the engine 'flink' is a container, but neither podman nor docker"):
-        ContainerEngine("flink", "container", FetchConfig(), tmp_path)._start(Reporter())
+        ContainerEngine("flink", "container", FetchConfig(), tmp_path).validate(
+            Sql(engine="flink"), [], DEFAULT_VOCABULARY, None
+        )
 
 
 def test_real_runtime_reports_a_failed_start_and_leaves_nothing(tmp_path: Path) -> None:
@@ -183,6 +267,6 @@ def test_real_runtime_reports_a_failed_start_and_leaves_nothing(tmp_path: Path) 
         pytest.skip(f"the image {image} is not present")
     engine = ContainerEngine("flink", f"container:{image}", FetchConfig(container_start_seconds=20), tmp_path)
     with pytest.raises(SourceUnavailable, match="ended while it started"):
-        engine._start(Reporter())
+        engine.validate(Sql(engine="flink"), [], DEFAULT_VOCABULARY, None)
     listed = subprocess.run([program, "ps", "-a", "--format={{.Names}}"], capture_output=True, check=True)
     assert b"odf-engine" not in listed.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import os
 import re
 import secrets
@@ -11,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from shutil import rmtree
 from threading import Lock
@@ -46,27 +48,52 @@ IMAGES: Final = {
 _SINGLE_REQUEST: Final = ("risingwave",)
 """Engines whose working folder must be empty: each request gets a new container."""
 _FOLDER: Final = PurePosixPath("/opt/engine")
-_PORT: Final = 2884
+_PORTS: Final = (5544, 2884)
+"""The port in the specification, and the port of kamu's images."""
 _LABEL: Final = "org.opendatafabric.workspace"
 _NAME: Final = re.compile(r"odf-engine-(?P<pid>\d+)-[0-9a-f]+")
 _PUBLISHED: Final = re.compile(r":(\d+)\s*$", re.MULTILINE)
+_TAG: Final = re.compile(r"(?::\w[\w.-]{0,127})?(?:@\S+)?$", re.ASCII)
+_PINNED: Final = re.compile(r"(?P<repository>\S+)@sha256:[0-9a-f]{64}")
+_ADDRESSES: Final = "{{range .NetworkSettings.Networks}}{{.IPAddress}}/{{.IPPrefixLen}} {{end}}"
 _POLL_SECONDS: Final = 0.1
 _STOP_SECONDS: Final = 5
 _LOG_LINES: Final = 5
 
 
+@dataclass(frozen=True)
 class _Container:
-    """A running container."""
+    """A running container.
 
-    def __init__(self, name: str, process: subprocess.Popen[bytes], engine: GrpcEngine) -> None:
-        self.name, self.process, self.engine = name, process, engine
+    Attributes:
+        name: name of the container and of its network.
+        process: the runtime's command.
+        engine: the engine in it.
+        image: the image as requested.
+        pinned: the image with its digest; None for an image that is in no registry.
+    """
+
+    name: str
+    process: subprocess.Popen[bytes]
+    engine: GrpcEngine
+    image: str
+    pinned: str | None
+
+    def with_version(self, result: TransactionResult, request: TransformRequest) -> TransactionResult:
+        """Return the result with the image as version, unless the engine or the query has another one."""
+        if result.version is None and request.transform.version in (None, self.pinned):
+            return replace(result, version=self.pinned)
+        return result
 
 
 class ContainerEngine:
     """An engine in a container, started with the first request and stopped by :meth:`close`.
 
     The container has access to the files of one request only: they are linked or copied into a folder of the
-    workspace's cache. Its port is published on the loopback address.
+    workspace's cache. It is in a network of its own, from which it can reach no other machine.
+
+    The image with its digest is the version of the engine. A query with such a version runs in this image, if
+    it is from the repository of the configured one.
 
     Args:
         name: name of the engine in queries.
@@ -102,15 +129,15 @@ class ContainerEngine:
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
         """See the engine contract. Raises SourceUnavailable if the container does not start."""
-        with self._started(reporter) as engine:
-            return engine.execute(request, declared, reporter)
+        with self._started(reporter, request.transform.version) as container:
+            return container.with_version(container.engine.execute(request, declared, reporter), request)
 
     def finish(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
         """See the engine contract."""
-        with self._started(reporter) as engine:
-            return engine.finish(request, declared, reporter)
+        with self._started(reporter, request.transform.version) as container:
+            return container.with_version(container.engine.finish(request, declared, reporter), request)
 
     def recompute(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
@@ -123,8 +150,8 @@ class ContainerEngine:
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
         """See the engine contract."""
-        with self._started(reporter) as engine:
-            return engine.rebuild(request, declared, reporter)
+        with self._started(reporter, request.transform.version) as container:
+            return container.with_version(container.engine.rebuild(request, declared, reporter), request)
 
     def validate(
         self,
@@ -134,37 +161,41 @@ class ContainerEngine:
         declared: pa.Schema | None,
     ) -> ValidatedQuery:
         """See the engine contract."""
-        with self._started(Reporter()) as engine:
-            return engine.validate(transform, inputs, vocab, declared)
+        with self._started(Reporter(), transform.version) as container:
+            return container.engine.validate(transform, inputs, vocab, declared)
 
     def provenance(
         self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
     ) -> RowProvenance:
         """See the engine contract."""
-        with self._started(reporter) as engine:
-            return engine.provenance(request, rows, reporter)
+        with self._started(reporter, request.transform.version) as container:
+            return container.engine.provenance(request, rows, reporter)
 
     def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> ComputedResult:
         """See the engine contract."""
-        with self._started(reporter) as engine:
-            return engine.compute_outcome(sql, tables, reporter)
+        with self._started(reporter, None) as container:
+            return container.engine.compute_outcome(sql, tables, reporter)
 
     # --- The container ----------------------------------------------------------------------------
 
     @contextmanager
-    def _started(self, reporter: Reporter) -> Iterator[GrpcEngine]:
-        """Return the engine in a running container, for one request at a time."""
+    def _started(self, reporter: Reporter, version: str | None) -> Iterator[_Container]:
+        """Return a running container for a version of the engine, for one request at a time."""
+        image = self._find_image(version)
         with self._lock:
-            if self._running is not None and self._running.process.poll() is not None:
+            running = self._running
+            if running is not None and (
+                running.process.poll() is not None or image not in (running.image, running.pinned)
+            ):
                 self._stop()
             if self._running is None:
                 try:
-                    self._running = self._start(reporter)
+                    self._running = self._start(reporter, image)
                 except BaseException:
                     rmtree(self._folder, ignore_errors=True)
                     raise
             try:
-                yield self._running.engine
+                yield self._running
             except SourceUnavailable:
                 self._stop()  # the connection is lost
                 raise
@@ -174,7 +205,24 @@ class ContainerEngine:
                 if self._name in _SINGLE_REQUEST:
                     self._stop()
 
-    def _start(self, reporter: Reporter) -> _Container:
+    def _find_image(self, version: str | None) -> str:
+        """Return the image for a version of the engine.
+
+        Raises:
+            Unsupported: the version is an image of another repository, which must not run unasked.
+        """
+        match = _PINNED.fullmatch(version or "")
+        if version is None or match is None:
+            return self._image
+        if match["repository"] != _repository(self._image):
+            raise Unsupported(
+                f"the query is for the image {version}, but the engine's image is {self._image}",
+                where=f"engines.{self._name}",
+                hint=f"use its image: odf config set engines.{self._name} {CONTAINER}:{version}",
+            )
+        return version
+
+    def _start(self, reporter: Reporter, image: str) -> _Container:
         reporter.phase("start engine")
         self._folder.mkdir(parents=True, mode=0o700)
         exchange = FileExchange(self._folder, _FOLDER, signed=True)
@@ -188,32 +236,56 @@ class ContainerEngine:
                 hint="use a workspace whose path has no colon",
             )
         self._remove_leftovers(runtime)
-        runtime.ensure_image(self._image)
+        runtime.ensure_image(image)
+        pinned = _pin(runtime.program, image)
         name = f"odf-engine-{os.getpid()}-{secrets.token_hex(6)}"
-        reporter.log(f"starting {self._image}")
+        reporter.log(f"starting {pinned or image}")
+        self._create_network(runtime, name)
         log = self._folder / "log"
+        process = None
+        try:
+            process = self._run_image(runtime.program, name, pinned or image, exchange, log)
+            host, port = self._wait_until_ready(runtime, name, process, log, reporter)
+        except BaseException:
+            self._remove(runtime, name)
+            if process is not None:
+                _wait(process)
+            raise
+        engine = GrpcEngine(f"grpc://{host}:{port}", name=image, exchange=exchange)
+        return _Container(name, process, engine, image, pinned)
+
+    def _create_network(self, runtime: ContainerRuntime, name: str) -> None:
+        """Create a network without a route to other machines.
+
+        Raises:
+            SourceUnavailable: the runtime cannot create it.
+        """
+        options = ["--internal", f"--label={self._label}"]
+        created = runtime.run_command(["network", "create", *options, "--", name], None, "debug")
+        if created.code != 0:
+            runtime.check_service(created.remarks)
+            raise SourceUnavailable(
+                f"cannot create a network for the container: {created.remarks}", where=self._image
+            )
+
+    def _run_image(
+        self, program: str, name: str, image: str, exchange: FileExchange, log: Path
+    ) -> subprocess.Popen[bytes]:
         with log.open("wb") as output:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 [
-                    *(runtime.program, "run", "--rm", f"--name={name}", f"--label={self._label}"),
-                    *("--pull=never", "--security-opt=no-new-privileges", f"--publish=127.0.0.1::{_PORT}"),
+                    *(program, "run", "--rm", f"--name={name}", f"--label={self._label}"),
+                    *("--pull=never", "--security-opt=no-new-privileges", f"--network={name}"),
+                    *(f"--publish=127.0.0.1::{port}" for port in _PORTS),
                     f"--volume={exchange.inputs}:{_FOLDER}/in:ro,Z",
                     f"--volume={exchange.outputs}:{_FOLDER}/out:Z",
-                    *("--", self._image),
+                    *("--", image),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,  # ^C does not reach it
             )
-        try:
-            port = self._wait_until_ready(runtime, name, process, log, reporter)
-        except BaseException:
-            runtime.remove(name)
-            _wait(process)
-            raise
-        address = f"grpc://127.0.0.1:{port}"
-        return _Container(name, process, GrpcEngine(address, name=self._image, exchange=exchange))
 
     def _wait_until_ready(
         self,
@@ -222,8 +294,8 @@ class ContainerEngine:
         process: subprocess.Popen[bytes],
         log: Path,
         reporter: Reporter,
-    ) -> int:
-        """Wait until the engine accepts connections; return its port on this machine.
+    ) -> tuple[str, int]:
+        """Wait until the engine accepts connections; return its host and port.
 
         Raises:
             SourceUnavailable: the container ended, or does not respond within the time limit.
@@ -231,7 +303,6 @@ class ContainerEngine:
         """
         seconds = self._config.container_start_seconds
         deadline = time.monotonic() + seconds
-        port = None
         while time.monotonic() < deadline:
             reporter.raise_if_cancelled()
             if process.poll() is not None:
@@ -241,9 +312,9 @@ class ContainerEngine:
                     where=self._image,
                     hint="check that the image is one of an ODF engine",
                 )
-            port = port or _published_port(runtime.program, name)
-            if port is not None and _accepts(port):
-                return port
+            for host, port in _addresses(runtime.program, name):
+                if _accepts(host, port):
+                    return host, port
             time.sleep(_POLL_SECONDS)
         raise SourceUnavailable(
             f"the engine did not start within {seconds:g} s: {_last_lines(log)}",
@@ -260,22 +331,29 @@ class ContainerEngine:
         _run([runtime.program, "exec", name, "chown", "-Rf", owner, f"{_FOLDER}/out"])
 
     def _remove_leftovers(self, runtime: ContainerRuntime) -> None:
-        """Remove containers of this workspace whose worker was killed."""
-        listed = _run([runtime.program, "ps", "-a", f"--filter=label={self._label}", "--format={{.Names}}"])
-        for name in listed.split():
+        """Remove containers and networks of this workspace whose worker was killed."""
+        mine = f"--filter=label={self._label}"
+        listed = _run([runtime.program, "ps", "-a", mine, "--format={{.Names}}"])
+        listed += _run([runtime.program, "network", "ls", mine, "--format={{.Name}}"])
+        for name in sorted(set(listed.split())):
             match = _NAME.fullmatch(name)
             if match is not None and not is_process_running(int(match["pid"])):
-                runtime.remove(name)
+                self._remove(runtime, name)
         for folder in self._folder.parent.glob("engine-*-*"):
             pid = folder.name.split("-")[1]
             if pid.isdecimal() and not is_process_running(int(pid)):
                 rmtree(folder, ignore_errors=True)
 
+    def _remove(self, runtime: ContainerRuntime, name: str) -> None:
+        """Remove a container and its network. Errors are ignored."""
+        with suppress(OdfError):
+            runtime.remove(name)
+        _run([runtime.program, "network", "rm", name])
+
     def _stop(self) -> None:
         running, self._running = self._running, None
         if running is not None and self._runtime is not None:
-            with suppress(OdfError):
-                self._runtime.remove(running.name)
+            self._remove(self._runtime, running.name)
             _wait(running.process)
         rmtree(self._folder, ignore_errors=True)
 
@@ -291,15 +369,56 @@ def _run(command: list[str]) -> str:
     return ""
 
 
-def _published_port(program: str, name: str) -> int | None:
-    match = _PUBLISHED.search(_run([program, "port", name, f"{_PORT}/tcp"]))
-    return None if match is None else int(match[1])
+def _repository(image: str) -> str:
+    """Return the name of an image without tag and digest."""
+    return _TAG.sub("", image)
 
 
-def _accepts(port: int) -> bool:
+def _pin(program: str, image: str) -> str | None:
+    """Return an image with its digest; None if it is in no registry."""
+    if _PINNED.fullmatch(image):
+        return image
+    shown = _run(
+        [program, "image", "inspect", "--format", "{{range .RepoDigests}}{{.}} {{end}}", "--", image]
+    )
+    repository = _repository(image)
+    found = [each for each in shown.split() if _PINNED.fullmatch(each)]
+    # Docker omits the registry and folder of its own images, podman does not.
+    same = [each for each in found if f"/{_repository(each)}".endswith(f"/{repository}")] or found
+    return f"{repository}@{same[0].partition('@')[2]}" if same else None
+
+
+def _addresses(program: str, name: str) -> list[tuple[str, int]]:
+    """Return the hosts and ports at which a container may listen.
+
+    Docker publishes no ports of an internal network, and podman does only without root. This machine then is
+    in the network of the container.
+    """
+    published = [("127.0.0.1", int(port)) for port in _PUBLISHED.findall(_run([program, "port", name]))]
+    inspected = _run([program, "inspect", "--format", _ADDRESSES, name]).split()
+    hosts = [host for each in inspected if (host := _direct_host(each)) is not None]
+    return [*published, *((host, port) for host in hosts for port in _PORTS)]
+
+
+def _direct_host(text: str) -> str | None:
+    """Return the host of an address with prefix length if this machine is in its network.
+
+    Otherwise another machine could have the address.
+    """
+    try:
+        address = ipaddress.IPv4Interface(text)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((str(address.ip), _PORTS[0]))
+            own = ipaddress.IPv4Address(probe.getsockname()[0])
+    except (ValueError, OSError):
+        return None
+    return str(address.ip) if own in address.network else None
+
+
+def _accepts(host: str, port: int) -> bool:
     """Return whether a connection stays open. A proxy of the runtime closes it until the engine listens."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+        with socket.create_connection((host, port), timeout=1) as connection:
             connection.settimeout(1)
             try:
                 return bool(connection.recv(1))
