@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from odf_engine.chain.finding_kinds import UNCONFIRMED, is_damage
 from odf_engine.checks.reports import RuleResult
 
 
@@ -273,6 +274,18 @@ class VerifyResult(JobResult, frozen=True):
     def title(self) -> str:
         """The name of the dataset, with that of the branch."""
         return branch_title(self.name, self.branch)
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether findings show that files are missing, or are not the committed ones."""
+        return any(is_damage(each.kind) for each in self.findings)
+
+    @property
+    def verdict(self) -> Literal["not confirmed", "invalid changelog", "invalid"]:
+        """What the findings, of which there are some, show about the dataset."""
+        if {each.kind for each in self.findings} <= UNCONFIRMED:
+            return "not confirmed"
+        return "invalid changelog" if self.intact else "invalid"
 
     def _repr_html_(self) -> str:
         from odf_engine.html_text import table_html

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple
 
@@ -20,7 +21,7 @@ from odf_engine.chain.state import ChainState, Kind, classify_transaction, conta
 from odf_engine.config import parse_duration
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.odf_schema import declared_types
-from odf_engine.errors import BadData, Conflict, NotFound, Unsupported
+from odf_engine.errors import BadData, Conflict, MalformedBlock, NotFound, Unsupported
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import (
@@ -47,6 +48,10 @@ class Diverged(Conflict):
     """An input's chain does not contain the blocks that the dataset was derived from."""
 
 
+class InputBehind(Diverged):
+    """An input's chain may be a beginning of the one that the dataset was derived from."""
+
+
 class ChainPosition(NamedTuple):
     """A position in an input's chain: a block, with the last offset and the watermark up to it.
 
@@ -69,35 +74,57 @@ class ChainPosition(NamedTuple):
 
 
 def last_consumed_position(
-    dataset: Dataset, alias: str, last: ExecuteTransformInput | None
+    entry: DatasetEntry, alias: str, last: ExecuteTransformInput | None
 ) -> ChainPosition | None:
     """Return the position in an input after its last transaction; None before the first."""
     if last is None:
         return None
     offset = last.prev_offset if last.new_offset is None else last.new_offset
-    return position_of_block(dataset, alias, last.new_block_hash or last.prev_block_hash, offset)
+    return position_of_block(entry, alias, last.new_block_hash or last.prev_block_hash, offset)
 
 
 def position_of_block(
-    dataset: Dataset, alias: str, block: Multihash | None, offset: int | None
+    entry: DatasetEntry, alias: str, block: Multihash | None, offset: int | None
 ) -> ChainPosition | None:
     """Return the position of an input block that a block of the derivative refers to; None without a block.
 
     Raises:
+        InputBehind: the input's chain may end before the block.
         Diverged: neither the input's chain nor a compacted one contains the block.
     """
     if block is None:
         return None
+    dataset = entry.dataset
     found = find_position(dataset, block)
     if found is None or (found.is_replaced and find_current_position(dataset, found) is None):
-        raise Diverged(
-            f"the history of input '{alias}' differs from the one that this dataset was derived from",
-            where=f"block {block} of {alias}",
-            hint="rebuild this dataset: odf pull NAME --reset-on-divergence; the input was reset or "
-            "replaced, or the local copy is older",
-        )
+        raise _missing_block_error(entry, alias, block, offset)
     watermark = _offset_and_watermark(found.history, found.number)[1]
     return ChainPosition(found.history, block, found.number, offset, watermark)
+
+
+def _missing_block_error(entry: DatasetEntry, alias: str, block: Multihash, offset: int | None) -> Diverged:
+    """Return the error for a block that the input's chain lacks; ``offset`` is the last one up to it."""
+    dataset, where = entry.dataset, f"block {block} of {alias}"
+    head = dataset.head()
+    state = None if head is None else dataset.state()
+    known = None if state is None else state.last_offset
+    is_behind = known is None or (offset is not None and offset >= known)
+    with suppress(NotFound, MalformedBlock):  # after a reset or an interrupted pull, the block is stored
+        is_behind = head is None or dataset.at(block).contains_block(head)
+    if is_behind:
+        end = "is empty" if state is None else f"ends at block {state.sequence_number}"
+        return InputBehind(
+            f"input '{alias}' {end}, and blocks that this dataset was derived from are missing",
+            where=where,
+            hint=f"pull it: odf pull {entry.alias}; if it was reset, rebuild this dataset: "
+            "odf pull NAME --reset-on-divergence",
+        )
+    return Diverged(
+        f"input '{alias}' does not have the history that this dataset was derived from",
+        where=where,
+        hint="rebuild this dataset: odf pull NAME --reset-on-divergence; the input was reset, replaced, or "
+        "compacted elsewhere",
+    )
 
 
 def check_offset(alias: str, position: ChainPosition | None) -> None:
@@ -365,7 +392,7 @@ def _plan_unchanged_input(
     dataset_id = DatasetId.parse(item.dataset_ref)
     alias = item.alias or item.dataset_ref
     entry = _resolve_input(workspace, dataset_id, alias)
-    dataset, position = entry.dataset, last_consumed_position(entry.dataset, alias, before.get(dataset_id))
+    dataset, position = entry.dataset, last_consumed_position(entry, alias, before.get(dataset_id))
     rebuilt = position if since_start is not None else None
     read = None if rebuilt is None or rebuilt.offset is None else OffsetInterval(0, rebuilt.offset)
     if since_start is not None or position is None:
@@ -421,10 +448,10 @@ def transaction_of_block(
     for item, recorded in zip(transform.inputs, event.query_inputs, strict=True):
         alias = item.alias or item.dataset_ref
         source = _resolve_input(workspace, recorded.dataset_id, alias)
-        begin = position_of_block(source.dataset, alias, recorded.prev_block_hash, recorded.prev_offset)
+        begin = position_of_block(source, alias, recorded.prev_block_hash, recorded.prev_offset)
         last = recorded.new_block_hash or recorded.prev_block_hash
         offset = recorded.prev_offset if recorded.new_offset is None else recorded.new_offset
-        end = position_of_block(source.dataset, alias, last, offset)
+        end = position_of_block(source, alias, last, offset)
         if end is None:
             raise BadData(f"input '{alias}' was read without a block interval")
         for position in (begin, end):
@@ -484,7 +511,7 @@ def _plan_input(
     alias = item.alias or item.dataset_ref
     entry = _resolve_input(workspace, dataset_id, alias)
     dataset, state = entry.dataset, entry.dataset.state()
-    begin = last_consumed_position(dataset, alias, before.get(dataset_id))
+    begin = last_consumed_position(entry, alias, before.get(dataset_id))
     if state.last_offset is None:
         return None
     return _plan_interval(

@@ -19,6 +19,7 @@ from odf_engine.chain.block_search import BlockFiles, WalkedChain
 from odf_engine.chain.compacted_history import find_position
 from odf_engine.chain.compaction_check import OffsetFile, check_record
 from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.finding_kinds import INVALID_CHANGELOG, UNCONFIRMED
 from odf_engine.chain.schema_evolution import read_declaration
 from odf_engine.chain.state import ChainState, apply_block, record_count
 from odf_engine.errors import (
@@ -46,7 +47,7 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.object_links import find_link_columns, has_totals, read_totals
 from odf_engine.progress import Reporter
-from odf_engine.verify.report import INVALID_CHANGELOG, EngineUse, Finding, ReplayResult, Report
+from odf_engine.verify.report import EngineUse, Finding, ReplayResult, Report
 from odf_engine.verify.retraction_check import ChainSlice, check_retractions
 from odf_engine.verify.slice_check import (
     DAMAGED_SLICE,
@@ -285,7 +286,7 @@ def verify(
     last_number = chain.first_number + len(chain.hashes) - 1
     return Report(
         valid=not findings,
-        intact=all(each.kind in INVALID_CHANGELOG for each in findings),
+        intact=all(each.kind in INVALID_CHANGELOG | UNCONFIRMED for each in findings),
         blocks=blocks,
         slices=slices,
         transforms=sum(result.skipped is None for _, result in replayed),

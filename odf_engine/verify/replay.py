@@ -15,7 +15,16 @@ from msgspec.structs import replace
 from odf_engine.chain.normal_form import SPARK, engine_version
 from odf_engine.chain.state import ChainState
 from odf_engine.data.slices import WrittenSlice, read_batches
-from odf_engine.errors import Cancelled, NotFound, OdfError, SourceUnavailable, Unsupported
+from odf_engine.errors import (
+    BadData,
+    Cancelled,
+    InvalidQuery,
+    InvalidSchema,
+    NotFound,
+    OdfError,
+    SourceUnavailable,
+    Unsupported,
+)
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import DataSlice, ExecuteTransform, SetTransform
 from odf_engine.metadata.timestamp import Timestamp
@@ -24,7 +33,7 @@ from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.transform.engines.checkpoint import read_checkpoint_metadata
 from odf_engine.transform.engines.contract import Engine, TransactionResult
 from odf_engine.transform.engines.engine_router import EngineMissing
-from odf_engine.transform.plan import Diverged, Transaction, transaction_of_block
+from odf_engine.transform.plan import Diverged, InputBehind, Transaction, transaction_of_block
 from odf_engine.transform.run import CHECKPOINT, execute_transaction, make_request, output_watermark, to_event
 from odf_engine.verify.report import EngineUse, ReplayResult
 from odf_engine.verify.slice_check import Problem, check_object
@@ -87,14 +96,10 @@ class Replay:
             return ReplayResult([("input-interval", message)])
         try:
             transaction = transaction_of_block(self._workspace, self._entry, state, event, system_time)
-        except NotFound as error:
-            return ReplayResult(skipped=("input-missing", str(error)))
-        except Unsupported as error:
-            return ReplayResult(skipped=("engine-missing", str(error)))
-        except Diverged as error:
-            return ReplayResult([("input-diverged", str(error))])
-        except OdfError as error:
+        except BadData as error:
             return ReplayResult([("input-interval", str(error))])
+        except OdfError as error:
+            return ReplayResult(skipped=(_obstacle(error), _with_hint(error)))
         with self._job_folder() as folder:
             return self._compare(transaction, event, system_time, folder)
 
@@ -113,7 +118,10 @@ class Replay:
                 return ReplayResult(skipped=("engine-missing", str(error)))
             failed = "transform-failed", f"replay failed: {error}"
             watermark = _compare_watermark(event, transaction.watermark)
-            return ReplayResult([*watermark, self._find_damaged_input(transaction) or failed])
+            problem = self._find_damaged_input(transaction)
+            if problem is None and not isinstance(error, InvalidQuery | BadData | InvalidSchema):
+                return ReplayResult(watermark, skipped=("replay-failed", _with_hint(error)))
+            return ReplayResult([*watermark, problem or failed])
         checkpoint = self._compare_checkpoint(transaction, event, result, folder)
         rows = self._compare_rows(transaction, event, result, staged)
         watermark = _compare_watermark(event, output_watermark(transaction, result))
@@ -206,6 +214,25 @@ class Replay:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _obstacle(error: OdfError) -> str:
+    """Return the kind of the reason why a transaction cannot be replayed."""
+    match error:
+        case NotFound():
+            return "input-missing"
+        case InputBehind():
+            return "input-behind"
+        case Diverged():
+            return "input-diverged"
+        case Unsupported():
+            return "engine-missing"
+        case _:
+            return "input-unreadable"
+
+
+def _with_hint(error: OdfError) -> str:
+    return f"{error.message}: {error.hint}" if error.hint else str(error)
 
 
 def _engine_use(transform: SetTransform, result: TransactionResult) -> EngineUse:

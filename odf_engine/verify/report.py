@@ -20,8 +20,6 @@ from odf_engine.workspace.workspace import Workspace
 
 _SOURCES: Final = ("SetPollingSource", "DisablePollingSource", "AddPushSource")
 _MANY: Final = 100_000
-INVALID_CHANGELOG: Final = frozenset({"slice-op", "slice-retraction"})
-"""Kinds of findings about operations that were committed, in a dataset whose files are intact."""
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +131,7 @@ def _limit(entry: DatasetEntry, end: Multihash | int | None) -> int:
         return entry.dataset.state().sequence_number
     number = find_current_number(entry.dataset, end)
     if number is None:
-        raise NotFound(f"the history has changed: block {end}, which was read, no longer exists")
+        raise NotFound(f"block {end}, which was read, is not in the chain here")
     return number
 
 
@@ -294,9 +292,10 @@ class Report(msgspec.Struct, frozen=True):
         transforms: number of transactions that were replayed.
         findings: all problems in the order of the chain; those of transactions and proofs are last.
         unchecked: objects that could not be checked and may be valid: transactions (``input-missing``,
-            ``engine-missing``, ``before-lost``), checkpoints with other bytes than the replayed one
-            (``checkpoint-other``), ownership proofs of other chains (``proof-elsewhere``) or of an
-            unknown owner (``proof-unknown``).
+            ``input-behind``, ``input-diverged``, ``input-unreadable``, ``engine-missing``, ``before-lost``,
+            ``replay-failed``), checkpoints with other bytes than the replayed one (``checkpoint-other``),
+            ownership proofs of other chains (``proof-elsewhere``) or of an unknown owner
+            (``proof-unknown``).
         engines: engines that replayed the transactions.
         rows_known: number of slices whose rows were verified before, so that only the bytes were checked.
         proofs: number of valid ownership proofs.
@@ -304,7 +303,7 @@ class Report(msgspec.Struct, frozen=True):
             None if there is none.
         newer: number of blocks after that one.
         intact: all blocks and files are those that were committed: the only findings, if any, are about
-            operations that the specification forbids.
+            operations that the specification forbids, inputs, or other engine versions.
     """
 
     valid: bool

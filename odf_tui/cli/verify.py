@@ -52,7 +52,13 @@ from odf_tui.cli.pull import select_datasets
 from odf_tui.gateway.administration import check_files, collect_files, read_proof
 from odf_tui.text.format import format_bytes, format_time, format_time_seconds, printable
 from odf_tui.text.job_text import compact_line
-from odf_tui.text.verification_text import origin_lines, proof_verdict, report_lines, workspace_check_lines
+from odf_tui.text.verification_text import (
+    origin_lines,
+    proof_verdict,
+    report_lines,
+    verdict_advice,
+    workspace_check_lines,
+)
 
 
 def check_proof(workspace: Workspace, file: Path) -> NoReturn:
@@ -272,12 +278,8 @@ def verify_verb(
                 continue
             for line in report_lines(report):
                 sys.stdout.write(line + "\n")
-            if report.findings and report.intact:
-                print_note("  no file was changed: the rows were committed with invalid operations")
-                print_note("  the author has to correct the source or query and publish the dataset again")
-            elif report.findings:
-                print_note("  invalid files were changed or damaged after they were committed")
-                print_note("  pull the dataset again from its author, or rebuild it")
+            for note in verdict_advice(report) if report.findings else ():
+                print_note(f"  {note}")
         for line in origin_lines(reports):
             print_result(printable(line))
     sys.exit(exit_code(jobs) if failed else 0 if valid else 3)

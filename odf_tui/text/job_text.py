@@ -258,9 +258,9 @@ def has_findings(job: Job) -> bool:
     return job.kind == "verify" and _verdict(job.result or "").valid is False
 
 
-def has_intact_files(job: Job) -> bool:
-    """Return whether this is a verification whose findings, if any, are only about operations."""
-    return job.kind == "verify" and _verdict(job.result or "").intact is True
+def findings_verdict(job: Job) -> str:
+    """Return what the findings of a verification show, such as ``invalid``."""
+    return _verdict(job.result or "").text
 
 
 def verified_head(job: Job) -> str | None:
@@ -270,18 +270,18 @@ def verified_head(job: Job) -> str | None:
 
 
 class _Verdict(NamedTuple):
-    """The fields ``valid``, ``intact`` and ``head`` of a report."""
+    """The fields ``valid`` and ``head`` of a report, and what its findings show."""
 
     valid: bool | None = None
-    intact: bool | None = None
     head: str | None = None
+    text: str = ""
 
 
 @lru_cache(maxsize=4096)
 def _verdict(result: str) -> _Verdict:
     """Return the verdict of a report. Cached: reports can be long, and each event reads them."""
     report = known_result(result, Verify)
-    return _Verdict() if report is None else _Verdict(report.valid, report.intact, report.head)
+    return _Verdict() if report is None else _Verdict(report.valid, report.head, report.verdict)
 
 
 _TRANSFER_PHASES: Final = ("fetch", "send")

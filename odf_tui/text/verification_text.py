@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 _SETTLED: Final = ("checkpoint-other", "proof-elsewhere", "proof-unknown")
 
 
+_VERDICTS: Final = {
+    "not confirmed": "NOT CONFIRMED",
+    "invalid changelog": "intact, but its changelog is INVALID",
+    "invalid": "INVALID",
+}
+
 # --- Verifications -----------------------------------------------------------------------------------
 
 
@@ -37,10 +43,35 @@ def report_lines(report: VerifyResult) -> Iterator[str]:
         limit = ", partially verified" if is_incomplete else ""
         yield f"{name}: valid{limit} ({checked})"
     else:
-        verdict = "intact, but its changelog is INVALID" if report.intact else "INVALID"
-        yield f"{name}: {verdict} ({checked}): {count_of(len(findings), 'finding')}"
+        yield f"{name}: {_VERDICTS[report.verdict]} ({checked}): {count_of(len(findings), 'finding')}"
     for line in (*finding_lines(report), *unchecked_lines(report)):
         yield printable(f"  {line}")
+
+
+def verdict_advice(report: VerifyResult) -> tuple[str, str]:
+    """Return what the findings of a report show, and what to do."""
+    match report.verdict:
+        case "not confirmed":
+            return (
+                "no file of this dataset was changed: its rows could not be confirmed",
+                "verify its inputs first, or use the version of the engine that created it",
+            )
+        case "invalid changelog":
+            return (
+                "no file was changed: the rows were committed with invalid operations",
+                "the author has to correct the source or query and publish the dataset again",
+            )
+        case _:
+            pass
+    if report.is_damaged:
+        return (
+            "files were changed, damaged or lost after they were committed",
+            "pull the dataset again from its author, or rebuild it",
+        )
+    return (
+        "the files match their hashes, but their contents violate the rules or the query above",
+        "report it to the author of the dataset, or rebuild it",
+    )
 
 
 def finding_lines(report: VerifyResult) -> Iterator[str]:

@@ -100,6 +100,28 @@ def test_verify_prints_findings_and_engine_versions(odf: Odf) -> None:
     assert json.loads(odf("verify", "wet-days", "--json").stdout)["datasets"][0]["findings"] == [finding]
 
 
+@pytest.mark.parametrize(
+    ("kind", "intact", "verdict", "advice"),
+    [
+        ("slice-physical-hash", False, "INVALID", "files were changed, damaged or lost"),
+        ("transform-data", False, "INVALID", "the files match their hashes"),
+        ("prev-offset", False, "INVALID", "the files match their hashes"),
+        ("slice-op", True, "intact, but its changelog is INVALID", "no file was changed"),
+        ("input-damaged", True, "NOT CONFIRMED", "verify its inputs first"),
+        ("transform-version", True, "NOT CONFIRMED", "use the version of the engine"),
+    ],
+)
+def test_verdict_states_only_what_findings_show(
+    odf: Odf, kind: str, intact: bool, verdict: str, advice: str
+) -> None:
+    finding = {"kind": kind, "block": "x", "message": "m"}
+    odf.results = {"wet-days": report("wet-days", valid=False, findings=[finding], intact=intact)}
+    ran = odf("verify", "wet-days")
+    assert ran.exit_code == 3
+    assert f"wet-days: {verdict} (" in ran.stdout
+    assert advice in ran.stderr and ("changed, damaged" in ran.stderr) == (kind == "slice-physical-hash")
+
+
 @pytest.mark.parametrize(("newer", "words"), [(0, "the newest"), (1, "1 newer block"), (3, "3 newer blocks")])
 def test_verify_reports_the_last_proven_block(odf: Odf, newer: int, words: str) -> None:
     remark = {"kind": "proof-elsewhere", "block": "x", "message": "a proof is for a block elsewhere"}
@@ -111,7 +133,11 @@ def test_verify_reports_the_last_proven_block(odf: Odf, newer: int, words: str) 
 
 @pytest.mark.parametrize(
     ("kind", "word"),
-    [("input-missing", "valid, partially verified ("), ("checkpoint-other", "valid (")],
+    [
+        ("input-missing", "valid, partially verified ("),
+        ("input-behind", "valid, partially verified ("),
+        ("checkpoint-other", "valid ("),
+    ],
 )
 def test_verify_reports_what_was_not_checked(odf: Odf, kind: str, word: str) -> None:
     reason = {"kind": kind, "block": "x", "message": "the input 'rain' is not in this workspace"}

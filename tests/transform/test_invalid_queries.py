@@ -149,7 +149,7 @@ def test_missing_or_rolled_back_input_stops_the_pull(trial: Deriving) -> None:
     # It was put back to before what was taken in.
     newest = refs.read_text()
     refs.write_text(str(taken.block.prev_block_hash))
-    with pytest.raises(Diverged, match="differs from the one that this dataset was derived from") as caught:
+    with pytest.raises(Diverged, match="and blocks that this dataset was derived from are missing") as caught:
         trial.run(made)
     assert caught.value.exit_code == 4 and "reset" in str(caught.value.hint)
     refs.write_text(newest)

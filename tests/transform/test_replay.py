@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from odf_engine.data.slices import read_batches, write_slice
+from odf_engine.errors import InvalidQuery, OdfError
 from odf_engine.metadata.model import DataSlice, ExecuteTransform
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
@@ -76,11 +77,67 @@ def test_consistently_forged_value_is_found(deriving: Deriving, made: DatasetEnt
     assert "row 4: stored" in finding.message and "y=31" in finding.message and "y=30" in finding.message
 
 
-def test_diverged_input_is_a_finding(deriving: Deriving, made: DatasetEntry) -> None:
+def test_input_that_ends_earlier_leaves_transactions_unchecked(
+    deriving: Deriving, made: DatasetEntry
+) -> None:
+    """The copy of the input is behind, or was reset: nothing shows that this dataset is invalid."""
+    dataset = deriving.workspace.resolve("input").dataset
+    blocks = list(dataset.blocks())
+    (dataset.folder / "refs" / "head").write_text(str(blocks[1].hash))
+    for stored in (True, False):
+        if not stored:
+            (dataset.folder / "blocks" / str(blocks[0].hash)).unlink()
+        report = check(deriving, made)
+        assert (report.findings, report.valid, report.transforms) == ([], True, 2)
+        (remark,) = report.unchecked
+        assert remark.kind == "input-behind"
+        assert remark.message.startswith("input 'input' ends at block 3, and blocks that this dataset was")
+        assert "odf pull input" in remark.message
+
+
+def test_input_with_another_history_leaves_transactions_unchecked(
+    deriving: Deriving, made: DatasetEntry
+) -> None:
     root = deriving.workspace.resolve("input")
     blocks = list(root.dataset.blocks())
-    (root.dataset.folder / "refs" / "head").write_text(str(blocks[1].hash))
-    assert [finding.kind for finding in check(deriving, made).findings] == ["input-diverged"]
+    (root.dataset.folder / "refs" / "head").write_text(str(blocks[-2].hash))
+    for day in (1, 2, 3, 4):
+        deriving.rows(root, (day, "a", 7), (day, "b", 7))
+    for stored in (True, False):
+        if not stored:
+            for block in blocks[:-2]:
+                (root.dataset.folder / "blocks" / str(block.hash)).unlink()
+        report = check(deriving, made)
+        assert (report.findings, report.valid, report.transforms) == ([], True, 0)
+        assert {each.kind for each in report.unchecked} == {"input-diverged"}
+        assert "does not have the history that this dataset was derived from" in report.unchecked[0].message
+
+
+def test_replay_that_fails_for_another_reason_than_the_query_shows_nothing(
+    deriving: Deriving, made: DatasetEntry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(error: OdfError) -> None:
+        def run(*_: object) -> None:
+            raise error
+
+        monkeypatch.setattr("odf_engine.verify.replay.execute_transaction", run)
+
+    fail(OdfError("the disk is full", hint="free disk space"))
+    report = check(deriving, made)
+    assert report.valid and {each.kind for each in report.unchecked} == {"replay-failed"}
+    assert "the disk is full: free disk space" in report.unchecked[0].message
+    fail(InvalidQuery("unknown column"))
+    assert {each.kind for each in check(deriving, made).findings} == {"transform-failed"}
+
+
+def test_unreadable_block_of_an_input_is_not_blamed_on_the_dataset(
+    deriving: Deriving, made: DatasetEntry
+) -> None:
+    dataset = deriving.workspace.resolve("input").dataset
+    block = next(iter(dataset.blocks()))
+    (dataset.folder / "blocks" / str(block.hash)).write_bytes(b"damaged")
+    report = check(deriving, made)
+    assert report.valid and {each.kind for each in report.unchecked} == {"input-unreadable"}
 
 
 def test_first_difference_ignores_batch_boundaries() -> None:

@@ -219,8 +219,6 @@ CASES = [
     Case("the offset up to which an input was read", "rows", lambda t: an_input(t, new_offset=7),
          "input-interval", THIRD),
     Case("the block up to which an input was read", "rows", other_block_of_input, "input-interval", THIRD),
-    Case("a block that the input does not have", "rows", lambda t: an_input(t, new_block_hash=t.hash(0)),
-         "input-diverged", THIRD),
     Case("where an input was read from", "rows", lambda t: an_input(t, prev_offset=3),
          "transform-intervals", THIRD, False),
     Case("an input more", "rows", lambda t: t.change(THIRD, query_inputs=2 * t.event(THIRD).query_inputs),
@@ -303,6 +301,14 @@ def test_missing_input_leaves_transactions_unchecked(made: Deriving, copy: Works
     told, missing = dataset_origins(copy, rows)
     assert (told.name, told.records, missing.id, missing.name) == ("rows", 9, str(root.id), None)
     assert missing.problem == "not in this workspace"
+
+
+def test_block_that_the_input_lacks_leaves_its_transaction_unchecked(made: Deriving, copy: Workspace) -> None:
+    t = Tampering(copy, "rows")
+    an_input(t, new_block_hash=t.hash(0))
+    report = check(made, copy, t.entry, 0)
+    assert (report.valid, report.transforms) == (True, 2)
+    assert [each.kind for each in report.unchecked] == ["input-behind"]
 
 
 def test_missing_engine_leaves_transactions_unchecked(made: Deriving, copy: Workspace) -> None:

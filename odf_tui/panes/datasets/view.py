@@ -16,7 +16,7 @@ from odf_tui.panes.datasets.dataset_graph import SORTS, DatasetGraph, DatasetTab
 from odf_tui.state.job_book import INGEST_KINDS, JobBook
 from odf_tui.state.model import UNTRUSTED, DatasetDetail, DatasetRow, Health
 from odf_tui.text.format import Span, count_of, ellipsize_middle, format_zoned_time, printable
-from odf_tui.text.job_text import has_findings, has_intact_files, job_amounts, verified_head
+from odf_tui.text.job_text import findings_verdict, has_findings, job_amounts, verified_head
 from odf_tui.text.remotes import blocks_to_pull, direction, diverged_remotes, remote_text
 from odf_tui.widgets.line_view import LineView, WrappedLines
 from odf_tui.widgets.pane_frame import Pane
@@ -162,8 +162,7 @@ def _verification_spans(row: DatasetRow, job: Job | None) -> list[Span]:
         return _fact_spans("verified", "never: press v to verify", "muted")
     when = format_zoned_time(job.ended)
     if has_findings(job):
-        what = "invalid changelog" if has_intact_files(job) else "invalid"
-        return _fact_spans("verified", f"{when}: {what}", "bad")
+        return _fact_spans("verified", f"{when}: {findings_verdict(job)}", "bad")
     if verified_head(job) == row.head:
         return _fact_spans("verified", f"{when}, fully", "good")
     return _fact_spans("verified", f"{when}, not up to the head", "")

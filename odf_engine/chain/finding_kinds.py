@@ -1,0 +1,17 @@
+"""Kinds of findings of a verification, by what they show about the dataset."""
+
+from __future__ import annotations
+
+from typing import Final
+
+INVALID_CHANGELOG: Final = frozenset({"slice-op", "slice-retraction"})
+"""Findings about operations that were committed, in a dataset whose files are intact."""
+UNCONFIRMED: Final = frozenset({"input-damaged", "transform-version"})
+"""Findings that do not show that the dataset itself is invalid."""
+_DAMAGED: Final = ("block-hash", "chain-incomplete", "head")
+_DAMAGED_ENDINGS: Final = ("-missing", "-size", "-physical-hash")
+
+
+def is_damage(kind: str) -> bool:
+    """Return whether a finding shows that a file is missing, or is not the committed one."""
+    return kind in _DAMAGED or kind.endswith(_DAMAGED_ENDINGS)
