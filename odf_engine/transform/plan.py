@@ -116,7 +116,7 @@ def _missing_block_error(entry: DatasetEntry, alias: str, block: Multihash, offs
         return InputBehind(
             f"input '{alias}' {end}, and blocks that this dataset was derived from are missing",
             where=where,
-            hint=f"pull it: odf pull {entry.alias}; if it was reset, rebuild this dataset: "
+            hint=f"run odf pull {entry.alias}; if it was reset, rebuild this dataset with "
             "odf pull NAME --reset-on-divergence",
         )
     return Diverged(

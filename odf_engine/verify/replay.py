@@ -187,14 +187,15 @@ class Replay:
         self._carried = recorded.physical_hash
         if recorded.physical_hash == replayed.physical_hash or not _is_spark(transaction.transform):
             return ReplayResult(problems)
-        # Equal state mostly has equal bytes, and always equal metadata.
+        # Equal state mostly has equal bytes, and always equal metadata, except for the fingerprint of the
+        # query: that of earlier versions was not repeatable. It changes no rows.
         try:
             stored = read_checkpoint_metadata(self._entry.dataset.checkpoint_path(recorded.physical_hash))
         except OdfError:
             return ReplayResult(problems)  # The check of the file has reported it.
         carried = read_checkpoint_metadata(self._carried_path)
         written_by_another = (stored.format, stored.engine) != (carried.format, carried.engine)
-        if replace(stored, format=carried.format, engine=carried.engine) != carried:
+        if replace(stored, format=carried.format, engine=carried.engine, state=carried.state) != carried:
             message = "the state in the checkpoint differs from the replayed state"
             return ReplayResult([*problems, _transform_problem(transaction, result, "checkpoint", message)])
         if written_by_another:

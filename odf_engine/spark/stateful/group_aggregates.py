@@ -144,8 +144,8 @@ class GroupAggregates:
 
     @property
     def has_values(self) -> bool:
-        """Whether groups have single values."""
-        return bool(self._values)
+        """Whether results are computed from single values, or from rows if there are only constants."""
+        return self.unmergeable is not None
 
     @property
     def unmergeable(self) -> Any:
@@ -155,7 +155,7 @@ class GroupAggregates:
     @property
     def is_plain(self) -> bool:
         """Whether the results of incomplete groups can be computed as well, without any error."""
-        if self._values or self.session is not None:
+        if self.has_values or self.session is not None:
             return False
         return all(_is_plain(each) for each in self._columns)
 
@@ -348,7 +348,7 @@ class GroupAggregates:
         groups = f"SELECT {columns} FROM ({rows}){_group_by(keys)}"
         if self.session is not None:
             return f"SELECT *, {SESSION}.end AS {end} FROM ({self._with_sessions(groups)})"
-        if end is None and self._values:
+        if end is None and self.has_values:
             partition = f"PARTITION BY {', '.join(self.key_names)}" if self.key_names else ""
             largest = f"max({order[0]}) OVER ({partition}) AS {order[0]}"
             return f"SELECT * EXCEPT ({order[0]}), {largest} FROM ({groups})"
@@ -404,7 +404,7 @@ class GroupAggregates:
             chosen: SQL condition of the groups whose results are computed.
             keep: further columns that depend on the keys.
         """
-        if self._values or self.session is not None:
+        if self.has_values or self.session is not None:
             plan, by_name, results = self._aggregate_values(groups, chosen, keep)
         else:
             plan = analyzed_plan(run_sql(f"SELECT * FROM odf_groups WHERE {chosen}", groups=groups))

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 _STATEFUL_NODES: Final = ("Aggregate", "Join", "Distinct", "Deduplicate", "Window")
 _EXPRESSION_ID: Final = re.compile(r"#\d+")
+_COMMON_EXPRESSION: Final = re.compile(r"(?<=_common_expr_)\d+(?=#)")
+"""Spark numbers the expressions that it computes once, such as the condition of ``count_if``."""
 _RELATION_PATH: Final = re.compile(r"StreamingRelation .*?/(input-\d+)/\*.*")
 _WATERMARK_NODE_ID: Final = re.compile(r"(?<=EventTimeWatermark )[0-9a-f-]{36}, ")
 _MAX_FIELDS: Final = (1 << 31) - 1
@@ -86,7 +88,8 @@ def state_fingerprint(session: SparkSession, frame: DataFrame, *, all_columns: b
         else [part for node in _topmost_stateful(plan) for part in _describe_state(node)]
     )
     ids: dict[str, str] = {}
-    return _EXPRESSION_ID.sub(lambda found: ids.setdefault(found[0], f"#{len(ids)}"), "\n".join(parts))
+    text = _COMMON_EXPRESSION.sub("", "\n".join(parts))
+    return _EXPRESSION_ID.sub(lambda found: ids.setdefault(found[0], f"#{len(ids)}"), text)
 
 
 def _topmost_stateful(plan: Any) -> Iterator[Any]:
