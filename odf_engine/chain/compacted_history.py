@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from odf_engine.chain.compaction_record import Replacement
+from odf_engine.chain.compaction_record import CompactionRecord, Replacement
 from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import NotFound
 from odf_engine.identity.multiformats import Multihash
@@ -28,11 +29,41 @@ def find_position(dataset: Dataset, block: Multihash) -> HistoryPosition | None:
     """Return the position of a block in the current chain, else in a compacted one; None if there is none."""
     if (number := sequence_number(dataset, block)) is not None:
         return HistoryPosition(dataset, block, number)
-    record = dataset.compactions.find(block)
+    record = _replacing_record(dataset, block)
     number = None if record is None else record.number_of(block)
     if record is None or number is None:
         return None
     return HistoryPosition(dataset.at(record.header.old_head), block, number)
+
+
+def _replacing_record(dataset: Dataset, block: Multihash) -> CompactionRecord | None:
+    """Return a record that has replaced a block, if possible one that leads to the current chain."""
+    found = list(_replacements(dataset, block))
+    leading = (record for record, replacement in found if reaches_chain(dataset, replacement.block))
+    return next(leading, found[0][0] if found else None)
+
+
+def _replacements(dataset: Dataset, block: Multihash) -> Iterator[tuple[CompactionRecord, Replacement]]:
+    """Yield the records that have replaced a block, with its replacements."""
+    for record in dataset.compactions.all():
+        if (number := record.number_of(block)) is not None:
+            yield record, record.find_replacement(number)
+
+
+def reaches_chain(dataset: Dataset, block: Multihash) -> bool:
+    """Return whether the current chain contains a block, or one that has replaced it.
+
+    After a reset, or for a branch, records of other chains remain, which contain blocks of each other.
+    """
+    todo, seen = [block], set[Multihash]()
+    while todo:
+        at = todo.pop()
+        if sequence_number(dataset, at) is not None:
+            return True
+        if at not in seen:
+            seen.add(at)
+            todo += [replacement.block for _, replacement in _replacements(dataset, at)]
+    return False
 
 
 def sequence_number(dataset: Dataset, block: Multihash) -> int | None:
@@ -47,7 +78,7 @@ def sequence_number(dataset: Dataset, block: Multihash) -> int | None:
 
 def find_replacement(dataset: Dataset, position: HistoryPosition) -> Replacement | None:
     """Return the block that replaced a block of a compacted chain; None if it was not replaced."""
-    record = dataset.compactions.find(position.block)
+    record = _replacing_record(dataset, position.block)
     return None if record is None else record.find_replacement(position.number)
 
 
@@ -65,8 +96,11 @@ class CurrentPosition(NamedTuple):
 
 def find_current_position(dataset: Dataset, position: HistoryPosition) -> CurrentPosition | None:
     """Return the block of the current chain that replaces a block; None if the chain has no such block."""
-    is_end = True
+    is_end, seen = True, set[Multihash]()
     while position.is_replaced:
+        if position.block in seen:
+            return None
+        seen.add(position.block)
         cover = find_replacement(dataset, position)
         found = None if cover is None else find_position(dataset, cover.block)
         if cover is None or found is None:

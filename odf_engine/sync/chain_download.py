@@ -28,7 +28,7 @@ from odf_engine.progress import Reporter, count_of
 from odf_engine.storage.atomic_files import fsync_files, make_folder
 from odf_engine.storage.object_store import LocalObjectStore, find_object_name
 from odf_engine.storage.refs import COMPACTED_PREFIX
-from odf_engine.sync.compaction_records import RemoteRecord, check_remote_records, store_records
+from odf_engine.sync.compaction_records import OtherChain, RemoteRecord, check_remote_records, store_records
 from odf_engine.sync.history import (
     HASH_MISMATCH,
     SOURCE_HINT,
@@ -428,6 +428,7 @@ def download_chain(
 
     Raises:
         HistoriesDiverged: the local dataset has blocks that the remote one lacks, without ``force``.
+        OtherChain: ``replacing`` does not lead to the remote chain.
         Conflict: it is another dataset; or another process has committed.
         OdfError: see :func:`odf_engine.sync.pull.pull_dataset`.
     """
@@ -445,7 +446,9 @@ def download_chain(
             else None
         )
         if replacing:
-            check_remote_records(replacing, quarantine.read_block, remote_head, dataset, reporter)
+            checked = check_remote_records(replacing, quarantine.read_block, remote_head, dataset, reporter)
+            if len(checked) < len(replacing):
+                raise OtherChain("the compaction records belong to another chain", where=remote.url)
             store_records(dataset, replacing)
         reporter.phase("commit")
         reporter.raise_if_cancelled()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from odf_engine.chain.compacted_history import find_position, sequence_number
+from odf_engine.chain.compacted_history import reaches_chain, sequence_number
 from odf_engine.chain.compaction_check import OffsetFile, check_record
 from odf_engine.chain.compaction_record import MAX_RECORD_BYTES, CompactionRecord
 from odf_engine.chain.dataset import Dataset
@@ -22,6 +22,10 @@ from odf_engine.sync.remotes.base import RemoteDataset, WritableRemote
 _MAX_RECORDS: Final = 1000
 _MAX_TOTAL_BYTES: Final = 512 << 20
 """Limit of the memory for the records of a remote."""
+
+
+class OtherChain(BadData):
+    """Compaction records do not lead to a chain, for example since the dataset was reset."""
 
 
 class RemoteRecord:
@@ -81,8 +85,10 @@ def check_remote_records(
     dataset: Dataset,
     reporter: Reporter,
     known: Sequence[CompactionRecord] = (),
-) -> None:
+) -> list[RemoteRecord]:
     """Check that a chain has the rows and settings of the chains that records replaced.
+
+    Returns the checked records, which lead to the chain. After a reset, others may remain.
 
     Args:
         records: newest first.
@@ -121,12 +127,26 @@ def check_remote_records(
         if block.sequence_number <= oldest:
             break
         at = block.prev_block_hash
-    for each in records:
-        new_head = each.record.header.new_head
-        replaced = any(other.number_of(new_head) is not None for other in all_records)
-        if new_head not in chain and not replaced:
-            raise BadData("the compaction record belongs to another chain", where=f"block {new_head}")
+    leading = _find_leading(all_records, chain)
+    checked = [each for each in records if each.record.header.new_head in leading]
+    for each in checked:
         check_record(each.record, read, slices[::-1], reporter)
+    return checked
+
+
+def _find_leading(records: Sequence[CompactionRecord], chain: Collection[Multihash]) -> set[Multihash]:
+    """Return the new heads of the records that lead to a chain, also by other records."""
+    leading: dict[Multihash, CompactionRecord] = {}
+    while True:
+        found = {
+            record.header.new_head: record
+            for record in records
+            if (new_head := record.header.new_head) not in leading
+            and (new_head in chain or any(other.number_of(new_head) for other in leading.values()))
+        }
+        if not found:
+            return set(leading)
+        leading |= found
 
 
 def download_records(dataset: Dataset, remote: RemoteDataset, reporter: Reporter) -> None:
@@ -138,9 +158,10 @@ def download_records(dataset: Dataset, remote: RemoteDataset, reporter: Reporter
         head = dataset.head()
         if head is None or not (found := list(remote_records(remote))):
             return
-        check_remote_records(found, partial(_stored_bytes, dataset), head, dataset, reporter)
-        store_records(dataset, found)
-        set_newest_record(dataset, found, reporter)
+        found = check_remote_records(found, partial(_stored_bytes, dataset), head, dataset, reporter)
+        if found:
+            store_records(dataset, found)
+            set_newest_record(dataset, found, reporter)
     except Cancelled:
         return  # the pull itself is complete
     except OdfError as error:
@@ -168,7 +189,9 @@ def receive_record(dataset: Dataset, new_head: Multihash, data: bytes) -> None:
     if head is None or (header.new_head, header.dataset_id) != (new_head, dataset.state().dataset_id):
         raise BadData("the compaction record belongs to another dataset or block")
     known = list(dataset.compactions.all())
-    check_remote_records([received], partial(_stored_bytes, dataset), head, dataset, Reporter(), known)
+    read = partial(_stored_bytes, dataset)
+    if not check_remote_records([received], read, head, dataset, Reporter(), known):
+        raise BadData("the compaction record belongs to another chain", where=f"block {new_head}")
     dataset.compactions.store(new_head, data)
     number, newest = sequence_number(dataset, new_head), dataset.newest_compaction()
     before = None if newest is None else sequence_number(dataset, newest)
@@ -207,7 +230,7 @@ def send_records(dataset: Dataset, target: FileTarget, reporter: Reporter) -> No
         except (BadData, NotFound) as error:
             reporter.log(f"compaction record not sent: {error.message}", "warning")
             continue
-        if find_position(dataset, record.header.new_head) is not None:
+        if reaches_chain(dataset, record.header.new_head):
             records.append(record)
     # A server verifies the record of a replaced chain by the newer ones.
     for record in sorted(records, key=lambda each: each.header.created, reverse=True):
@@ -224,6 +247,6 @@ def send_newest_record_name(dataset: Dataset, remote: WritableRemote) -> None:
         OdfError: as raised by the remote.
     """
     newest = dataset.newest_compaction()
-    is_current = newest is not None and find_position(dataset, newest) is not None
+    is_current = newest is not None and reaches_chain(dataset, newest)
     if newest is not None and is_current and remote.reference(COMPACTION_REF) != newest:
         remote.replace_ref(COMPACTION_REF, newest)

@@ -21,6 +21,7 @@ from odf_engine.progress import Reporter
 from odf_engine.sync.chain_download import DownloadTotals, download_chain, download_proof, restore
 from odf_engine.sync.check_reports import download_reports
 from odf_engine.sync.compaction_records import (
+    OtherChain,
     download_records,
     find_replacing_records,
     set_newest_record,
@@ -106,12 +107,15 @@ def pull_dataset(
     )
     try:
         totals = download(force=force)
-    except HistoriesDiverged:
+    except HistoriesDiverged as diverged:
         records = [] if force else find_replacing_records(dataset, remote, reporter)
         if not records:
             raise
         reporter.log("the dataset was compacted at the remote")
-        totals = download(replacing=records)
+        try:
+            totals = download(replacing=records)
+        except OtherChain:
+            raise diverged from None
         set_newest_record(dataset, records, reporter)
     download_proof(dataset, remote, remote_head, reporter)
     download_reports(dataset, remote, reporter, blocks=totals.blocks, parallel=parallel)

@@ -8,6 +8,7 @@ from typing import Final, Literal, NamedTuple, Protocol, TypeVar, runtime_checka
 
 import msgspec
 
+from odf_engine.chain.compacted_history import reaches_chain
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.linked_objects import linked_objects
 from odf_engine.errors import BadData, Cancelled, Conflict, NotFound, Unsupported
@@ -115,7 +116,7 @@ def _require_fast_forward(
     dataset: Dataset, remote_head: Multihash | None, relation: Relation, url: str
 ) -> None:
     their_blocks = _count_text(relation.theirs, "block")
-    is_compacted = remote_head is not None and dataset.compactions.find(remote_head) is not None
+    is_compacted = remote_head is not None and reaches_chain(dataset, remote_head)
     if relation.kind == "diverged" and is_compacted:
         message = "the dataset was compacted; the remote has the chain before the compaction"
         hint = "use --force to replace it: no rows change, and other copies can pull without --force"

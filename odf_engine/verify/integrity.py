@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from odf_engine.chain import append_rules
 from odf_engine.chain.block_search import BlockFiles, WalkedChain
-from odf_engine.chain.compacted_history import find_position
+from odf_engine.chain.compacted_history import reaches_chain
 from odf_engine.chain.compaction_check import OffsetFile, check_record
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.finding_kinds import INVALID_CHANGELOG, UNCONFIRMED
@@ -315,8 +315,8 @@ def check_compactions(dataset: Dataset, known: VerifiedSlices | None, reporter: 
     for name in names:
         try:
             record = dataset.compactions.read(name)
-            if find_position(dataset, record.header.new_head) is None:
-                continue  # a compaction that was not committed, or of a chain that was reset
+            if not reaches_chain(dataset, record.header.new_head):
+                continue  # not committed, or of a chain before a reset or of another branch
             key = bytes(Multihash.sha3_256((dataset.compactions.folder / name).read_bytes()))
             if known is not None and known.is_verified(key):
                 continue

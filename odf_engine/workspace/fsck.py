@@ -19,8 +19,7 @@ import msgspec
 
 from odf_engine import processes
 from odf_engine.chain.block_index import BlockIndex
-from odf_engine.chain.compacted_history import find_position
-from odf_engine.chain.compaction_record import COMPACTIONS_FOLDER
+from odf_engine.chain.compaction_record import COMPACTIONS_FOLDER, CompactionRecord
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.linked_objects import read_links
 from odf_engine.chain.quarantine import QUARANTINE_FOLDER, Quarantine
@@ -380,18 +379,32 @@ class _DatasetCheck:
                 self._report.add_note("unknown-file", self._name, message, unknown)
 
     def _compactions(self) -> Iterator[Multihash]:
-        """Yield the new heads of the records that lead to the chain, and of those that cannot be read."""
+        """Yield the new heads of the records that lead to a reference, and of those that cannot be read."""
         dataset = self._entry.dataset
+        unused: list[CompactionRecord] = []
         for name in dataset.compactions.names():
             with suppress(InvalidIdentity):
                 new_head = Multihash.parse(name)
                 try:
-                    dataset.compactions.read(name)
+                    unused.append(dataset.compactions.read(name))
                 except OdfError:
                     yield new_head  # `odf verify` reports it
-                    continue
-                if find_position(dataset, new_head) is not None:
-                    yield new_head
+        needed = self._needed["blocks"]
+        kept: list[CompactionRecord] = []
+        while True:
+            leading = [
+                record
+                for record in unused
+                if any(
+                    each.block in needed or any(other.number_of(each.block) is not None for other in kept)
+                    for each in record.header.blocks
+                )
+            ]
+            if not leading:
+                return
+            yield from (record.header.new_head for record in leading)
+            kept += leading
+            unused = [record for record in unused if record not in leading]
 
     def _store_objects(self) -> None:
         """Compare the objects in the store of the workspace with those that the references need."""

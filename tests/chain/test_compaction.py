@@ -10,10 +10,11 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from odf_engine.chain.compacted_history import find_archived_push
+from odf_engine.chain.compacted_history import find_archived_push, find_current_number
 from odf_engine.chain.compaction import CompactionOutcome, CompactionPolicy, compact, plan_compaction
 from odf_engine.chain.compaction_record import CompactionRecord, RecordStore, pack_record
 from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.references import create_branch
 from odf_engine.data.slices import read_batches
 from odf_engine.errors import BadData, Conflict
 from odf_engine.metadata.model import AddData, SourceState
@@ -21,6 +22,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.verify.integrity import verify
 from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.fsck import collect_garbage
 from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import DAY, add_blocks, add_slices, commit, describe, make_root
 
@@ -207,3 +209,42 @@ def test_a_record_with_many_tiny_blocks_is_refused(workspace: Workspace) -> None
     assert header.new_head == outcome.new_head
     with pytest.raises(BadData, match="invalid size"):
         CompactionRecord(pack_record(header, [b""] * 1000), "a remote")
+
+
+def test_records_of_other_chains_are_not_checked_against_this_one(workspace: Workspace) -> None:
+    """Two compactions, of which the second record contains the head of the first, then other rows."""
+    entry = make_root(workspace, slices=1)
+    dataset, base = entry.dataset, entry.dataset.state().head
+    create_branch(dataset, "staging", base)
+    for _ in range(2):
+        add_slices(entry, 1)
+        run(entry)
+    compacted = dataset.state().head
+    assert verify(dataset.branch("staging"), Reporter()).findings == []
+    assert findings(entry) == []
+
+    dataset.reset(base, expected_head=compacted)
+    add_slices(entry, 1, city="Thun")
+    assert findings(entry) == []
+
+    # The records still lead to the old head, which can be restored, until it expires.
+    records = dataset.compactions.names()
+    assert len(records) == 2
+    collect_garbage(workspace, [entry], Reporter(), dry_run=False, now=True)
+    assert dataset.compactions.names() == records
+    dataset.reset(compacted, expected_head=dataset.state().head)
+    assert findings(entry) == [] and find_current_number(dataset, base) is not None
+
+
+def test_block_replaced_by_two_compactions_is_found_in_the_current_chain(workspace: Workspace) -> None:
+    """A reset to the chain before a compaction, then another one: two records have the same old blocks."""
+    for city in ("Thun", "Chur", "Biel", "Brig"):  # the order of the names of the records is random
+        entry = make_root(workspace, city, slices=3)
+        dataset, old = entry.dataset, entry.dataset.state().head
+        run(entry)
+        dataset.reset(old, expected_head=dataset.state().head)
+        add_slices(entry, 1, city=city)
+        assert findings(entry) == []
+        run(entry)
+        assert find_current_number(dataset, old) == dataset.state().sequence_number
+        assert findings(entry) == []

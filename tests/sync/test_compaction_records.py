@@ -135,3 +135,34 @@ def test_push_of_compacted_dataset_requires_force(
         push(source, remote, Reporter(), force=True, parallel=2)
     assert pull(copy, url, access).status == "updated"
     assert_same(copy, source)
+
+
+def test_copy_of_a_dataset_that_was_reset_after_two_compactions_is_valid(
+    here: Workspace, source: DatasetEntry, tmp_path: Path, access: RemoteAccess
+) -> None:
+    base, url = source.dataset.state().head, f"file://{tmp_path / 'usb'}/"
+    old = copy_into(here, source, "old")
+    for _ in range(2):
+        add_slices(source, 1)
+        run(source)
+    compacted = source.dataset.state().head
+    with closing(open_remote(url, access)) as remote:
+        push(source, remote, Reporter(), force=False, parallel=2)
+        assert pull(old, url, access).status == "updated"
+        source.dataset.reset(base, expected_head=compacted)
+        add_slices(source, 2, city="Thun")
+        with pytest.raises(HistoriesDiverged, match="diverged"):
+            push(source, remote, Reporter(), force=False, parallel=2)
+        push(source, remote, Reporter(), force=True, parallel=2)
+        with pytest.raises(HistoriesDiverged):
+            pull(old, url, access)
+        run(source)
+        push(source, remote, Reporter(), force=True, parallel=2)
+        with pytest.raises(HistoriesDiverged):
+            pull(old, url, access)
+        other = Workspace.init(here.folder.parent / "other")
+        clone, _ = clone_dataset(other, source.alias, remote, Reporter(), parallel=2)
+    assert clone.dataset.compactions.names() == [str(clone.dataset.head())]
+    assert clone.dataset.newest_compaction() == clone.dataset.head()
+    for each in (source, clone, old):
+        assert verify(each.dataset, Reporter()).findings == []
