@@ -16,20 +16,22 @@ first, each preceded by its size as a 32-bit little-endian number.
 
 from __future__ import annotations
 
-import os
+import hashlib
+import io
 import struct
 import zlib
-from bisect import bisect_left
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import msgspec
 
-from odf_engine.errors import BadData, InvalidIdentity, NotFound
-from odf_engine.files import ensure_folder, fsync_folder, remove_temporary
+from odf_engine.errors import BadData, InvalidIdentity, NotFound, Unsupported
+from odf_engine.files import ensure_folder, fsync_file, fsync_folder, remove_temporary
 from odf_engine.identity.did import DatasetId
-from odf_engine.identity.multiformats import Multihash, multibase_decode, multibase_encode
+from odf_engine.identity.multiformats import SHA3_256, Multihash, multibase_decode, multibase_encode
 from odf_engine.metadata.model import decode_hook, encode_hook
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.object_store import LocalObjectStore
@@ -39,9 +41,12 @@ MAX_RECORD_BYTES: Final = 128 << 20
 _MIN_BLOCK_BYTES: Final = 64  # smaller ones are no blocks; limits their number
 _MAX_BLOCK_BYTES: Final = 1 << 20
 _MAX_TOTAL_BYTES: Final = 256 << 20
+_MAX_HEADER_BYTES: Final = 32 << 20
 _VERSION: Final = 1
 _SIGNATURE: Final = b',"signature":'
 _CHUNK: Final = 1 << 16
+_PAGE_BYTES: Final = 256 << 10
+_DIGEST_BYTES: Final = 32
 
 
 class Replacement(msgspec.Struct, frozen=True, array_like=True):
@@ -79,15 +84,18 @@ class RecordHeader(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class CompactionRecord:
-    """A record in memory.
+    """A record, whose blocks remain compressed in memory.
 
     Raises:
         BadData: the bytes are not a record, or do not contain the old chain from its head to the fork.
     """
 
-    def __init__(self, data: bytes, where: str) -> None:
+    def __init__(self, data: bytes | BinaryIO, where: str) -> None:
         self._where = where
-        line, newline, packed = data.partition(b"\n")
+        source = io.BytesIO(data) if isinstance(data, bytes) else data
+        line, newline, _ = source.readline(_MAX_HEADER_BYTES).partition(b"\n")
+        if not newline and len(line) == _MAX_HEADER_BYTES:
+            raise BadData("the compaction record is too large", where=where)
         try:
             self.header = msgspec.json.decode(line, type=RecordHeader, dec_hook=decode_hook)
         except (msgspec.MsgspecError, InvalidIdentity, ValueError) as error:
@@ -98,19 +106,16 @@ class CompactionRecord:
                 where=where,
                 hint="use a newer version of odf",
             )
-        self._statement, self._blocks, self._starts = line, *_unpack(packed, where)
-        self._numbers: dict[bytes, int] = {}
-        for position in range(len(self._starts) - 1):
-            digest = bytes(Multihash.sha3_256(self._block_at(position)))
-            self._numbers[digest] = self.header.fork_number + 1 + position
+        self._statement = line
+        self._blocks = _PackedBlocks(source, self.header.fork, where)
         self._lasts = [each.last for each in self.header.blocks]
         self._check()
 
     def _check(self) -> None:
         """Check that the numbers of the header fit the blocks; the links of the blocks are checked later."""
-        header, count = self.header, len(self._starts) - 1
+        header, count = self.header, self._blocks.count
         last = header.fork_number + count
-        if not count or len(self._numbers) != count or self._numbers.get(bytes(header.old_head)) != last:
+        if not count or self.number_of(header.old_head) != last:
             raise self._damaged("it does not end with the old head")
         ascending = all(low < high for low, high in zip(self._lasts, self._lasts[1:], strict=False))
         if not self._lasts or self._lasts[-1] != last or self._lasts[0] <= header.fork_number:
@@ -149,16 +154,17 @@ class CompactionRecord:
     @property
     def size(self) -> int:
         """The number of bytes of the replaced blocks in memory."""
-        return len(self._blocks)
+        return self._blocks.size
 
     def number_of(self, block: Multihash) -> int | None:
         """Return the sequence number of a replaced block; None if the record does not have it."""
-        return self._numbers.get(bytes(block))
+        position = self._blocks.find(block)
+        return None if position is None else self.header.fork_number + 1 + position
 
     def block_bytes(self, block: Multihash) -> bytes | None:
         """Return the bytes of a replaced block, whose hash was computed; None if the record lacks it."""
-        number = self.number_of(block)
-        return None if number is None else self._block_at(number - self.header.fork_number - 1)
+        position = self._blocks.find(block)
+        return None if position is None else self._blocks.read(position)
 
     def find_replacement(self, number: int) -> Replacement:
         """Return the new block that replaces old block ``number``, which is after the fork."""
@@ -166,37 +172,118 @@ class CompactionRecord:
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the bytes of the replaced blocks, oldest first."""
-        return map(self._block_at, range(len(self._starts) - 1))
-
-    def _block_at(self, position: int) -> bytes:
-        return self._blocks[self._starts[position] + 4 : self._starts[position + 1]]
+        return map(self._blocks.read, range(self._blocks.count))
 
     def _damaged(self, reason: str) -> BadData:
         return BadData(f"the compaction record is damaged: {reason}", where=self._where)
 
 
-def _unpack(packed: bytes, where: str) -> tuple[bytes, list[int]]:
-    """Return the blocks with their sizes, and the start of each; the last start is the end."""
-    inflater, blocks = zlib.decompressobj(), bytearray()
-    try:
-        for start in range(0, len(packed), _CHUNK):
-            blocks += inflater.decompress(packed[start : start + _CHUNK])
-            if len(blocks) > _MAX_TOTAL_BYTES:
-                raise BadData("the compaction record is too large", where=where)
-    except zlib.error as error:
-        raise BadData(f"the compaction record is damaged: {error}", where=where) from error
-    starts, at = [0], 0
-    while at < len(blocks):
-        size = int.from_bytes(blocks[at : at + 4], "little")
-        at += 4 + size
-        if at > len(blocks) or not _MIN_BLOCK_BYTES <= size <= _MAX_BLOCK_BYTES:
-            raise BadData(
-                "the compaction record is damaged: a block is incomplete or has an invalid size", where=where
-            )
-        starts.append(at)
-    if not inflater.eof:
-        raise BadData("the compaction record is damaged: it is incomplete", where=where)
-    return bytes(blocks), starts
+class _PackedBlocks:
+    """The blocks of a record, compressed in pages, with an index of their hashes.
+
+    Each block must contain the hash of the previous one. A hash cannot be compressed, so the size of the
+    record limits the number of blocks, and with it the memory for the index.
+
+    Args:
+        source: the zlib stream of a record.
+        fork: the block before the first one.
+        where: location of the record, for errors.
+
+    Attributes:
+        count: number of blocks.
+        size: number of bytes in memory.
+    """
+
+    def __init__(self, source: BinaryIO, fork: Multihash, where: str) -> None:
+        self._where = where
+        self._pages: list[bytes] = []
+        self._page_starts, self._starts = array("Q"), array("Q", [0])
+        self._digests = bytearray()
+        self._newest: tuple[int, bytes] = (-1, b"")
+        page = bytearray()
+        previous = fork.digest
+        for block in self._split(self._inflate(source)):
+            if previous not in block:
+                raise self._damaged("a block does not follow the previous one")
+            previous = hashlib.sha3_256(block).digest()
+            self._digests += previous
+            page += block
+            self._starts.append(self._starts[-1] + len(block))
+            if len(page) >= _PAGE_BYTES:
+                self._add_page(page)
+        self._add_page(page)
+        self.count = len(self._starts) - 1
+        keys = [self._key(self._digest(position)) for position in range(self.count)]
+        self._order = array("Q", sorted(range(self.count), key=keys.__getitem__))
+        self._keys = array("Q", (keys[position] for position in self._order))
+        self.size = sum(map(len, self._pages)) + len(self._digests) + 24 * self.count
+
+    def _inflate(self, source: BinaryIO) -> Iterator[bytes]:
+        inflater, total = zlib.decompressobj(), 0
+        try:
+            while not inflater.eof and (chunk := inflater.unconsumed_tail or source.read(_CHUNK)):
+                part = inflater.decompress(chunk, _PAGE_BYTES)
+                total += len(part)
+                if total > _MAX_TOTAL_BYTES:
+                    raise BadData("the compaction record is too large", where=self._where)
+                yield part
+        except zlib.error as error:
+            raise self._damaged(str(error)) from error
+        if not inflater.eof:
+            raise self._damaged("it is incomplete")
+
+    def _split(self, parts: Iterator[bytes]) -> Iterator[bytes]:
+        buffer = bytearray()
+        for part in parts:
+            buffer += part
+            at = 0
+            while len(buffer) - at >= 4:
+                end = at + 4 + (size := int.from_bytes(buffer[at : at + 4], "little"))
+                if not _MIN_BLOCK_BYTES <= size <= _MAX_BLOCK_BYTES:
+                    raise self._damaged("a block has an invalid size")
+                if end > len(buffer):
+                    break
+                yield bytes(buffer[at + 4 : end])
+                at = end
+            del buffer[:at]
+        if buffer:
+            raise self._damaged("a block is incomplete")
+
+    def _add_page(self, page: bytearray) -> None:
+        self._page_starts.append(self._starts[-1] - len(page))
+        self._pages.append(zlib.compress(page, 1))
+        page.clear()
+
+    def find(self, block: Multihash) -> int | None:
+        """Return the position of a block; None if it is not among them."""
+        key = self._key(block.digest)
+        for at in range(bisect_left(self._keys, key), self.count):
+            if self._keys[at] != key:
+                break
+            position = self._order[at]
+            if block == Multihash(SHA3_256, self._digest(position)):
+                return position
+        return None
+
+    def read(self, position: int) -> bytes:
+        """Return a block by its position."""
+        start, end = self._starts[position], self._starts[position + 1]
+        number = bisect_right(self._page_starts, start) - 1
+        page = self._newest
+        if page[0] != number:
+            page = self._newest = number, zlib.decompress(self._pages[number])
+        first = self._page_starts[number]
+        return page[1][start - first : end - first]
+
+    def _digest(self, position: int) -> bytes:
+        return bytes(self._digests[position * _DIGEST_BYTES : (position + 1) * _DIGEST_BYTES])
+
+    @staticmethod
+    def _key(digest: bytes) -> int:
+        return int.from_bytes(digest[:8], "big")
+
+    def _damaged(self, reason: str) -> BadData:
+        return BadData(f"the compaction record is damaged: {reason}", where=self._where)
 
 
 def pack_record(
@@ -208,6 +295,9 @@ def pack_record(
         header: its first line, without a signature.
         blocks: the replaced blocks, oldest first.
         private_key_pem: private key of the dataset, which signs the record; None: it is not signed.
+
+    Raises:
+        Unsupported: the record would be too large to be read.
     """
     packer = zlib.compressobj()
     statement = msgspec.json.encode(header, enc_hook=encode_hook)
@@ -216,11 +306,15 @@ def pack_record(
 
         signature = multibase_encode(sign(load_private_key(private_key_pem), statement))
         statement = statement[:-1] + _SIGNATURE + msgspec.json.encode(signature) + b"}"
-    parts = [statement, b"\n"]
+    parts, total = [statement, b"\n"], 0
     for block in blocks:
         parts.append(packer.compress(struct.pack("<I", len(block)) + block))
+        total += 4 + len(block)
     parts.append(packer.flush())
-    return b"".join(parts)
+    record = b"".join(parts)
+    if len(record) > MAX_RECORD_BYTES or total > _MAX_TOTAL_BYTES or len(statement) >= _MAX_HEADER_BYTES:
+        raise Unsupported("the compaction would replace too many blocks: its record would be too large")
+    return record
 
 
 class RecordStore:
@@ -245,7 +339,13 @@ class RecordStore:
         """
         found = self._records.get(name)
         if found is None:
-            found = CompactionRecord(self._store.read(name), str(self.folder / name))
+            where = str(self.folder / name)
+            try:
+                with self._store.open(name) as file:
+                    found = CompactionRecord(file, where)
+            except OSError as error:
+                reason = f"the compaction record cannot be read: {error.strerror}"
+                raise BadData(reason, where=where) from error
             if str(found.header.new_head) != name:
                 raise BadData(
                     "the compaction record does not match its file name", where=str(self.folder / name)
@@ -271,16 +371,27 @@ class RecordStore:
         Raises:
             OSError: it cannot be written.
         """
-        ensure_folder(self.folder)
-        staged = self._store.staging_path()
+        staged = self.staging_path()
         try:
             with staged.open("xb") as file:
                 file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            staged.replace(self.folder / str(new_head))
+            self.store_file(new_head, staged)
         finally:
             remove_temporary(staged)
+
+    def staging_path(self) -> Path:
+        """Return the path of a new file for :meth:`store_file`. Its folder is created."""
+        ensure_folder(self.folder)
+        return self._store.staging_path()
+
+    def store_file(self, new_head: Multihash, staged: Path) -> None:
+        """Move a complete file durably to the name of its record; replace an existing one.
+
+        Raises:
+            OSError: it cannot be moved.
+        """
+        fsync_file(staged)
+        staged.replace(self.folder / str(new_head))
         fsync_folder(self.folder)
         fsync_folder(self.folder.parent)
         self._records.pop(str(new_head), None)

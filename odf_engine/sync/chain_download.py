@@ -446,7 +446,8 @@ def download_chain(
             else None
         )
         if replacing:
-            checked = check_remote_records(replacing, quarantine.read_block, remote_head, dataset, reporter)
+            records = [each.record for each in replacing]
+            checked = check_remote_records(records, quarantine.read_block, remote_head, dataset, reporter)
             if len(checked) < len(replacing):
                 raise OtherChain("the compaction records belong to another chain", where=remote.url)
             store_records(dataset, replacing)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from odf_engine.chain.compacted_history import reaches_chain, sequence_number
@@ -20,7 +21,7 @@ from odf_engine.sync.check_reports import FileTarget
 from odf_engine.sync.remotes.base import RemoteDataset, WritableRemote
 
 _MAX_RECORDS: Final = 1000
-_MAX_TOTAL_BYTES: Final = 512 << 20
+_MAX_TOTAL_BYTES: Final = 256 << 20
 """Limit of the memory for the records of a remote."""
 
 
@@ -79,13 +80,13 @@ def find_replacing_records(dataset: Dataset, remote: RemoteDataset, reporter: Re
 
 
 def check_remote_records(
-    records: Sequence[RemoteRecord],
+    records: Sequence[CompactionRecord],
     read_block: Callable[[Multihash], bytes | None],
     head: Multihash,
     dataset: Dataset,
     reporter: Reporter,
     known: Sequence[CompactionRecord] = (),
-) -> list[RemoteRecord]:
+) -> list[CompactionRecord]:
     """Check that a chain has the rows and settings of the chains that records replaced.
 
     Returns the checked records, which lead to the chain. After a reset, others may remain.
@@ -113,11 +114,11 @@ def check_remote_records(
             )
         return decode_block(data).block
 
-    all_records = [*(each.record for each in records), *known]
+    all_records = [*records, *known]
     chain: set[Multihash] = set()
     slices: list[OffsetFile] = []
     at: Multihash | None = head
-    oldest = min(each.record.header.fork_number for each in records)
+    oldest = min(each.header.fork_number for each in records)
     while at is not None:
         block = read(at)
         chain.add(at)
@@ -128,9 +129,9 @@ def check_remote_records(
             break
         at = block.prev_block_hash
     leading = _find_leading(all_records, chain)
-    checked = [each for each in records if each.record.header.new_head in leading]
+    checked = [each for each in records if each.header.new_head in leading]
     for each in checked:
-        check_record(each.record, read, slices[::-1], reporter)
+        check_record(each, read, slices[::-1], reporter)
     return checked
 
 
@@ -158,8 +159,9 @@ def download_records(dataset: Dataset, remote: RemoteDataset, reporter: Reporter
         head = dataset.head()
         if head is None or not (found := list(remote_records(remote))):
             return
-        found = check_remote_records(found, partial(_stored_bytes, dataset), head, dataset, reporter)
-        if found:
+        records = [each.record for each in found]
+        checked = check_remote_records(records, partial(_stored_bytes, dataset), head, dataset, reporter)
+        if found := [each for each in found if each.record in checked]:
             store_records(dataset, found)
             set_newest_record(dataset, found, reporter)
     except Cancelled:
@@ -177,22 +179,23 @@ def _stored_bytes(dataset: Dataset, block: Multihash) -> bytes | None:
         return None
 
 
-def receive_record(dataset: Dataset, new_head: Multihash, data: bytes) -> None:
-    """Verify and store a record that was pushed after its chain.
+def receive_record(dataset: Dataset, new_head: Multihash, staged: Path) -> None:
+    """Verify a record that was pushed after its chain, and move its file to its name.
 
     Raises:
         BadData: it is damaged, belongs to another chain, or rows or settings differ.
         OSError: it cannot be written.
     """
-    received = RemoteRecord(data, "pushed record")
-    header, head = received.record.header, dataset.head()
+    with staged.open("rb") as file:
+        record = CompactionRecord(file, "pushed record")
+    header, head = record.header, dataset.head()
     if head is None or (header.new_head, header.dataset_id) != (new_head, dataset.state().dataset_id):
         raise BadData("the compaction record belongs to another dataset or block")
     known = list(dataset.compactions.all())
     read = partial(_stored_bytes, dataset)
-    if not check_remote_records([received], read, head, dataset, Reporter(), known):
+    if not check_remote_records([record], read, head, dataset, Reporter(), known):
         raise BadData("the compaction record belongs to another chain", where=f"block {new_head}")
-    dataset.compactions.store(new_head, data)
+    dataset.compactions.store_file(new_head, staged)
     number, newest = sequence_number(dataset, new_head), dataset.newest_compaction()
     before = None if newest is None else sequence_number(dataset, newest)
     if number is not None and (before is None or before < number):

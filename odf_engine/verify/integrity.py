@@ -34,7 +34,7 @@ from odf_engine.errors import (
     UsageError,
 )
 from odf_engine.identity.did import DID_PREFIX, DatasetId
-from odf_engine.identity.multiformats import Multihash, hash_bytes
+from odf_engine.identity.multiformats import SHA3_256, Multihash, hash_bytes
 from odf_engine.identity.ownership_proof import PROOFS_FOLDER, list_proof_files, read_proof, verify_proof
 from odf_engine.metadata.flatbuffers import DecodedBlock, decode_block
 from odf_engine.metadata.model import (
@@ -47,6 +47,7 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.object_links import find_link_columns, has_totals, read_totals
 from odf_engine.progress import Reporter
+from odf_engine.storage.object_store import hash_file
 from odf_engine.verify.report import EngineUse, Finding, ReplayResult, Report
 from odf_engine.verify.retraction_check import ChainSlice, check_retractions
 from odf_engine.verify.slice_check import (
@@ -317,7 +318,8 @@ def check_compactions(dataset: Dataset, known: VerifiedSlices | None, reporter: 
             record = dataset.compactions.read(name)
             if not reaches_chain(dataset, record.header.new_head):
                 continue  # not committed, or of a chain before a reset or of another branch
-            key = bytes(Multihash.sha3_256((dataset.compactions.folder / name).read_bytes()))
+            path = dataset.compactions.folder / name
+            key = bytes(hash_file(path, SHA3_256, lambda _: reporter.raise_if_cancelled()))
             if known is not None and known.is_verified(key):
                 continue
             slices = [OffsetFile(row.start, row.end, dataset.slice_path(row)) for row in dataset.slices()]

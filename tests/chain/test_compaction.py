@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
 import msgspec
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from odf_engine.chain.compacted_history import find_archived_push, find_current_number
 from odf_engine.chain.compaction import CompactionOutcome, CompactionPolicy, compact, plan_compaction
-from odf_engine.chain.compaction_record import CompactionRecord, RecordStore, pack_record
+from odf_engine.chain.compaction_record import CompactionRecord, RecordStore, Replacement, pack_record
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.references import create_branch
 from odf_engine.data.slices import read_batches
-from odf_engine.errors import BadData, Conflict
+from odf_engine.errors import BadData, Conflict, Unsupported
+from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import AddData, SourceState
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
@@ -209,6 +213,46 @@ def test_a_record_with_many_tiny_blocks_is_refused(workspace: Workspace) -> None
     assert header.new_head == outcome.new_head
     with pytest.raises(BadData, match="invalid size"):
         CompactionRecord(pack_record(header, [b""] * 1000), "a remote")
+
+
+def linked_blocks(fork: Multihash, count: int, size: int) -> Iterator[bytes]:
+    """Blocks of zeros that contain the hash of the previous block."""
+    previous = fork.digest
+    for _ in range(count):
+        block = previous + bytes(size - len(previous))
+        previous = Multihash.sha3_256(block).digest
+        yield block
+
+
+def test_memory_for_a_record_is_limited_by_its_size(workspace: Workspace) -> None:
+    entry = make_root(workspace, slices=2)
+    run(entry)
+    (name,) = entry.dataset.compactions.names()
+    header = entry.dataset.compactions.read(name).header
+    with pytest.raises(BadData, match="does not follow the previous one"):
+        CompactionRecord(pack_record(header, [bytes(64)] * 100_000), "a remote")
+    for count, size in ((20_000, 64), (200, 1 << 20)):
+        blocks = list(linked_blocks(header.fork, count, size))
+        last = header.fork_number + count
+        changed = replace(
+            header,
+            old_head=Multihash.sha3_256(blocks[-1]),
+            blocks=[Replacement(header.new_head, last)],
+        )
+        data = pack_record(changed, blocks)
+        record = CompactionRecord(io.BytesIO(data), "a remote")
+        assert record.size < 8 * len(data)
+        for number in (0, count // 2, count - 1):
+            block = Multihash.sha3_256(blocks[number])
+            assert record.block_bytes(block) == blocks[number]
+            assert record.number_of(block) == header.fork_number + 1 + number
+        assert record.number_of(header.fork) is None
+        assert list(record.blocks()) == blocks
+        for cut in (data[: len(data) // 2], data[:-1]):
+            with pytest.raises(BadData, match="incomplete"):
+                CompactionRecord(cut, "a remote")
+    with pytest.raises(Unsupported, match="too many blocks"):
+        pack_record(changed, [bytes(1 << 20)] * 257)
 
 
 def test_records_of_other_chains_are_not_checked_against_this_one(workspace: Workspace) -> None:

@@ -175,6 +175,27 @@ class TestUploads:
         after = objects(numbers.dataset.folder)
         assert after == {**before, f"data/{NAME}": len(CONTENT)}
 
+    def test_compaction_records_are_received_in_few_files(
+        self, there: Workspace, numbers: DatasetEntry, token: str
+    ) -> None:
+        """Their memory and disk space do not grow with the number of connections."""
+        before = objects(numbers.dataset.folder)
+        headers = f"Authorization: Bearer {token}", f"Content-Length: {100 << 20}"
+        begun = request("PUT", f"/numbers/compactions/{NAME}", *headers, body=bytes(3 << 20))
+        folder = numbers.dataset.folder / "compactions"
+        with served(there, allow_push=True, pushes=1) as server:
+            with socket.create_connection(server.address) as connection:
+                connection.sendall(begun)
+                wait_until(lambda: any(path.stat().st_size for path in folder.glob(".pending-*")))
+                assert status(say(server, request("PUT", f"/numbers/compactions/{NAME}", *headers))) == 503
+            wait_until(lambda: objects(numbers.dataset.folder) == before)
+            small = f"Authorization: Bearer {token}", "Content-Length: 9"
+            path = f"/numbers/compactions/{NAME}"
+            wait_until(lambda: status(say(server, request("PUT", path, *small, body=b"no record"))) == 400)
+            too_large = f"Authorization: Bearer {token}", f"Content-Length: {129 << 20}"
+            assert status(say(server, request("PUT", path, *too_large))) == 400
+        assert objects(numbers.dataset.folder) == before
+
     def test_push_beyond_the_limits_is_rejected(
         self, there: Workspace, numbers: DatasetEntry, token: str
     ) -> None:

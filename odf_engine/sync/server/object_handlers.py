@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from odf_engine.chain.compaction_record import MAX_RECORD_BYTES
+from odf_engine.chain.compaction_record import COMPACTIONS_FOLDER, MAX_RECORD_BYTES
 from odf_engine.chain.dataset import Dataset
 from odf_engine.checks.reports import MAX_REPORT_BYTES
 from odf_engine.errors import BadData, Conflict, MalformedBlock, NotFound, OdfError
@@ -46,7 +46,7 @@ _RANGE: Final = re.compile(r"bytes=\s*(\d{0,19})-(\d{0,19})\s*", re.ASCII)
 _IMMUTABLE: Final = "public, max-age=31536000, immutable"
 _JSON: Final = "application/json; charset=utf-8"
 _TYPES: Final = {"proofs": _JSON, "checks": _JSON}
-_MAX_SMALL: Final = {"proofs": MAX_PROOF_BYTES, "checks": MAX_REPORT_BYTES, "compactions": MAX_RECORD_BYTES}
+_MAX_SMALL: Final = {"proofs": MAX_PROOF_BYTES, "checks": MAX_REPORT_BYTES}
 
 
 @dataclass(frozen=True)
@@ -231,6 +231,9 @@ async def receive_object(
     length = request.content_length
     if length is None:
         raise LengthRequired("Content-Length is required")
+    if kind == COMPACTIONS_FOLDER:
+        await _receive_record(target, object_hash, length, request)
+        return
     if kind in _MAX_SMALL:
         await _receive_small(target, kind, object_hash, length, request)
         return
@@ -306,16 +309,27 @@ class _StagedObject:
 async def _receive_small(
     target: PushTarget, kind: str, object_hash: Multihash, length: int, request: web.BaseRequest
 ) -> None:
-    """Receive a proof, the results of checks, or a compaction record, and store it after verification."""
-    if length > (limit := min(_MAX_SMALL[kind], target.serving.limits.most_push_bytes)):
-        raise BadData(f"a file in {kind} has at most {limit:,} bytes")
-    if target.entry is None:
-        raise NotFound("dataset not found")
+    """Receive a proof or the results of checks, and store it after verification."""
+    entry = _check_upload(target, kind, length, _MAX_SMALL[kind])
     await _send_continue(request)
     serving = target.serving
     data = b"".join([each async for each in _read_body(request, length, serving.limits.idle_seconds)])
-    store = {"proofs": _store_proof, "checks": _store_report, "compactions": _store_record}[kind]
-    await serving.run(store, target.entry, object_hash, data)
+    store = {"proofs": _store_proof, "checks": _store_report}[kind]
+    await serving.run(store, entry, object_hash, data)
+
+
+def _check_upload(target: PushTarget, kind: str, length: int, max_bytes: int) -> DatasetEntry:
+    """Return the dataset that receives a file.
+
+    Raises:
+        BadData: the file is too large.
+        NotFound: the dataset does not exist.
+    """
+    if length > (limit := min(max_bytes, target.serving.limits.most_push_bytes)):
+        raise BadData(f"a file in {kind} has at most {limit:,} bytes")
+    if target.entry is None:
+        raise NotFound("dataset not found")
+    return target.entry
 
 
 def _store_proof(entry: DatasetEntry, head: Multihash, data: bytes) -> None:
@@ -331,9 +345,45 @@ def _store_report(entry: DatasetEntry, slice_hash: Multihash, data: bytes) -> No
     receive_report(entry.dataset, slice_hash, data)
 
 
-def _store_record(entry: DatasetEntry, new_head: Multihash, data: bytes) -> None:
-    with translate_commit_errors(entry.dataset.folder):
-        receive_record(entry.dataset, new_head, data)
+async def _receive_record(
+    target: PushTarget, new_head: Multihash, length: int, request: web.BaseRequest
+) -> None:
+    """Receive a compaction record in a file, and store it after verification."""
+    serving = target.serving
+    entry = _check_upload(target, COMPACTIONS_FOLDER, length, MAX_RECORD_BYTES)
+    with serving.record_upload():
+        staged = await serving.run(_StagedRecord, entry.dataset)
+        try:
+            await _send_continue(request)
+            async for data in _read_body(request, length, serving.limits.idle_seconds):
+                await serving.run(staged.write, data)
+            async with serving.heavy:
+                await serving.run(staged.commit, new_head)
+        finally:
+            await asyncio.shield(serving.run(staged.close))
+
+
+class _StagedRecord:
+    """An incomplete compaction record. Methods raise `OdfError` if the file cannot be written."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        with translate_commit_errors(dataset.folder):
+            self._path = dataset.compactions.staging_path()
+            self._file = self._path.open("xb", buffering=0)
+
+    def write(self, data: bytes) -> None:
+        with translate_commit_errors(self._dataset.folder):
+            write_all(self._file.fileno(), data)
+
+    def commit(self, new_head: Multihash) -> None:
+        """Verify the record, and move it to its name."""
+        with translate_commit_errors(self._dataset.folder):
+            receive_record(self._dataset, new_head, self._path)
+
+    def close(self) -> None:
+        self._file.close()
+        remove_temporary(self._path)
 
 
 async def _send_continue(request: web.BaseRequest) -> None:

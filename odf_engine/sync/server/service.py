@@ -255,6 +255,7 @@ class DatasetService:
         self._patterns = [DatasetPattern.parse(text) for text in patterns]
         self._pushes: dict[DatasetAlias, PushSession] = {}
         self._pulls: Counter[str] = Counter()
+        self._records = 0
         self._threads = ThreadPoolExecutor(_MAX_THREADS, "serve")
 
     async def run(self, work: Callable[..., ResultT], *args: Any) -> ResultT:
@@ -400,6 +401,21 @@ class DatasetService:
         finally:
             self._pulls[address] -= 1
             self._pulls += Counter()  # removes addresses without pulls
+
+    @contextmanager
+    def record_upload(self) -> Iterator[None]:
+        """Count the upload of a compaction record: each needs disk space before it is verified.
+
+        Raises:
+            SourceUnavailable: too many uploads are in progress.
+        """
+        if self._records >= self.limits.pushes:
+            raise SourceUnavailable("too many concurrent pushes", hint="try again later")
+        self._records += 1
+        try:
+            yield
+        finally:
+            self._records -= 1
 
     # --- Addresses ---
 
