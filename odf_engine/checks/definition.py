@@ -148,6 +148,22 @@ class RowCount(_Rule, frozen=True, kw_only=True, tag="RowCount"):
             raise ValueError("RowCount requires min, max, minRatio or maxRatio")
 
 
+class Retractions(_Rule, frozen=True, kw_only=True, tag="Retractions"):
+    """The number of retracted rows (-R) is within limits. Corrections (-C, +C) are not counted.
+
+    Attributes:
+        max: the largest allowed number.
+        max_ratio: the largest allowed number as a fraction of the rows in the latest state before the commit.
+    """
+
+    max: int | None = None
+    max_ratio: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.max is None and self.max_ratio is None:
+            raise ValueError("Retractions requires max or maxRatio")
+
+
 class Freshness(_Rule, frozen=True, kw_only=True, tag="Freshness"):
     """The watermark after the commit is at most ``maxAge`` before the system time of the commit."""
 
@@ -172,7 +188,10 @@ class Reference(_ColumnsRule, frozen=True, kw_only=True, tag="Reference"):
 
 
 class Sql(_Rule, frozen=True, kw_only=True, tag="Sql"):
-    """The query returns no row. It reads the new rows as table ``new_rows``, and datasets by their names."""
+    """The query returns no row. It reads the new rows as table ``new_rows``, and datasets by their names.
+
+    ``new_rows`` has all rows of the commit, with retractions and corrections, and all system columns.
+    """
 
     query: str
 
@@ -181,7 +200,7 @@ class Sql(_Rule, frozen=True, kw_only=True, tag="Sql"):
             raise ValueError("the query is empty")
 
 
-Rule = NotNull | Unique | Range | Pattern | Set | RowCount | Freshness | Reference | Sql
+Rule = NotNull | Unique | Range | Pattern | Set | RowCount | Retractions | Freshness | Reference | Sql
 
 
 class Spec(TargetedSpec, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from itertools import groupby
@@ -24,6 +24,7 @@ from odf_engine.checks.definition import (
     Check,
     Freshness,
     Reference,
+    Retractions,
     RowCount,
     Rule,
     Sql,
@@ -39,6 +40,7 @@ from odf_engine.checks.reports import (
     store_rejected,
     store_report,
 )
+from odf_engine.checks.retractions import find_retractions
 from odf_engine.checks.row_rules import MAX_SAMPLE, Finding, RowRule, make_row_rule, sample_rows
 from odf_engine.data.slices import TableFiles, WrittenSlice, read_batches
 from odf_engine.errors import CheckFailed, InvalidManifest, NotFound, NotTrusted, OdfError
@@ -46,6 +48,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter, count_of
 from odf_engine.query.execution import Tables, TimeTravelDefaults, check_query, execute_query
 from odf_engine.storage.scratch import job_scratch_folder
+from odf_engine.views.projection import primary_key
 
 if TYPE_CHECKING:
     from odf_engine.spark import SparkSession
@@ -216,6 +219,9 @@ class DatasetChecks:
                 return find_missing_keys(new, self._other(check, index, rule), name, reporter)
             case RowCount():
                 return _find_row_count(rule, count, rows.last_rows)
+            case Retractions():
+                keys = primary_key(self._entry.dataset.state())
+                return find_retractions(rule, rows.paths, rows.history, keys, self._vocab, reporter)
             case Freshness(max_age=limit):
                 return _find_age(limit.seconds, rows.watermark, rows.now)
             case Sql():
@@ -368,7 +374,8 @@ class DatasetChecks:
     def check_stored(self, reporter: Reporter) -> list[RuleResult]:
         """Evaluate the rules on all rows of the dataset. Nothing is stored.
 
-        Rules about the number of rows use the two newest commits. Queries read all rows as ``new_rows``.
+        Rules about the numbers of rows and retractions examine the newest commit. Queries read all rows as
+        ``new_rows``.
 
         Raises:
             OdfError: a rule cannot be evaluated.
@@ -379,18 +386,23 @@ class DatasetChecks:
         if not self._checks or not slices or schema is None:
             return []
         paths = [dataset.slice_path(each) for each in slices]
-        commits = commit_rows(slices)
-        newest_rows = next(commits, 0)
-        rows = ExaminedRows(paths, [], schema, next(commits, None), state.watermark, Timestamp.now())
+        rows = ExaminedRows(paths, [], schema, None, state.watermark, Timestamp.now())
         reporter.phase("check")
         found = self.evaluate(rows, reporter)
-        rules = [rule for _, _, rule in self._rules()]
-        for at, rule in enumerate(rules):
-            if isinstance(rule, RowCount):
-                check, index, _ = list(self._rules())[at]
-                newest = _find_row_count(rule, newest_rows, rows.last_rows)
-                found[at] = _result(check, index, rule, newest_rows, newest)
+        newest = _newest_commit(rows, slices)
+        for at, (check, index, rule) in enumerate(self._rules()):
+            if isinstance(rule, RowCount | Retractions):
+                count = sum(each.end - each.start + 1 for each in slices[len(newest.history) :])
+                finding = self._evaluate_other(check, index, rule, newest, count, reporter)
+                found[at] = _result(check, index, rule, count, finding)
         return found
+
+
+def _newest_commit(rows: ExaminedRows, slices: Sequence[SliceSummary]) -> ExaminedRows:
+    """Return the rows of the newest commit among all rows of a dataset. ``slices`` has their slices."""
+    first = next(at for at, each in enumerate(slices) if each.system_time == slices[-1].system_time)
+    last_rows = next(commit_rows(slices[:first]), None)
+    return replace(rows, paths=rows.paths[first:], history=rows.paths[:first], last_rows=last_rows)
 
 
 def commit_rows(slices: Sequence[SliceSummary]) -> Iterator[int]:

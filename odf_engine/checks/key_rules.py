@@ -13,13 +13,12 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.acero as acero
-import pyarrow.parquet as pq
 from pyarrow import types
 
 from odf_engine.checks.row_rules import MAX_SAMPLE, Finding, sample_rows
 from odf_engine.data.arrow_compute import hash_values, pc
 from odf_engine.data.changelog import Op
-from odf_engine.data.parquet_reader import open_parquet
+from odf_engine.data.parquet_reader import max_in_footer, open_parquet
 from odf_engine.data.slices import read_batches
 from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.progress import Reporter, count_of
@@ -91,7 +90,7 @@ def _is_increasing(new: KeyedRows, history: Sequence[Path], reporter: Reporter) 
     last: Any = None
     for path in history:
         with open_parquet(path) as file:
-            highest = _maximum(file.metadata, file.schema_arrow, name)
+            highest = max_in_footer(file.metadata, file.schema_arrow, name)
         if highest is None:
             return False
         last = highest if last is None else max(last, highest)
@@ -119,22 +118,6 @@ def _is_ordered(data_type: pa.DataType) -> bool:
     """Return whether values are stored as signed integers with the same order."""
     is_number = types.is_signed_integer(data_type) and data_type.bit_width >= 32
     return is_number or types.is_timestamp(data_type) or types.is_date(data_type)
-
-
-def _maximum(metadata: pq.FileMetaData, schema: pa.Schema, name: str) -> int | None:
-    """Return the greatest value of an integer column, from the statistics of a file; None if they lack it."""
-    # Times may be stored in another unit than that of the column.
-    if name not in schema.names or not types.is_signed_integer(schema.field(name).type):
-        return None
-    found: list[int] = []
-    for group in range(metadata.num_row_groups):
-        columns = (metadata.row_group(group).column(at) for at in range(metadata.num_columns))
-        column = next((each for each in columns if each.path_in_schema == name), None)
-        statistics = None if column is None else column.statistics
-        if statistics is None or not statistics.has_min_max:
-            return None
-        found.append(statistics.max_raw)
-    return max(found, default=None)
 
 
 def find_missing_keys(new: KeyedRows, other: KeyedRows, name: str, reporter: Reporter) -> Finding | None:

@@ -39,7 +39,10 @@ _BATCH: Final = 2000
 """Maximum number of events of the job log that are read at once."""
 _SILENT_JOBS: Final = READ_ONLY_JOBS - {"check"} | {"validate"}
 """Kinds of jobs without events: users start them, and wait for their results."""
-_SUMMARY: Final = ("status", "old_head", "new_head", "blocks", "records", "late", "rejected", "valid", "url")
+_SUMMARY: Final = (
+    "status", "old_head", "new_head", "blocks", "records", "added", "retracted", "corrected", "late",
+    "rejected", "valid", "url",
+)  # fmt: skip
 """The fields of results of jobs that events have."""
 
 

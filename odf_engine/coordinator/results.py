@@ -60,6 +60,8 @@ class PullResult(JobResult, frozen=True):
         status: ``updated`` or ``up-to-date``; ``failed`` only in the output of the command line.
         old_head, new_head: head before and after the job.
         blocks, records: number of appended blocks, and of the rows in them.
+        added, retracted, corrected: numbers of added rows (+A), retracted rows (-R) and corrections (a -C and
+            a +C row) among the appended rows; each absent for 0.
         error: always null; the command line puts a failed job's error here.
         url, label: the remote and its display name. Only pulls from a remote have these and the next two.
         bytes: number of bytes transferred.
@@ -87,6 +89,9 @@ class PullResult(JobResult, frozen=True):
     late: int | UnsetType = UNSET
     rejected: int | UnsetType = UNSET
     branch: str | UnsetType = UNSET
+    added: int | UnsetType = UNSET
+    retracted: int | UnsetType = UNSET
+    corrected: int | UnsetType = UNSET
 
     @property
     def title(self) -> str:
@@ -326,6 +331,7 @@ class UpdateResult(msgspec.Struct, frozen=True):
         blocks, records: number of appended blocks, and of the rows in them.
         state: what happened to the state of the query: ``none``, ``kept``, ``flushed`` or ``rebuilt``.
         changes: the appended events.
+        added, retracted, corrected: as in :class:`PullResult`.
     """
 
     name: str = ""
@@ -336,6 +342,9 @@ class UpdateResult(msgspec.Struct, frozen=True):
     records: int = 0
     state: str = ""
     changes: list[Change] = []
+    added: int | UnsetType = UNSET
+    retracted: int | UnsetType = UNSET
+    corrected: int | UnsetType = UNSET
 
 
 class CompactResult(JobResult, frozen=True):

@@ -16,6 +16,7 @@ from typing import BinaryIO, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import types
 
 from odf_engine.data.arrow_schema import check_field
 from odf_engine.data.parquet_headers import (
@@ -106,9 +107,25 @@ def read_parquet_schema(path: Path) -> pa.Schema:
 
 def _without_dictionaries(schema: pa.Schema) -> pa.Schema:
     return pa.schema(
-        field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
+        field.with_type(field.type.value_type) if types.is_dictionary(field.type) else field
         for field in schema
     )
+
+
+def max_in_footer(metadata: pq.FileMetaData, schema: pa.Schema, name: str) -> int | None:
+    """Return the greatest value of an integer column, from the statistics of a file; None if they lack it."""
+    # Times may be stored in another unit than that of the column.
+    if name not in schema.names or not types.is_signed_integer(schema.field(name).type):
+        return None
+    found: list[int] = []
+    for group in range(metadata.num_row_groups):
+        columns = (metadata.row_group(group).column(at) for at in range(metadata.num_columns))
+        column = next((each for each in columns if each.path_in_schema == name), None)
+        statistics = None if column is None else column.statistics
+        if statistics is None or not statistics.has_min_max:
+            return None
+        found.append(statistics.max_raw)
+    return max(found, default=None)
 
 
 def read_bounded(
@@ -220,7 +237,7 @@ class _Chunk(NamedTuple):
 
     def value_bytes(self, leaves: Sequence[pa.DataType]) -> int:
         """Return the maximum size of a decoded value."""
-        is_index = self.column < len(leaves) and pa.types.is_dictionary(leaves[self.column])
+        is_index = self.column < len(leaves) and types.is_dictionary(leaves[self.column])
         return (self.width if is_index else max(self.width, self.dictionary)) + _INDEX_BYTES
 
 

@@ -280,6 +280,8 @@ def _update_json(
             "blocks": result.blocks,
             "records": result.records,
         }
+        counts = {name: getattr(result, name) for name in ("added", "retracted", "corrected")}
+        entry |= {name: count for name, count in counts.items() if count}
     elif job is not None:
         entry["status"] = "failed"
     return entry

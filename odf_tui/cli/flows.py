@@ -368,7 +368,7 @@ def remove_checks(check_names: Sequence[str]) -> None:
 def run_checks(names: tuple[str, ...], everything: bool, branch: str) -> None:
     """Evaluate the checks of datasets on their stored rows.
 
-    RowCount rules examine the newest slice. Exits with 3 if a rule fails.
+    RowCount and Retractions rules examine the newest commit. Exits with 3 if a rule fails.
     """
     workspace = open_workspace()
     selected = select_datasets(workspace, names, everything, recursive=False)

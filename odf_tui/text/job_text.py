@@ -301,7 +301,7 @@ def remote_pull_outcome(result: PullResult) -> tuple[str, str]:
     remote = _remote_name(result)
     if result.status == "updated":
         blocks = count_of(result.blocks, "block")
-        return f"+{count_of(result.records, 'row')} in {blocks} from {remote}", "good"
+        return f"{_new_rows(result)} in {blocks} from {remote}", "good"
     ahead = f", {count_of(result.ahead, 'block')} ahead of {remote}" if result.ahead else ""
     return f"up to date{ahead}", "muted"
 
@@ -452,7 +452,7 @@ def _pull_outcome(result: PullResult) -> tuple[str, str]:
     if result.status != "updated":
         text = "already ingested" if result.already_ingested else result.status or "done"
         return text.replace("-", " "), "muted"
-    rows = f"+{count_of(result.records, 'row')}"
+    rows = _new_rows(result)
     if result.repeated:
         return f"{rows}, {format_count(result.repeated)} repeat earlier rows", "warn"
     if result.late:
@@ -460,6 +460,28 @@ def _pull_outcome(result: PullResult) -> tuple[str, str]:
     if result.rejected:  # first, because lists truncate the text
         return f"{format_count(result.rejected)} rejected, {rows}", "warn"
     return (f"{rows} in {result.blocks} blocks" if result.blocks > 1 else rows), "good"
+
+
+def change_counts(result: PullResult | UpdateResult) -> str:
+    """Return the numbers of added, retracted and corrected rows, such as ``+90 -5 ~151``.
+
+    Returns "" if rows were only added.
+    """
+    if not result.retracted and not result.corrected:
+        return ""
+    signs = (("+", result.added), ("-", result.retracted), ("~", result.corrected))
+    return " ".join(f"{sign}{format_count(count)}" for sign, count in signs if count)
+
+
+def _new_rows(result: PullResult) -> str:
+    """Return ``+397 rows``; with retractions or corrections, ``+90 -5 ~151 rows``."""
+    changes = change_counts(result)
+    return f"{changes} rows" if changes else f"+{count_of(result.records, 'row')}"
+
+
+def _changes_in_brackets(result: PullResult | UpdateResult) -> str:
+    changes = change_counts(result)
+    return f" ({changes})" if changes else ""
 
 
 def pull_line(result: PullResult, remote: str, *, is_new: bool = False) -> str:
@@ -473,7 +495,8 @@ def pull_line(result: PullResult, remote: str, *, is_new: bool = False) -> str:
         new = "new, " if is_new else ""
         size = f", {format_bytes(result.bytes)}" if result.bytes else ""
         origin = f", from {remote}" if remote else ""
-        amount = f"{_plain_row_count(result.records)} in {plain_block_count(result.blocks)}{size}"
+        rows = _plain_row_count(result.records) + _changes_in_brackets(result)
+        amount = f"{rows} in {plain_block_count(result.blocks)}{size}"
         refused = (
             f", {count_of(result.already_ingested, 'file', separators=False)} already ingested"
             if result.already_ingested
@@ -535,7 +558,7 @@ def update_line(result: UpdateResult) -> str:
     """Describe the result of an update of a definition in a line."""
     if result.status != "updated":
         return f"{result.name}: unchanged"
-    rows = f", {_plain_row_count(result.records)}" if result.records else ""
+    rows = f", {_plain_row_count(result.records)}{_changes_in_brackets(result)}" if result.records else ""
     state = _STATE_CHANGES.get(result.state, "")
     return f"updated {result.name}: {plain_block_count(result.blocks)}{rows}{state}"
 

@@ -49,6 +49,22 @@ def spools(folder: Path) -> list[Path]:
     return list((folder / ".odf" / "cache").glob("ingest-*"))
 
 
+def test_result_has_added_retracted_and_corrected_rows(folder: Path, odf: Odf) -> None:
+    read = "read: {kind: Csv, header: true, schema: [county STRING NOT NULL, n BIGINT]}"
+    merge = "merge: {kind: Snapshot, primaryKey: [county]}"
+    source = f"    - kind: AddPushSource\n      sourceName: all\n      {read}\n      {merge}\n"
+    manifest = MANIFEST.split("    - kind")[0].replace("events", "counties") + source
+    assert odf("add", "-", input=manifest).code == 0
+    assert (
+        odf("ingest", "counties", input="county,n\nA,1\nB,2\nC,3\n").out == "counties: 3 rows in 2 blocks\n"
+    )
+    changed = odf("ingest", "counties", input="county,n\nA,1\nB,5\nD,4\nE,4\n")
+    assert changed.out == "counties: 5 rows (+2 -1 ~1) in 1 block\n"
+    (entry,) = odf("ingest", "counties", "--json", input="county,n\nA,1\n").json
+    assert (entry["records"], entry["retracted"]) == (3, 3)
+    assert "added" not in entry and "corrected" not in entry
+
+
 def test_attached_files_become_linked_objects(folder: Path, odf: Odf, tmp_path: Path) -> None:
     make_linked(Workspace(folder), "photos")
     (tmp_path / "a.txt").write_text("census_a")
@@ -71,7 +87,7 @@ def test_attached_files_become_linked_objects(folder: Path, odf: Odf, tmp_path: 
 
 def test_ingest_reads_stdin_files_and_pipes(folder: Path, odf: Odf) -> None:
     (entry,) = run_odf("ingest", "events", "--json", cwd=folder, input=event(1) + event(2)).json
-    assert list(entry) == ["name", "status", "old_head", "new_head", "blocks", "records", "error"]
+    assert list(entry) == ["name", "status", "old_head", "new_head", "blocks", "records", "error", "added"]
     assert (entry["name"], entry["status"], entry["blocks"], entry["records"]) == ("events", "updated", 2, 2)
     # What stands under /dev is the client's own.
     script = f"exec '{sys.executable}' -m odf_tui ingest events <(echo '{event(3).strip()}') - </dev/stdin"

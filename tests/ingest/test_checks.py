@@ -78,6 +78,7 @@ def rows(*values: tuple[int | None, str | None, float, str]) -> str:
         ("- {kind: Nothing, column: a}", "5:14", "invalid value"),
         ("- {kind: Set, column: a, values: [1], vlaues: 2}", "5:43", "unknown field `vlaues`"),
         ("- {kind: Set, column: a, column: b, values: [1]}", "5:30", "duplicate field 'column'"),
+        ("- {kind: Retractions}", "5:7", "retractions requires max or maxRatio"),
         ("- {kind: RowCount, min: x}", "5:29", "expected `int"),
         ("- {kind: Freshness, maxAge: soon}", "5:33", "is not a duration"),
         (
@@ -233,3 +234,37 @@ def test_failed_check_blocks_commit_of_pull_and_transform(
         with nullcontext() if is_valid else pytest.raises(CheckFailed):
             transform(pulled.workspace, derived, SparkEngine(pulled.runtime), pulled.reporter)
     assert derived.dataset.state().records == 5
+
+
+@pytest.mark.spark
+def test_missing_keys_of_a_snapshot_violate_retractions(pulled: Pulled) -> None:
+    entry = pulled.add(
+        "fetch: {kind: FilesGlob, path: 'in/*.csv', order: ByName}\n"
+        "read: {kind: Csv, header: true, schema: [week STRING NOT NULL, county STRING NOT NULL, n BIGINT]}\n"
+        "merge: {kind: Snapshot, primaryKey: [week, county]}"
+    )
+    header = "week,county,n\n"
+    pulled.write("in/1.csv", header + "1,A,1\n1,B,2\n1,C,3\n1,D,4\n")
+    add(pulled, "none", "data", "- {kind: Retractions, max: 0}")
+    pulled.pull()  # the first rows retract nothing
+    pulled.write("in/2.csv", header + "1,A,7\n1,D,4\n2,A,5\n")
+    with pytest.raises(CheckFailed, match="none: Retractions: 2 rows retracted: more than 0") as caught:
+        pulled.pull()
+    assert "(first: offset=6, week=1, county=B)" in caught.value.message
+    for rule, problem in (
+        ("{kind: Retractions, maxRatio: 0.4}", "2 rows retracted: more than 0.4 times the 4 rows"),
+        ("{kind: Retractions, max: 1, maxRatio: 0.5}", "2 rows retracted: more than 1"),
+        ("{kind: Retractions, max: 2, maxRatio: 0.5}", None),  # the correction of 1,A is none
+    ):
+        add(pulled, "none", "data", f"- {rule}")
+        with nullcontext() if problem is None else pytest.raises(CheckFailed, match=problem):
+            pulled.pull()
+    # Stored rows: the newest commit is examined, relative to the state before it.
+    add(
+        pulled, "none", "data", "- {kind: Retractions, max: 1}\n- {kind: Retractions, name: b, maxRatio: 0.5}"
+    )
+    found = DatasetChecks(pulled.workspace, entry, None).check_stored(pulled.reporter)
+    assert [(each.examined, each.failing) for each in found] == [(5, 2), (5, 0)]
+    pulled.write("in/3.csv", header + "1,A,7\n1,D,4\n2,A,5\n2,B,6\n")
+    pulled.pull()  # the limits are per commit
+    assert DatasetChecks(pulled.workspace, entry, None).check_stored(pulled.reporter)[0].failing == 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from odf_engine.coordinator.handlers.row_counts import count_changes
 from odf_engine.coordinator.protocol import (
     BuildProjection,
     Check,
@@ -139,6 +140,7 @@ def update(request: Update, context: JobContext, reporter: Reporter) -> UpdateRe
         records=result.records,
         state=outcome.state,
         changes=[Change(each.title, each.lines) for each in outcome.changes],
+        **count_changes(entry.dataset, result.blocks, reporter),
     )
 
 

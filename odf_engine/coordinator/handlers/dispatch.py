@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from odf_engine.coordinator.handlers import dataset_jobs, query_jobs
+from odf_engine.coordinator.handlers.row_counts import count_changes
 from odf_engine.coordinator.protocol import (
     BuildProjection,
     Check,
@@ -132,7 +133,7 @@ def _pull(request: Pull, context: JobContext, reporter: Reporter) -> PullResult:
         run = transform_or_reset if request.reset_on_divergence else transform
         with engines_for(workspace, entry, partial(context.host.spark, reporter)) as engine:
             session = partial(context.session, reporter)
-            return _pull_result(entry, run(workspace, entry, engine, reporter, session))
+            return _pull_result(entry, run(workspace, entry, engine, reporter, session), reporter)
 
     runtime = context.host.spark(reporter)
     from odf_engine.ingest.polling_source import pull  # after Spark has started, see warm_up
@@ -148,7 +149,7 @@ def _pull(request: Pull, context: JobContext, reporter: Reporter) -> PullResult:
         strict=request.strict,
         environment=context.environment,
     )
-    return _pull_result(entry, result)
+    return _pull_result(entry, result, reporter)
 
 
 def _ingest(request: Ingest, context: JobContext, reporter: Reporter) -> PullResult:
@@ -182,13 +183,15 @@ def _ingest(request: Ingest, context: JobContext, reporter: Reporter) -> PullRes
             idempotency_key=request.idempotency_key,
             attach=[Path(file) for file in request.attach],
         )
-        return _pull_result(entry, result.update, result.already_ingested)
+        return _pull_result(entry, result.update, reporter, result.already_ingested)
     finally:
         for file in files:
             remove_dead_spool(workspace.odf, file)
 
 
-def _pull_result(entry: DatasetEntry, update: ChainUpdate, already_ingested: int = 0) -> PullResult:
+def _pull_result(
+    entry: DatasetEntry, update: ChainUpdate, reporter: Reporter, already_ingested: int = 0
+) -> PullResult:
     return PullResult(
         name=str(entry.alias),
         status=update.status,
@@ -201,6 +204,7 @@ def _pull_result(entry: DatasetEntry, update: ChainUpdate, already_ingested: int
         late=_count_late(entry, update.blocks) or msgspec.UNSET,
         rejected=_count_rejected(entry, update.blocks) or msgspec.UNSET,
         branch=_branch_of(entry),
+        **count_changes(entry.dataset, update.blocks, reporter),
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import UNSET
 from msgspec.structs import asdict
 
+from odf_engine.coordinator.handlers.row_counts import count_changes
 from odf_engine.coordinator.protocol import Compare, Pull, Push, Search
 from odf_engine.coordinator.results import (
     CompareResult,
@@ -112,6 +113,7 @@ def pull(
     if pulled.status == "updated":
         blocks, rows = count_of(pulled.blocks, "block"), count_of(pulled.records, "row")
         reporter.log(f"{blocks}, {rows}, {count_of(pulled.bytes, 'byte')}")
+    appended = 0 if pulled.new_head == pulled.old_head else pulled.blocks  # else blocks were restored
     return PullResult(
         name=str(entry.alias),
         status=pulled.status,
@@ -124,6 +126,7 @@ def pull(
         bytes=pulled.bytes,
         ahead=pulled.relation.ours,
         branch=request.branch or UNSET,
+        **count_changes(entry.dataset, appended, reporter),
     )
 
 
