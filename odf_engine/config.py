@@ -269,6 +269,26 @@ class WatermarkConfig(SettingsGroup, frozen=True):
         dict[str, Annotated[str, Meta(pattern=DURATION)]],
         Meta(description="how far the watermark stays behind the latest event time, such as 1d; default: 0s"),
     ] = {}
+    static: Annotated[
+        dict[str, bool],
+        Meta(
+            description="whether a dataset is complete: its next pull or ingest sets its watermark to"
+            " 9999-12-31, so that queries do not wait for it; default: false"
+        ),
+    ] = {}
+
+    def is_static(self, *names: str) -> bool:
+        """Return whether a dataset is complete.
+
+        Args:
+            names: the alias and the id of the dataset.
+        """
+        return _value_for(self.static, names) or False
+
+    def lists_as_static(self, *names: str) -> bool:
+        """Return whether ``static`` has one of the names of a dataset, and not only a pattern."""
+        folded = {name.casefold() for name in names}
+        return any(value and key.casefold() in folded for key, value in self.static.items())
 
     def max_ahead_of(self, *names: str) -> int | None:
         """Return how far the watermark of a dataset may pass the system time, in seconds; None: no limit.

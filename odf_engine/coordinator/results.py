@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from odf_engine.chain.finding_kinds import UNCONFIRMED, is_damage
 from odf_engine.checks.reports import RuleResult
+from odf_engine.workspace.waiting import Waiting
 
 
 def branch_title(name: str, branch: str | UnsetType = "") -> str:
@@ -62,6 +63,7 @@ class PullResult(JobResult, frozen=True):
         blocks, records: number of appended blocks, and of the rows in them.
         added, retracted, corrected: numbers of added rows (+A), retracted rows (-R) and corrections (a -C and
             a +C row) among the appended rows; each absent for 0.
+        waiting: what the results of a derivative dataset wait for; absent if it waits for nothing.
         error: always null; the command line puts a failed job's error here.
         url, label: the remote and its display name. Only pulls from a remote have these and the next two.
         bytes: number of bytes transferred.
@@ -92,6 +94,7 @@ class PullResult(JobResult, frozen=True):
     added: int | UnsetType = UNSET
     retracted: int | UnsetType = UNSET
     corrected: int | UnsetType = UNSET
+    waiting: Waiting | UnsetType = UNSET
 
     @property
     def title(self) -> str:

@@ -16,10 +16,12 @@ from odf_engine.checks.gate import load_checks
 from odf_engine.errors import InvalidIdentity, OdfError, Unsupported
 from odf_engine.files import translate_os_errors
 from odf_engine.identity.multiformats import Multihash
+from odf_engine.ingest.explicit_watermark import complete_static_dataset
+from odf_engine.ingest.explicit_watermark import set_watermark as commit_watermark
 from odf_engine.ingest.fetch.fetch_step import fetch
 from odf_engine.ingest.fetch.model import FetchContext, Payload, hash_file
 from odf_engine.ingest.payload import PayloadJob
-from odf_engine.metadata.model import AddData, DatasetKind, FilesGlob, Mqtt, SetPollingSource, Url
+from odf_engine.metadata.model import DatasetKind, FilesGlob, Mqtt, SetPollingSource, Url
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.credentials import Credentials
 from odf_engine.progress import Reporter
@@ -73,11 +75,12 @@ def pull(
             hint="pull its inputs",
         )
     if set_watermark is not None:
-        _set_watermark(workspace, entry, before, set_watermark, reporter)
+        commit_watermark(workspace, entry, set_watermark, runtime, reporter)
     else:
         Trust(workspace).require_trust(entry)
         if _needs_fetch(dataset, before, reporter, fetch_uncacheable=fetch_uncacheable, force=force):
             repeated = _poll(workspace, entry, runtime, reporter, environment, force=force, strict=strict)
+        complete_static_dataset(workspace, entry, runtime, reporter)
     return ChainUpdate.from_states(before, dataset.state(), repeated)
 
 
@@ -119,38 +122,6 @@ def _no_source_message(dataset: Dataset, state: ChainState) -> str:
     else:
         why = "the dataset has no polling source"
     return why + ("; it has a push source" if state.push_sources else "; nothing to pull")
-
-
-def _set_watermark(
-    workspace: Workspace, entry: DatasetEntry, state: ChainState, watermark: Timestamp, reporter: Reporter
-) -> None:
-    if state.watermark is not None and watermark <= state.watermark:
-        if watermark == state.watermark:
-            reporter.log(f"the watermark is already {watermark}")
-        else:
-            reporter.log(
-                f"watermark {watermark} is ignored: the dataset has the later watermark {state.watermark},"
-                " and a watermark never decreases",
-                "warning",
-            )
-        return
-    reporter.phase("commit")
-    checkpoint = state.last_checkpoint
-    event = AddData(
-        prev_checkpoint=checkpoint.physical_hash if checkpoint else None,
-        prev_offset=state.last_offset,
-        new_checkpoint=checkpoint,
-        new_watermark=watermark,
-        new_source_state=state.source_state,
-    )
-    head = entry.dataset.commit(
-        [event],
-        system_time=max(Timestamp.now(), state.system_time),
-        expected_head=state.head,
-        block_version=workspace.config.block_version,
-    )
-    reporter.log(f"watermark set to {watermark}")
-    reporter.committed(str(entry.id), str(head), "AddData", 0)
 
 
 def _poll(

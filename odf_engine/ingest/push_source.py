@@ -23,6 +23,7 @@ from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.errors import BadData, Conflict, InvalidSchema, NotSynced, OdfError, UsageError
 from odf_engine.files import translate_os_errors
 from odf_engine.identity.multiformats import Multihash
+from odf_engine.ingest.explicit_watermark import complete_static_dataset
 from odf_engine.ingest.fetch.model import Payload, file_stamp, hash_file, require_readable
 from odf_engine.ingest.payload import PayloadJob, column_attributes, data_columns
 from odf_engine.ingest.prep_step import Limits, PreparedFile
@@ -448,6 +449,7 @@ def push(
                 raise
             done.append(path.name)
             reporter.raise_if_cancelled()
+        complete_static_dataset(workspace, entry, runtime, reporter)
     return PushUpdate(ChainUpdate.from_states(before, entry.dataset.state()), refused)
 
 

@@ -36,7 +36,7 @@ from odf_engine.metadata.model import (
     Watermark,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.dataset_summary import DatasetEntry, is_readable
 from odf_engine.workspace.workspace import Workspace
 
 _DATA_KINDS: Final = ("AddData", "ExecuteTransform")
@@ -316,8 +316,8 @@ class Transaction:
 def plan_transaction(workspace: Workspace, entry: DatasetEntry, max_rows: int) -> Transaction | None:
     """Return the next transaction; None if the dataset is up to date.
 
-    No transaction is due while an input has never had data, or while no input has new rows or a new
-    watermark. Other blocks of an input cause no transaction.
+    No transaction is due while an input is not readable (:func:`is_readable`), or while no input has new
+    rows or a new watermark. Other blocks of an input cause no transaction.
 
     Args:
         workspace: the workspace of the inputs.
@@ -506,13 +506,13 @@ def _plan_input(
     max_rows: int,
     dataset_watermark: Timestamp | None,
 ) -> InputPlan | None:
-    """Plan an input from the last consumed position; None if it has never had data."""
+    """Plan an input from the last consumed position; None if it is not readable yet."""
     dataset_id = DatasetId.parse(item.dataset_ref)
     alias = item.alias or item.dataset_ref
     entry = _resolve_input(workspace, dataset_id, alias)
     dataset, state = entry.dataset, entry.dataset.state()
     begin = last_consumed_position(entry, alias, before.get(dataset_id))
-    if state.last_offset is None:
+    if not is_readable(state):
         return None
     return _plan_interval(
         entry, alias, begin, end_of_transaction(dataset, state, begin, max_rows), dataset_watermark

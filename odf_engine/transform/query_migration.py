@@ -41,6 +41,7 @@ from odf_engine.transform.run import (
     check_changelog,
     execute_transaction,
     make_request,
+    record_waiting,
     to_event,
     transform,
 )
@@ -418,6 +419,7 @@ class _Migration:
                 data=staged if result.written else None,
                 checkpoint=checkpoint,
             )
+            record_waiting(transaction, result, self._reporter)
 
     def _declare_first(self, schema: pa.Schema) -> SetDataSchema:
         is_odf = self._workspace.config.metadata.data_schema == "odf"

@@ -52,12 +52,14 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter, count_of
 from odf_engine.sql.query_text import attach_query_excerpt
+from odf_engine.storage.refs import HEAD
 from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.transform.engines.contract import Engine, LateRows, QueryInput, TransactionResult
 from odf_engine.transform.history import transactions_of_state, without_state
 from odf_engine.transform.plan import Diverged, InputPlan, Transaction, plan_transaction
 from odf_engine.workspace.dataset_folders import LATE_ROWS
 from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.waiting import Waiting, find_slow_inputs, store_waiting
 from odf_engine.workspace.workspace import Workspace
 
 CHECKPOINT: Final = "checkpoint"
@@ -228,7 +230,8 @@ class _TransactionRun:
         reporter.phase("commit")
         reporter.raise_if_cancelled()
         events = list(self._events)
-        if written is not None and not state.has_schema:
+        # Without rows too: queries over this dataset need its columns, which some engines do not return then.
+        if not state.has_schema and (written is not None or len(result.schema)):
             events.append(declare_schema(result.schema, None, odf=self._forms.data_schema == "odf"))
         events.append(executed)
         head = self._dataset.commit(
@@ -240,6 +243,7 @@ class _TransactionRun:
             block_version=self._version,
         )
         self._store_late_rows(head, result.late)
+        record_waiting(self._transaction, result, reporter)
         rows = written.rows if written is not None else 0
         reporter.log(f"committed block {head}, {count_of(rows, 'row')}, in {monotonic() - begun:.1f} s")
         reporter.committed(str(self._transaction.entry.id), str(head), "ExecuteTransform", rows)
@@ -250,6 +254,25 @@ class _TransactionRun:
                 self._reporter.log(f"late rows: {path}")
         except OdfError as error:  # The block is committed, and the rows remain in the inputs.
             self._reporter.log(f"late rows are not listed: {error}", "warning")
+
+
+def record_waiting(transaction: Transaction, result: TransactionResult, reporter: Reporter) -> None:
+    """Store what the results wait for after a committed transaction, for lists and messages."""
+    dataset = transaction.entry.dataset
+    if dataset.reference != HEAD:
+        return
+    slow = find_slow_inputs({str(each.entry.alias): each.watermark for each in transaction.inputs})
+    # Without a number, rows are known to wait only if an input is ahead of another.
+    waits = result.pending if result.pending is not None else len(slow) < len(transaction.inputs)
+    checkpoint = result.checkpoint or transaction.state.last_checkpoint
+    try:
+        store_waiting(
+            dataset.folder,
+            None if checkpoint is None else checkpoint.physical_hash,
+            Waiting(slow, result.pending) if waits else None,
+        )
+    except OdfError as error:  # The block is committed.
+        reporter.log(str(error), "warning")
 
 
 def store_late_rows(transaction: Transaction, block: Multihash, late: Sequence[LateRows]) -> list[Path]:

@@ -19,6 +19,7 @@ from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import DatasetKind, ExecuteTransformInput
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.workspace.waiting import AwaitedInput, Waiting, read_waiting
 
 
 class DatasetEntry(msgspec.Struct, frozen=True):
@@ -58,12 +59,15 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         push_sources: names of the active push sources.
         problem: why the dataset cannot be read, or its name.
         last_offset: offset of the newest row.
+        readable: whether queries can read it, see :func:`is_readable`.
+        checkpoint: hash of the newest checkpoint; None if it has none.
         consumed: for each input, the last offset that was processed.
         last_blocks: for each input, the last block that was processed.
         diverged: inputs whose chains no longer contain these blocks, since they were reset or replaced, but
             not compacted. The dataset must be rebuilt (see :mod:`odf_engine.transform.run`).
         compared: the heads of the inputs that ``diverged`` was determined with.
         branches: names of the branches.
+        waiting: what its results wait for after its newest transaction, see :func:`find_waiting`.
     """
 
     id: DatasetId
@@ -86,16 +90,47 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     diverged: list[DatasetId] = []
     compared: list[Multihash | None] | None = None
     branches: list[str] = []
+    readable: bool = False
+    checkpoint: Multihash | None = None
+    waiting: Waiting | None = None
+
+
+def is_readable(state: ChainState) -> bool:
+    """Return whether queries can read a dataset: it has rows, or declares columns and has a watermark.
+
+    A dataset with a watermark and no rows is an empty table that is complete up to the watermark.
+    """
+    return state.last_offset is not None or (state.watermark is not None and state.has_schema)
+
+
+def find_waiting(summary: Summary, others: Mapping[DatasetId, Summary]) -> Waiting | None:
+    """Return what a derivative dataset waits for; None for nothing, or if it has input to process."""
+    inputs = [others[each] for each in summary.inputs if each in others]
+    unreadable = [each for each in inputs if not each.readable and each.problem is None]
+    if unreadable:
+        return Waiting([_awaited_input(each) for each in unreadable])
+    return None if is_behind(summary, others) else summary.waiting
+
+
+def _awaited_input(input: Summary) -> AwaitedInput:
+    if input.watermark is None:
+        return AwaitedInput(input.name, None, "no-rows")
+    return AwaitedInput(input.name, str(input.watermark), "no-columns")
 
 
 def is_behind(summary: Summary, others: Mapping[DatasetId, Summary]) -> bool:
     """Return whether a derivative dataset has not processed all rows or the watermark of its inputs."""
     inputs = [others[each] for each in summary.inputs if each in others]
-    if not inputs or len(inputs) < len(summary.inputs) or any(each.last_offset is None for each in inputs):
+    if not inputs or len(inputs) < len(summary.inputs) or not all(each.readable for each in inputs):
         return False  # no input can be processed, or not yet
     consumed = summary.consumed or [None] * len(inputs)
     if any(each.last_offset != offset for each, offset in zip(inputs, consumed, strict=True)):
         return True
+    # The watermark of a result can be earlier than that of completely processed inputs, such as for lateness.
+    if len(summary.last_blocks) == len(inputs) and all(
+        each.head == block for each, block in zip(inputs, summary.last_blocks, strict=True)
+    ):
+        return False
     watermarks = [each.watermark for each in inputs if each.watermark is not None]
     return len(watermarks) == len(inputs) and (
         summary.watermark is None or min(watermarks) > summary.watermark
@@ -148,6 +183,10 @@ def summarize(
         with suppress(OdfError):  # the head of such a dataset cannot be read either
             if (names := entry.dataset.branch_names()) != known[entry.id].branches:
                 known[entry.id] = replace(known[entry.id], branches=names)
+        if known[entry.id].inputs:  # Read each time: it is stored after the head has moved.
+            waiting = read_waiting(known[entry.id].folder, known[entry.id].checkpoint)
+            if waiting != known[entry.id].waiting:
+                known[entry.id] = replace(known[entry.id], waiting=waiting)
     return [known[entry.id] for entry in entries]
 
 
@@ -208,6 +247,8 @@ def _summarize_entry(
         push_sources=list(state.push_sources) if state else [],
         problem=problem,
         last_offset=state.last_offset if state else None,
+        readable=state is not None and is_readable(state),
+        checkpoint=state.last_checkpoint.physical_hash if state and state.last_checkpoint else None,
         consumed=list(map(_last_offset, last)),
         last_blocks=list(map(_last_block, last)),
     )

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
+from msgspec import to_builtins
 
 from odf_engine.coordinator.client import Client, read_journal
 from odf_engine.coordinator.endpoint import WorkerEndpoint
 from odf_engine.coordinator.protocol import Job, JobChanged, LogLine, Pull
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.workspace.waiting import Waiting
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.datasets import read_rows, status_word
 from odf_tui.cli.output import (
@@ -76,7 +78,8 @@ class Finding(NamedTuple):
     """A reason why a dataset needs attention.
 
     Attributes:
-        state: its status, ``ahead`` if it has blocks to push, or ``drifted`` if its manifest file differs.
+        state: its status, ``waiting`` if its results wait for an input, ``ahead`` if it has blocks to push,
+            or ``drifted`` if its manifest file differs.
         reason: why.
         hint: the command that resolves it.
     """
@@ -112,10 +115,14 @@ def find_attention(row: DatasetRow, health: Health, book: JobBook) -> Finding | 
             return Finding(state, reason, f"odf pull {force}{row.name}")
         case Health.stale:
             return Finding(state, "its inputs have new data", f"odf pull {row.name}")
+        case Health.new if row.waiting is not None:
+            return _waiting_finding(state, row.waiting)
         case Health.new:
             pulled = row.polls or row.derivative or row.has_pull_remote
             verb = "pull" if pulled else "ingest" if row.push_sources else "show"
             return Finding(state, "no data yet", f"odf {verb} {row.name}{' FILE' * (verb == 'ingest')}")
+    if row.waiting is not None:
+        return _waiting_finding("waiting", row.waiting)
     if blocks_to_push(row.remotes):
         unsent = next(
             each for each in push_remotes(row.remotes) if each.relation in ("ahead", "diverged", "new")
@@ -124,6 +131,12 @@ def find_attention(row: DatasetRow, health: Health, book: JobBook) -> Finding | 
             "ahead", f"{plain_block_count(unsent.ours)} to push to {unsent.label}", f"odf push {row.name}"
         )
     return None
+
+
+def _waiting_finding(state: str, waiting: Waiting) -> Finding:
+    awaited = waiting.inputs[0]
+    option = " --set-watermark TIME" if awaited.reason != "no-rows" else ""
+    return Finding(state, waiting.text, f"odf pull {awaited.name}{option}")
 
 
 class WorkspaceState(NamedTuple):
@@ -169,10 +182,10 @@ class WorkspaceState(NamedTuple):
 def status_verb() -> None:
     """Show the datasets that need attention, running jobs and the worker.
 
-    Lists datasets that are stale, failed, diverged, new or running, and those that are behind a remote
-    or have blocks to push, each with the command that resolves it, and those that differ from their
-    manifest file. Remotes are shown as last compared: `odf repo status` compares them now. Exits with 0 in
-    all of these cases.
+    Lists datasets that are stale, failed, diverged, new or running, those whose results wait for an
+    input, and those that are behind a remote or have blocks to push, each with the command that resolves
+    it, and those that differ from their manifest file. Remotes are shown as last compared: `odf repo
+    status` compares them now. Exits with 0 in all of these cases.
     """
     workspace = open_workspace()
     state = WorkspaceState.read(workspace)
@@ -233,6 +246,7 @@ def _status_json(
                 "reason": finding.reason if (finding := findings.get(row.id)) else None,
                 "hint": finding.hint if finding else None,
                 "remotes": [remote_json(remote) for remote in row.remotes],
+                "waiting": None if row.waiting is None else to_builtins(row.waiting),
             }
             for row in state.rows
         ],

@@ -242,6 +242,8 @@ def detail_lines(row: DatasetRow, health: Health, detail: DatasetDetail, job: Jo
             [_label_span("why"), (f"upstream {names} was reset or replaced", "bad")],
         ]
         lines.append([_label_span("next"), ("D rebuilds it", "good")])
+    if row.waiting is not None:
+        lines += [[], [_label_span("why"), (printable(row.waiting.text), "warn")]]
     lines += _last_job_lines(row, job)
     lines += _remote_lines(row)
     for section in detail.sections:

@@ -70,6 +70,7 @@ class Administration(WorkspaceEntries):
             "onConflict": config.on_conflict,
             "watermark.maxAhead": config.watermark.max_ahead,
             "watermark.delay": config.watermark.delay,
+            "watermark.static": config.watermark.static,
         }
         return [
             f"{group}.{key}" for group, values in mappings.items() for key in values if key.casefold() == old

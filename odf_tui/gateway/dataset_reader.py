@@ -17,7 +17,7 @@ from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata import model
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.dataset_graph import DatasetGraph
-from odf_engine.workspace.dataset_summary import DatasetEntry, Summary, is_behind
+from odf_engine.workspace.dataset_summary import DatasetEntry, Summary, find_waiting, is_behind
 from odf_engine.workspace.remotes import DatasetRemotes, Remotes, RemoteStatus, Repo, find_display_name
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
@@ -218,6 +218,7 @@ def _make_dataset_row(summary: Summary, others: Mapping[DatasetId, Summary]) -> 
         behind=is_behind(summary, others),
         diverged=tuple(others[each].name if each in others else str(each) for each in summary.diverged),
         branches=tuple(summary.branches),
+        waiting=find_waiting(summary, others),
     )
 
 

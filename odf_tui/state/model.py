@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
+from odf_engine.workspace.waiting import Waiting
 from odf_tui.text.format import Fact
 from odf_tui.text.remotes import Remote
 
@@ -36,6 +37,7 @@ class DatasetRow(msgspec.Struct, frozen=True, kw_only=True):
         diverged: the names of inputs that were reset or replaced since it was derived from them.
         remotes: its remotes.
         branches: the names of its branches.
+        waiting: what its results wait for; None for nothing.
     """
 
     id: str
@@ -57,6 +59,7 @@ class DatasetRow(msgspec.Struct, frozen=True, kw_only=True):
     diverged: tuple[str, ...] = ()
     remotes: tuple[Remote, ...] = ()
     branches: tuple[str, ...] = ()
+    waiting: Waiting | None = None
 
     @property
     def untrusted(self) -> bool:

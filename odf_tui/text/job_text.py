@@ -449,6 +449,9 @@ def _result_outcome(job: Job) -> tuple[str, str]:
 def _pull_outcome(result: PullResult) -> tuple[str, str]:
     if result.url:
         return remote_pull_outcome(result)
+    if result.waiting:
+        rows = f"{_new_rows(result)}, " if result.records else ""
+        return f"{rows}{result.waiting.text}", "warn"
     if result.status != "updated":
         text = "already ingested" if result.already_ingested else result.status or "done"
         return text.replace("-", " "), "muted"
@@ -505,7 +508,10 @@ def pull_line(result: PullResult, remote: str, *, is_new: bool = False) -> str:
         repeated = f", {_plain_row_count(result.repeated)} repeated" if result.repeated else ""
         rejected = f", {_plain_row_count(result.rejected)} rejected" if result.rejected else ""
         late = f", {_plain_row_count(result.late)} late" if result.late else ""
-        return f"{result.title}: {new}{amount}{repeated}{rejected}{late}{origin}{refused}"
+        waiting = f"; {result.waiting.text}" if result.waiting else ""
+        return f"{result.title}: {new}{amount}{repeated}{rejected}{late}{origin}{refused}{waiting}"
+    if result.waiting:
+        return f"{result.title}: {result.waiting.text}"
     if result.already_ingested:
         return f"{result.title}: already ingested"
     ahead = f" ({plain_block_count(result.ahead)} ahead of {remote})" if result.ahead else ""

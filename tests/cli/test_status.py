@@ -77,7 +77,7 @@ def test_status_lists_what_needs_attention_with_the_next_step(workspace: Workspa
     assert by_name["derived"]["hint"] == "odf pull derived"
     assert by_name["numbers"] == {
         "id": by_name["numbers"]["id"], "name": "numbers", "status": "current", "reason": None, "hint": None,
-        "remotes": [],
+        "remotes": [], "waiting": None,
     }  # fmt: skip
 
 

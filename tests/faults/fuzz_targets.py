@@ -224,6 +224,7 @@ def _run_setting(text: str, scene: Scene) -> None:
     settings.render(config)
     config.watermark.max_ahead_of("x")
     config.watermark.delay_of("x")
+    config.watermark.is_static("x")
 
 
 def _run_terminal(text: str, scene: Scene) -> None:

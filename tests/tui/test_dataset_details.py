@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import JobState, Pull
 from odf_engine.errors import Conflict
+from odf_engine.workspace.waiting import AwaitedInput, Waiting
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.actions.model import Situation
 from odf_tui.actions.table import DEFAULT_KEYMAP
@@ -163,6 +164,14 @@ def test_a_diverged_dataset_names_its_input_and_the_remedy() -> None:
     assert "try  press D to rebuild it" in card
     assert "why           upstream boats was reset or replaced" in details
     assert "next          D rebuilds it" in details
+
+
+def test_card_shows_what_a_dataset_waits_for() -> None:
+    awaited = AwaitedInput("population", "2023-12-31T00:00:00Z")
+    row = dataset("rates", "population", waiting=Waiting([awaited], 90))
+    card, details = _card_and_details(row, Health.current)
+    for text in (card, details):
+        assert "why 90 rows wait for population, complete up to 2023-12-31" in " ".join(text.split())
 
 
 def test_next_step_names_what_adds_rows() -> None:

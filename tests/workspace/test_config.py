@@ -146,6 +146,9 @@ def test_watermark_settings_match_dataset_patterns() -> None:
     assert [of("x", "did:odf:1"), of("Port.waves", ""), of("PORT.forecast", "")] == [3600, 2 * 86_400, None]
     assert Config().watermark.max_ahead_of("x") == Config().watermark.delay_of("x") == 0
     assert set_value(Config(), "watermark.delay.did:odf:1", "5m").watermark.delay_of("x", "did:odf:1") == 300
+    config = set_value(set_value(Config(), "watermark.static.%", "true"), "watermark.static.live", "false")
+    assert [config.watermark.is_static(name) for name in ("x", "Live")] == [True, False]
+    assert not config.watermark.lists_as_static("x") and not Config().watermark.is_static("x")
     for key, text in (("maxAhead", "1 hour"), ("delay", "none"), ("delay", "-1d")):
         with pytest.raises(UsageError, match="not a duration such as 0s, 30m, 12h or 1d"):
             set_value(Config(), f"watermark.{key}.x", text)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec.structs import asdict
@@ -40,11 +40,14 @@ from odf_engine.progress import Reporter
 from odf_engine.storage.refs import HEAD
 from odf_engine.storage.scratch import remove_dead_spool
 from odf_engine.workspace.dataset_folders import list_late_rows, read_rejects
+from odf_engine.workspace.dataset_summary import find_waiting
 
 if TYPE_CHECKING:
     from odf_engine.chain.state import ChainUpdate
     from odf_engine.coordinator.job_queue import JobContext
     from odf_engine.workspace.dataset_summary import DatasetEntry
+
+_DERIVATIVE_WATERMARK: Final = "the watermark of a derivative dataset is the minimum of its inputs"
 
 
 def run_request(request: Request, context: JobContext, reporter: Reporter) -> msgspec.Struct:
@@ -121,20 +124,7 @@ def _pull(request: Pull, context: JobContext, reporter: Reporter) -> PullResult:
     if request.set_watermark is None:
         Trust(workspace).require_trust(entry)  # checked again by the pull; here it fails before Spark starts
     if entry.dataset.state().kind is DatasetKind.Derivative:
-        if request.set_watermark is not None:
-            reporter.log(
-                f"watermark {request.set_watermark} is ignored: the watermark of a derivative dataset is the"
-                " minimum of its inputs",
-                "warning",
-            )
-        from odf_engine.transform.engines.engine_router import engines_for
-        from odf_engine.transform.run import transform, transform_or_reset
-
-        run = transform_or_reset if request.reset_on_divergence else transform
-        with engines_for(workspace, entry, partial(context.host.spark, reporter)) as engine:
-            session = partial(context.session, reporter)
-            return _pull_result(entry, run(workspace, entry, engine, reporter, session), reporter)
-
+        return _transform(request, entry, context, reporter)
     runtime = context.host.spark(reporter)
     from odf_engine.ingest.polling_source import pull  # after Spark has started, see warm_up
 
@@ -150,6 +140,29 @@ def _pull(request: Pull, context: JobContext, reporter: Reporter) -> PullResult:
         environment=context.environment,
     )
     return _pull_result(entry, result, reporter)
+
+
+def _transform(request: Pull, entry: DatasetEntry, context: JobContext, reporter: Reporter) -> PullResult:
+    if request.set_watermark is not None:
+        reporter.log(f"watermark {request.set_watermark} is ignored: {_DERIVATIVE_WATERMARK}", "warning")
+    from odf_engine.coordinator.handlers import sync_jobs
+    from odf_engine.transform.engines.engine_router import engines_for
+    from odf_engine.transform.run import transform, transform_or_reset
+
+    workspace = context.workspace
+    sync_jobs.warn_about_static(workspace, entry, _DERIVATIVE_WATERMARK, reporter)
+    run = transform_or_reset if request.reset_on_divergence else transform
+    with engines_for(workspace, entry, partial(context.host.spark, reporter)) as engine:
+        session = partial(context.session, reporter)
+        result = _pull_result(entry, run(workspace, entry, engine, reporter, session), reporter)
+    if entry.dataset.reference != HEAD:
+        return result
+    summaries = {each.id: each for each in workspace.summaries()}
+    waiting = find_waiting(summaries[entry.id], summaries)
+    if waiting is None:
+        return result
+    reporter.log(waiting.text)
+    return msgspec.structs.replace(result, waiting=waiting)
 
 
 def _ingest(request: Ingest, context: JobContext, reporter: Reporter) -> PullResult:

@@ -70,6 +70,12 @@ def warn_about_upstream(workspace: Workspace, entry: DatasetEntry, reporter: Rep
             reporter.log(f"blocks appended here diverge from the remote {url} ({hint})", "warning")
 
 
+def warn_about_static(workspace: Workspace, entry: DatasetEntry, reason: str, reporter: Reporter) -> None:
+    """Log a warning if the setting ``watermark.static`` of a dataset has no effect, and why."""
+    if workspace.config.watermark.lists_as_static(str(entry.alias), str(entry.id)):
+        reporter.log(f"watermark.static.{entry.alias} has no effect: {reason}", "warning")
+
+
 def pull(
     workspace: Workspace, entry: DatasetEntry | None, url: str, request: Pull, reporter: Reporter
 ) -> PullResult:
@@ -91,6 +97,13 @@ def pull(
         names = entry.dataset.branch_names()
         if not request.remote_branch or request.branch in names:
             entry = entry.on_branch(request.branch)
+        warn_about_static(
+            workspace,
+            entry,
+            f"the dataset is pulled from {url}, so its watermark is set there (odf repo alias remove"
+            f" {entry.alias} detaches it)",
+            reporter,
+        )
     elif request.branch:
         raise UsageError("a new dataset has no branches", hint="pull it without --branch first")
     reporter.log(f"pulling from {url}")

@@ -530,9 +530,11 @@ class AsOfTransaction(StatefulTransaction):
 
     def _write_checkpoint(self, ready: PreparedQuery, watermarks: Watermarks) -> Checkpoint:
         watermark = watermarks.combined([each.alias for each in self._inputs])
+        self._pending = 0
         for index, join in enumerate(self._as_of.joins):
             pending_file = self._checkpoint_folder / f"as-of-{index}" / _ROWS
             if pending_file.exists() and (count := pq.read_metadata(pending_file).num_rows):
+                self._pending += count
                 reached = "none" if watermark is None else str(Timestamp.from_ms(watermark))
                 self._reporter.log(
                     f"pending rows of the join with '{join.table.name}': {count:,}, until the watermark of "

@@ -52,6 +52,7 @@ class TransactionResult:
         watermark: watermark of the rows as the engine reports it; None if it reports none.
         late: rows that were dropped; empty if the engine does not report them.
         version: version of the engine as it reports it; None if it reports none.
+        pending: number of rows that wait for the watermark of the inputs; None if it is unknown.
     """
 
     written: WrittenSlice | None
@@ -61,6 +62,7 @@ class TransactionResult:
     watermark: Timestamp | None = None
     late: Sequence[LateRows] = ()
     version: str | None = None
+    pending: int | None = 0
 
 
 @dataclass(frozen=True)

@@ -543,6 +543,7 @@ class GrpcEngine:
                     result,
                     watermark=success.new_watermark,
                     late=[_parse_late_rows(each, request) for each in extension.late],
+                    pending=extension.pending,
                     version=strip_control_characters(extension.version or "")[:_MAX_VERSION] or None,
                 )
             except (BadData, InvalidSchema) as error:

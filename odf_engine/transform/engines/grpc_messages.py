@@ -31,10 +31,17 @@ class InputRows(Wire, frozen=True):
 
 
 class ResponseExtension(Wire, frozen=True):
-    """Extension of a response's FlatBuffer: the version of the engine, and the late rows that it dropped."""
+    """Extension of a response's FlatBuffer.
+
+    Attributes:
+        version: version of the engine.
+        late: late rows that it dropped.
+        pending: number of rows that wait for the watermark of the inputs; None if it is unknown.
+    """
 
     version: str | None = None
     late: list[InputRows] = []
+    pending: int | None = 0
 
 
 class Line(Wire, frozen=True):

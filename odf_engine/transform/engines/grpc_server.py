@@ -319,7 +319,7 @@ class EngineServer:
             late = [InputRows(each.alias, to_intervals(each.offsets.to_pylist())) for each in result.late]
             return encode_fields(
                 encode_table(TransformSuccess(_written_interval(result), watermark)),
-                encode(ResponseExtension(result.version, late)),
+                encode(ResponseExtension(result.version, late, result.pending)),
             )
 
         progress, failures = TransformProgress(), (TransformInvalidQuery, TransformInternalError)

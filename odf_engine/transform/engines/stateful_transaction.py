@@ -488,6 +488,8 @@ class StatefulTransaction:
         self._state = StateFiles(session, self._checkpoint_folder / "state", reporter)
         self._sorter = BatchSorter(session, self._scratch, reporter)
         self._late_positions: list[pa.Array] = []
+        self._pending: int | None = None
+        """Number of rows that wait for the watermark of the inputs; None if it is unknown."""
 
     def run(self) -> TransactionResult:
         """Run it; write the slice and the checkpoint.
@@ -539,8 +541,23 @@ class StatefulTransaction:
         checkpoint = None
         if planned or after != watermarks or self._request.prev_checkpoint_path is None:
             checkpoint = self._write_checkpoint(ready, after)
-        result = TransactionResult(written, ready.contract.schema, checkpoint, ready.retracts_emitted)
-        return replace(result, watermark=self._output_watermark(ready, after), late=self._late_rows())
+        return replace(self._result(ready, written, checkpoint, after), late=self._late_rows())
+
+    def _result(
+        self,
+        ready: PreparedQuery,
+        written: WrittenSlice | None,
+        checkpoint: Checkpoint | None,
+        after: Watermarks,
+    ) -> TransactionResult:
+        return TransactionResult(
+            written,
+            ready.contract.schema,
+            checkpoint,
+            ready.retracts_emitted,
+            self._output_watermark(ready, after),
+            pending=self._pending if ready.emitted is None else 0,  # groups without a window do not wait
+        )
 
     def _flush(self) -> TransactionResult:
         metadata = self._load_state()
@@ -563,8 +580,7 @@ class StatefulTransaction:
             written = self._write_slice(iter(changes), ready.contract)
         after = no_watermarks.after(self._request.query_inputs, None)
         checkpoint = self._write_checkpoint(ready, after)
-        result = TransactionResult(written, ready.contract.schema, checkpoint, ready.retracts_emitted)
-        return replace(result, watermark=self._output_watermark(ready, after))
+        return self._result(ready, written, checkpoint, after)
 
     def _output_watermark(self, ready: PreparedQuery, watermarks: Watermarks) -> Timestamp | None:
         """Return the watermark of the rows; None if it is that of the inputs."""

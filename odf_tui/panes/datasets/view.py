@@ -122,6 +122,9 @@ class DatasetCard(WrappedLines):
             lines.append([("why  ", "bad"), (f"input {names} was reset or replaced", "bad")])
             lines.append([("try  ", "muted"), ("press D to rebuild it", "good")])
             self.reason = f"{health.glyph} input {names} was reset or replaced: press D to rebuild it"
+        if row.waiting is not None:
+            lines.append([("why  ", "warn"), (printable(row.waiting.text), "warn")])
+            self.reason = self.reason or f"{health.glyph} {printable(row.waiting.text)}"
         if health is Health.failed and jobs.ingest is not None and jobs.ingest.error is not None:
             lines += self._failure_lines(jobs.ingest.error)
         return lines
