@@ -143,8 +143,8 @@ class ContainerEngine:
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
         """See the engine contract."""
-        with self._started(reporter) as engine:
-            return engine.recompute(request, declared, reporter)
+        with self._started(reporter, request.transform.version) as container:
+            return container.with_version(container.engine.recompute(request, declared, reporter), request)
 
     def rebuild(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter

@@ -17,8 +17,9 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import translate_errors
-from odf_engine.spark.plan_rewrite import analyzed_plan, check_repeatable, node_name, run_sql, to_list
+from odf_engine.spark.plan_rewrite import analyzed_plan, node_name, run_sql, to_list
 from odf_engine.spark.readers import query_schema
+from odf_engine.spark.repeatability import check_repeatable
 from odf_engine.spark.sql_types import arrow_schema, identifier
 from odf_engine.spark.stateful.as_of_join import IS_ACTIVE, TIME, AsOfQuery, joined_schema
 from odf_engine.spark.stateful.stateful_query import has_watermark, stream_view
@@ -126,7 +127,7 @@ class _BatchQuery:
             for index, each in enumerate(self._inputs)
         }
         frame = run_query(session, views, transform.queries or [], tables)
-        check_repeatable(frame, "query")
+        check_repeatable(frame, transform.queries or [])
         return AsOfQuery(session, frame, {each.alias: each.vocab for each in self._inputs}, tables)
 
     def result(self) -> DataFrame:
