@@ -15,7 +15,7 @@ from typing import BinaryIO, Final, Literal, get_args
 from odf_engine import processes
 from odf_engine.files import ensure_folder
 
-Kind = Literal["pull", "transform", "replay", "sandbox", "query"]
+Kind = Literal["pull", "transform", "replay", "recompute", "sandbox", "query"]
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from odf_engine.chain.schema_evolution import declared_schema
 from odf_engine.data.arrow_schema import encode_schema
@@ -147,6 +148,12 @@ class Deriving:
         mark = Timestamp.from_ms(watermark)
         event = AddData(prev_offset=state.last_offset, new_data=data, new_watermark=mark)
         self.commit(entry, [event], moment, data=staged)
+
+    def set_version(self, entry: DatasetEntry, version: str) -> None:
+        """Replaces the engine version of a query: it has the rules of that version."""
+        transform = entry.dataset.state().transform
+        assert transform is not None
+        self.commit(entry, [replace(transform, transform=replace(transform.transform, version=version))])
 
     def run(self, entry: DatasetEntry, reporter: Reporter | None = None) -> int:
         """Brings a derivative up to date; how many transactions there were."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from odf_engine.chain.normal_form import spark_engine_version
 from odf_engine.metadata.model import ExecuteTransform
@@ -59,7 +58,7 @@ def test_earlier_versions_keep_their_rules(deriving: Deriving) -> None:
     transform = made.dataset.state().transform
     assert transform is not None and transform.transform.version == spark_engine_version()
     earlier = spark_engine_version("+odf1")
-    deriving.commit(made, [replace(transform, transform=replace(transform.transform, version=earlier))])
+    deriving.set_version(made, earlier)
     for name, rows, watermark in STEPS:
         deriving.rows(deriving.workspace.resolve(name), *rows, watermark=watermark)
         deriving.run(made)
