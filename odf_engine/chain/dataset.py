@@ -467,8 +467,40 @@ class Dataset:
         return number
 
     def slice_path(self, which: SliceSummary | Multihash) -> Path:
-        """Return the path of a slice, whether or not it exists."""
-        return self._object_path("data", which.physical_hash if isinstance(which, SliceSummary) else which)
+        """Return the path of a slice, or of an equivalent one, whether or not it exists."""
+        physical_hash = which.physical_hash if isinstance(which, SliceSummary) else which
+        path = self.object_path("data", physical_hash)
+        if self.origin is None and not path.is_file():
+            return self.equivalent_slice(physical_hash) or path
+        return path
+
+    def equivalent_slice(self, physical_hash: Multihash) -> Path | None:
+        """Return a rebuilt file with the rows of a slice, but other bytes; None if there is none.
+
+        It is outside of the folders of objects, so it is never transferred. Its name is its own hash.
+        """
+        return next(self._equivalents(physical_hash).glob("f1620*"), None)
+
+    def _equivalents(self, physical_hash: Multihash) -> Path:
+        return self.folder / "info" / "equivalents" / str(physical_hash)
+
+    def restore_slice(self, committed: Multihash, actual: Multihash, staged: Path) -> None:
+        """Move a rebuilt file to a missing or damaged slice; with another hash, to its equivalent.
+
+        Raises:
+            OdfError: it cannot be moved.
+        """
+        folder = self._equivalents(committed)
+        with translate_commit_errors(self.folder):
+            if actual == committed:
+                self.object_path("data", committed).unlink(missing_ok=True)
+                self.store_slice(committed, staged)
+                shutil.rmtree(folder, ignore_errors=True)
+                return
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            LocalObjectStore(folder).put_file(str(actual), staged)
+            self.object_path("data", committed).unlink(missing_ok=True)
 
     def slice_parts(self, row: SliceSummary) -> Path | RangedFile:
         """Return a slice of which a part is read: its path; if only the origin has it, its ranges there."""
@@ -481,7 +513,7 @@ class Dataset:
 
     def checkpoint_path(self, checkpoint: Multihash) -> Path:
         """Return the path of a checkpoint, whether or not it exists."""
-        return self._object_path("checkpoints", checkpoint)
+        return self.object_path("checkpoints", checkpoint)
 
     # --- Writing ------------------------------------------------------------------------------
 
@@ -787,7 +819,8 @@ class Dataset:
             raise _ambiguous(text, matches)
         return matches[0]
 
-    def _object_path(self, kind: str, object_hash: Multihash) -> Path:
+    def object_path(self, kind: str, object_hash: Multihash) -> Path:
+        """Return the path of a slice or checkpoint with this hash, whether or not it exists."""
         objects = self._objects[kind]
         path = objects.path(find_object_name(objects, object_hash) or str(object_hash))
         if self.origin is not None:

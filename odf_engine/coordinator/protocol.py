@@ -57,7 +57,8 @@ class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
         fetch_uncacheable: fetch sources that do not report whether they have changed.
         set_watermark: only set the watermark to this time (RFC 3339).
         force: fetch an unchanged source. From a remote: replace a diverged history; the previous head stays
-            as a reference.
+            as a reference. Without a remote, rebuild missing and damaged slices of a derivative dataset.
+        rebuild: only rebuild the slices of a derivative dataset.
         strict: fail on rows which a ledger has with other values.
         reset_on_divergence: rebuild a derivative dataset when an input was reset or replaced.
         url: the remote to pull from; by default the dataset's pull remote.
@@ -78,6 +79,7 @@ class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
     alias: str | None = None
     branch: str = ""
     remote_branch: str = ""
+    rebuild: bool = False
 
 
 class Push(JobRequest[PushResult], frozen=True, tag="push"):

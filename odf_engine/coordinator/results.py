@@ -11,8 +11,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from odf_engine.chain.finding_kinds import UNCONFIRMED, is_damage
 from odf_engine.checks.reports import RuleResult
+from odf_engine.data.finding_kinds import UNCONFIRMED, is_damage
 from odf_engine.workspace.waiting import Waiting
 
 

@@ -237,7 +237,7 @@ class _FilePush:
         if self.remote.holds(file.kind, file.hash, file.size):
             self._add_bytes(file.size)
         else:
-            path = self.dataset.slice_path if file.kind == "data" else self.dataset.checkpoint_path
+            path = self.dataset.object_path(file.kind, file.hash)
             reported = 0
 
             def report(sent: int) -> None:
@@ -245,7 +245,7 @@ class _FilePush:
                 self._add_bytes(sent - reported)
                 reported = sent
 
-            self.remote.upload(file, path(file.hash), report)
+            self.remote.upload(file, path, report)
             with self.lock:
                 self.objects += 1
                 self.bytes += file.size

@@ -19,9 +19,9 @@ from odf_engine.chain.block_search import BlockFiles, WalkedChain
 from odf_engine.chain.compacted_history import reaches_chain
 from odf_engine.chain.compaction_check import OffsetFile, check_record
 from odf_engine.chain.dataset import Dataset
-from odf_engine.chain.finding_kinds import INVALID_CHANGELOG, UNCONFIRMED
 from odf_engine.chain.schema_evolution import read_declaration
 from odf_engine.chain.state import ChainState, apply_block, record_count
+from odf_engine.data.finding_kinds import EQUIVALENT, INVALID_CHANGELOG, UNCONFIRMED
 from odf_engine.errors import (
     BadData,
     Cancelled,
@@ -196,7 +196,7 @@ class BlockResult(NamedTuple):
         blocks, slices: number of blocks and slices that were checked: 0 or 1.
         rows_known: number of slices whose rows were verified before: 0 or 1.
         transaction: to replay; None if the block has none.
-        unchecked: why the transaction of the block cannot be replayed.
+        doubts: why the transaction of the block cannot be replayed, and that its slice is an equivalent.
         only_appends: the block, if its slice is known to have no retractions.
     """
 
@@ -205,7 +205,7 @@ class BlockResult(NamedTuple):
     slices: int = 0
     rows_known: int = 0
     transaction: Transaction | None = None
-    unchecked: Finding | None = None
+    doubts: Sequence[Finding] = ()
     only_appends: frozenset[str] = frozenset()
 
 
@@ -251,8 +251,7 @@ def verify(
             blocks, slices = blocks + result.blocks, slices + result.slices
             rows_known += result.rows_known
             only_appends |= result.only_appends
-            if result.unchecked is not None:
-                unchecked += _log_unchecked([result.unchecked], unchecked, reporter)
+            unchecked += _log_unchecked(list(result.doubts), unchecked, reporter)
             if result.transaction is not None:
                 transactions.append(result.transaction)
     check.progress.report()
@@ -349,9 +348,9 @@ def _log_findings(findings: Sequence[Finding], reporter: Reporter) -> Sequence[F
 def _log_unchecked(skipped: list[Finding], before: list[Finding], reporter: Reporter) -> list[Finding]:
     """Log why transactions were not replayed, each message once, and return them."""
     logged = {each.message for each in before}
-    for message in dict.fromkeys(each.message for each in skipped):
+    for kind, message in dict.fromkeys((each.kind, each.message) for each in skipped):
         if message not in logged:
-            reporter.log(f"not replayed: {message}", "warning")
+            reporter.log(f"{kind if kind == EQUIVALENT else 'not replayed'}: {message}", "warning")
     return skipped
 
 
@@ -410,6 +409,12 @@ def _transform(transaction: Transaction) -> ExecuteTransform:
     event = transaction.block.event
     assert isinstance(event, ExecuteTransform)
     return event
+
+
+def _equivalence(block: Multihash, is_equivalent: bool) -> Iterator[Finding]:
+    if is_equivalent:
+        message = "the file has other bytes than the committed slice, and the same rows (logical hash)"
+        yield _finding(str(block), (EQUIVALENT, message))
 
 
 class _LostBlock(Exception):
@@ -510,7 +515,7 @@ class _ChainCheck:
         if self._replays and isinstance(event, ExecuteTransform):
             if state is None or self._lost_settings or self._lost_data:
                 lost = "before-lost", "blocks before it are lost or damaged"
-                result = result._replace(unchecked=_finding(str(block_hash), lost))
+                result = result._replace(doubts=[_finding(str(block_hash), lost)])
             else:
                 result = result._replace(transaction=Transaction(block_hash, state, block))
         checkpoint = event.new_checkpoint
@@ -532,6 +537,7 @@ class _ChainCheck:
         findings = [_finding(str(block_hash), each) for each in (*found.problems, *of_checkpoint)]
         return result._replace(
             findings=[*result.findings, *findings],
+            doubts=[*result.doubts, *_equivalence(block_hash, found.is_equivalent)],
             slices=1,
             rows_known=int(found.rows_known),
             only_appends=frozenset({str(block_hash)} if found.only_appends else ()),
@@ -621,6 +627,7 @@ class _ChainCheck:
             latest=block.system_time,
             links=tuple(self._link_columns(event)),
             linked=read_totals(event) if has_totals(event) else None,
+            is_derived=isinstance(event, ExecuteTransform),
         )
 
     def _link_columns(self, event: AddData | ExecuteTransform) -> list[str]:

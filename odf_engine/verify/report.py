@@ -294,8 +294,8 @@ class Report(msgspec.Struct, frozen=True):
         unchecked: objects that could not be checked and may be valid: transactions (``input-missing``,
             ``input-behind``, ``input-diverged``, ``input-unreadable``, ``engine-missing``, ``before-lost``,
             ``replay-failed``), checkpoints with other bytes than the replayed one (``checkpoint-other``),
-            ownership proofs of other chains (``proof-elsewhere``) or of an unknown owner
-            (``proof-unknown``).
+            slices with other bytes and the same rows (``slice-equivalent``), ownership proofs of other chains
+            (``proof-elsewhere``) or of an unknown owner (``proof-unknown``).
         engines: engines that replayed the transactions.
         rows_known: number of slices whose rows were verified before, so that only the bytes were checked.
         proofs: number of valid ownership proofs.

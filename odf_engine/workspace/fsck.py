@@ -29,7 +29,7 @@ from odf_engine.files import open_file, open_no_follow, translate_os_errors
 from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.ownership_proof import PROOFS_FOLDER, dataset_id_of_key, load_private_key
-from odf_engine.metadata.model import SetDataSchema
+from odf_engine.metadata.model import DatasetKind, SetDataSchema
 from odf_engine.metadata.object_links import find_link_columns
 from odf_engine.progress import Reporter
 from odf_engine.storage.atomic_files import file_lock, read_small_file
@@ -249,6 +249,29 @@ class _DatasetCheck:
                 self._orphans()
                 self._store_objects()
             self._half_written()
+        if is_whole and has_index:
+            self._missing_slices()
+
+    def _missing_slices(self) -> None:
+        """Report missing slices of a dataset in this workspace; stores are compared by their listing."""
+        dataset = self._entry.dataset
+        if dataset.origin is not None:
+            return
+        chains = [dataset, *map(dataset.branch, dataset.branch_names())] if dataset.head() else []
+        rows = {row.physical_hash: row for chain in chains for row in chain.slices()}
+        missing = [each for each in rows if not dataset.object_path("data", each).is_file()]
+        lost = [each for each in missing if dataset.equivalent_slice(each) is None]
+        if lost:
+            message = f"missing: data/{lost[0]}; odf pull --force {self._name} " + (
+                "rebuilds it from the inputs" if self._is_derivative() else "downloads it from a remote"
+            )
+            self._report.add_finding("missing-slice", self._name, message, count=len(lost))
+        if len(lost) < len(missing):
+            message = "missing; an equivalent file with the same rows and other bytes is used"
+            self._report.add_note("equivalent-slice", self._name, message, len(missing) - len(lost))
+
+    def _is_derivative(self) -> bool:
+        return self._entry.dataset.state().kind is DatasetKind.Derivative
 
     def _lock(self, stack: ExitStack) -> None:
         """Lock the dataset for the repair; if that fails, record why it is not repaired."""

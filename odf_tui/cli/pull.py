@@ -254,7 +254,8 @@ def _check_arguments(arguments: PullArguments) -> None:
 @click.option(
     "--force",
     is_flag=True,
-    help="Fetch unchanged sources too. Overwrite a local history that has diverged from the remote.",
+    help="Fetch unchanged sources too. Overwrite a local history that has diverged from the remote. Rebuild "
+    "missing and damaged slices of derivative datasets.",
 )
 @click.option(
     "--strict", is_flag=True, help="Fail on rows whose key is already in the ledger with other values."

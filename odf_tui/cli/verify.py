@@ -26,17 +26,20 @@ from odf_engine.coordinator.protocol import (
     CheckProof,
     Compact,
     JobState,
+    Pull,
     Request,
     Verify,
     WorkerStatus,
 )
 from odf_engine.coordinator.results import CheckProofResult, branch_title
 from odf_engine.errors import NotFound, OdfError, UsageError
+from odf_engine.metadata.model import DatasetKind
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.discovery import WORKSPACE_VARIABLE
 from odf_engine.workspace.fsck import FsckReport
+from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.follow import exit_code, follow, print_failure, run_request
 from odf_tui.cli.output import (
@@ -94,7 +97,8 @@ class _PhasePrinter(Reporter):
 def fsck_verb(repair: bool, now: bool) -> None:
     """Check the workspace for orphaned and damaged files.
 
-    Finds orphaned files, incomplete files and damaged caches. With --repair, removes or rebuilds them.
+    Finds orphaned files, incomplete files, damaged caches and missing slices. With --repair, removes or
+    rebuilds them. Missing slices of a derivative dataset are rebuilt by a replay of its transactions.
 
     Blocks and data reachable from the head or another reference of a dataset are never removed. Neither
     are private keys of datasets, nor files of datasets with a running job. A damaged key of a dataset
@@ -106,11 +110,38 @@ def fsck_verb(repair: bool, now: bool) -> None:
         raise UsageError("--now requires --repair")
     workspace = open_workspace()
     report = check_files(workspace, _PhasePrinter(), repair=repair, now=now)
+    if repair:
+        _rebuild_slices(workspace, report)
     if options_of().json:
         print_json(_report_json(report))
     else:
         _print_workspace_report(report)
     sys.exit(3 if report.left else 0)
+
+
+def _rebuild_slices(workspace: Workspace, report: FsckReport) -> None:
+    """Rebuild the missing slices of derivative datasets without a pull remote, and update the report."""
+    lost = {each.where for each in report.left if each.kind == "missing-slice"}
+    remotes = Remotes(workspace.odf)
+    entries = [
+        entry
+        for entry in (workspace.resolve(name) for name in sorted(lost))
+        if entry.dataset.state().kind is DatasetKind.Derivative and not remotes.get(entry.id).pull
+    ]
+    if not entries:
+        return
+    jobs = follow(workspace, [(Pull(str(each.id), rebuild=True), str(each.alias)) for each in entries])
+    for job in jobs:
+        if job.state is not JobState.done:
+            print_failure(job)
+    left = check_files(workspace, _PhasePrinter()).left
+    still_lost = {each.where for each in left if each.kind == "missing-slice"}
+    report.findings = [
+        msgspec.structs.replace(each, repaired=True, left="")
+        if each.kind == "missing-slice" and each.where in lost - still_lost
+        else each
+        for each in report.findings
+    ]
 
 
 def _report_json(report: FsckReport) -> dict[str, object]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # A checkpoint with other bytes leaves nothing unchecked: later rows were replayed from the rebuilt one.
 # Neither does a proof of another dataset.
-_SETTLED: Final = ("checkpoint-other", "proof-elsewhere", "proof-unknown")
+_SETTLED: Final = ("checkpoint-other", "proof-elsewhere", "proof-unknown", "slice-equivalent")
 
 
 _VERDICTS: Final = {
@@ -85,6 +85,9 @@ def unchecked_lines(report: VerifyResult) -> Iterator[str]:
     """Yield a line for each reason why something was not checked."""
     reasons = Counter((each.kind, each.message) for each in report.unchecked)
     for (kind, message), count in reasons.items():
+        if kind == "slice-equivalent":
+            yield f"equivalent, not identical: {message} ({count_of(count, 'slice')})"
+            continue
         what = "proof" if kind.startswith("proof-") else "transaction"
         yield f"not checked: {kind}: {message} ({count_of(count, what)})"
 

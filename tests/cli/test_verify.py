@@ -137,6 +137,7 @@ def test_verify_reports_the_last_proven_block(odf: Odf, newer: int, words: str) 
         ("input-missing", "valid, partially verified ("),
         ("input-behind", "valid, partially verified ("),
         ("checkpoint-other", "valid ("),
+        ("slice-equivalent", "valid ("),
     ],
 )
 def test_verify_reports_what_was_not_checked(odf: Odf, kind: str, word: str) -> None:
@@ -154,6 +155,8 @@ def test_verify_reports_what_was_not_checked(odf: Odf, kind: str, word: str) -> 
     ran = odf("verify", "wet-days")
     assert ran.exit_code == 0
     assert f"wet-days: {word}" in ran.stdout
+    label = "equivalent, not identical: " if kind == "slice-equivalent" else f"not checked: {kind}: "
+    assert f"  {label}the input" in ran.stdout
     assert "rain: to offset 4, block" in ran.stdout
     assert "  rain      it is not in this workspace: did:odf:fed\n" in ran.stdout
 

@@ -153,6 +153,15 @@ def _transform(request: Pull, entry: DatasetEntry, context: JobContext, reporter
     sync_jobs.warn_about_static(workspace, entry, _DERIVATIVE_WATERMARK, reporter)
     run = transform_or_reset if request.reset_on_divergence else transform
     with engines_for(workspace, entry, partial(context.host.spark, reporter)) as engine:
+        if request.force or request.rebuild:
+            from odf_engine.transform.rebuild import rebuild_slices
+
+            rebuild_slices(workspace, entry, engine, reporter)
+        if request.rebuild:
+            from odf_engine.chain.state import ChainUpdate
+
+            state = entry.dataset.state()
+            return _pull_result(entry, ChainUpdate.from_states(state, state), reporter)
         session = partial(context.session, reporter)
         result = _pull_result(entry, run(workspace, entry, engine, reporter, session), reporter)
     if entry.dataset.reference != HEAD:

@@ -517,9 +517,7 @@ class ObjectUploads:
             ) from error
 
     def _path(self, file: ObjectFile) -> Path:
-        if file.kind == "data":
-            return self._dataset.slice_path(file.hash)
-        return self._dataset.checkpoint_path(file.hash)
+        return self._dataset.object_path(file.kind, file.hash)
 
     def _check(self) -> None:
         self._reporter.raise_if_cancelled()

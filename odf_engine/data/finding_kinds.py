@@ -8,6 +8,8 @@ INVALID_CHANGELOG: Final = frozenset({"slice-op", "slice-retraction"})
 """Findings about operations that were committed, in a dataset whose files are intact."""
 UNCONFIRMED: Final = frozenset({"input-damaged", "transform-version"})
 """Findings that do not show that the dataset itself is invalid."""
+EQUIVALENT: Final = "slice-equivalent"
+"""Remark about a slice with the committed rows in other bytes."""
 _DAMAGED: Final = ("block-hash", "chain-incomplete", "head")
 _DAMAGED_ENDINGS: Final = ("-missing", "-size", "-physical-hash")
 
