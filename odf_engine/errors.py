@@ -187,6 +187,10 @@ class CheckFailed(BadData):
     """New rows violate a rule of a check. Nothing was committed."""
 
 
+class JobWarned(OdfError):
+    """A job has warnings, and must fail on them. The rows that they are about were not committed."""
+
+
 class SourceUnavailable(OdfError):
     """A source that could not be fetched: a missing file, an HTTP status, a failed connection."""
 

@@ -6,7 +6,25 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import msgspec
+
 from odf_engine.errors import Cancelled
+
+
+class JobWarning(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A warning of a job, and of the blocks that it committed.
+
+    Attributes:
+        kind: kind of the warning, such as ``late-rows``; ``other`` if it has no kind of its own.
+        text: the message.
+        count: number of rows or other things that it is about; None if there is no number.
+        dataset: name of the dataset of the job.
+    """
+
+    kind: str
+    text: str
+    count: int | None = None
+    dataset: str = ""
 
 
 class Reporter:
@@ -37,6 +55,17 @@ class Reporter:
 
     def log(self, text: str, level: str = "info") -> None:
         """Add a line to the job log; levels are ``debug``, ``info``, ``warning``, ``error``."""
+
+    def warn(self, text: str, kind: str, count: int | None = None) -> None:
+        """Add a warning to the job and its log. For the arguments see :class:`JobWarning`."""
+        self.log(text, "warning")
+
+    def raise_if_warned(self) -> None:
+        """Raise if the job must not commit with the warnings since its last commit. Call it before a commit.
+
+        Raises:
+            JobWarned: there are warnings, and the job has ``on_warning: fail``.
+        """
 
     def committed(self, dataset: str, block: str, event: str, rows: int) -> None:
         """Report a committed block, which is now the head of the dataset."""

@@ -38,6 +38,7 @@ EventKind = Literal[
     "JobStarted",
     "JobSucceeded",
     "JobFailed",
+    "JobWarned",
     "JobCancelled",
     "CheckFailed",
     "VerifyFailed",

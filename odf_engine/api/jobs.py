@@ -10,6 +10,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+import msgspec
+
 from odf_engine.api.progress import JobStatus, StatusReporter, create_display
 from odf_engine.coordinator.client import Client, run_jobs
 from odf_engine.coordinator.endpoint import WorkerEndpoint
@@ -28,8 +30,9 @@ from odf_engine.coordinator.protocol import (
     Request,
     decode_result,
 )
+from odf_engine.coordinator.results import PullResult
 from odf_engine.errors import Cancelled, UsageError
-from odf_engine.progress import Reporter
+from odf_engine.progress import JobWarning, Reporter
 from odf_engine.workspace.environment import read_allowed_variables
 
 if TYPE_CHECKING:
@@ -149,7 +152,7 @@ class JobRunner:
         return self._runtime
 
     def _run_here(self, request: JobRequest[R], target: str, status: JobStatus) -> R:
-        reporter = StatusReporter(status)
+        reporter = StatusReporter(status, target)
         variables: dict[str, str] = {}
         if isinstance(request, Pull):
             variables = read_allowed_variables(self._workspace.odf, request.dataset, target)
@@ -157,8 +160,11 @@ class JobRunner:
 
         def work() -> R:
             try:
-                return cast("R", run_request(cast("Request", request), context, reporter))
+                result = cast("R", run_request(cast("Request", request), context, reporter))
+                reporter.warnings.assign_rest()
+                return _with_warnings(result, reporter.warnings.listed())
             finally:
+                reporter.warnings.store(context)
                 context.close()
 
         with nullcontext() if self._given is None else self._given.job():
@@ -183,10 +189,17 @@ class JobRunner:
 
         job = _in_thread(work, lambda: _cancel_job(self.folder, known), lambda: self._display.update(status))
         if job.state is JobState.done:
-            return decode_result(job.result or "{}", type(request))
+            return _with_warnings(decode_result(job.result or "{}", type(request)), job.warnings)
         if job.state is JobState.cancelled:
             raise Cancelled(f"{status.title}: cancelled")
         raise (job.error or Failure(f"{status.title}: {job.state.value}")).to_error()
+
+
+def _with_warnings(result: R, warnings: list[JobWarning]) -> R:
+    """Return the result of a pull or ingest with the warnings of the job; other results as they are."""
+    if not warnings or not isinstance(result, PullResult):
+        return result
+    return cast("R", msgspec.structs.replace(result, warnings=warnings))
 
 
 def _check_no_other_spark() -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol, TextIO
 
 from msgspec.structs import replace
 
+from odf_engine.coordinator.job_warnings import WarningList
 from odf_engine.coordinator.protocol import Progress
 from odf_engine.progress import Reporter
 from odf_engine.terminal_text import escape_controls
@@ -63,11 +64,16 @@ class JobStatus:
 
 
 class StatusReporter(Reporter):
-    """Stores the progress of a job in this process in a :class:`JobStatus`."""
+    """Stores the progress of a job in this process in a :class:`JobStatus`, and collects its warnings.
 
-    def __init__(self, status: JobStatus) -> None:
+    Attributes:
+        warnings: the warnings so far.
+    """
+
+    def __init__(self, status: JobStatus, target: str = "") -> None:
         super().__init__()
         self._status = status
+        self.warnings = WarningList(target)
         self._changes = threading.Lock()  # a phase and its amounts can come from several threads
 
     def phase(self, name: str) -> None:
@@ -78,6 +84,16 @@ class StatusReporter(Reporter):
         known = {name: value for name, value in amounts.items() if value is not None}
         with self._changes:
             self._status.progress = replace(self._status.progress, **known)
+
+    def log(self, text: str, level: str = "info") -> None:
+        if level == "warning":
+            self.warnings.add("other", text)
+
+    def warn(self, text: str, kind: str, count: int | None = None) -> None:
+        self.warnings.add(kind, text, count)
+
+    def committed(self, dataset: str, block: str, event: str, rows: int) -> None:
+        self.warnings.committed(dataset, block)
 
 
 class ProgressDisplay(Protocol):

@@ -339,7 +339,7 @@ class DatasetChecks:
         )
         reporter.log(f"checks: {report.summary}, in {monotonic() - began:.1f} s")
         for result in report.warnings:
-            reporter.log(f"check {result.text}", "warning")
+            reporter.warn(f"check {result.text}", "check", result.failing)
         if report.failed:
             self._reject(written, report, reporter)
         store_report(dataset.folder, written[-1].physical_hash, encode_report(report, self._key()))

@@ -250,6 +250,11 @@ def job_event(job: Job) -> Event | None:
                 data["error"] = error
                 if job.error.kind == "CheckFailed":
                     kinds = ["CheckFailed", "JobFailed"]
+    if job.warnings:
+        data["warnings"] = msgspec.to_builtins(job.warnings)
+        if job.state is JobState.done:
+            kinds = [*kinds[:-1], "JobWarned", kinds[-1]]
+            message += f"; {count_of(len(job.warnings), 'warning')}: {job.warnings[0].text}"
     return Event(
         id=stable_id("job", job.id, job.created, job.state.value),
         kinds=kinds,

@@ -49,6 +49,7 @@ from odf_engine.flows.definition import (
 from odf_engine.flows.documents import Selector, Target, matches_target
 from odf_engine.flows.scheduler import FlowScheduler
 from odf_engine.flows.store import FlowStore, Run
+from odf_engine.progress import count_of
 
 if TYPE_CHECKING:
     from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -210,21 +211,26 @@ class FlowRunner:
                 for entry in entries:
                     dataset = str(entry.id)
                     request = Pull(
-                        dataset, after=[*after], force=force, reset_on_divergence=reset, branch=branch
+                        dataset,
+                        after=[*after],
+                        force=force,
+                        reset_on_divergence=reset,
+                        branch=branch,
+                        on_warning=flow.spec.on_warning,
                     )
                     jobs.append((request, entry))
                     after.append(dataset)
-                await self._run_jobs(run, "pull", jobs)
+                await self._run_jobs(flow, run, "pull", jobs)
             case VerifyTask(branch, integrity):
                 requests = [Verify(str(entry.id), integrity=integrity, branch=branch) for entry in entries]
-                ended = await self._run_jobs(run, "verify", list(zip(requests, entries, strict=True)))
+                ended = await self._run_jobs(flow, run, "verify", list(zip(requests, entries, strict=True)))
                 for entry, job in ended:
                     result = msgspec.json.decode(job.result or "{}", type=VerifyResult)
                     if not result.valid:
                         raise _Failed(f"verify: {entry.alias} is invalid (job {job.id})")
             case CheckTask(branch):
                 requests = [Check(str(entry.id), branch) for entry in entries]
-                ended = await self._run_jobs(run, "check", list(zip(requests, entries, strict=True)))
+                ended = await self._run_jobs(flow, run, "check", list(zip(requests, entries, strict=True)))
                 for entry, job in ended:
                     checked = msgspec.json.decode(job.result or "{}", type=CheckResult)
                     if checked.failed:
@@ -237,7 +243,7 @@ class FlowRunner:
                 jobs = [
                     (Push(str(entry.id), url, force), entry) for entry, url in zip(entries, urls, strict=True)
                 ]
-                await self._run_jobs(run, "push", jobs)
+                await self._run_jobs(flow, run, "push", jobs)
             case ExportTask(path, file_format):
                 if len(entries) > 1 and _PLACEHOLDER not in path:
                     raise _Failed(f"export: several datasets require {_PLACEHOLDER} in the path")
@@ -247,10 +253,12 @@ class FlowRunner:
                     await asyncio.to_thread(ensure_folder, target.parent)
                     request = Export(str(entry.id), str(target), file_format, replace=True)
                     jobs.append((request, entry))
-                await self._run_jobs(run, "export", jobs)
+                await self._run_jobs(flow, run, "export", jobs)
             case CompactTask():
                 roots = await asyncio.to_thread(_root_datasets, entries)
-                await self._run_jobs(run, "compact", [(Compact(str(entry.id)), entry) for entry in roots])
+                await self._run_jobs(
+                    flow, run, "compact", [(Compact(str(entry.id)), entry) for entry in roots]
+                )
             case CommandTask(arguments, timeout):
                 names = [str(entry.alias) for entry in entries]
                 if not any(_PLACEHOLDER in each for each in arguments):
@@ -260,12 +268,12 @@ class FlowRunner:
                     await self._run_command(flow, command, timeout.seconds)
 
     async def _run_jobs(
-        self, run: Run, verb: str, jobs: Sequence[tuple[Request, DatasetEntry]]
+        self, flow: Flow, run: Run, verb: str, jobs: Sequence[tuple[Request, DatasetEntry]]
     ) -> list[tuple[DatasetEntry, Job]]:
         """Run jobs, and wait for all of them.
 
         Raises:
-            _Failed: at least one failed.
+            _Failed: at least one failed, or has warnings and the flow fails on them.
         """
         assert self._store is not None
         waiting: list[tuple[DatasetEntry, asyncio.Future[Job]]] = []
@@ -280,6 +288,9 @@ class FlowRunner:
             if job.state is not JobState.done:
                 reason = job.error.message if job.error is not None else job.state.value
                 raise _Failed(f"{verb} {entry.alias}: {reason} (job {job.id})")
+            if job.warnings and flow.spec.on_warning == "fail":
+                warnings = f"{count_of(len(job.warnings), 'warning')}: {job.warnings[0].text}"
+                raise _Failed(f"{verb} {entry.alias}: {warnings} (job {job.id})")
         return found
 
     async def _remotes_changed(self, flow: Flow, run: Run) -> bool:
@@ -289,7 +300,9 @@ class FlowRunner:
             _Failed: no target has a remote, or a remote cannot be reached.
         """
         entries = await asyncio.to_thread(self._entries, flow.spec.targets)
-        ended = await self._run_jobs(run, "compare", [(Compare(str(entry.id)), entry) for entry in entries])
+        ended = await self._run_jobs(
+            flow, run, "compare", [(Compare(str(entry.id)), entry) for entry in entries]
+        )
         results = [msgspec.json.decode(job.result or "{}", type=CompareResult) for _, job in ended]
         for problem in (problem for result in results for problem in result.problems):
             raise _Failed(f"compare {problem.label}: {problem.message}")

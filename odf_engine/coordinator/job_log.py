@@ -6,7 +6,7 @@ import contextlib
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal, TypeVar
@@ -28,6 +28,7 @@ from odf_engine.coordinator.protocol import (
 )
 from odf_engine.errors import NotFound, OdfError, escape_surrogates
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import JobWarning
 from odf_engine.storage.databases import connect_database
 
 INTERRUPTED: Final = Failure(
@@ -290,7 +291,13 @@ class JobLog(JobLogReader):
         return self._publish(event)
 
     def transition(
-        self, job_id: str, state: JobState, *, error: Failure | None = None, result: str | None = None
+        self,
+        job_id: str,
+        state: JobState,
+        *,
+        error: Failure | None = None,
+        result: str | None = None,
+        warnings: Sequence[JobWarning] = (),
     ) -> Job:
         """Change the state of an open job, store its newest progress, and return it.
 
@@ -304,7 +311,9 @@ class JobLog(JobLogReader):
                 raise NotFound(f"job '{job_id}' is not queued or running")
             if state not in _NEXT[job.state]:
                 raise ValueError(f"job {job_id}: invalid transition from {job.state.value} to {state.value}")
-            job = msgspec.structs.replace(job, state=state, error=error, result=result)
+            job = msgspec.structs.replace(
+                job, state=state, error=error, result=result, warnings=list(warnings)
+            )
             if state.final:
                 job = msgspec.structs.replace(job, ended=_now())
             else:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from odf_engine.coordinator.job_log import JobLog, Level
+from odf_engine.coordinator.job_warnings import WarningList
 from odf_engine.coordinator.protocol import (
     READ_ONLY_JOBS,
     Failure,
@@ -113,10 +114,12 @@ _MAX_READ_ONLY: Final = 2
 class JobReporter(Reporter):
     """Stores a job's log and commits in the job log; keeps its progress until the worker collects it."""
 
-    def __init__(self, journal: JobLog, job_id: str) -> None:
+    def __init__(self, journal: JobLog, job: Job, *, fail_on_warning: bool = False) -> None:
         super().__init__()
         self._journal = journal
-        self._job = job_id
+        self._job = job.id
+        self._fail_on_warning = fail_on_warning
+        self._warnings = WarningList(job.target)
         self._amounts = threading.Lock()
         self._progress = Progress()
         self._fresh = False
@@ -131,19 +134,38 @@ class JobReporter(Reporter):
         with self._amounts:
             self._progress, self._fresh = msgspec.structs.replace(self._progress, **known), True
 
+    def warn(self, text: str, kind: str, count: int | None = None) -> None:
+        self._warnings.add(kind, text, count)
+        self._write_line(text, "warning")
+
     def log(self, text: str, level: str = "info") -> None:
+        if level == "warning":
+            self._warnings.add("other", text)
+        self._write_line(text, level)
+
+    def _write_line(self, text: str, level: str) -> None:
         try:
             self._journal.append_lines(self._job, text, _LEVELS.get(level, "info"))
         except sqlite3.Error:  # mostly a full disk: the job fails on it too, or continues without its log
             _log.warning("a log line of job %s is lost: %s", self._job, text, exc_info=True)
 
     def committed(self, dataset: str, block: str, event: str, rows: int) -> None:
+        self._warnings.committed(dataset, block)
         try:
             self._journal.append_commit(self._job, dataset, block, event, rows)
         except sqlite3.Error:
             _log.warning(
                 "job %s committed %s to %s, which is missing in the job log", self._job, block, dataset
             )
+
+    def raise_if_warned(self) -> None:
+        if self._fail_on_warning:
+            self._warnings.require_none()
+
+    @property
+    def warnings(self) -> WarningList:
+        """The warnings so far."""
+        return self._warnings
 
     def collect(self) -> Progress | None:
         """Return the progress if it has changed since the last call and the job has not ended."""
@@ -224,7 +246,9 @@ class JobQueue:
         """Queue a job and return it; ``environment`` may have secrets and is only in memory."""
         with self._lock:
             job = self._journal.create(request, target)
-            self._waiting[job.id] = _Entry(job, request, environment, JobReporter(self._journal, job.id))
+            fails = getattr(request, "on_warning", "continue") == "fail"
+            reporter = JobReporter(self._journal, job, fail_on_warning=fails)
+            self._waiting[job.id] = _Entry(job, request, environment, reporter)
         return job
 
     def cancel(self, job_id: str) -> None:
@@ -314,7 +338,7 @@ class JobQueue:
         state, error, result = self._execute(entry)
         progress = entry.reporter.end()
         self._store_progress(entry.job.id, progress)
-        if self._finish(entry.job.id, state, error, result):
+        if self._finish(entry, state, error, result):
             self.dispatch_ready()
         else:
             self._journal_lost()
@@ -323,7 +347,12 @@ class JobQueue:
         reporter, job = entry.reporter, entry.job
         try:
             with contextlib.closing(JobContext(self._host, entry.environment)) as context:
-                result = self._executor(entry.request, context, reporter)
+                try:
+                    result = self._executor(entry.request, context, reporter)
+                    reporter.raise_if_warned()
+                    reporter.warnings.assign_rest()
+                finally:
+                    reporter.warnings.store(context)
             return JobState.done, None, msgspec.json.encode(result).decode()
         except Cancelled:
             return JobState.cancelled, None, None
@@ -341,14 +370,15 @@ class JobQueue:
         except sqlite3.Error:
             _log.warning("the progress of job %s cannot be stored", job_id, exc_info=True)
 
-    def _finish(self, job_id: str, state: JobState, error: Failure | None, result: str | None) -> bool:
+    def _finish(self, entry: _Entry, state: JobState, error: Failure | None, result: str | None) -> bool:
         """Store a job's end, with retries; return False if the job log cannot be written."""
+        job_id, warnings = entry.job.id, entry.reporter.warnings.listed()
         deadline = time.monotonic() + _JOURNAL_PATIENCE
         while True:
             with self._lock:
                 try:
                     with contextlib.suppress(NotFound):  # already marked as interrupted: the process ends
-                        self._journal.transition(job_id, state, error=error, result=result)
+                        self._journal.transition(job_id, state, error=error, result=result, warnings=warnings)
                     del self._running[job_id]
                     self.last_end = time.monotonic()
                     return True

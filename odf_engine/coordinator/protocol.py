@@ -26,6 +26,7 @@ from odf_engine.coordinator.results import (
     VerifyResult,
 )
 from odf_engine.errors import BadData, OdfError, UsageError
+from odf_engine.progress import JobWarning
 
 if TYPE_CHECKING:  # Deferred, see _DEFERRED; the linter does not see names in forward references.
     from odf_engine.provenance.model import TraceResult  # noqa: F401
@@ -43,6 +44,9 @@ class JobRequest(msgspec.Struct, Generic[R_co], frozen=True):
 
     Every request has a field ``dataset``: the dataset's id; empty where the job is not about one dataset.
     """
+
+
+OnWarning = Literal["continue", "fail"]
 
 
 class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
@@ -66,6 +70,7 @@ class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
         branch: the branch that receives the data; empty for the head.
         remote_branch: the branch of the remote to pull; empty for its head. A missing local branch is
             created.
+        on_warning: ``fail``: rows and transactions with warnings are not committed, and the job fails.
     """
 
     dataset: str
@@ -80,6 +85,7 @@ class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
     branch: str = ""
     remote_branch: str = ""
     rebuild: bool = False
+    on_warning: OnWarning = "continue"
 
 
 class Push(JobRequest[PushResult], frozen=True, tag="push"):
@@ -125,6 +131,7 @@ class Ingest(JobRequest[PullResult], frozen=True, tag="ingest"):
         idempotency_key: identifies the push, instead of the contents of its only file.
         attach: absolute paths of files, or folders of files, to store as linked objects.
         branch: the branch that receives the rows; empty for the head.
+        on_warning: as for :class:`Pull`.
     """
 
     dataset: str
@@ -138,6 +145,7 @@ class Ingest(JobRequest[PullResult], frozen=True, tag="ingest"):
     idempotency_key: str | None = None
     attach: list[str] = []
     branch: str = ""
+    on_warning: OnWarning = "continue"
 
 
 INGEST_FORMATS: Final = ("csv", "json", "ndjson", "geojson", "ndgeojson", "parquet", "esrishapefile")
@@ -478,7 +486,8 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job as stored in the job log; times are RFC 3339.
 
     ``target`` is the alias of the dataset when the job was created. ``result`` is JSON text, see
-    :meth:`result_of`. ``branch`` is empty unless the job was about a branch instead of the head.
+    :meth:`result_of`. ``branch`` is empty unless the job was about a branch instead of the head. An ended job
+    has ``warnings``.
     """
 
     id: str
@@ -493,6 +502,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     error: Failure | None = None
     result: str | None = None
     branch: str = ""
+    warnings: list[JobWarning] = []
 
     def result_of(self, request: type[JobRequest[R]]) -> R | None:
         """Return the result of a job that was created by this type of request; None where it has none.

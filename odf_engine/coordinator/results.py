@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from odf_engine.checks.reports import RuleResult
 from odf_engine.data.finding_kinds import UNCONFIRMED, is_damage
+from odf_engine.progress import JobWarning
 from odf_engine.workspace.waiting import Waiting
 
 
@@ -64,6 +65,8 @@ class PullResult(JobResult, frozen=True):
         added, retracted, corrected: numbers of added rows (+A), retracted rows (-R) and corrections (a -C and
             a +C row) among the appended rows; each absent for 0.
         waiting: what the results of a derivative dataset wait for; absent if it waits for nothing.
+        warnings: the warnings of the job, in the output of the command line and the Python API; absent if it
+            has none.
         error: always null; the command line puts a failed job's error here.
         url, label: the remote and its display name. Only pulls from a remote have these and the next two.
         bytes: number of bytes transferred.
@@ -95,6 +98,7 @@ class PullResult(JobResult, frozen=True):
     retracted: int | UnsetType = UNSET
     corrected: int | UnsetType = UNSET
     waiting: Waiting | UnsetType = UNSET
+    warnings: list[JobWarning] | UnsetType = UNSET
 
     @property
     def title(self) -> str:

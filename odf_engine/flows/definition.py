@@ -196,12 +196,14 @@ class Spec(TargetedSpec, frozen=True, kw_only=True):
         tasks: run one after the other.
         retry: repetition of failed runs.
         stop_after_failures: number of failed runs in a row after which the flow is paused; 0: never.
+        on_warning: ``fail``: a job with warnings fails the run, and pulls do not commit what has warnings.
     """
 
     tasks: list[Task]
     triggers: list[Trigger] = msgspec.field(default_factory=list)
     retry: Retry = Retry()
     stop_after_failures: int = 1
+    on_warning: Literal["continue", "fail"] = "continue"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -48,16 +48,17 @@ def set_watermark(
     if state.watermark is None or watermark > state.watermark:
         events.append(_watermark_event(state, watermark))
     elif watermark < state.watermark:
-        reporter.log(
+        reporter.warn(
             f"watermark {watermark} is ignored: the dataset has the later watermark {state.watermark},"
             " and a watermark never decreases",
-            "warning",
+            "ignored-option",
         )
     else:
         reporter.log(f"the watermark is already {watermark}")
     if not events:
         return
     reporter.phase("commit")
+    reporter.raise_if_warned()
     head = entry.dataset.commit(
         events,
         system_time=max(Timestamp.now(), state.system_time),

@@ -414,7 +414,7 @@ class PayloadJob:
         self._rejection = rejection
         rows = count_of(rejection.rows, "invalid row")
         first = self._name_origins(str(rejection.first))
-        reporter.log(f"{name}: {rows} rejected, the first in {first}", "warning")
+        reporter.warn(f"{name}: {rows} rejected, the first in {first}", "rejected-rows", rejection.rows)
         return replace(prepared, selected=rejection.selected)
 
     def _name_origins(self, text: str) -> str:
@@ -503,10 +503,10 @@ class PayloadJob:
             if field.name.casefold() != time and finest_timestamp_unit([field.type]) != "ms"
         ]
         if names:
-            self._reporter.log(
+            self._reporter.warn(
                 f"{prepared.name}: timestamps truncated to milliseconds: {', '.join(names)}; to keep"
                 " microseconds, list the columns in read.schema with the type TIMESTAMP(6)",
-                "warning",
+                "truncated-values",
             )
 
     def _write(self, reading: ReadPlan) -> _StagedSlices:
@@ -609,10 +609,11 @@ class PayloadJob:
         times = (vocab.event_time_column, self._event_time)
         if repeats_stored_rows(new, stored, system, times, self._reporter):
             self.repeated = rows = _count_rows(written)
-            self._reporter.log(
+            self._reporter.warn(
                 f"{self._payload.name}: all {count_of(rows, 'row')} repeat earlier rows, and Append adds"
                 " them again; if the file has all rows each time, use Ledger or Snapshot with a primary key",
-                "warning",
+                "repeated-rows",
+                rows,
             )
 
     @property
@@ -640,6 +641,7 @@ class PayloadJob:
             )
         reporter.phase("commit")
         reporter.raise_if_cancelled()
+        reporter.raise_if_warned()
         events: list[MetadataEvent] = []
         if staged is not None and written and self._declared is None:
             is_odf = self._config.metadata.data_schema == "odf"
@@ -710,11 +712,12 @@ class PayloadJob:
     def _report_rows_ahead(self, ahead: int, latest: Timestamp, max_ahead: int) -> None:
         rows = count_of(ahead, "row")
         limit = "the system time" if not max_ahead else "watermark.maxAhead after the system time"
-        self._reporter.log(
+        self._reporter.warn(
             f"{self._payload.name}: {rows} with an event time later than {limit} (latest:"
             f" {latest}): ignored for the watermark; if the dataset contains times in the"
             f" future, run odf config set watermark.maxAhead.{self._entry.alias} none",
-            "warning",
+            "future-event-times",
+            ahead,
         )
 
 
@@ -877,6 +880,9 @@ class _AmountForwarder(Reporter):
 
     def log(self, text: str, level: str = "info") -> None:
         self._target.log(text, level)
+
+    def warn(self, text: str, kind: str, count: int | None = None) -> None:
+        self._target.warn(text, kind, count)
 
     @property
     def cancelled(self) -> bool:

@@ -303,6 +303,10 @@ class StoppableReporter(Reporter):
         """Write to the log of the other reporter."""
         self._outer.log(text, level)
 
+    def warn(self, text: str, kind: str, count: int | None = None) -> None:
+        """Add a warning to the job of the other reporter."""
+        self._outer.warn(text, kind, count)
+
     def end(self) -> None:
         """Cancel, and release the other reporter."""
         self._link.close()

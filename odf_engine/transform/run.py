@@ -229,6 +229,7 @@ class _TransactionRun:
             )
         reporter.phase("commit")
         reporter.raise_if_cancelled()
+        reporter.raise_if_warned()
         events = list(self._events)
         # Without rows too: queries over this dataset need its columns, which some engines do not return then.
         if not state.has_schema and (written is not None or len(result.schema)):

@@ -127,6 +127,12 @@ class RedactingReporter(Reporter):
     def log(self, text: str, level: str = "info") -> None:
         self._whole.log(self._hide(text), level)
 
+    def warn(self, text: str, kind: str, count: int | None = None) -> None:
+        self._whole.warn(self._hide(text), kind, count)
+
+    def raise_if_warned(self) -> None:
+        self._whole.raise_if_warned()
+
     def committed(self, dataset: str, block: str, event: str, rows: int) -> None:
         self._whole.committed(dataset, block, event, rows)
 

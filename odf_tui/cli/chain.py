@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from odf_engine.checks.reports import read_report, read_summaries, result_json
 from odf_engine.errors import AlreadyExists, BadData, InvalidManifest, NotFound, OdfError, UsageError
 from odf_engine.identity.multiformats import Multihash
+from odf_engine.workspace.block_warnings import blocks_with_warnings, read_block_warnings
 from odf_engine.workspace.dataset_folders import Rejects, read_rejects
 from odf_tui.cli.output import (
     branch_option,
@@ -34,11 +37,15 @@ from odf_tui.text.format import (
     format_time_seconds,
     printable,
 )
+from odf_tui.text.job_text import warnings_text
 from odf_tui.text.pinned_blocks import as_at_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from odf_engine.chain.block_summary import BlockSummary
+    from odf_engine.chain.dataset import Dataset
+    from odf_engine.progress import JobWarning
     from odf_engine.workspace.dataset_summary import DatasetEntry
 
 
@@ -74,6 +81,7 @@ def log_verb(name: str, limit: int | None, kinds: tuple[str, ...], as_at: str | 
     dataset = entry.dataset
     blocks = dataset.list_blocks(limit or sys.maxsize, before=before, kinds=event_names)
     rejects = read_rejects(dataset.folder)
+    warnings = _read_warnings(dataset, blocks)
     if options_of().json:
         from odf_engine.metadata.yaml import to_builtins
 
@@ -92,6 +100,7 @@ def log_verb(name: str, limit: int | None, kinds: tuple[str, ...], as_at: str | 
                     "event": plain["event"],
                     **_checks_json(entry, stored.block.event),
                     **({"rejected": rejected.rows, "rejects_file": str(rejected.file)} if rejected else {}),
+                    **({"warnings": msgspec.to_builtins(warnings[row.hash])} if row.hash in warnings else {}),
                 }
             )
         print_json(document)
@@ -109,6 +118,7 @@ def log_verb(name: str, limit: int | None, kinds: tuple[str, ...], as_at: str | 
                 row.kind,
                 format_summary(row.summary)
                 + _rejected_text(rejects.get(str(row.hash)))
+                + (f", {warnings_text(warnings[row.hash])}" if row.hash in warnings else "")
                 + checks.get(row.sequence_number, ""),
             ]
             for row in blocks
@@ -128,6 +138,17 @@ def _checks_json(entry: DatasetEntry, event: object) -> dict[str, Any]:
         return {}
     results = [result_json(each) for each in stored.report.results]
     return {"checks": results, "checks_signed": stored.signed}
+
+
+def _read_warnings(dataset: Dataset, blocks: Sequence[BlockSummary]) -> dict[Multihash, list[JobWarning]]:
+    """Return the warnings of blocks; blocks without warnings are left out."""
+    warned = blocks_with_warnings(dataset.folder)
+    found = {
+        row.hash: read_block_warnings(dataset.folder, str(row.hash))
+        for row in blocks
+        if str(row.hash) in warned
+    }
+    return {block: warnings for block, warnings in found.items() if warnings}
 
 
 def _rejected_text(rejects: Rejects | None) -> str:

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
+from msgspec import to_builtins
 
 from odf_engine.checks.definition import Check, accepted_checks, check_files
 from odf_engine.checks.reports import list_rejected, read_report, report_json, result_json
 from odf_engine.coordinator.client import Client
 from odf_engine.coordinator.protocol import Check as CheckRows
-from odf_engine.coordinator.protocol import JobState
+from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.coordinator.results import branch_title
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.flows.documents import Unreadable
@@ -44,6 +45,7 @@ from odf_tui.text.format import (
     printable,
     zone_label,
 )
+from odf_tui.text.job_text import job_outcome, jobs_of_run, outcomes_of_jobs
 
 
 @click.group("flow", epilog="Example:  odf flow add nightly.yaml")
@@ -222,11 +224,21 @@ def history(flow_name: str | None, limit: int) -> None:
     """List runs and skipped runs with their reasons, newest first."""
     with _open_flows() as (_, flows):
         runs = flows.store.runs(flow_name, limit)
+        jobs = flows.jobs_of(runs)
         if flow_name is not None and not runs and flow_name not in flows.files.stamps():
             raise NotFound(f"flow '{flow_name}' not found", hint="list the flows: odf flow list")
     if options_of().json:
-        return print_json([_run_json(run) for run in runs])
-    headers = ["run", "flow", f"started ({zone_label()})", "duration", "trigger", "state", "jobs", "reason"]
+        return print_json([_run_json(run, jobs_of_run(run, jobs)) for run in runs])
+    headers = [
+        "run",
+        "flow",
+        f"started ({zone_label()})",
+        "duration",
+        "trigger",
+        "state",
+        "jobs",
+        "reason or results",
+    ]
     return print_table(
         headers,
         [
@@ -238,7 +250,9 @@ def history(flow_name: str | None, limit: int) -> None:
                 run.trigger + (f" {run.attempt}" if run.attempt else ""),
                 run.state,
                 " ".join(run.jobs),
-                printable(run.reason),
+                printable(
+                    "; ".join([*filter(None, [run.reason]), *outcomes_of_jobs(jobs_of_run(run, jobs))])
+                ),
             ]
             for run in runs
         ],
@@ -246,7 +260,7 @@ def history(flow_name: str | None, limit: int) -> None:
     )
 
 
-def _run_json(run: Run) -> dict[str, Any]:
+def _run_json(run: Run, jobs: Sequence[Job]) -> dict[str, Any]:
     return {
         "id": run.id,
         "flow": run.flow,
@@ -258,6 +272,11 @@ def _run_json(run: Run) -> dict[str, Any]:
         "begun": _timestamp(run.begun),
         "ended": None if run.ended is None else _timestamp(run.ended),
         "jobs": run.jobs,
+        "results": [
+            {"job": job.id, "kind": job.kind, "dataset": job.target, "text": job_outcome(job)[0]}
+            for job in jobs
+        ],
+        "warnings": [to_builtins(warning) for job in jobs for warning in job.warnings],
     }
 
 

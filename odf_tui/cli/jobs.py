@@ -38,7 +38,7 @@ from odf_tui.state.job_book import JobBook, dataset_healths
 from odf_tui.state.model import DatasetRow, Health
 from odf_tui.text.format import count_of, format_count, format_time, format_time_seconds, printable
 from odf_tui.text.job_log_text import log_failure_lines, log_line_text
-from odf_tui.text.job_text import job_outcome, job_seconds, known_result
+from odf_tui.text.job_text import job_outcome, job_seconds, known_result, warnings_text
 from odf_tui.text.remotes import blocks_to_push, plain_block_count, push_remotes, relation_text_for_people
 
 _ENGINE_SERVER_MODULE = "odf_engine.transform.engines.grpc_server"
@@ -78,8 +78,9 @@ class Finding(NamedTuple):
     """A reason why a dataset needs attention.
 
     Attributes:
-        state: its status, ``waiting`` if its results wait for an input, ``ahead`` if it has blocks to push,
-            or ``drifted`` if its manifest file differs.
+        state: its status, ``waiting`` if its results wait for an input, ``warned`` if its newest pull or
+            ingest has warnings, ``ahead`` if it has blocks to push, or ``drifted`` if its manifest file
+            differs.
         reason: why.
         hint: the command that resolves it.
     """
@@ -123,6 +124,8 @@ def find_attention(row: DatasetRow, health: Health, book: JobBook) -> Finding | 
             return Finding(state, "no data yet", f"odf {verb} {row.name}{' FILE' * (verb == 'ingest')}")
     if row.waiting is not None:
         return _waiting_finding("waiting", row.waiting)
+    if latest is not None and latest.warnings:
+        return Finding("warned", warnings_text(latest.warnings), f"odf logs {latest.id}")
     if blocks_to_push(row.remotes):
         unsent = next(
             each for each in push_remotes(row.remotes) if each.relation in ("ahead", "diverged", "new")
@@ -183,9 +186,10 @@ def status_verb() -> None:
     """Show the datasets that need attention, running jobs and the worker.
 
     Lists datasets that are stale, failed, diverged, new or running, those whose results wait for an
-    input, and those that are behind a remote or have blocks to push, each with the command that resolves
-    it, and those that differ from their manifest file. Remotes are shown as last compared: `odf repo
-    status` compares them now. Exits with 0 in all of these cases.
+    input, those whose newest pull or ingest has warnings, and those that are behind a remote or have
+    blocks to push, each with the command that resolves it, and those that differ from their manifest
+    file. Remotes are shown as last compared: `odf repo status` compares them now. Exits with 0 in all of
+    these cases.
     """
     workspace = open_workspace()
     state = WorkspaceState.read(workspace)
@@ -375,7 +379,7 @@ class _WatchTable:
     "-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Maximum number of jobs."
 )
 def jobs_verb(limit: int) -> None:
-    """List jobs, newest first."""
+    """List jobs, newest first. A job with warnings has the mark ! after its state."""
     workspace = open_workspace()
     jobs = read_journal(workspace.folder).jobs(limit)
     if options_of().json:
@@ -393,18 +397,18 @@ def jobs_verb(limit: int) -> None:
             "rows",
             f"started ({use_timezone(workspace)})",
             "duration",
-            "error",
+            "error or warnings",
         ],
         [
             [
                 job.id,
                 job.kind,
                 job.target,
-                job.state.value,
+                job.state.value + (" !" if job.warnings else ""),
                 format_count(job.progress.rows),
                 format_time_seconds(job.started),
                 _duration_text(job),
-                job.error.message if job.error else _rejected_text(job),
+                job.error.message if job.error else _remark(job),
             ]
             for job in jobs
         ],
@@ -417,9 +421,11 @@ def _rejected_rows(job: Job) -> int:
     return (result.rejected or 0) if result is not None else 0
 
 
-def _rejected_text(job: Job) -> str:
+def _remark(job: Job) -> str:
+    """Return the number of rejected rows and the warnings of a job."""
     rows = _rejected_rows(job)
-    return f"{count_of(rows, 'row', separators=False)} rejected" if rows else ""
+    rejected = f"{count_of(rows, 'row', separators=False)} rejected" if rows else ""
+    return "; ".join(filter(None, [rejected, warnings_text(job.warnings) if job.warnings else ""]))
 
 
 def _job_json(job: Job) -> dict[str, Any]:
@@ -434,6 +440,7 @@ def _job_json(job: Job) -> dict[str, Any]:
         "ended": job.ended,
         "error": job.error,
         **rejected,
+        **({"warnings": to_builtins(job.warnings)} if job.warnings else {}),
     }
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
 import click
 from msgspec import to_builtins
@@ -261,6 +261,13 @@ def _check_arguments(arguments: PullArguments) -> None:
     "--strict", is_flag=True, help="Fail on rows whose key is already in the ledger with other values."
 )
 @click.option(
+    "--on-warning",
+    type=click.Choice(["continue", "fail"]),
+    default="continue",
+    show_default=True,
+    help="Whether rows and transactions with warnings are committed, or the job fails without them.",
+)
+@click.option(
     "--reset-on-divergence",
     is_flag=True,
     help="Rebuild derivative datasets whose inputs were reset or replaced.",
@@ -282,6 +289,7 @@ def pull_verb(
     set_watermark: str | None,
     force: bool,
     strict: bool,
+    on_warning: Literal["continue", "fail"],
     reset_on_divergence: bool,
     branch: str,
     remote_branch: str,
@@ -333,6 +341,7 @@ def pull_verb(
                 alias=each.alias,
                 branch=branch,
                 remote_branch=remote_branch,
+                on_warning=on_warning,
             ),
             branch_title(each.target, branch),
         )
@@ -411,7 +420,8 @@ def select_datasets(
 
 def pull_entry(job: Job, name: str | None = None) -> dict[str, Any]:
     """Return the ``--json`` entry of a pull or an ingest; ``name`` is the name of a new dataset."""
-    return {**to_builtins(_pull_result(job, name)), "error": error_entry(job)}
+    warnings = {"warnings": to_builtins(job.warnings)} if job.warnings else {}
+    return {**to_builtins(_pull_result(job, name)), "error": error_entry(job), **warnings}
 
 
 def _pull_result(job: Job, name: str | None = None) -> PullResult:
@@ -456,6 +466,13 @@ _SPECIAL: Final = ("/dev/", "/proc/")
     "--strict", is_flag=True, help="Fail on rows whose key is already in the ledger with other values."
 )
 @click.option(
+    "--on-warning",
+    type=click.Choice(["continue", "fail"]),
+    default="continue",
+    show_default=True,
+    help="Whether rows and transactions with warnings are committed, or the job fails without them.",
+)
+@click.option(
     "--idempotency-key",
     metavar="KEY",
     help="Identify the push by this key. Default: by the contents of each file.",
@@ -477,6 +494,7 @@ def ingest_verb(
     event_time: str | None,
     ignore_unknown: bool,
     strict: bool,
+    on_warning: Literal["continue", "fail"],
     idempotency_key: str | None,
     attach: tuple[Path, ...],
     force: bool,
@@ -521,6 +539,7 @@ def ingest_verb(
             idempotency_key=idempotency_key,
             attach=[str(path.resolve()) for path in attach],
             branch=branch,
+            on_warning=on_warning,
         )
         jobs = follow(workspace, [(request, branch_title(str(entry.alias), branch))])
     if options_of().json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Final, NamedTuple
 
@@ -15,7 +15,7 @@ from textual.content import Content
 
 from odf_engine.alerts.store import Delivery, read_newest
 from odf_engine.checks.reports import Report
-from odf_engine.coordinator.protocol import Check
+from odf_engine.coordinator.protocol import Check, Job
 from odf_engine.errors import OdfError
 from odf_engine.flows.store import Run
 from odf_engine.metadata.timestamp import Timestamp
@@ -32,6 +32,7 @@ from odf_tui.text.format import (
     printable,
     zone_label,
 )
+from odf_tui.text.job_text import jobs_of_run, outcomes_of_jobs
 from odf_tui.widgets.dialogs import MOVE_KEYS, ConfirmDialog, DecisionDialog, Dialog
 from odf_tui.widgets.line_view import LineView, WrappedLines
 
@@ -133,8 +134,11 @@ def until_text(due: float | None, now: float) -> str:
     return "now" if due <= now else f"in {format_duration(max(due - now, 1))}"
 
 
-def run_lines(runs: Sequence[Run]) -> list[list[Span]]:
-    """Return the lines of runs, newest first: start, outcome, trigger, duration, reason."""
+def run_lines(runs: Sequence[Run], known: Mapping[str, Job]) -> list[list[Span]]:
+    """Return the lines of runs, newest first: start, outcome, trigger, duration, reason, results.
+
+    ``known`` has their jobs by id, as far as the job log has them.
+    """
     lines: list[list[Span]] = []
     for run in runs:
         begun = format_time_seconds(Timestamp.from_seconds(run.begun))
@@ -150,12 +154,15 @@ def run_lines(runs: Sequence[Run]) -> list[list[Span]]:
         )
         if run.reason:
             lines.append([(f"   {printable(run.reason)}", _STYLES.get(run.state, ""))])
+        for text in outcomes_of_jobs(jobs_of_run(run, known)):
+            lines.append([(f"   {printable(text)}", "warn" if text.startswith("warning: ") else "muted")])
     return lines
 
 
 class _Loaded(NamedTuple):
     flows: list[FlowSummary]
     runs: list[Run]
+    jobs: dict[str, Job]
     name: str
 
 
@@ -234,14 +241,17 @@ class FlowsScreen(Dialog[None]):
         if flow is not None and flow.name != loaded.name:
             self._reload()
             return
-        self.query_one("#about-flow", WrappedLines).set(about_lines(flow, loaded.runs) if flow else [])
+        self.query_one("#about-flow", WrappedLines).set(
+            about_lines(flow, loaded.runs, loaded.jobs) if flow else []
+        )
 
     def _load(self, name: str) -> _Loaded:
         if self._flows is None:
             self._flows = FlowGateway(self._odf)
         flows = self._flows.summaries()
         name = name or (flows[0].name if flows else "")
-        return _Loaded(flows, self._flows.store.runs(name, _RUNS) if name else [], name)
+        runs = self._flows.store.runs(name, _RUNS) if name else []
+        return _Loaded(flows, runs, self._flows.jobs_of(runs), name)
 
     # --- Changes ---
 
@@ -291,7 +301,7 @@ class FlowsScreen(Dialog[None]):
         self.app.push_screen(question, remove)
 
 
-def about_lines(flow: FlowSummary, runs: Sequence[Run]) -> list[list[Span]]:
+def about_lines(flow: FlowSummary, runs: Sequence[Run], jobs: Mapping[str, Job]) -> list[list[Span]]:
     """Return the lines about a flow: targets, triggers, reason, runs."""
     lines: list[list[Span]] = []
     if flow.reason:
@@ -303,7 +313,7 @@ def about_lines(flow: FlowSummary, runs: Sequence[Run]) -> list[list[Span]]:
         return [*lines, [], [(" no runs yet", "muted")]]
     failed = sum(run.state == "failed" for run in runs)
     newest = f" newest {count_of(len(runs), 'run')}" + (f", {failed} failed" if failed else "")
-    return [*lines, [], [(newest, "head")], *run_lines(runs)]
+    return [*lines, [], [(newest, "head")], *run_lines(runs, jobs)]
 
 
 def check_lines(checks: DatasetChecks) -> list[list[Span]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -21,6 +21,7 @@ from odf_engine.identity.ownership_proof import PROOFS_FOLDER
 from odf_engine.metadata import model
 from odf_engine.metadata.data_types import DESCRIPTION
 from odf_engine.metadata.model import ExecuteTransform, ExecuteTransformInput, SetTransform
+from odf_engine.workspace.block_warnings import blocks_with_warnings, read_block_warnings
 from odf_engine.workspace.dataset_folders import read_rejects
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
@@ -42,7 +43,7 @@ from odf_tui.state.model import (
     TransactionInput,
 )
 from odf_tui.state.model import BlockSummary as BlockLine
-from odf_tui.text.format import count_of, format_count
+from odf_tui.text.format import count_of, format_count, printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -201,10 +202,11 @@ class BlockReader(RevisionReader):
             found = find_blocks(chain, first, limit, block_filter.kinds, block_filter.text)
         except OdfError:
             return self._read_broken_chain(dataset, block_filter)
+        warned = blocks_with_warnings(chain.folder)
         return BlockPage(
             found.total,
             found.first,
-            tuple(map(_block_line, found.rows)),
+            tuple(_block_line(row, warned) for row in found.rows),
             proven=frozenset(self._proven(dataset)),
         )
 
@@ -348,6 +350,8 @@ class BlockReader(RevisionReader):
             head += "# from a newer specification: " + ", ".join(stored.unknown) + "\n"
         if rejects := read_rejects(entry.dataset.folder).get(str(stored.hash)):
             head += f"# {count_of(rejects.rows, 'invalid row')} rejected: {rejects.file}\n"
+        for warning in read_block_warnings(entry.dataset.folder, str(stored.hash)):
+            head += f"# warning: {printable(warning.text)}\n"
         head += _check_lines(entry, stored.block.event)
         try:
             transaction, links = (
@@ -385,15 +389,17 @@ def _describe_proof(proven: Mapping[str, int], number: int) -> str:
     return f"covered by the owner's signature on block {format_count(newest)}"
 
 
-def _block_line(row: BlockSummary) -> BlockLine:
+def _block_line(row: BlockSummary, warned: Collection[str] = ()) -> BlockLine:
+    """Return a block as a line of the list. ``warned``: hashes of the blocks with warnings."""
     adds = row.kind in _DATA
+    summary = _COMMA.sub(" ", row.summary) if adds else row.summary
     return BlockLine(
         row.sequence_number,
         str(row.hash),
         str(row.system_time),
         row.kind,
         row.rows if adds else None,
-        _COMMA.sub(" ", row.summary) if adds else row.summary,
+        f"! {summary}" if str(row.hash) in warned else summary,
     )
 
 

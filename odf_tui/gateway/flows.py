@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from odf_engine.checks.definition import accepted_checks, checks_of
 from odf_engine.checks.reports import RejectedBatch, StoredReport, list_rejected, list_reports, read_report
-from odf_engine.errors import OdfError
+from odf_engine.coordinator.client import read_journal
+from odf_engine.coordinator.protocol import Job
+from odf_engine.errors import NotFound, OdfError
 from odf_engine.flows.definition import (
     Flow,
     Interval,
@@ -58,6 +61,8 @@ class FlowGateway:
     def __init__(self, odf: Path) -> None:
         self.files = flow_files(odf)
         self.store = FlowStore(odf)
+        self._journal = read_journal(odf)
+        self._ended: dict[str, Job] = {}
         self._acceptances = accepted_flows(odf)
 
     def close(self) -> None:
@@ -90,6 +95,15 @@ class FlowGateway:
         return FlowSummary(
             flow.name, word, state.pause_reason, triggers, targets, last, None if due == math.inf else due
         )
+
+    def jobs_of(self, runs: Sequence[Run]) -> dict[str, Job]:
+        """Return the jobs of runs by id; the log of jobs may lack old ones."""
+        found: dict[str, Job] = {}
+        for name in (name for run in runs for name in run.jobs):
+            with suppress(NotFound):
+                found[name] = self._ended.get(name) or self._journal.job(name)
+        self._ended = {name: job for name, job in found.items() if job.state.final}
+        return found
 
     def summary(self, name: str) -> FlowSummary:
         """Return one flow.

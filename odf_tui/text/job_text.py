@@ -45,7 +45,9 @@ from odf_engine.coordinator.results import (
     VerifyResult,
 )
 from odf_engine.errors import BadData
+from odf_engine.flows.store import Run
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import JobWarning
 from odf_engine.provenance.model import TraceResult
 from odf_tui.text.format import (
     Span,
@@ -388,8 +390,34 @@ def job_seconds(job: Job, now: Timestamp) -> float | None:
     return max((end.ns - Timestamp.parse(job.started).ns) / 1e9, 0.0)
 
 
+def jobs_of_run(run: Run, jobs: Mapping[str, Job]) -> list[Job]:
+    """Return the jobs of a run of a flow that have ended; the log of jobs may lack old ones."""
+    return [job for each in run.jobs if (job := jobs.get(each)) is not None and job.state.final]
+
+
+def outcomes_of_jobs(jobs: Iterable[Job]) -> Iterator[str]:
+    """Yield the changes and the warnings of the jobs of a run, such as ``cases: +90 -5 rows``."""
+    for job in jobs:
+        if job.state is JobState.done and job.kind in ("pull", "ingest"):
+            yield f"{job.target}: {job_outcome(job)[0]}"
+        for warning in job.warnings:
+            yield f"warning: {warning.text}"
+
+
+def warnings_text(warnings: Sequence[JobWarning]) -> str:
+    """Return the number of warnings and the first one, such as ``2 warnings: 1 duplicate row dropped``."""
+    return f"{count_of(len(warnings), 'warning')}: {printable(warnings[0].text)}"
+
+
 def job_outcome(job: Job) -> tuple[str, str]:
     """Return the outcome of a job, or its current progress, and the style of the text."""
+    text, style = _outcome_without_warnings(job)
+    if job.state is JobState.done and job.warnings:
+        return f"{text}; {count_of(len(job.warnings), 'warning')}", "warn" if style != "bad" else style
+    return text, style
+
+
+def _outcome_without_warnings(job: Job) -> tuple[str, str]:
     if job.state is JobState.running:
         return job_amounts(job) or "running", "busy"
     if job.state is JobState.queued:

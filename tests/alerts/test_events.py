@@ -19,6 +19,7 @@ from odf_engine.coordinator.job_log import JobLog
 from odf_engine.coordinator.protocol import Failure, Job, JobState, Pull
 from odf_engine.coordinator.results import Finding, VerifyResult
 from odf_engine.flows.store import FlowState, FlowStore
+from odf_engine.progress import JobWarning
 from odf_engine.workspace.workspace import Workspace
 from tests.alerts.conftest import ROOT
 
@@ -172,6 +173,12 @@ def test_job_events_continue_after_restart_and_job_log_replacement(home: Home) -
                 ).decode(),
             ),
             ["VerifyFailed", "JobSucceeded"],
+        ),
+        (
+            lambda job: msgspec.structs.replace(
+                job, state=JobState.done, result="{}", warnings=[JobWarning("late-rows", "late\nrows", 2)]
+            ),
+            ["JobWarned", "JobSucceeded"],
         ),
     ],
 )

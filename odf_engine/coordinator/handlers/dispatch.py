@@ -144,7 +144,8 @@ def _pull(request: Pull, context: JobContext, reporter: Reporter) -> PullResult:
 
 def _transform(request: Pull, entry: DatasetEntry, context: JobContext, reporter: Reporter) -> PullResult:
     if request.set_watermark is not None:
-        reporter.log(f"watermark {request.set_watermark} is ignored: {_DERIVATIVE_WATERMARK}", "warning")
+        text = f"watermark {request.set_watermark} is ignored: {_DERIVATIVE_WATERMARK}"
+        reporter.warn(text, "ignored-option")
     from odf_engine.coordinator.handlers import sync_jobs
     from odf_engine.transform.engines.engine_router import engines_for
     from odf_engine.transform.run import transform, transform_or_reset

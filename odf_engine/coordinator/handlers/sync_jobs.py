@@ -73,7 +73,7 @@ def warn_about_upstream(workspace: Workspace, entry: DatasetEntry, reporter: Rep
 def warn_about_static(workspace: Workspace, entry: DatasetEntry, reason: str, reporter: Reporter) -> None:
     """Log a warning if the setting ``watermark.static`` of a dataset has no effect, and why."""
     if workspace.config.watermark.lists_as_static(str(entry.alias), str(entry.id)):
-        reporter.log(f"watermark.static.{entry.alias} has no effect: {reason}", "warning")
+        reporter.warn(f"watermark.static.{entry.alias} has no effect: {reason}", "ignored-option")
 
 
 def pull(
@@ -289,9 +289,8 @@ def search(request: Search, context: JobContext, reporter: Reporter) -> SearchRe
             reporter.log(f"{repo.name}: {error.message}", "warning")
             problems.append(RepositoryProblem(repo.name, error.message))
     if len(found) == MAX_FOUND:
-        reporter.log(
-            f"result truncated at {MAX_FOUND:,} datasets: use a more specific search text", "warning"
-        )
+        text = f"result truncated at {MAX_FOUND:,} datasets: use a more specific search text"
+        reporter.warn(text, "truncated-result", MAX_FOUND)
     return SearchResult(found, problems)
 
 

@@ -109,7 +109,8 @@ def _fetch_url(step: Url, context: FetchContext) -> Payload | None:
 
 def _fetch_scheme(step: Url, scheme: str, context: FetchContext) -> Payload | None:
     if step.headers and scheme not in ("http", "https"):
-        context.reporter.log("headers are supported with http and https only: they are not sent", "warning")
+        text = "headers are supported with http and https only: they are not sent"
+        context.reporter.warn(text, "ignored-option")
     if scheme in ("http", "https"):
         from odf_engine.ingest.fetch.http import fetch_http
 

@@ -214,7 +214,7 @@ def check_primary_keys(keys: list[str], inputs: MergeInputs) -> str:
         _refuse("is not unique", keys, rows)
     counts = {"counts": f"SELECT count(*) AS times FROM n GROUP BY {listed}"}
     copies = inputs.rows(parts | counts, "SELECT sum(times - 1) AS copies FROM counts")[0]["copies"]
-    inputs.reporter.log(f"{count_of(copies, 'duplicate row')} dropped", "warning")
+    inputs.reporter.warn(f"{count_of(copies, 'duplicate row')} dropped", "duplicate-rows", copies)
     number = f"row_number() OVER (PARTITION BY {listed} ORDER BY {POSITION}) AS odf_copy"
     numbered = f"SELECT *, {number} FROM ({normalized_rows_sql(inputs)})"
     return f"SELECT {names}, {POSITION} FROM ({numbered}) WHERE odf_copy = 1"

@@ -247,7 +247,7 @@ def _report_changes(inputs: MergeInputs, keys: list[str], new_keys: NewKeyFilter
             hint="nothing was committed; to keep the existing rows, run without --strict, with the setting "
             "onConflict.NAME at warn; to correct them, set it to correct",
         )
-    inputs.reporter.log(message, "warning")
+    inputs.reporter.warn(message, "changed-rows", new_keys.changed)
 
 
 def _difference(old: dict[str, Any], new: dict[str, Any], keys: list[str], event_time: str) -> str:

@@ -515,10 +515,11 @@ class AsOfTransaction(StatefulTransaction):
                 by_row = self._total_order(corrections, (TIME, POSITION, OPERATION))
                 write(_number_corrections(self._sorted(emit(corrections, by_row), by_row)))
         if lost:
-            self._reporter.log(
+            self._reporter.warn(
                 f"late rows joined with the oldest version of '{join.table.name}': "
                 f"{lost:,} (the version at their time was dropped)",
-                "warning",
+                "other-version",
+                lost,
             )
 
     def _write_state(self, frame: DataFrame, first: Sequence[str], path: Path) -> None:

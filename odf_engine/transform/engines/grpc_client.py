@@ -374,6 +374,7 @@ class EngineTimeout(OdfError):
 
 
 _MAX_VERSION: Final = 100
+_MAX_KIND: Final = 40
 
 
 class _Success(NamedTuple):
@@ -664,7 +665,11 @@ def _report_progress(message: ProgressMessage, reporter: Reporter) -> None:
     if amounts := {name: value for name, value in message.amounts.items() if name in _AMOUNTS}:
         reporter.set_amounts(**amounts)
     for line in message.lines:
-        reporter.log(strip_control_characters(line.text), line.level)
+        text = strip_control_characters(line.text)
+        if line.level == "warning" and line.kind:
+            reporter.warn(text, strip_control_characters(line.kind)[:_MAX_KIND], line.count)
+        else:
+            reporter.log(text, line.level)
 
 
 def _parse_late_rows(found: InputRows, request: TransformRequest) -> LateRows:

@@ -45,10 +45,12 @@ class ResponseExtension(Wire, frozen=True):
 
 
 class Line(Wire, frozen=True):
-    """A line for the job log."""
+    """A line for the job log. A warning can have a ``kind`` and a ``count``, see :class:`JobWarning`."""
 
     text: str
     level: Literal["debug", "info", "warning", "error"] = "info"
+    kind: str = ""
+    count: int | None = None
 
 
 class ProgressMessage(Wire, frozen=True, tag="told"):

@@ -141,6 +141,11 @@ class _ProgressBuffer(Reporter):
         with self._buffer_lock:
             self._amounts |= {name: value for name, value in amounts.items() if value is not None}
 
+    def warn(self, text: str, kind: str, count: int | None = None) -> None:
+        """See :class:`Reporter`."""
+        with self._buffer_lock:
+            self._lines.append(Line(text, "warning", kind, count))
+
     def log(self, text: str, level: Any = "info") -> None:
         """See :class:`Reporter`."""
         with self._buffer_lock:

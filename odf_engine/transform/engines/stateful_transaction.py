@@ -797,7 +797,8 @@ class StatefulTransaction:
                 found.append(LateRows(each.query_alias, offsets.take(pc.array_sort_indices(offsets))))
         if found:
             numbers = ", ".join(f"{each.alias}: {len(each.offsets):,}" for each in found)
-            self._reporter.log(f"late rows dropped: {len(positions):,} ({numbers})", "warning")
+            text = f"late rows dropped: {len(positions):,} ({numbers})"
+            self._reporter.warn(text, "late-rows", len(positions))
         return found
 
     def _tables(
