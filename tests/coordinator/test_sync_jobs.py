@@ -108,7 +108,7 @@ def test_pulled_dataset_remembers_its_remote(do, here, there, log) -> None:
     assert found.pop("bytes") > 1000
     assert found == {
         "name": "lab/mine", "status": "updated", "old_head": None, "new_head": head, "blocks": 4,
-        "records": 6, "error": None, "url": url, "label": url, "ahead": 0,
+        "records": 6, "error": None, "url": url, "label": url, "ahead": 0, "added": 6,
     }  # fmt: skip
     assert log.lines[0] == f"pulling from {url}"
     entry, remotes = here.resolve("lab/mine"), Remotes(here.odf)
