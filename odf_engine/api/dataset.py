@@ -321,11 +321,13 @@ class Dataset:
         """
         return self._runner.run(Compact(self.id, dry_run=dry_run), self.name)
 
-    def verify(self, *, integrity: bool = False) -> VerifyResult:
+    def verify(self, *, integrity: bool = False, recompute: bool = False) -> VerifyResult:
         """Verify the chain, slices and hashes, and replay the transactions.
 
         Args:
             integrity: whether transactions are not replayed.
+            recompute: instead of a replay, compare the rows with the query over the latest state of the
+                inputs.
 
         Returns:
             ``valid``, ``findings``, and what was checked.
@@ -333,7 +335,7 @@ class Dataset:
         >>> workspace["city.population"].verify().findings
         []
         """
-        return self._runner.run(Verify(self.id, integrity=integrity), self.name)
+        return self._runner.run(Verify(self.id, integrity=integrity, recompute=recompute), self.name)
 
     def provenance(
         self, offset: int, last: int | None = None, *, column: str | None = None, depth: int | None = None

@@ -63,6 +63,8 @@ class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
         force: fetch an unchanged source. From a remote: replace a diverged history; the previous head stays
             as a reference. Without a remote, rebuild missing and damaged slices of a derivative dataset.
         rebuild: only rebuild the slices of a derivative dataset.
+        rederive: derive a derivative dataset again from the start of its inputs, by the current rules of the
+            engine; the previous head stays as a reference.
         strict: fail on rows which a ledger has with other values.
         reset_on_divergence: rebuild a derivative dataset when an input was reset or replaced.
         url: the remote to pull from; by default the dataset's pull remote.
@@ -85,6 +87,7 @@ class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
     branch: str = ""
     remote_branch: str = ""
     rebuild: bool = False
+    rederive: bool = False
     on_warning: OnWarning = "continue"
 
 
@@ -161,6 +164,8 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
         first, last: sequence numbers of the blocks to verify, inclusive; by default the complete chain.
         rows: check also the rows of slices whose bytes are the same as in an earlier, valid check.
         branch: the branch to verify; empty for the head.
+        recompute: instead of a replay, compare the latest state of a derivative dataset with its query over
+            the latest state of the inputs.
     """
 
     dataset: str
@@ -169,6 +174,7 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
     last: int | None = None
     rows: bool = False
     branch: str = ""
+    recompute: bool = False
 
 
 class Check(JobRequest[CheckResult], frozen=True, tag="check"):

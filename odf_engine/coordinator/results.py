@@ -12,7 +12,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from odf_engine.checks.reports import RuleResult
-from odf_engine.data.finding_kinds import UNCONFIRMED, is_damage
+from odf_engine.data.finding_kinds import ROWS_DIFFER, UNCONFIRMED, is_damage
+from odf_engine.data.row_differences import Recomputed
 from odf_engine.progress import JobWarning
 from odf_engine.workspace.waiting import Waiting
 
@@ -263,6 +264,7 @@ class VerifyResult(JobResult, frozen=True):
             :class:`odf_engine.verify.report.Report`. ``intact`` is None where an older version stored none.
         origins: the dataset and everything upstream of it.
         branch: the verified branch; absent for the head.
+        recomputed: comparison with the query over the latest state of the inputs; absent without one.
     """
 
     name: str = ""
@@ -281,6 +283,7 @@ class VerifyResult(JobResult, frozen=True):
     intact: bool | None = None
     origins: list[Origin] = []
     branch: str | UnsetType = UNSET
+    recomputed: Recomputed | UnsetType = UNSET
 
     @property
     def title(self) -> str:
@@ -293,8 +296,10 @@ class VerifyResult(JobResult, frozen=True):
         return any(is_damage(each.kind) for each in self.findings)
 
     @property
-    def verdict(self) -> Literal["not confirmed", "invalid changelog", "invalid"]:
+    def verdict(self) -> Literal["differs", "not confirmed", "invalid changelog", "invalid"]:
         """What the findings, of which there are some, show about the dataset."""
+        if all(each.kind == ROWS_DIFFER for each in self.findings):
+            return "differs"
         if {each.kind for each in self.findings} <= UNCONFIRMED:
             return "not confirmed"
         return "invalid changelog" if self.intact else "invalid"

@@ -8,6 +8,10 @@ INVALID_CHANGELOG: Final = frozenset({"slice-op", "slice-retraction"})
 """Findings about operations that were committed, in a dataset whose files are intact."""
 UNCONFIRMED: Final = frozenset({"input-damaged", "transform-version"})
 """Findings that do not show that the dataset itself is invalid."""
+ROWS_DIFFER: Final = "rows-differ"
+"""Finding of a dataset whose rows differ from its query over the latest state of its inputs."""
+NOT_RECOMPUTED: Final = "not-recomputed"
+"""Remark about a dataset whose rows cannot be recomputed."""
 EQUIVALENT: Final = "slice-equivalent"
 """Remark about a slice with the committed rows in other bytes."""
 _DAMAGED: Final = ("block-hash", "chain-incomplete", "head")

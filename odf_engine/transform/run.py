@@ -650,11 +650,28 @@ def transform_or_reset(
         return transform(workspace, entry, engine, reporter, session)
     except Diverged as diverged:
         reporter.log(f"{diverged}; rebuilding the dataset", "warning")
-    before = entry.dataset.state().head  # transactions before the diverged one may have been committed
+    # Transactions before the diverged one may have been committed.
+    return replace(rederive(workspace, entry, engine, reporter, session), old_head=old)
+
+
+def rederive(
+    workspace: Workspace,
+    entry: DatasetEntry,
+    engine: Engine,
+    reporter: Reporter,
+    session: StartSession | None = None,
+) -> ChainUpdate:
+    """Reset a derivative dataset, and derive it from the start of its inputs by the current rules.
+
+    Raises:
+        Cancelled: earlier commits stay; the reset is not reverted.
+        OdfError: as for :func:`reset_dataset` and :func:`transform`.
+    """
+    before = entry.dataset.state().head
     reset_dataset(workspace, entry)
     reporter.log(
         f"the previous chain up to block {before} is stored as refs/before-reset-{before.abbreviated}"
     )
     result = transform(workspace, entry, engine, reporter, session)
     blocks = entry.dataset.state().blocks - 1  # the first block stays
-    return replace(result, status="updated", old_head=old, blocks=blocks)
+    return replace(result, status="updated", old_head=before, blocks=blocks)

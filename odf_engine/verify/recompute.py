@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final
 
 from odf_engine.chain.schema_evolution import declared_schema
+from odf_engine.data.row_differences import Recomputed, RowDifference
 from odf_engine.errors import NotFound, UsageError
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.metadata.timestamp import Timestamp
@@ -32,53 +31,11 @@ from odf_engine.workspace.workspace import Workspace
 if TYPE_CHECKING:
     from odf_engine.spark import DataFrame, SparkSession
 
-MAX_DIFFERENCES: Final = 100
+_MAX_DIFFERENCES: Final = 100
 """Maximum number of rows in a report."""
 _MAX_PAIRED: Final = 100_000
 """Maximum number of differing rows that are compared up to rounding."""
 _RELATIVE: Final = 1e-9
-
-
-class RowDifference(msgspec.Struct, frozen=True):
-    """A row that only the dataset or only the recomputed result has.
-
-    Attributes:
-        kind: ``missing`` in the dataset, or ``extra`` in it.
-        values: the values as text by column; None for null.
-        offset: the offset of an extra row.
-    """
-
-    kind: Literal["missing", "extra"]
-    values: dict[str, str | None]
-    offset: int | None = None
-
-
-class Recomputed(msgspec.Struct, frozen=True):
-    """Comparison of the latest state of a derivative dataset with the recomputed result.
-
-    Attributes:
-        block: hash of the head.
-        rows: number of rows of the latest state.
-        missing, extra: number of rows that only the recomputed result or only the dataset has.
-        differences: the first :data:`MAX_DIFFERENCES` of these rows.
-        rounded: number of rows that differ only in the last digits of floating point numbers.
-        complete_until: event time up to which missing rows were looked for; None for all times.
-        late: number of late rows that the transactions dropped, which can explain differences.
-    """
-
-    block: str
-    rows: int
-    missing: int
-    extra: int
-    differences: list[RowDifference] = []
-    rounded: int = 0
-    complete_until: Timestamp | None = None
-    late: int = 0
-
-    @property
-    def is_equal(self) -> bool:
-        """Whether no row differs."""
-        return self.missing == self.extra == 0
 
 
 def recompute_dataset(
@@ -169,8 +126,9 @@ class _Comparison:
             found = _without_rounding(found, len(self._floats))
             rounded = (total - len(found)) // 2
         missing, extra = (counts.get(kind, 0) - rounded for kind in ("missing", "extra"))
-        differences = [self._difference(row) for row in found[:MAX_DIFFERENCES]]
-        return Recomputed(block, rows, missing, extra, differences, rounded, until, late)
+        differences = [self._difference(row) for row in found[:_MAX_DIFFERENCES]]
+        complete = None if until is None else str(until)
+        return Recomputed(block, rows, missing, extra, differences, rounded, complete, late)
 
     def _differing_rows(self, until: Timestamp | None) -> DataFrame:
         """Return ``kind``, ``place`` (an offset), the values as text, and the floating point numbers."""

@@ -272,6 +272,11 @@ def _check_arguments(arguments: PullArguments) -> None:
     is_flag=True,
     help="Rebuild derivative datasets whose inputs were reset or replaced.",
 )
+@click.option(
+    "--rederive",
+    is_flag=True,
+    help="Derive derivative datasets again from the start of their inputs, by the current rules.",
+)
 @branch_option("Pull into this branch of the datasets. Their heads do not move.")
 @click.option(
     "--remote-branch",
@@ -291,6 +296,7 @@ def pull_verb(
     strict: bool,
     on_warning: Literal["continue", "fail"],
     reset_on_divergence: bool,
+    rederive: bool,
     branch: str,
     remote_branch: str,
 ) -> None:
@@ -337,6 +343,7 @@ def pull_verb(
                 force=force,
                 strict=strict,
                 reset_on_divergence=reset_on_divergence,
+                rederive=rederive,
                 url=each.url,
                 alias=each.alias,
                 branch=branch,

@@ -246,6 +246,11 @@ def _print_garbage(report: FsckReport, state: str) -> None:
 )
 @click.option("--rows", is_flag=True, help="Verify rows again that were valid in an earlier run.")
 @click.option(
+    "--recompute",
+    is_flag=True,
+    help="Instead of a replay, compare the rows with the query over the latest state of the inputs.",
+)
+@click.option(
     "--range",
     "span",
     metavar="FROM..TO",
@@ -264,6 +269,7 @@ def verify_verb(
     recursive: bool,
     integrity: bool,
     rows: bool,
+    recompute: bool,
     span: str | None,
     proof: Path | None,
     branch: str,
@@ -278,6 +284,9 @@ def verify_verb(
     Checks operations as well: a -C and its +C are adjacent, and a -R or -C repeats a row of the dataset. A
     dataset whose only findings are about operations is reported as intact.
 
+    A replay repeats the transactions, and with them any fault of their rules. With --recompute, the query of
+    a derivative dataset runs once over the latest state of its inputs instead, and the rows are compared.
+
     With --proof, checks the proof of a query result instead. Exits with 3 if a dataset or a proof is
     invalid.
     """
@@ -286,13 +295,15 @@ def verify_verb(
         if names or everything or span:
             raise UsageError("--proof and datasets exclude each other", hint="use --proof FILE alone")
         check_proof(workspace, proof)
+    if integrity and recompute:
+        raise UsageError("--integrity and --recompute exclude each other", hint="use one of them")
     if branch and recursive:
         raise UsageError("--branch and --recursive exclude each other", hint="verify the inputs separately")
     entries = [entry.on_branch(branch) for entry in select_datasets(workspace, names, everything, recursive)]
     requests: list[tuple[Request, str]] = []
     for entry in entries:
         first, last = _parse_range(entry, span)
-        request = Verify(str(entry.id), integrity, first, last, rows, branch)
+        request = Verify(str(entry.id), integrity, first, last, rows, branch, recompute)
         requests.append((request, branch_title(str(entry.alias), branch)))
     jobs = follow(workspace, requests)
     results = [job.result_of(Verify) for job in jobs if job.state is JobState.done]

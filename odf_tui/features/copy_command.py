@@ -94,6 +94,7 @@ def job_command(job: Job, request: Request, name_of: Callable[[str], str]) -> li
                 "--strict": request.strict,
                 "--fetch-uncacheable": request.fetch_uncacheable,
                 "--reset-on-divergence": request.reset_on_divergence,
+                "--rederive": request.rederive,
             }
             found = [option for option, given in options.items() if given]
             found += ["--from", request.url] if request.url else []
@@ -106,7 +107,11 @@ def job_command(job: Job, request: Request, name_of: Callable[[str], str]) -> li
             found = (["--force"] if request.force else []) + _branch_option(request.branch)
             return ["push", name_of(request.dataset), "--to", request.url, *found]
         case Verify():
-            options = {"--integrity": request.integrity, "--rows": request.rows}
+            options = {
+                "--integrity": request.integrity,
+                "--recompute": request.recompute,
+                "--rows": request.rows,
+            }
             found = [name for name, given in options.items() if given]
             return ["verify", name_of(request.dataset), *found, *_branch_option(request.branch)]
         case Check():

@@ -164,6 +164,7 @@ class JobOptionsController(Controller):
                     first=first,
                     last=last,
                     rows=form.flag("rows"),
+                    recompute=form.flag("recompute"),
                 ),
                 each.name,
             )
@@ -306,6 +307,8 @@ def verify_fields(row: DatasetRow) -> list[Field]:
         Field("scope", "datasets", "The datasets to verify.", "one", tuple(scopes)),
         Field("integrity", "integrity only",
               "Verify chains and files, without a replay of the transactions.", value=False),
+        Field("recompute", "recompute",
+              "Compare the rows with the query over the latest inputs, instead of a replay.", value=False),
         Field("rows", "all rows", "Verify rows again that were valid in an earlier run.", value=False),
         Field("range", "blocks", "Only the blocks FROM..TO, by number or hash. FROM or TO can be omitted.",
               example="10..20"),

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from odf_engine.coordinator.results import CheckProofResult, Origin, OriginSource, VerifyResult
+from odf_engine.data.finding_kinds import NOT_RECOMPUTED
 from odf_tui.text.format import (
     count_of,
     format_bytes,
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 # Neither does a proof of another dataset.
 _SETTLED: Final = ("checkpoint-other", "proof-elsewhere", "proof-unknown", "slice-equivalent")
 
-
+_MAX_ROWS: Final = 20
+"""Number of differing rows that a report shows."""
 _VERDICTS: Final = {
+    "differs": "DIFFERS from its query",
     "not confirmed": "NOT CONFIRMED",
     "invalid changelog": "intact, but its changelog is INVALID",
     "invalid": "INVALID",
@@ -44,13 +47,18 @@ def report_lines(report: VerifyResult) -> Iterator[str]:
         yield f"{name}: valid{limit} ({checked})"
     else:
         yield f"{name}: {_VERDICTS[report.verdict]} ({checked}): {count_of(len(findings), 'finding')}"
-    for line in (*finding_lines(report), *unchecked_lines(report)):
+    for line in (*finding_lines(report), *_difference_lines(report), *unchecked_lines(report)):
         yield printable(f"  {line}")
 
 
 def verdict_advice(report: VerifyResult) -> tuple[str, str]:
     """Return what the findings of a report show, and what to do."""
     match report.verdict:
+        case "differs":
+            return (
+                "the transactions are as committed, but not what the query returns for the latest inputs",
+                f"derive it again: odf pull --rederive {report.name}",
+            )
         case "not confirmed":
             return (
                 "no file of this dataset was changed: its rows could not be confirmed",
@@ -81,12 +89,32 @@ def finding_lines(report: VerifyResult) -> Iterator[str]:
         yield f"{finding.kind}: {block}{finding.message}"
 
 
+def _difference_lines(report: VerifyResult) -> Iterator[str]:
+    """Yield a line for each of the first rows that differ from the recomputed ones."""
+    found = report.recomputed or None
+    if found is None:
+        return
+    for row in found.differences[:_MAX_ROWS]:
+        offset = "" if row.offset is None else f"offset {row.offset}: "
+        values = ", ".join(
+            f"{name}={'null' if value is None else value}" for name, value in row.values.items()
+        )
+        yield f"{row.kind}: {offset}{values}"
+    if (more := found.missing + found.extra - _MAX_ROWS) > 0:
+        yield f"… and {count_of(more, 'row')} more: odf verify --recompute --json {report.name}"
+    if found.late and not found.is_equal:
+        yield f"{count_of(found.late, 'row')} late and dropped, a possible reason: odf late {report.name}"
+
+
 def unchecked_lines(report: VerifyResult) -> Iterator[str]:
     """Yield a line for each reason why something was not checked."""
     reasons = Counter((each.kind, each.message) for each in report.unchecked)
     for (kind, message), count in reasons.items():
         if kind == "slice-equivalent":
             yield f"equivalent, not identical: {message} ({count_of(count, 'slice')})"
+            continue
+        if kind == NOT_RECOMPUTED:
+            yield f"not recomputed: {message}"
             continue
         what = "proof" if kind.startswith("proof-") else "transaction"
         yield f"not checked: {kind}: {message} ({count_of(count, what)})"
@@ -108,6 +136,11 @@ def verification_summary(report: VerifyResult) -> Iterator[str]:
         )
         amounts = f"{count_of(use.transactions, 'transaction')} with {count_of(use.records, 'row')}"
         yield f"{amounts} replayed by {engine}{by}"
+    if report.recomputed:
+        rounded = f", {count_of(report.recomputed.rounded, 'row')} up to rounding"
+        yield f"{count_of(report.recomputed.rows, 'row')} compared" + (
+            rounded if report.recomputed.rounded else ""
+        )
     if report.proven is not None:
         yield f"ownership proven {signed_range_text(report.proven, report.newer)}"
 

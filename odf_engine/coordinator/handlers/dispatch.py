@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-from msgspec.structs import asdict
 
-from odf_engine.coordinator.handlers import dataset_jobs, query_jobs
+from odf_engine.coordinator.handlers import dataset_jobs, query_jobs, verify_jobs
 from odf_engine.coordinator.handlers.row_counts import count_changes
 from odf_engine.coordinator.protocol import (
     BuildProjection,
@@ -33,7 +31,7 @@ from odf_engine.coordinator.protocol import (
     Validate,
     Verify,
 )
-from odf_engine.coordinator.results import PullResult, VerifyResult
+from odf_engine.coordinator.results import PullResult
 from odf_engine.errors import UsageError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
@@ -72,7 +70,7 @@ def run_request(request: Request, context: JobContext, reporter: Reporter) -> ms
         case Ingest():
             return _ingest(request, context, reporter)
         case Verify():
-            return _verify(request, context, reporter)
+            return verify_jobs.verify(request, context, reporter)
         case Check():
             return dataset_jobs.check(request, context, reporter)
         case Validate():
@@ -117,6 +115,11 @@ def _pull(request: Pull, context: JobContext, reporter: Reporter) -> PullResult:
         return sync_jobs.pull(workspace, None, request.url, request, reporter)
     entry = workspace.resolve(request.dataset)
     if (url := sync_jobs.pull_url(workspace, entry, request.url)) is not None:
+        if request.rederive:
+            raise UsageError(
+                f"{entry.alias} is pulled from a remote: only its author can derive it again",
+                hint=f"compare it with its query: odf verify --recompute {entry.alias}",
+            )
         return sync_jobs.pull(workspace, entry, url, request, reporter)
     if request.remote_branch:
         raise UsageError(f"{entry.alias} has no remote with branches", hint="select one: --from REPO|URL")
@@ -125,6 +128,8 @@ def _pull(request: Pull, context: JobContext, reporter: Reporter) -> PullResult:
         Trust(workspace).require_trust(entry)  # checked again by the pull; here it fails before Spark starts
     if entry.dataset.state().kind is DatasetKind.Derivative:
         return _transform(request, entry, context, reporter)
+    if request.rederive:
+        raise UsageError(f"{entry.alias} is a root dataset: only derivative datasets can be derived again")
     runtime = context.host.spark(reporter)
     from odf_engine.ingest.polling_source import pull  # after Spark has started, see warm_up
 
@@ -148,11 +153,12 @@ def _transform(request: Pull, entry: DatasetEntry, context: JobContext, reporter
         reporter.warn(text, "ignored-option")
     from odf_engine.coordinator.handlers import sync_jobs
     from odf_engine.transform.engines.engine_router import engines_for
-    from odf_engine.transform.run import transform, transform_or_reset
+    from odf_engine.transform.run import rederive, transform, transform_or_reset
 
     workspace = context.workspace
     sync_jobs.warn_about_static(workspace, entry, _DERIVATIVE_WATERMARK, reporter)
     run = transform_or_reset if request.reset_on_divergence else transform
+    run = rederive if request.rederive else run
     with engines_for(workspace, entry, partial(context.host.spark, reporter)) as engine:
         if request.force or request.rebuild:
             from odf_engine.transform.rebuild import rebuild_slices
@@ -250,35 +256,6 @@ def _count_rejected(entry: DatasetEntry, blocks: int) -> int:
         return 0
     newest = map(str, (row.hash for row in entry.dataset.list_blocks(blocks)))
     return sum(rejects[block].rows for block in newest if block in rejects)
-
-
-def _verify(request: Verify, context: JobContext, reporter: Reporter) -> VerifyResult:
-    from odf_engine.chain.block_search import is_derivative
-    from odf_engine.verify.integrity import verify
-    from odf_engine.verify.report import dataset_origins
-
-    workspace = context.workspace
-    entry = workspace.resolve(request.dataset).on_branch(request.branch)
-    with ExitStack() as stack:
-        replay = None
-        if not request.integrity and is_derivative(entry.dataset):
-            from odf_engine.transform.engines.engine_router import engines_for
-            from odf_engine.verify.replay import Replay
-
-            start = partial(context.host.spark, reporter)
-            engine = stack.enter_context(engines_for(workspace, entry, start))
-            replay = Replay(workspace, entry, engine, reporter)
-        known = None if request.rows else workspace.index
-        report = verify(entry.dataset, reporter, request.first, request.last, replay, known)
-    origins = dataset_origins(workspace, entry, request.last)
-    head = None
-    if report.valid and request.first is None and request.last is None:
-        state = entry.dataset.state()
-        head = state.head if state.blocks == report.blocks else None  # unless blocks were appended
-    fields = {"name": str(entry.alias), "head": _text(head), **asdict(report), "origins": origins}
-    if request.branch:
-        fields["branch"] = request.branch
-    return msgspec.convert(fields, VerifyResult, from_attributes=True)
 
 
 def remove_staged_files(folder: Path, datasets: Sequence[str]) -> None:
