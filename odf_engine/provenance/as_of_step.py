@@ -85,7 +85,11 @@ class AsOfTrace(StatefulTrace):
         self._joined = self._joined or self._compute_joins(time)
         changing = {
             *time.changing,
-            *(join.view for join in as_of.joins if time.changing & as_of.inputs_before_join(join)),
+            *(
+                join.view
+                for join in as_of.joins
+                if time.changing & as_of.inputs_before_join(join) or join.table.name in time.late
+            ),
         }
         return lineage_class(
             self._session,

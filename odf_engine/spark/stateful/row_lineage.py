@@ -86,6 +86,8 @@ ORIGINS_COLUMN: Final = "odf_places"
 """Origins of a row: an array of structs with the index of an input (``at``) and an offset."""
 KEY_PREFIX: Final = "odf_key_"
 """Prefix of the columns that identify groups."""
+_CORRECTION_BITS: Final = 40
+"""Bits of the offset in the position of a row that a late version corrects."""
 _STATELESS_NODES: Final = ("Project", "Filter", "SubqueryAlias", "View", "ResolvedHint")
 _JOINS: Final = ("INNER", "CROSS", "LEFT OUTER", "RIGHT OUTER", "FULL OUTER")
 
@@ -502,6 +504,8 @@ class AsOfTables:
             )
             if may_be_late:
                 found = self._apply_late_versions(found, known_versions.where(late), keys)
+            if may_be_late and self._revision >= 4:
+                found = self._add_corrections(found, known_versions, keys)
         found = select_version_columns(self._as_of.matches_condition(number, found))
         with translate_errors():
             if not join.outer:
@@ -553,6 +557,47 @@ class AsOfTables:
         others = [name for name in found.columns if name not in replaced]
         columns = {name: f"IF({is_later}, late_{name}, {name}) AS {name}" for name in replaced}
         return ranked.selectExpr(*(columns.get(name, name) for name in [*others, *replaced]))
+
+    def _add_corrections(self, found: DataFrame, versions: DataFrame, keys: Sequence[str]) -> DataFrame:
+        """Add a -C and a +C for each emitted row in each batch that read a later version for its time."""
+        values = [name for name in versions.columns if name[0] == "r" and name[1:].isdigit()]
+        replaced = [*values, *_VERSION_COLUMNS, IS_ACTIVE]
+        others = [name for name in found.columns if name not in (*replaced, BATCH, OPERATION, POSITION)]
+        same_key = " AND ".join(f"a.{key} = b.{key}" for key in keys)
+        same_row = f"OVER (PARTITION BY a.{POSITION} ORDER BY b.v_batch)"
+        is_retraction = f"IN ({Op.RETRACT:d}, {Op.CORRECT_FROM:d})"
+
+        def place(batch: str, is_to: int) -> str:
+            # The joined rows of an input need different positions.
+            return f"{POSITION} | shiftleft(CAST({batch} * 2 + {1 + is_to} AS BIGINT), {_CORRECTION_BITS})"
+
+        return run_sql(
+            f"""
+            WITH later AS (
+                SELECT a.*, struct(b.*) AS late,
+                    max(struct(b.v_time, b.v_place)) {same_row} AS best
+                FROM odf_a a JOIN odf_b b ON {same_key} AND b.v_time <= a.{TIME}
+                WHERE a.{OPERATION} NOT {is_retraction}
+            ), rows AS (
+                SELECT {", ".join([*others, *replaced, BATCH, OPERATION, POSITION])}, false AS is_late
+                FROM odf_a
+                UNION ALL
+                SELECT {", ".join([*others, *(f"late.{name}" for name in replaced)])}, late.v_batch,
+                    {Op.CORRECT_TO:d}, {POSITION}, true
+                FROM later WHERE late.v_batch > {BATCH} AND best = struct(late.v_time, late.v_place)
+            ), chained AS (
+                SELECT *, lead({BATCH}) OVER (
+                    PARTITION BY {POSITION}, {OPERATION} {is_retraction} ORDER BY {BATCH}) AS next_batch
+                FROM rows
+            )
+            SELECT {", ".join([*others, *replaced, BATCH, OPERATION])},
+                IF(is_late, {place(BATCH, 1)}, {POSITION}) AS {POSITION} FROM chained
+            UNION ALL
+            SELECT {", ".join([*others, *replaced])}, next_batch, {Op.CORRECT_FROM:d},
+                {place("next_batch", 0)} FROM chained WHERE next_batch IS NOT NULL
+            """,
+            a=found, b=versions,
+        )  # fmt: skip
 
     def _output(self, number: int, found: DataFrame, input_index: int) -> DataFrame:
         schema = joined_schema(self._as_of.joins[number])
