@@ -22,6 +22,7 @@ from odf_engine.metadata.model import Csv, DatasetVocabulary, Json, NdJson
 from odf_engine.progress import Reporter
 from odf_engine.spark import sql_types
 from odf_engine.spark.arrow_batches import arrow_batches, cancellable
+from odf_engine.spark.csv_records import CsvRecords, Dialect
 from odf_engine.spark.errors import clean_message, translate_errors, truncate
 from odf_engine.spark.sql_types import (
     MAX_PRECISION,
@@ -34,10 +35,10 @@ from odf_engine.spark.sql_types import (
 from odf_engine.spark.text_files import (
     LINE_COLUMN,
     RECORD_COLUMN,
-    Dialect,
     JsonScan,
     PreparedTextFile,
     RecordLines,
+    check_records,
     prepare_text_file,
     safe_link,
     spark_path,
@@ -322,7 +323,7 @@ def read_csv(
         names: names of the columns without a schema, to number the records.
 
     Raises:
-        BadData: the file is not text, or a quote is not closed.
+        BadData: the file is not text, or a value is invalid.
         InvalidManifest: an option is invalid.
         InvalidSchema: a type that CSV cannot hold.
     """
@@ -336,8 +337,11 @@ def read_csv(
     options = _csv_options(step, dialect, text.line_separator)
     reporter = reporter or Reporter()
     reader = session.read.options(**options)
-    if lines is not None:
-        numbered = lines.number_csv(text, dialect.separator, reporter, header=bool(step.header))
+    records = CsvRecords(name or path.name, dialect, names if schema is None else schema.names)
+    if lines is None:
+        check_records(text, records, reporter)
+    else:
+        numbered = lines.number_csv(text, records, reporter, header=bool(step.header))
         reader = reader.options(**_MARK_INVALID, header=False)
         columns = schema or pa.schema([pa.field(each, pa.string()) for each in names])
         with translate_errors(reporter):

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 
 from odf_engine.errors import BadData, InvalidManifest
 from odf_engine.progress import Reporter
+from odf_engine.spark.csv_records import LINE_END, CsvRecords, Dialect, NulScan, QuoteScan, separate_chunk
 from odf_engine.spark.errors import RejectedRow, truncate
 
 _PREFIX_BYTES: Final = 4096
@@ -114,21 +115,6 @@ _MAX_LINE: Final = 256 << 20
 _MAX_KEYS: Final = 10_000
 
 
-@dataclass(frozen=True)
-class Dialect:
-    """The dialect of a CSV file; each part except the separator is one ASCII character.
-
-    Attributes:
-        separator: between values.
-        quote: around values; empty if quotes have no meaning.
-        escape: before a quote within quotes; equal to ``quote`` if quotes are doubled.
-    """
-
-    separator: str = ","
-    quote: str = '"'
-    escape: str = '"'
-
-
 class Utf8Scan:
     """Checks that a file is UTF-8: Spark would replace invalid bytes by question marks.
 
@@ -160,49 +146,6 @@ class Utf8Scan:
             self._decoder.decode(chunk, final)
         except UnicodeDecodeError:
             raise undecodable_error(self._path, self._name, "utf-8") from None
-
-
-class QuoteScan:
-    """Detects lines with an odd number of quotes: only then can a line break be quoted.
-
-    Attributes:
-        found: whether line breaks can be within quotes, after :meth:`finish`.
-    """
-
-    def __init__(self, dialect: Dialect) -> None:
-        self._quote = dialect.quote.encode()
-        self._escape = dialect.escape.encode() if dialect.escape != dialect.quote else b""
-        self._non_quotes = bytes(set(range(256)) - set(self._quote) - {0x0A})
-        self._line_start = b""
-        self._has_quotes = self._has_odd_line = self._has_bare_cr = False
-        self.found = False
-
-    def feed(self, chunk: bytes) -> None:
-        """Scan the next chunk of the file."""
-        if not self._has_bare_cr and b"\r" in chunk:
-            # One at the end of the chunk may belong to a line end; a false positive only costs time.
-            self._has_bare_cr = chunk.count(b"\r") != chunk.count(b"\r\n")
-        if self._has_odd_line or (not self._line_start and self._quote not in chunk):
-            return
-        self._has_quotes = True
-        if self._has_bare_cr:
-            self._line_start = b""  # enough is known, and the lines may have no line feed
-            return
-        lines, end, rest = (self._line_start + chunk).rpartition(b"\n")
-        self._count(lines + end)
-        # The start of a line without quotes does not affect the count.
-        self._line_start = rest if self._quote in rest else b""
-
-    def finish(self) -> None:
-        """Scan the end of the file."""
-        self._count(self._line_start)
-        self.found = self._has_odd_line or (self._has_bare_cr and self._has_quotes)
-
-    def _count(self, lines: bytes) -> None:
-        if self._escape:
-            lines = lines.replace(self._escape * 2, b"").replace(self._escape + self._quote, b"")
-        remaining = lines.translate(None, self._non_quotes).replace(self._quote * 2, b"")
-        self._has_odd_line = self._has_odd_line or self._quote in remaining
 
 
 class LineScan:
@@ -420,7 +363,6 @@ _raw_object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 _READ_SIZE: Final = 4 << 20
-_MAX_RECORD: Final = 256 << 20
 _OBJECT_LINES_HINT: Final = "write one object per line; for one document with an array, use read.kind Json"
 _LONG_LINE_HINT: Final = "check that the file is CSV, and its line endings"
 _RECORD_SEPARATORS: Final = b"\x1e\x1f\x1d\x1c\x02\x03\x04\x05\x06"
@@ -434,10 +376,12 @@ class PreparedTextFile:
     Attributes:
         path: path of the file.
         line_separator: record separator; None for any line end.
+        has_invalid: whether a record of CSV has an invalid value.
     """
 
     path: Path
     line_separator: str | None = None
+    has_invalid: bool = False
 
 
 def prepare_text_file(
@@ -462,7 +406,7 @@ def prepare_text_file(
         reporter: checked for cancellation.
 
     Raises:
-        BadData: undecodable bytes, a quote that is not closed, or a line that is not one object.
+        BadData: undecodable bytes, or a line that is not one object.
         InvalidManifest: an unknown encoding.
     """
     reporter = reporter or Reporter()
@@ -475,7 +419,8 @@ def prepare_text_file(
     quotes = QuoteScan(dialect) if dialect is not None and dialect.quote else None
     utf8 = Utf8Scan(path, name) if codec in (None, "utf-8-sig") else None
     lines = LineScan(name, _OBJECT_LINES_HINT if objects is not None else _LONG_LINE_HINT)
-    scans = [scan for scan in (lines, utf8, quotes, objects) if scan is not None]
+    nul = NulScan()
+    scans = [scan for scan in (lines, utf8, quotes, nul, objects) if scan is not None]
     for chunk in _chunks(path, reporter):
         for scan in scans:
             scan.feed(chunk)
@@ -483,8 +428,9 @@ def prepare_text_file(
         scan.finish()
     if dialect is not None and quotes is not None and quotes.found:
         marked = folder / "records.txt"
-        return PreparedTextFile(marked, _separate_records(path, marked, dialect, name, reporter))
-    return PreparedTextFile(safe_link(path, folder, ".txt"))
+        separator, is_valid = _separate_records(path, marked, dialect, name, reporter)
+        return PreparedTextFile(marked, separator, has_invalid=nul.found or not is_valid)
+    return PreparedTextFile(safe_link(path, folder, ".txt"), has_invalid=nul.found)
 
 
 def safe_link(path: Path, folder: Path, suffix: str) -> Path:
@@ -517,62 +463,30 @@ def _transcode(path: Path, copy: Path, encoding: str, name: str, reporter: Repor
             raise undecodable_error(path, name, encoding) from None
 
 
-def _separate_records(source: Path, target: Path, dialect: Dialect, name: str, reporter: Reporter) -> str:
-    """Copy a file with each unquoted line end replaced by a separator, and return the separator."""
+def _separate_records(
+    source: Path, target: Path, dialect: Dialect, name: str, reporter: Reporter
+) -> tuple[str, bool]:
+    """Copy a file with each unquoted line end replaced by a separator.
+
+    A quoted value that is not closed, or has text after its closing quote, ends its record at the next line
+    end: the lines below may be valid.
+
+    Returns:
+        The separator, and whether all quoted values are valid.
+    """
     separator = _unused_separator(source, name, reporter)
-    token = _record_pattern(dialect)
-    lines = 1
-    rest = b""
+    is_valid, rest = True, b""
     with source.open("rb") as file, target.open("wb") as out:
         while True:
             reporter.raise_if_cancelled()
             # The rest of a long record is scanned again, so the chunk grows with the rest.
             chunk = file.read(max(_READ_SIZE, len(rest)))
             rest += chunk
-            length = _separate_chunk(rest, token, separator, out, last=not chunk)
-            lines += rest.count(b"\n", 0, length)
+            length, is_valid_chunk = separate_chunk(rest, dialect, separator, out, last=not chunk)
+            is_valid = is_valid and is_valid_chunk
             rest = rest[length:]
-            if not chunk or len(rest) > _MAX_RECORD:
-                break
-    if rest:
-        raise BadData(
-            "a quote is not closed",
-            where=f"{name}: line {lines}",
-            hint="close it, or set `quote` or `escape` in the read step",
-        )
-    return separator.decode()
-
-
-def _separate_chunk(
-    data: bytes, token: re.Pattern[bytes], separator: bytes, out: BinaryIO, *, last: bool
-) -> int:
-    """Write the complete records at the start of ``data``; return their length in bytes."""
-    position = 0
-    for match in token.finditer(data):
-        if match.lastgroup == "open":
-            return position
-        if match.lastgroup == "end":
-            if match.end() == len(data) and not last:
-                return position  # the second half of a line end may follow
-            out.write(data[position : match.start()])
-            out.write(separator)
-            position = match.end()
-    if last:
-        out.write(data[position:])
-        return len(data)
-    return position
-
-
-def _record_pattern(dialect: Dialect) -> re.Pattern[bytes]:
-    """Return a pattern of a quoted value (after a separator or line end), or of a line end."""
-    separator, quote = re.escape(dialect.separator.encode()), re.escape(dialect.quote.encode())
-    inner = rb"[^" + quote + rb"]|" + quote * 2
-    if dialect.escape not in ("", dialect.quote):
-        escape = re.escape(dialect.escape.encode())
-        inner = rb"[^" + quote + escape + rb"]|" + escape + rb".|" + quote * 2
-    start = rb"(?:\A|(?<=[\r\n])|(?<=" + separator + rb")|(?<=\A\xef\xbb\xbf))" + quote
-    body = rb"(?:" + inner + rb")*+"
-    return re.compile(start + body + rb"(?:" + quote + rb"|(?P<open>\Z))|(?P<end>\r\n|\n|\r)", re.DOTALL)
+            if not chunk:
+                return separator.decode(), is_valid
 
 
 def _unused_separator(path: Path, name: str, reporter: Reporter) -> bytes:
@@ -585,8 +499,8 @@ def _unused_separator(path: Path, name: str, reporter: Reporter) -> bytes:
     raise BadData("the file is not text: it has too many control characters", where=name)
 
 
-_SPACE: Final = bytes(range(0x21))
-"""The characters of lines that Spark skips as blank."""
+_SPACE: Final = bytes(range(1, 0x21))
+"""The characters of lines that Spark skips as blank, without 0x00, which makes a record invalid."""
 
 
 def read_records(text: PreparedTextFile, reporter: Reporter) -> Iterator[tuple[int, bytes]]:
@@ -605,10 +519,7 @@ def read_records(text: PreparedTextFile, reporter: Reporter) -> Iterator[tuple[i
         for record in complete:
             if record.strip(_SPACE):
                 yield line, record
-            line += 1 if separator is None else 1 + len(_LINE_END.findall(record))
-
-
-_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
+            line += 1 if separator is None else 1 + len(LINE_END.findall(record))
 
 
 def write_records(
@@ -630,6 +541,17 @@ def write_records(
                 out.write(edited)
                 out.write(end)
     return PreparedTextFile(copy, text.line_separator)
+
+
+def check_records(text: PreparedTextFile, file: CsvRecords, reporter: Reporter) -> None:
+    """Check the records of a prepared CSV file.
+
+    Raises:
+        RejectedRow: a record has an invalid value.
+    """
+    for line, record in read_records(text, reporter) if text.has_invalid else ():
+        if (error := file.error(line, record)) is not None:
+            raise error
 
 
 class RecordLines:
@@ -654,21 +576,31 @@ class RecordLines:
         self.invalid.append((line, error))
 
     def number_csv(
-        self, text: PreparedTextFile, separator: str, reporter: Reporter, *, header: bool
+        self, text: PreparedTextFile, file: CsvRecords, reporter: Reporter, *, header: bool
     ) -> PreparedTextFile:
         """Return a copy of a CSV file without its header, with the line of each record as the first value.
 
-        It has the prefix ``L``: it must not be equal to a null value of the file.
+        It has the prefix ``L``: it must not be equal to a null value of the file. Records with an invalid
+        value are left out.
+
+        Raises:
+            RejectedRow: the header is invalid.
         """
-        self.text, self.separator, before = text, separator, separator.encode()
-        skipped = not header
+        self.text, self.separator = text, file.dialect.separator
+        before, skipped = self.separator.encode(), not header
 
         def number(line: int, record: bytes) -> bytes | None:
             nonlocal skipped
+            error = file.error(line, record) if text.has_invalid else None
             if not skipped:
+                if error is not None:
+                    raise error
                 skipped = True
                 return None
             self.count += 1
+            if error is not None:
+                self.invalid.append((line, error))
+                return None
             return b"L%d%s%s" % (line, before, record)
 
         return write_records(text, number, reporter)

@@ -40,8 +40,9 @@ from odf_engine.ingest.read.shapefile import shapefile_to_lines
 from odf_engine.metadata import model
 from odf_engine.metadata.flatbuffers import decode_block, encode_table
 from odf_engine.metadata.yaml import read_manifests
+from odf_engine.spark.csv_records import Dialect
 from odf_engine.spark.errors import RejectedRow
-from odf_engine.spark.text_files import Dialect, JsonScan, detect_encoding, prepare_text_file
+from odf_engine.spark.text_files import JsonScan, detect_encoding, prepare_text_file
 from odf_engine.transform.engines.checkpoint import CheckpointMetadata, read_checkpoint, write_checkpoint
 from odf_engine.transform.engines.output_contract import EmittedRows
 from odf_engine.verify.integrity import verify

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -108,6 +109,77 @@ def test_rejecting_invalid_rows_does_not_change_valid_rows(pulled: Pulled) -> No
     assert pulled.reporter.warnings[0] == (
         "in: 3 invalid rows rejected, the first in line 1, column \"a\": 'x' is not an INT"
     )
+
+
+INVALID_TEXT = [
+    (
+        '1,"MEGA ROAD\n2,plain\n3,said "hi"\n4,z\n',
+        [["2", "name", 'a quote is not closed: "MEGA ROAD', '1,"MEGA ROAD']],
+        "read.quote",
+        [(2, "plain"), (3, 'said "hi"'), (4, "z")],
+    ),
+    (
+        '1,"fine"\n2,"not \\"fine"\n3,"x" \n4,5" and 6"\n',
+        [
+            ["3", "name", 'text follows a closing quote: "not \\"fine"', '2,"not \\"fine"'],
+            ["4", "name", 'text follows a closing quote: "x" ', '3,"x" '],
+        ],
+        "set read.escape to '\\'",
+        [(1, "fine"), (4, '5" and 6"')],
+    ),
+    (
+        '1,"a\nb"\n5","y\n2,"b\nc"d\n3,x',
+        [
+            ["4", "name", 'a quote is not closed: "y', '5","y'],
+            ["5", "name", 'a quote is not closed: "b', '2,"b'],
+            ["6", "", '1 value for 2 columns: c"d', 'c"d'],
+        ],
+        "read.quote",
+        [(1, "a\nb"), (3, "x")],
+    ),
+    (
+        '1,"ye\0ar"\n\0\0\0\n2,b\n"\0003",c\n',
+        [
+            ["2", "name", "byte 0x00 is not text", '1,"ye\0ar"'],
+            ["3", "id", "byte 0x00 is not text", "\0\0\0"],
+            ["5", "id", "byte 0x00 is not text", '"\0003",c'],
+        ],
+        "set read.encoding",
+        [(2, "b")],
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "invalid", "hint", "valid"), INVALID_TEXT)
+def test_stray_quotes_and_zero_bytes_invalidate_only_their_row(
+    pulled: Pulled, text: str, invalid: list[list[str]], hint: str, valid: list[Any]
+) -> None:
+    pulled.add(SOURCE.format(read="{kind: Csv, header: true, schema: [id BIGINT, name STRING]}"))
+    pulled.write("in", "id,name\n" + text)
+    line, column, reason, _ = invalid[0]
+    pulled.fails(BadData, f'line {line}, column "{column}": {reason}', hint)
+    reject(pulled)
+    pulled.pull()
+    assert rejects(pulled) == invalid
+    assert pulled.rows("id", "name") == valid
+
+
+@pytest.mark.parametrize("header", ['"id"x,name', "i\0d,name"])
+def test_invalid_header_fails_the_file(pulled: Pulled, header: str) -> None:
+    pulled.add(SOURCE.format(read="{kind: Csv, header: true, schema: [id BIGINT, name STRING]}"))
+    pulled.write("in", f"{header}\n1,a\n")
+    reject(pulled)
+    pulled.fails(BadData, 'in: line 1, column "id":')
+
+
+def test_utf_16_without_a_byte_order_mark_is_not_read_as_utf_8(pulled: Pulled) -> None:
+    read = "{{kind: Csv, header: true, schema: [id BIGINT, name STRING]{}}}"
+    pulled.add(SOURCE.format(read=read.format("")))
+    pulled.write("in", "id,name\n1,a\n".encode("utf-16-le"))
+    pulled.fails(BadData, "in: line 1", "set read.encoding, such as utf-16")
+    pulled.add(SOURCE.format(read=read.format(", encoding: utf-16")), name="marked")
+    pulled.pull()
+    assert pulled.rows("id", "name") == [(1, "a")]
 
 
 JSON_FORMATS = [

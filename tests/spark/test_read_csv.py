@@ -133,7 +133,7 @@ def test_undecodable_bytes_are_rejected_with_their_line(csv: Reader) -> None:
 
 
 def test_unclosed_quote_is_rejected_with_its_line(csv: Reader) -> None:
-    with pytest.raises(BadData, match=r"file\.csv: line 2: a quote is not closed"):
+    with pytest.raises(BadData, match=r"file\.csv: line 2, column \"b\": a quote is not closed"):
         csv('1,x\n2,"y\n3,z\n', AB)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,8 +16,9 @@ from hypothesis import strategies as some
 from odf_engine.errors import BadData, Cancelled
 from odf_engine.progress import Reporter
 from odf_engine.spark import text_files
+from odf_engine.spark.csv_records import Dialect, QuoteScan, invalid_value
 from odf_engine.spark.errors import RejectedRow
-from odf_engine.spark.text_files import Dialect, JsonScan, QuoteScan, prepare_text_file
+from odf_engine.spark.text_files import JsonScan, prepare_text_file, read_records
 
 CUTS = some.lists(some.integers(1, 9), max_size=12)
 
@@ -31,18 +33,65 @@ def parts(data: bytes, cuts: list[int]) -> list[bytes]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
-@given(some.text('ab,"\n\r', max_size=40).map(str.encode), CUTS)
-def test_quotes_are_counted_line_by_line(data: bytes, cuts: list[int]) -> None:
+def record_end(text: str, at: int) -> tuple[int, bool]:
+    """The end of the record that begins at a position, and whether its quoted values are valid, by RFC 4180.
+
+    An invalid record ends at the first line end after the opening quote.
+    """
+    while at < len(text):
+        if text[at] == '"':
+            end = start = at + 1
+            while end < len(text) and (text[end] != '"' or text[end + 1 : end + 2] == '"'):
+                end += 1 if text[end] != '"' else 2
+            if end >= len(text) or text[end + 1 : end + 2] not in ("", ",", "\r", "\n"):
+                return start + len(re.split("[\r\n]", text[start:])[0]), False
+            at = end + 1
+        while at < len(text) and text[at] not in ",\r\n":
+            at += 1
+        if at < len(text) and text[at] in "\r\n":
+            break
+        at += 1
+    return min(at, len(text)), True
+
+
+def records(text: str) -> list[tuple[str, bool]]:
+    """The records of a CSV file that are not blank, and whether their quoted values are valid."""
+    found, at = [], 0
+    while at < len(text):
+        end, is_valid = record_end(text, at)
+        if text[at:end].strip():
+            found.append((text[at:end], is_valid))
+        at = end + (2 if text[end : end + 2] == "\r\n" else 1)
+    return found
+
+
+QUOTED = some.text('ab,"\n\r', max_size=40) | some.lists(
+    some.sampled_from(['"a', '"a"', '"a\nb"', '"a""b"', '"a"b', 'a"', ",", ",", "\n", "\r\n"]), max_size=14
+).map("".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(QUOTED, CUTS)
+def test_quoted_values_that_do_not_end_in_their_line_are_detected(text: str, cuts: list[int]) -> None:
     scan = QuoteScan(Dialect())
-    for part in parts(data, cuts):
+    for part in parts(text.encode(), cuts):
         scan.feed(part)
     scan.finish()
-    odd = any(line.count(b'"') % 2 for line in data.split(b"\n"))
-    if odd or (b'"' in data and data.replace(b"\r\n", b"").count(b"\r")):
-        assert scan.found
-    elif b"\r" not in data:
-        assert not scan.found
+    lines = [line for line in re.split("\r\n|\n|\r", text) if line.strip()]
+    assert scan.found or records(text) == [(line, True) for line in lines]
+
+
+@settings(max_examples=300, deadline=None)
+@given(QUOTED, some.integers(1, 64))
+def test_invalid_quotes_end_their_record_at_the_line_end(text: str, chunk: int) -> None:
+    with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_files, "_READ_SIZE", chunk)
+        folder = Path(name)
+        (folder / "x.csv").write_bytes(text.encode())
+        ready = prepare_text_file(folder / "x.csv", folder, name="x", dialect=Dialect())
+        found = [record for _, record in read_records(ready, Reporter())]
+    assert [(each.decode(), invalid_value(each, Dialect()) is None) for each in found] == records(text)
+    assert ready.has_invalid == any(not is_valid for _, is_valid in records(text))
 
 
 LINES = some.lists(

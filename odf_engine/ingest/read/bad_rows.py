@@ -89,6 +89,8 @@ class BadRowSearch:
         place = (error.where or self.reading.place(line)).removeprefix(f"{self.name}: ")
         if isinstance(error, RejectedRow):
             self._raise_for_conflict(place, error.record)
+            if error.column is not None:
+                return BadRow(line, self.reading.place(line), error.column, error.message, error.hint)
         return BadRow(line, place, "", error.message, error.hint)
 
     def _raise_for_conflict(self, place: str, text: str | None) -> None:
