@@ -174,6 +174,9 @@ RAW_PREFIX: Final = "odf_raw_"
 """Prefix of the aliases of values as read, before their conversion."""
 CONVERTED_PREFIX: Final = "odf_value_"
 """Prefix of the aliases of converted values."""
+_FLOAT: Final = r"^\\s*[+-]?(([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?|(?i:inf(inity)?|nan))\\s*$"
+_ZERO: Final = r"^\\s*[+-]?[0.]+([eE].*)?\\s*$"
+_INTEGER: Final = r"^\\s*[+-]?[0-9]+\\s*$"
 _MIDNIGHT: Final = r"^\\d{4}-\\d{1,2}-\\d{1,2}([T ]00:00(:00([.]0+)?)?(Z|[+-]00:?00)?)?$"
 _DATE_OR_TIME: Final = r"^\\d{4}-\\d{1,2}-\\d{1,2}([T ].*)?$"
 _STRFTIME: Final = {
@@ -251,8 +254,8 @@ def cast_to_schema(frame: DataFrame, schema: pa.Schema, formats: Formats) -> Dat
 def is_castable(name: str, data_type: st.DataType, formats: Formats) -> str:
     """Return the SQL condition that a text value can be inferred to be of a type; null for null.
 
-    Stricter than :func:`cast_to_schema`: 007 and numbers with too many digits for a DOUBLE are not numbers,
-    and 1 is not a BOOLEAN.
+    Stricter than :func:`cast_to_schema`: 007, +4930123, 1E5 and numbers with too many digits for a DOUBLE
+    are not numbers, and 1 is not a BOOLEAN.
     """
     column = identifier(name)
     value, guard = _from_text(data_type, column, f"try_cast({column} AS {data_type.simpleString()})", formats)
@@ -261,7 +264,7 @@ def is_castable(name: str, data_type: st.DataType, formats: Formats) -> str:
         case st.BooleanType():
             condition = f"lower(trim({column})) IN ('true', 'false')"
         case st.LongType() | st.DoubleType():
-            unsafe = r"^ *[+-]?0\\d|\\d{16}\\d*[.eE]|\\d{19}|[dDfF] *$"
+            unsafe = r"^ *-?0\\d|^ *[+]|^ *\\d+[eE]\\d+ *$|\\d{16}\\d*[.eE]|\\d{19}"
             condition = f"{condition} AND {column} NOT RLIKE '{unsafe}'"
     return f"if({column} IS NULL, NULL, {condition})"
 
@@ -394,13 +397,18 @@ def _conversion(
         value, guards = "try_to_binary(replace({}, '-', ''), 'hex')", [f"octet_length({converted}) = 16"]
     elif isinstance(source, st.StringType):
         value, guard = _from_text(target, raw, converted, formats)
-        guards.append(guard)
+        guards.append(f"{raw} RLIKE '{_INTEGER}'" if pa.types.is_uint64(declared) else guard)
     elif not any(isinstance(source, left) and isinstance(target, right) for left, right in _CASTABLE):
         raise _incompatible_types(path, source, declared_type_name(declared, target))
     elif isinstance(target, st.DateType):
         guards.append(f"CAST({converted} AS TIMESTAMP) = {raw}")
+    elif isinstance(source, st.DecimalType) and isinstance(target, st.DecimalType):
+        # The common type of both may not hold the value.
+        guards.append(f"try_cast({converted} AS {source.simpleString()}) = {raw}")
     elif isinstance(source, st.FractionalType) and isinstance(target, st.IntegralType | st.DecimalType):
         guards.append(f"{converted} = {raw}")
+    elif isinstance(source, st.DoubleType) and isinstance(target, st.FloatType):
+        guards.append(f"abs({converted}) < CAST('Infinity' AS FLOAT) OR isnan({raw}) OR {converted} = {raw}")
     elif isinstance(source, st.IntegralType) and isinstance(target, st.FloatType | st.DoubleType):
         guards.append(f"try_cast({converted} AS DECIMAL(20, 0)) = {raw}")
     if (largest := _UNSIGNED_MAX.get(declared)) is not None:
@@ -427,14 +435,28 @@ def _from_text(target: st.DataType, raw: str, value: str, formats: Formats) -> t
             usual = f"instr({raw}, '-') = 5 AND octet_length({raw}) >= 8"
             return cast, f"{usual} OR trim({raw}) RLIKE '{_DATE_OR_TIME}'"
         case st.DecimalType():
-            wide = f"DECIMAL(38, {38 - (target.precision - target.scale)})"
-            return cast, f"{value} = try_cast({raw} AS {wide})"
+            return cast, _is_exact_decimal(raw, target.scale)
         case st.DoubleType() | st.FloatType():
-            is_infinite = f"trim({raw}) RLIKE '(?i)^[+-]?inf(inity)?$'"
-            return cast, f"abs({value}) < CAST('Infinity' AS {sql}) OR isnan({value}) OR {is_infinite}"
+            # Java also accepts 1d, 1f and 0x1p3.
+            usual = f"right({raw}, 1) BETWEEN '0' AND '9' AND instr({raw}, 'x') = 0 AND instr({raw}, 'X') = 0"
+            is_written = f"({usual}) OR {raw} RLIKE '{_FLOAT}'"
+            is_infinite = f"isnan({value}) OR lower(trim({raw})) LIKE '%inf%'"
+            in_range = f"(abs({value}) < CAST('Infinity' AS {sql}) OR {is_infinite})"
+            return cast, f"({is_written}) AND {in_range} AND ({value} <> 0 OR {raw} RLIKE '{_ZERO}')"
         case st.BinaryType():
             return "CAST({} AS BINARY)", ""
     return cast, ""
+
+
+def _is_exact_decimal(raw: str, scale: int) -> str:
+    """Return the condition that a text is a number without digits beyond a scale; the cast would round it."""
+    plain = rf"^\\s*[+-]?[0-9]*+([.][0-9]{{0,{scale}}}0*+)?\\s*$"
+    written = r"^\\s*[+-]?([0-9]*+[.]?[0-9]*+)[eE]([+-]?[0-9]+)\\s*$"
+    mantissa, exponent = (f"regexp_extract({raw}, '{written}', {group})" for group in (1, 2))
+    digits = f"length(TRIM(TRAILING '0' FROM replace({mantissa}, '.', '')))"
+    integral = f"instr(concat({mantissa}, '.'), '.') - 1 + try_cast({exponent} AS INT)"
+    fits = f"{digits} = 0 OR {digits} - ({integral}) <= {scale}"
+    return f"{raw} RLIKE '{plain}' OR ({raw} RLIKE '{written}' AND ({fits}))"
 
 
 def _incompatible_types(path: str, source: st.DataType, type_name: str) -> InvalidSchema:

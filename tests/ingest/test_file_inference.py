@@ -20,9 +20,12 @@ def infer(text: str, **choices: object) -> InferredFile:
 @pytest.mark.parametrize(
     ("values", "kind", "form", "evidence"),
     [
-        (["1", "-2", "+3"], "BIGINT", "", ""),
+        (["1", "-2", "3"], "BIGINT", "", ""),
+        (["+4930123", "-2"], "STRING", "", "+4930123 has a plus sign"),
+        (["12", "1E5"], "STRING", "", "1E5 may be a code"),
+        (["\uff11\uff12", "3"], "STRING", "", ""),
         (["1", "2.5", "3"], "DOUBLE", "", ""),
-        (["1e5", ".5", "3."], "DOUBLE", "", ""),
+        (["1.5e5", "1e-05", ".5", "3."], "DOUBLE", "", ""),
         (["01234", "80331"], "STRING", "", "01234 has a leading zero"),
         (["true", "False"], "BOOLEAN", "", ""),
         (["yes", "no"], "BOOLEAN", "", ""),

@@ -168,7 +168,17 @@ VALUES = [
     (pa.float64(), "-Infinity", float("-inf")),
     (pa.float32(), "0.5", 0.5),
     (pa.decimal128(5, 2), "1.20000", Decimal("1.20")),
+    (pa.float64(), ".5E-1", 0.05),
+    (pa.float64(), "-0e-9 ", 0.0),
+    (pa.float32(), "+Inf", float("inf")),
+    (pa.uint64(), " +7 ", 7),
     (pa.decimal128(5, 2), "-999.99", Decimal("-999.99")),
+    (pa.decimal128(5, 2), " 12.5e-1 ", Decimal("1.25")),
+    (pa.decimal128(5, 2), "0.00100E3", Decimal("1.00")),
+    (pa.decimal128(5, 2), "0e-9999", Decimal("0.00")),
+    (pa.decimal128(38, 0), "1.5e1", Decimal(15)),
+    (pa.decimal128(38, 38), "1e-38", Decimal("1e-38")),
+    (pa.decimal128(38, 0), "9" * 38 + "." + "0" * 50, Decimal("9" * 38)),
     (pa.decimal128(38, 10), LONG, Decimal(LONG)),
     (pa.date32(), "2020-02-01", date(2020, 2, 1)),
     (pa.date32(), "2020-2-1 ", date(2020, 2, 1)),
@@ -207,6 +217,23 @@ WRONG = [
     (pa.float64(), "1,5", "DOUBLE"),
     (pa.decimal128(5, 2), "1.234", r"DECIMAL\(5,2\)"),
     (pa.decimal128(5, 2), "1234", r"DECIMAL\(5,2\)"),
+    (pa.decimal128(38, 0), "1.5", r"DECIMAL\(38,0\)"),
+    (pa.decimal128(38, 0), "15e-1", r"DECIMAL\(38,0\)"),
+    (pa.decimal128(38, 2), "0.001", r"DECIMAL\(38,2\)"),
+    (pa.decimal128(38, 18), "1e-19", r"DECIMAL\(38,18\)"),
+    (pa.decimal128(38, 0), "9" * 39, r"DECIMAL\(38,0\)"),
+    (pa.decimal128(10, 2), "1.23" + "0" * 38 + "1", r"DECIMAL\(10,2\)"),
+    (pa.decimal128(5, 2), "\uff11\uff12", r"DECIMAL\(5,2\)"),
+    (pa.decimal128(5, 2), "1d", r"DECIMAL\(5,2\)"),
+    (pa.float64(), "12D", "DOUBLE"),
+    (pa.float64(), "0x1p3", "DOUBLE"),
+    (pa.float64(), "1e-400", "DOUBLE"),
+    (pa.float64(), "\uff11", "DOUBLE"),
+    (pa.float32(), "1f", "FLOAT"),
+    (pa.float32(), "1e-60", "FLOAT"),
+    (pa.uint64(), "1e1", "BIGINT UNSIGNED"),
+    (pa.uint64(), "1.0", "BIGINT UNSIGNED"),
+    (pa.int64(), "\uff11", "BIGINT"),
     (pa.date32(), "2020-02-01T10:11:00", "DATE"),
     (pa.date32(), "2020", "DATE"),
     (pa.date32(), "2020-02-30", "DATE"),
@@ -263,14 +290,14 @@ def test_without_a_schema_all_is_text(csv: Reader) -> None:
 def test_column_types_are_inferred(session: SparkSession, tmp_path: Path) -> None:
     file = tmp_path / "x.csv"
     file.write_text(
-        "int,num,bool,day,at,zip,none,id,mixed\n"
-        "1,1.5,true,2020-02-01,2020-02-01T10:11:00Z,01234,,12345678901234567890,1\n"
-        "-2,2,FALSE,2020-02-02,2020-02-01 10:11,10001,,1,x\n"
+        "int,num,bool,day,at,zip,none,id,mixed,phone,code,small\n"
+        "1,1.5,true,2020-02-01,2020-02-01T10:11:00Z,01234,,12345678901234567890,1,+4930123,1E5,1.5e-05\n"
+        "-2,2,FALSE,2020-02-02,2020-02-01 10:11,10001,,1,x,4930123,12,1e-07\n"
     )
     frame = read_csv(session, file, Csv(header=True, infer_schema=True), None, scratch=tmp_path)
     assert frame.schema.simpleString() == (
         "struct<int:bigint,num:double,bool:boolean,day:date,at:timestamp,zip:string,none:string,id:string,"
-        "mixed:string>"
+        "mixed:string,phone:string,code:string,small:double>"
     )
 
 

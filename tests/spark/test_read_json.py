@@ -190,6 +190,23 @@ def test_lines_that_are_not_one_object_are_rejected(ndjson: Reader, line: str) -
         assert caught.value.record == line
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        (("d", pa.decimal128(38, 2)), "0.001"),
+        (("d", pa.decimal128(38, 2)), "5e-3"),
+        (("d", pa.struct([("x", pa.decimal128(38, 2))])), '{"x": 0.005}'),
+        (("d", pa.list_(pa.decimal128(38, 2))), "[1.00, 0.001]"),
+        (("d", pa.list_(pa.float64())), '["12D"]'),
+    ],
+)
+def test_numbers_that_do_not_fit_are_rejected_at_any_depth(
+    ndjson: Reader, column: tuple[str, pa.DataType], value: str
+) -> None:
+    with pytest.raises(RejectedRow, match="column `d"):
+        ndjson(f'{{"d": {value}}}\n', pa.schema([column]))
+
+
 def test_infinite_numbers_are_read(ndjson: Reader) -> None:
     schema = pa.schema([("f", pa.float64())])
     assert ndjson('{"f":Infinity}\n{"f":-Infinity}\n{"f":1}', schema) == [

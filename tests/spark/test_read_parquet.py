@@ -85,6 +85,36 @@ def test_values_that_do_not_fit_their_type_are_rejected(
     assert (caught.value.column, caught.value.value) == (field.name, value)
 
 
+@pytest.mark.parametrize(
+    ("stored", "value", "declared", "fits"),
+    [
+        (pa.decimal256(50, 20), Decimal("1.00000000000000000001"), pa.decimal128(38, 2), False),
+        (pa.decimal256(50, 20), Decimal("1.5"), pa.decimal128(38, 2), True),
+        (pa.decimal256(76, 50), Decimal("1e-50"), pa.decimal128(38, 38), False),
+        (pa.decimal128(38, 10), Decimal("9" * 28 + ".9"), pa.decimal128(38, 0), False),
+        (pa.decimal128(38, 10), Decimal("9" * 28), pa.decimal128(38, 0), True),
+        (pa.float64(), 1e300, pa.float32(), False),
+        (pa.float64(), float("inf"), pa.float32(), True),
+    ],
+)
+def test_numbers_are_converted_exactly_or_rejected(
+    session: SparkSession,
+    rows: Callable[[DataFrame], list[dict[str, Any]]],
+    tmp_path: Path,
+    stored: pa.DataType,
+    value: Decimal | float,
+    declared: pa.DataType,
+    fits: bool,
+) -> None:
+    pq.write_table(pa.table({"n": pa.array([value], stored)}), tmp_path / "n.parquet")
+    frame = read_parquet(session, tmp_path / "n.parquet", pa.schema([("n", declared)]), scratch=tmp_path)
+    if fits:
+        assert rows(frame) == [{"n": value}]
+        return
+    with pytest.raises(RejectedRow, match="column `n`"):
+        rows(frame)
+
+
 def test_missing_column_is_rejected(parquet: Reader) -> None:
     with pytest.raises(InvalidSchema, match="no column `nope`") as caught:
         parquet(pa.schema([("nope", pa.int64())]))

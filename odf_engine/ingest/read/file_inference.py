@@ -417,20 +417,20 @@ def _has_decimal_comma(rows: Sequence[Sequence[str]], separator: str) -> bool | 
 
 _NULLS: Final = frozenset({"na", "n/a", "nan", "null", "none", "nil", "\\n", "-", "--", ".", "?", "#n/a"})
 _BOOLEANS: Final = frozenset({"true", "false", "yes", "no", "t", "f", "y", "n"})
-_IDENTIFIER: Final = re.compile(r"0\d+|\d{19,}")
-"""Digits that are not a number: with leading zeros, or too many of them."""
-_INTEGER: Final = re.compile(r"[+-]?\d{1,18}")
+_IDENTIFIER: Final = re.compile(r"0\d+|\d{19,}|\+\d.*|\d+[eE]\d+", re.ASCII)
+"""Texts that lose their form as numbers: with leading zeros, a plus sign, too many digits, or such as 1E5."""
+_INTEGER: Final = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 NUMBER_FORMS: Final[Mapping[str, re.Pattern[str]]] = {
-    "": re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"),
-    "1.234,5": re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?"),
-    "1,234.5": re.compile(r"[+-]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?"),
-    "1 234,5": re.compile(r"[+-]?(\d{1,3}([ \u00a0\u202f]\d{3})+|\d+)(,\d+)?"),
-    "1 234.5": re.compile(r"[+-]?(\d{1,3}([ \u00a0\u202f]\d{3})+|\d+)(\.\d+)?"),
-    "1'234.5": re.compile(r"[+-]?(\d{1,3}('\d{3})+|\d+)(\.\d+)?"),
+    "": re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII),
+    "1.234,5": re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?", re.ASCII),
+    "1,234.5": re.compile(r"[+-]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?", re.ASCII),
+    "1 234,5": re.compile(r"[+-]?(\d{1,3}([ \u00a0\u202f]\d{3})+|\d+)(,\d+)?", re.ASCII),
+    "1 234.5": re.compile(r"[+-]?(\d{1,3}([ \u00a0\u202f]\d{3})+|\d+)(\.\d+)?", re.ASCII),
+    "1'234.5": re.compile(r"[+-]?(\d{1,3}('\d{3})+|\d+)(\.\d+)?", re.ASCII),
 }
 """How numbers are written, by an example."""
-_ONLY_COMMA: Final = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+,\d+|\d+,(\d{1,2}|\d{4,}))")
-_ONLY_POINT: Final = re.compile(r"[+-]?(\d{1,3}(,\d{3})+\.\d+|\d+\.(\d{1,2}|\d{4,}))")
+_ONLY_COMMA: Final = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+,\d+|\d+,(\d{1,2}|\d{4,}))", re.ASCII)
+_ONLY_POINT: Final = re.compile(r"[+-]?(\d{1,3}(,\d{3})+\.\d+|\d+\.(\d{1,2}|\d{4,}))", re.ASCII)
 _MONTHS: Final = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _CLOCK: Final = (
     r"(?:(?P<join>T| |, )(?P<hour>\d{1,2}):(?P<minute>\d\d)(?P<second>:\d\d)?(?P<fraction>[.,]\d{1,9})?"
@@ -481,9 +481,8 @@ def _infer_text(
         return msgspec.structs.replace(column, type=kind, evidence=evidence)
     best = _best_type(name, real, chosen, dialect)
     if best is None:
-        padded = chosen is None and next((each for each in real if _IDENTIFIER.fullmatch(each)), None)
-        problem = "has a leading zero" if padded and padded.startswith("0") else "has too many digits"
-        text = f"text: {padded} {problem}" if padded else ""
+        code = None if chosen is not None else next(filter(_IDENTIFIER.fullmatch, real), None)
+        text = f"text: {code} {_code_problem(code)}" if code else ""
         return msgspec.structs.replace(column, evidence=text)
     invalid = frozenset(each for each in real if not best.accepts(each))
     evidence = [best.evidence] if best.evidence else []
@@ -499,6 +498,15 @@ def _infer_text(
         evidence="; ".join(evidence),
         invalid=invalid,
     )
+
+
+def _code_problem(code: str) -> str:
+    """Return why a text that could be a number is not read as one."""
+    if code.startswith("+"):
+        return "has a plus sign"
+    if code.startswith("0"):
+        return "has a leading zero"
+    return "has too many digits" if code.isdigit() else "may be a code"
 
 
 class _Numbers(NamedTuple):
