@@ -331,6 +331,7 @@ class PayloadJob:
         self._started = monotonic()
         self.repeated = 0
         self._rejection: Rejection | None = None
+        self._digits_reported = False
         self._progress = _WriteProgress(reporter, 0, total_known=False)
 
     def run(self) -> Multihash:
@@ -389,6 +390,7 @@ class PayloadJob:
             return None
         if reading.columns is None:
             self._report_truncation(prepared)
+        self._report_lost_digits(reading)
         return self._write(reading)
 
     def _reject_rows(self, prepared: PreparedFile, error: BadData, *, rejects: bool) -> PreparedFile:
@@ -508,6 +510,28 @@ class PayloadJob:
                 " microseconds, list the columns in read.schema with the type TIMESTAMP(6)",
                 "truncated-values",
             )
+
+    def _report_lost_digits(self, reading: ReadPlan) -> None:
+        """Log which columns lose digits of times, once for a file."""
+        if self._digits_reported:
+            return
+        try:
+            counts = reading.digits.count(self._reporter)
+        except BadData:
+            return  # Writing the rows reports the error.
+        self._digits_reported = True
+        if not counts:
+            return
+        read = reading.columns or pa.schema([(name, pa.timestamp("ms", "UTC")) for name in counts])
+        dropped = (
+            f"{name} {type_ddl(read.field(name).type)} ({count_of(rows, 'row')})"
+            for name, rows in counts.items()
+        )
+        self._reporter.log(
+            f"{self._payload.name}: times truncated to the precision of their columns: {', '.join(dropped)};"
+            " to keep all digits, declare a higher precision in read.schema, such as TIMESTAMP(6) or TIME(9)",
+            "warning",
+        )
 
     def _write(self, reading: ReadPlan) -> _StagedSlices:
         """Run preprocess, merge and write. The location of an error in the file is added to it."""

@@ -17,6 +17,7 @@ from pyspark.sql import types as st
 from odf_engine.data.arrow_compute import is_list_like
 from odf_engine.data.ddl import UUID, type_ddl
 from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded, read_parquet_schema
+from odf_engine.data.schema_enforcement import with_timestamp_unit
 from odf_engine.errors import BadData, InvalidManifest, InvalidSchema, NotFound
 from odf_engine.metadata.model import Csv, DatasetVocabulary, Json, NdJson
 from odf_engine.progress import Reporter
@@ -43,6 +44,7 @@ from odf_engine.spark.text_files import (
     safe_link,
     spark_path,
 )
+from odf_engine.spark.time_digits import TimeDigits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -301,6 +303,7 @@ def read_csv(
     selected: PreparedTextFile | None = None,
     lines: RecordLines | None = None,
     names: Sequence[str] = (),
+    digits: TimeDigits | None = None,
 ) -> DataFrame:
     """Read a CSV file.
 
@@ -321,6 +324,7 @@ def read_csv(
         selected: the records to read, instead of all of them.
         lines: numbers the records. The frame is then for :func:`odf_engine.spark.plan_rewrite.invalid_rows`.
         names: names of the columns without a schema, to number the records.
+        digits: receives the rows, to count times that lose digits.
 
     Raises:
         BadData: the file is not text, or a value is invalid.
@@ -357,9 +361,16 @@ def read_csv(
         with cancellable(session, reporter):
             frame = reader.csv(spark_path(text.path))
         with translate_errors(reporter):
-            return _cast_inferred(frame, formats, reporter) if step.infer_schema else frame
+            if not step.infer_schema:
+                return frame
+            converted = _cast_inferred(frame, formats, reporter)
+            if digits is not None and _may_have_digits(text, formats):
+                digits.set_frame(frame, _milliseconds(sql_types.arrow_schema(converted.schema)), formats)
+            return converted
     with translate_errors(reporter):
         frame = reader.schema(_text_schema(schema)).csv(spark_path(text.path))
+        if digits is not None and _may_have_digits(text, formats):
+            digits.set_frame(frame, schema, formats)
         return sql_types.cast_to_schema(frame, schema, formats)
 
 
@@ -375,6 +386,7 @@ def read_json(
     on_keys: Callable[[Mapping[str, int]], None] | None = None,
     selected: PreparedTextFile | None = None,
     lines: RecordLines | None = None,
+    digits: TimeDigits | None = None,
 ) -> DataFrame:
     """Read a file with one JSON object per line.
 
@@ -392,6 +404,7 @@ def read_json(
         name: name of the file in errors; its base name by default.
         reporter: logs names in another case; checked for cancellation.
         on_keys: receives the keys of all objects, each with the line of its first occurrence.
+        digits: receives the rows, to count times that lose digits.
 
     Raises:
         BadData: the file is not text, a line is not an object, or a column's name occurs in several
@@ -428,6 +441,8 @@ def read_json(
             read_schema = _numbered_schema(read_schema, st.LongType())
             names = [LINE_COLUMN, *names, RECORD_COLUMN]
         frame = reader.schema(read_schema).json(spark_path(text.path)).toDF(*names)
+        if digits is not None and _may_have_digits(text, formats):
+            digits.set_frame(frame, schema, formats)
         return sql_types.cast_to_schema(frame, schema, formats)
 
 
@@ -453,6 +468,7 @@ def read_parquet(
     scratch: Path,
     name: str | None = None,
     reporter: Reporter | None = None,
+    digits: TimeDigits | None = None,
 ) -> DataFrame:
     """Read a Parquet file. With a schema: its columns by name, in its order, cast to its types.
 
@@ -474,6 +490,9 @@ def read_parquet(
             ) from None
         if schema is None:
             return frame
+        fields = _file_fields(footer)
+        if digits is not None and len(fields) == len(frame.columns):
+            digits.set_frame(read, schema, stored=pa.schema(fields))
         declared = {field.name.lower() for field in schema}
         if left_out := [each for each in frame.columns if each.lower() not in declared]:
             reporter.log(
@@ -542,6 +561,16 @@ def _csv_options(step: Csv, dialect: Dialect, line_separator: str | None) -> dic
 def _text_schema(schema: pa.Schema) -> st.StructType:
     spark_schema(schema)  # reports a type that Spark cannot hold
     return st.StructType([st.StructField(name, st.StringType()) for name in schema.names])
+
+
+def _may_have_digits(text: PreparedTextFile, formats: Formats) -> bool:
+    """Return whether a time in a file may have more than three digits of a second."""
+    return text.has_fractions if formats.timestamp is None else "SSSS" in formats.timestamp
+
+
+def _milliseconds(schema: pa.Schema) -> pa.Schema:
+    """Return the columns as a dataset without a declared schema stores them."""
+    return pa.schema([field.with_type(with_timestamp_unit(field.type, "ms")) for field in schema])
 
 
 def _cast_inferred(frame: DataFrame, formats: Formats, reporter: Reporter) -> DataFrame:

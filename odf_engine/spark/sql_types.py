@@ -179,6 +179,7 @@ _ZERO: Final = r"^\\s*[+-]?[0.]+([eE].*)?\\s*$"
 _INTEGER: Final = r"^\\s*[+-]?[0-9]+\\s*$"
 _MIDNIGHT: Final = r"^\\d{4}-\\d{1,2}-\\d{1,2}([T ]00:00(:00([.]0+)?)?(Z|[+-]00:?00)?)?$"
 _DATE_OR_TIME: Final = r"^\\d{4}-\\d{1,2}-\\d{1,2}([T ].*)?$"
+_ZONE_NAME: Final = "[A-Za-z]{2}[A-Za-z0-9_/:+-]*"
 _STRFTIME: Final = {
     "Y": "yyyy", "y": "yy", "m": "MM", "d": "dd", "e": "d", "H": "HH", "I": "hh", "M": "mm", "S": "ss",
     "f": "SSSSSS", "p": "a", "b": "MMM", "B": "MMMM", "a": "EEE", "A": "EEEE", "j": "DDD",
@@ -433,7 +434,8 @@ def _from_text(target: st.DataType, raw: str, value: str, formats: Formats) -> t
             return f"try_cast(try_to_timestamp({{}}, {_escaped_literal(formats.timestamp)}) AS {sql})", ""
         case st.TimestampType() | st.TimestampNTZType():
             usual = f"instr({raw}, '-') = 5 AND octet_length({raw}) >= 8"
-            return cast, f"{usual} OR trim({raw}) RLIKE '{_DATE_OR_TIME}'"
+            is_written = f"({usual}) OR trim({raw}) RLIKE '{_DATE_OR_TIME}'"
+            return cast, f"({is_written}) AND ({_is_unique_time(raw, value)})"
         case st.DecimalType():
             return cast, _is_exact_decimal(raw, target.scale)
         case st.DoubleType() | st.FloatType():
@@ -448,6 +450,20 @@ def _from_text(target: st.DataType, raw: str, value: str, formats: Formats) -> t
     return cast, ""
 
 
+def _is_unique_time(raw: str, value: str) -> str:
+    """Return the condition that a time in a named zone exists once: not in a gap or overlap of its clock."""
+    is_offset = f"right({raw}, 1) BETWEEN '0' AND '9' OR (right({raw}, 1) = 'Z' AND right({raw}, 2) <> 'NZ')"
+    zone = f"regexp_extract({raw}, '{_ZONE_NAME}', 0)"
+    clock = f"try_cast(regexp_replace({raw}, ' *{_ZONE_NAME}', '') AS TIMESTAMP)"
+    # Spark takes the first of two times. The offset of the second one applies a day later.
+    later = f"{value} + INTERVAL 1 DAY"
+    second = f"{clock} - (from_utc_timestamp({later}, {zone}) - ({later}))"
+    is_single = f"{second} = {value} OR from_utc_timestamp({second}, {zone}) <> {clock}"
+    in_zone = f"from_utc_timestamp({value}, {zone}) = {clock} AND ({is_single})"
+    # Spark evaluates common parts of OR for all values, but those of IF only where they are needed.
+    return f"if({is_offset} OR NOT {raw} RLIKE '{_ZONE_NAME}', true, {in_zone})"
+
+
 def _is_exact_decimal(raw: str, scale: int) -> str:
     """Return the condition that a text is a number without digits beyond a scale; the cast would round it."""
     plain = rf"^\\s*[+-]?[0-9]*+([.][0-9]{{0,{scale}}}0*+)?\\s*$"
@@ -456,7 +472,8 @@ def _is_exact_decimal(raw: str, scale: int) -> str:
     digits = f"length(TRIM(TRAILING '0' FROM replace({mantissa}, '.', '')))"
     integral = f"instr(concat({mantissa}, '.'), '.') - 1 + try_cast({exponent} AS INT)"
     fits = f"{digits} = 0 OR {digits} - ({integral}) <= {scale}"
-    return f"{raw} RLIKE '{plain}' OR ({raw} RLIKE '{written}' AND ({fits}))"
+    # As IF, since Spark evaluates common parts of OR for all values.
+    return f"if({raw} RLIKE '{plain}', true, if({raw} RLIKE '{written}', {fits}, false))"
 
 
 def _incompatible_types(path: str, source: st.DataType, type_name: str) -> InvalidSchema:

@@ -113,6 +113,9 @@ RECORD_COLUMN: Final = "odf invalid record"
 """Column of a frame with the text of each record that Spark cannot parse; null in other rows."""
 _MAX_LINE: Final = 256 << 20
 _MAX_KEYS: Final = 10_000
+_FRACTION: Final = re.compile(rb":[0-9]{2}[.][0-9]{4}")
+_MAX_FRACTION: Final = 7
+"""Length of a text that begins like a fraction, but is too short."""
 
 
 class Utf8Scan:
@@ -146,6 +149,27 @@ class Utf8Scan:
             self._decoder.decode(chunk, final)
         except UnicodeDecodeError:
             raise undecodable_error(self._path, self._name, "utf-8") from None
+
+
+class FractionScan:
+    """Detects times with more than three digits of a second.
+
+    Attributes:
+        found: whether there may be one.
+    """
+
+    def __init__(self) -> None:
+        self._before = b""
+        self.found = False
+
+    def feed(self, chunk: bytes) -> None:
+        """Scan the next chunk of the file."""
+        if not self.found:
+            self.found = _FRACTION.search(self._before + chunk) is not None
+            self._before = chunk[-_MAX_FRACTION:]
+
+    def finish(self) -> None:
+        """Do nothing at the end of the file."""
 
 
 class LineScan:
@@ -377,11 +401,13 @@ class PreparedTextFile:
         path: path of the file.
         line_separator: record separator; None for any line end.
         has_invalid: whether a record of CSV has an invalid value.
+        has_fractions: whether a time may have more than three digits of a second.
     """
 
     path: Path
     line_separator: str | None = None
     has_invalid: bool = False
+    has_fractions: bool = True
 
 
 def prepare_text_file(
@@ -419,8 +445,8 @@ def prepare_text_file(
     quotes = QuoteScan(dialect) if dialect is not None and dialect.quote else None
     utf8 = Utf8Scan(path, name) if codec in (None, "utf-8-sig") else None
     lines = LineScan(name, _OBJECT_LINES_HINT if objects is not None else _LONG_LINE_HINT)
-    nul = NulScan()
-    scans = [scan for scan in (lines, utf8, quotes, nul, objects) if scan is not None]
+    nul, fractions = NulScan(), FractionScan()
+    scans = [scan for scan in (lines, utf8, quotes, nul, fractions, objects) if scan is not None]
     for chunk in _chunks(path, reporter):
         for scan in scans:
             scan.feed(chunk)
@@ -429,8 +455,9 @@ def prepare_text_file(
     if dialect is not None and quotes is not None and quotes.found:
         marked = folder / "records.txt"
         separator, is_valid = _separate_records(path, marked, dialect, name, reporter)
-        return PreparedTextFile(marked, separator, has_invalid=nul.found or not is_valid)
-    return PreparedTextFile(safe_link(path, folder, ".txt"), has_invalid=nul.found)
+        has_invalid = nul.found or not is_valid
+        return PreparedTextFile(marked, separator, has_invalid, fractions.found)
+    return PreparedTextFile(safe_link(path, folder, ".txt"), None, nul.found, fractions.found)
 
 
 def safe_link(path: Path, folder: Path, suffix: str) -> Path:

@@ -66,6 +66,14 @@ def test_invalid_csv_is_reported_with_its_location(pulled: Pulled) -> None:
     assert pulled.reporter.warnings == ["cases.csv: empty file"]
 
 
+def test_local_time_in_a_gap_or_overlap_is_reported_with_advice(pulled: Pulled) -> None:
+    read = "read: {kind: Csv, schema: [id BIGINT, at TIMESTAMP]}"
+    pulled.add(f"fetch: {{kind: Url, url: a.csv}}\n{read}\nmerge: {{kind: Append}}")
+    for time in ("2024-03-10T02:30:00 America/New_York", "2024-11-03T01:30:00 America/New_York"):
+        pulled.write("a.csv", f"1,2024-01-01\n2,{time}\n")
+        pulled.fails(BadData, f"a.csv: line 2, column \"at\": '{time}' is not a TIMESTAMP", "such as -05:00")
+
+
 def test_ragged_line_far_down_is_reported_with_its_line(pulled: Pulled) -> None:
     read = "read: {kind: Csv, schema: [a STRING, b STRING]}"
     pulled.add(f"fetch: {{kind: Url, url: a.csv}}\n{read}\nmerge: {{kind: Append}}")

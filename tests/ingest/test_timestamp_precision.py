@@ -17,6 +17,7 @@ from odf_engine.metadata.model import SetPollingSource
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark import row_order
 from odf_engine.workspace.definition import current_definition
+from odf_engine.workspace.workspace import Workspace
 from tests.ingest.pulling import Pulled
 
 SOURCE = """
@@ -113,6 +114,70 @@ def test_undeclared_timestamps_of_a_parquet_file_are_reported(pulled: Pulled) ->
     assert types(pulled) == dict.fromkeys(("event_time", "at", "ms"), "TIMESTAMP(3)")
     (text,) = [text for text in pulled.reporter.warnings if "truncated" in text]
     assert text.startswith("1.parquet: timestamps truncated to milliseconds: at; to keep")
+
+
+def lost_digits(pulled: Pulled) -> str | None:
+    """The columns in the warning about lost digits."""
+    found = [text for text in pulled.reporter.warnings if "times truncated" in text]
+    assert len(found) <= 1, found
+    return found[0].partition("columns: ")[2].partition("; to keep")[0] if found else None
+
+
+TIMES = "t TIMESTAMP, u TIME, s STRING, m TIMESTAMP(6), l ARRAY<TIMESTAMP>"
+
+
+def test_times_that_lose_digits_in_json_are_counted(pulled: Pulled) -> None:
+    columns = ", ".join(f"'{each}'" for each in TIMES.split(", "))
+    pulled.add(source(columns))
+    row = '{"t": "2024-01-01T10:00:00.%sZ", "u": "10:00:00.%s", "s": "10:00:00.123456", "m": %s, "l": %s}\n'
+    exact = row % ("123000", "123456", '"2024-01-01T10:00:00.123456Z"', "[]")
+    lossy = row % ("1239", "1234567", '"2024-01-01T10:00:00.1234567Z"', '["2024-01-01 10:00:00.0001"]')
+    pulled.write("1.json", exact)
+    pulled.pull()
+    assert lost_digits(pulled) is None
+    pulled.write("2.json", lossy + exact + lossy)
+    pulled.pull()
+    assert lost_digits(pulled) == (
+        "t TIMESTAMP(3) (2 rows), u TIME(6) (2 rows), m TIMESTAMP(6) (2 rows), l ARRAY<TIMESTAMP(3)> (2 rows)"
+    )
+
+
+def test_times_that_lose_digits_in_csv_are_counted_once(pulled: Pulled) -> None:
+    """Two rows with times that differ by less than a millisecond have one key."""
+    merge = "{kind: Ledger, primaryKey: [at]}"
+    read = "fetch: {{kind: Url, url: in}}\nread: {{kind: Csv, {}}}\nmerge: {}"
+    pulled.add(read.format("schema: [id BIGINT, at TIMESTAMP]", merge))
+    (pulled.workspace.odf / "config.yaml").write_text("onBadRows: {data: reject}\n")
+    pulled.workspace = Workspace(pulled.workspace.folder)
+    pulled.entry = pulled.workspace.resolve("data")
+    pulled.write("in", "1,2024-01-01T10:00:00.0001Z\n1,2024-01-01T10:00:00.0005Z\nx,2024-01-01\n")
+    assert pulled.pull().records == 1
+    assert lost_digits(pulled) == "at TIMESTAMP(3) (2 rows)"
+    pulled.add(read.format("header: true, inferSchema: true", "{kind: Append}"), name="inferred")
+    pulled.write("in", "id,at\n1,2024-01-01T10:00:00.0001Z\n")
+    pulled.pull()
+    assert lost_digits(pulled) == "at TIMESTAMP(3) (1 row)"
+    format = "schema: [id BIGINT, at TIMESTAMP], timestampFormat: yyyyMMddHHmmss.SSSSSS"
+    pulled.add(read.format(format, "{kind: Append}"), name="formatted")
+    pulled.write("in", "1,20240101100000.123000\n1,20240101100000.123001\n")
+    pulled.pull()
+    assert lost_digits(pulled) == "at TIMESTAMP(3) (1 row)"
+
+
+@pytest.mark.parametrize(("unit", "value", "lost"), [("ns", 1, 1), ("us", 1001, 1), ("ns", 1_000_000, 0)])
+def test_times_that_lose_digits_in_parquet_are_counted(
+    pulled: Pulled, unit: str, value: int, lost: int
+) -> None:
+    kind = pa.struct([("x", pa.timestamp(unit, "UTC"))])
+    table = pa.table(
+        {"at": pa.array([value, None], pa.timestamp(unit)), "s": pa.array([{"x": value}] * 2, kind)}
+    )
+    pq.write_table(table, pulled.workspace.folder / "1.parquet")
+    pulled.add(source("at TIMESTAMP, 's STRUCT<x: TIMESTAMP>'", kind="parquet", format="Parquet"))
+    pulled.pull()
+    assert lost_digits(pulled) == (
+        "at TIMESTAMP(3) (1 row), s STRUCT<x: TIMESTAMP(3)> (2 rows)" if lost else None
+    )
 
 
 EARLIER = "id BIGINT, at TIMESTAMP({}), t TIME(9), event_time TIMESTAMP({})"

@@ -156,6 +156,7 @@ def test_ragged_row_is_rejected_when_columns_are_pruned(
 
 LONG = "1234567890123456789012345678.0123456789"
 MOMENT = datetime(2020, 2, 1, 10, 11, tzinfo=UTC)
+SUNDAY = datetime(2024, 11, 3, 7, 30, tzinfo=UTC)
 MIDNIGHT = datetime(2020, 2, 1, tzinfo=UTC)
 VALUES = [
     (pa.bool_(), "TRUE", True),
@@ -188,6 +189,13 @@ VALUES = [
     (pa.timestamp("ms", "UTC"), " 2020-02-01 10:11", MOMENT),
     (pa.timestamp("ms", "UTC"), "2020-02-01", MIDNIGHT),
     (pa.timestamp("ms", "UTC"), "2020-02-01T11:11:00 Europe/Paris", MOMENT),
+    (pa.timestamp("ms", "UTC"), "2020-02-01T05:11:00America/New_York", MOMENT),
+    (pa.timestamp("ms", "UTC"), "2020-02-01 23:11:00 NZ", MOMENT),
+    (pa.timestamp("ms", "UTC"), "2020-02-01 05:11:00 EST5EDT", MOMENT),
+    (pa.timestamp("ms", "UTC"), "2020-02-01 10:11:00 UTC", MOMENT),
+    (pa.timestamp("ms", "UTC"), "2020-02-01 12:11:00 GMT+2", MOMENT),
+    (pa.timestamp("ms", "UTC"), "2024-11-03T02:30:00 America/New_York", SUNDAY),
+    (pa.timestamp("ms", "UTC"), "2024-11-03T03:30:00 America/Halifax", SUNDAY),
     (pa.time64("us"), "10:11:12.5", time(10, 11, 12, 500000)),
     (pa.binary(), "ab", b"ab"),
     (UUID, "0189dc1e-7a00-7000-8000-00000000000f", bytes.fromhex("0189dc1e7a007000800000000000000f")),
@@ -241,6 +249,11 @@ WRONG = [
     (pa.timestamp("ms", "UTC"), "10:11:00", "TIMESTAMP"),
     (pa.timestamp("ms", "UTC"), "1577836800", "TIMESTAMP"),
     (pa.timestamp("ms", "UTC"), "now", "TIMESTAMP"),
+    (pa.timestamp("ms", "UTC"), "2024-03-10T02:30:00 America/New_York", "TIMESTAMP"),
+    (pa.timestamp("ms", "UTC"), "2024-11-03T01:30:00 America/New_York", "TIMESTAMP"),
+    (pa.timestamp("ms", "UTC"), "2024-04-07 01:45:00 Australia/Lord_Howe", "TIMESTAMP"),
+    (pa.timestamp("ms", "UTC"), "2024-09-29 02:30:00 NZ", "TIMESTAMP"),
+    (pa.timestamp("ms", "UTC"), "1993-08-21T12:00:00 Pacific/Kwajalein", "TIMESTAMP"),
     (UUID, "0189dc1e", "UUID"),
 ]
 

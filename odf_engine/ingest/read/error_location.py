@@ -31,6 +31,7 @@ _CUT: Final = 200
 _MARK: Final = "\x1f"
 """Replaces a separator of several characters, which Python's CSV reader does not support."""
 _CONFLICT: Final = ("<<<<<<< ", "=======", ">>>>>>> ")
+_IN_ZONE: Final = re.compile(r"\d{4}-\d{1,2}-\d{1,2}[T ][\d:.]+ ?[A-Za-z]{2}")
 _NO_VALUE: Final = frozenset({"na", "n/a", "nan", "null", "none", "nil", "\\n", "-", "--", ".", "?", "#n/a"})
 
 
@@ -320,6 +321,11 @@ def _advice(value: str, wanted: str) -> str | None:
         return f"if this is a null value, set read.nullValue to '{value}'"
     if wanted.startswith("DATE"):
         return "if the dates have another format, set read.dateFormat, such as MM/dd/yyyy"
+    if wanted.startswith("TIMESTAMP") and _IN_ZONE.match(value):
+        return (
+            "if the local time does not exist in its time zone, or exists twice, write the offset from UTC,"
+            " such as -05:00"
+        )
     if wanted.startswith("TIMESTAMP"):
         return "if the times have another format, set read.timestampFormat, such as MM/dd/yyyy HH:mm"
     return None

@@ -6,7 +6,7 @@ import csv
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -41,6 +41,7 @@ from odf_engine.progress import Reporter, count_of
 from odf_engine.spark.errors import RejectedRow
 from odf_engine.spark.readers import read_csv, read_json, read_parquet
 from odf_engine.spark.text_files import detect_encoding
+from odf_engine.spark.time_digits import TimeDigits
 
 if TYPE_CHECKING:
     from odf_engine.spark import DataFrame, SparkSession
@@ -100,6 +101,7 @@ class ReadPlan:
         explain: adds the location in the file to an error of reading the rows.
         place: names the record of a line in messages.
         describe: returns the column, if known, and the reason why a record cannot be parsed.
+        digits: counts times that lose digits.
     """
 
     frame: DataFrame
@@ -107,6 +109,7 @@ class ReadPlan:
     explain: Callable[[BadData], BadData]
     place: Callable[[int], str] = "line {}".format
     describe: Callable[[str], tuple[str | None, str]] = lambda record: (None, "invalid record")
+    digits: TimeDigits = field(default_factory=TimeDigits)
 
 
 def read(
@@ -146,8 +149,10 @@ def read(
         return None
     if isinstance(step, Parquet):
         path, name = prepared.path, prepared.name
-        frame = read_parquet(session, path, columns, scratch=job, name=name, reporter=reporter)
-        return ReadPlan(frame, columns, lambda error: explain_parquet(error, path, name, reporter))
+        digits = TimeDigits()
+        frame = read_parquet(session, path, columns, scratch=job, name=name, reporter=reporter, digits=digits)
+        explain = partial(explain_parquet, path=path, name=name, reporter=reporter)
+        return ReadPlan(frame, columns, explain, digits=digits)
     if isinstance(step, Csv):
         return _read_csv(session, step, columns, prepared, job, reporter)
     if isinstance(step, EsriShapefile):
@@ -186,6 +191,7 @@ def _read_csv(
             first if step.header else [f"_c{at}" for at in range(len(first))]
         )  # The names that Spark generates.
         file = dataclasses.replace(file, columns=tuple(names))
+    digits = TimeDigits()
     frame = read_csv(
         session,
         prepared.path,
@@ -197,12 +203,14 @@ def _read_csv(
         selected=prepared.selected,
         lines=prepared.lines,
         names=file.columns,
+        digits=digits,
     )
     return ReadPlan(
         frame,
         columns,
         lambda error: locate_csv_error(error, file, reporter),
         describe=partial(describe_csv_record, file=file),
+        digits=digits,
     )
 
 
@@ -355,6 +363,7 @@ def _read_lines(
     if columns is not None:
         file = dataclasses.replace(file, columns=tuple(columns.names))
         compare = partial(compare_keys, file, reporter) if compare_keys is not None else None
+    digits = TimeDigits()
     try:
         frame = read_json(
             session,
@@ -367,6 +376,7 @@ def _read_lines(
             on_keys=compare,
             selected=prepared.selected,
             lines=prepared.lines,
+            digits=digits,
         )
     except RejectedRow as error:
         raise explain_json(error, file, reporter, lines.place) from None
@@ -379,6 +389,7 @@ def _read_lines(
         lambda error: explain_json(error, file, reporter, lines.place),
         lines.place,
         partial(describe_json_record, schema=schema),
+        digits,
     )
 
 
