@@ -522,11 +522,7 @@ class PayloadJob:
         self._digits_reported = True
         if not counts:
             return
-        read = reading.columns or pa.schema([(name, pa.timestamp("ms", "UTC")) for name in counts])
-        dropped = (
-            f"{name} {type_ddl(read.field(name).type)} ({count_of(rows, 'row')})"
-            for name, rows in counts.items()
-        )
+        dropped = (f"{field.name} {type_ddl(field.type)} ({count_of(rows, 'row')})" for field, rows in counts)
         self._reporter.log(
             f"{self._payload.name}: times truncated to the precision of their columns: {', '.join(dropped)};"
             " to keep all digits, declare a higher precision in read.schema, such as TIMESTAMP(6) or TIME(9)",

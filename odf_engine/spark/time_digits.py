@@ -25,7 +25,7 @@ class TimeDigits:
 
     def __init__(self) -> None:
         self._frame: DataFrame | None = None
-        self._tests: dict[str, str] = {}
+        self._tests: list[tuple[pa.Field, str]] = []
 
     def set_frame(
         self,
@@ -44,28 +44,26 @@ class TimeDigits:
         """
         pattern = None if formats is None else formats.timestamp
         types = {} if stored is None else {field.name.casefold(): field.type for field in stored}
-        tests = {
-            field.name: _test(
-                identifier(field.name), field.type, types.get(field.name.casefold()), pattern, 0
-            )
-            for field in columns
-        }
-        self._frame = frame
-        self._tests = {name: test for name, test in tests.items() if test}
+        self._frame, self._tests = frame, []
+        for field in columns:
+            name = field.name
+            test = _test(identifier(name), field.type, types.get(name.casefold()), pattern, 0)
+            if test is not None:
+                self._tests.append((field, test))
 
-    def count(self, reporter: Reporter) -> dict[str, int]:
-        """Return the number of rows with a time that loses digits, by column, without zeros.
+    def count(self, reporter: Reporter) -> list[tuple[pa.Field, int]]:
+        """Return the columns with times that lose digits, and their number of rows.
 
         Raises:
             BadData: a row cannot be read.
         """
         if self._frame is None or not self._tests:
-            return {}
+            return []
         with translate_errors(reporter):
-            counted = self._frame.selectExpr(*(f"count_if({test})" for test in self._tests.values()))
+            counted = self._frame.selectExpr(*(f"count_if({test})" for _, test in self._tests))
         _, batches = arrow_batches(counted, reporter, progress=False)
         counts = [column[0].as_py() for batch in batches for column in batch.columns]
-        return {name: rows for name, rows in zip(self._tests, counts, strict=True) if rows}
+        return [(field, rows) for (field, _), rows in zip(self._tests, counts, strict=True) if rows]
 
 
 def _test(

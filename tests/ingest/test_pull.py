@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from odf_engine.data.arrow_schema import decode_schema
+from odf_engine.errors import BadData
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.ingest.payload import _WriteProgress
 from odf_engine.metadata.model import DatasetKind
@@ -177,6 +178,31 @@ merge: {kind: Snapshot, primaryKey: [city]}
     assert pulled.pull().records == 2
     assert pulled.reporter.commits == [("AddData", 0), ("AddData", 2)]
     assert {row[0] for row in pulled.rows("op")[-2:]} == {1}
+
+
+@pytest.mark.parametrize(
+    ("read", "rows", "blank"),
+    [
+        ("{kind: Csv, header: true, schema: [id BIGINT, name STRING]}", "id,name\n1,a\n", "fails"),
+        ("{kind: Csv, header: true, inferSchema: true}", "id,name\n1,a\n", "fails"),
+        ("{kind: Csv, schema: [id BIGINT, name STRING]}", "1,a\n", "is empty"),
+        ("{kind: NdJson, schema: [id BIGINT, name STRING]}", '{"id":1,"name":"a"}\n', "is empty"),
+    ],
+)
+def test_blank_file_retracts_no_rows(pulled: Pulled, read: str, rows: str, blank: str) -> None:
+    """A file without its header is not a complete state."""
+    source = "fetch: {{kind: Url, url: data}}\nread: {}\nmerge: {{kind: Snapshot, primaryKey: [id]}}"
+    pulled.add(source.format(read))
+    pulled.write("data", rows)
+    pulled.pull()
+    for text in (b"\n", b"\r\n \r\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n", "\n".encode("utf-16"), b"\xff\xfe"):
+        pulled.write("data", text)
+        if blank == "fails":
+            pulled.fails(BadData, "data: the file has no header", force=True)
+        else:
+            assert pulled.pull(force=True).records == 0
+            assert pulled.reporter.warnings == ["data: empty file"]
+    assert pulled.rows("op", "id") == [(0, 1)]
 
 
 def test_snapshot_compares_only_the_declared_columns(pulled: Pulled) -> None:

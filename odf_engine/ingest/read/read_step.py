@@ -139,7 +139,7 @@ def read(
             columns decide it themselves.
 
     Raises:
-        BadData: the file is not of its format.
+        BadData: the file is not of its format, or has no header.
         InvalidSchema: the declared columns are malformed, or differ from the header of the file.
     """
     declared = columns_of_step(step)
@@ -153,6 +153,16 @@ def read(
         frame = read_parquet(session, path, columns, scratch=job, name=name, reporter=reporter, digits=digits)
         explain = partial(explain_parquet, path=path, name=name, reporter=reporter)
         return ReadPlan(frame, columns, explain, digits=digits)
+    if isinstance(step, Csv | NdJson | NdGeoJson) and _is_blank(step, prepared.path):
+        if isinstance(step, Csv) and step.header:
+            raise BadData(
+                "the file has no header",
+                where=prepared.name,
+                hint="check the source: the file may be truncated; to pull files without a header, set"
+                " read.header to false",
+            )
+        reporter.log(f"{prepared.name}: empty file", "warning")
+        return None
     if isinstance(step, Csv):
         return _read_csv(session, step, columns, prepared, job, reporter)
     if isinstance(step, EsriShapefile):
@@ -164,6 +174,13 @@ def read(
     # Without a declaration, a column that the file lacks is null in all rows.
     compare = compare_keys or (None if declared is None else _compare_keys)
     return _read_lines(session, lines, columns, prepared, job, reporter, compare)
+
+
+def _is_blank(step: Csv | NdJson | NdGeoJson, path: Path) -> bool:
+    """Return whether a text file has only a byte order mark and blank lines."""
+    encoding = detect_encoding(path, getattr(step, "encoding", None)) or "utf-8"
+    with path.open(encoding=encoding, errors="replace") as text:
+        return not any(part.strip("\ufeff \t\r\n") for part in iter(partial(text.read, _HEAD), ""))
 
 
 # --- CSV ---------------------------------------------------------------------------------------
