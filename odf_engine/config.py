@@ -18,6 +18,7 @@ own configuration. The values that the expression matches do none of this.
 """
 _NEVER: Final = {IN_WORKSPACE: ""}
 _SIZE: Final = r"^[1-9][0-9]*[mMgG]$"
+HOST_NAME: Final = r"^[A-Za-z0-9._-]{1,253}$"
 
 
 class SettingsGroup(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -237,6 +238,14 @@ class ServeConfig(SettingsGroup, frozen=True):
     behind_proxy: Annotated[
         bool, Meta(description="trust X-Forwarded headers, which a proxy in front of the server sets")
     ] = False
+    host_names: Annotated[
+        list[Annotated[str, Meta(pattern=HOST_NAME)]],
+        Meta(
+            description="host names of the server besides localhost and its addresses, such as"
+            " data.example.com; web pages of these hosts may read the datasets",
+            extra=_NEVER,
+        ),
+    ] = []
 
 
 class PrepareConfig(SettingsGroup, frozen=True):

@@ -12,7 +12,15 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 
 import msgspec
 
-from odf_engine.config import DURATION, DURATION_OR_NONE, ENGINE_ADDRESS, IN_WORKSPACE, Config, SettingsGroup
+from odf_engine.config import (
+    DURATION,
+    DURATION_OR_NONE,
+    ENGINE_ADDRESS,
+    HOST_NAME,
+    IN_WORKSPACE,
+    Config,
+    SettingsGroup,
+)
 from odf_engine.errors import InvalidManifest, UsageError, disk_hint, has_surrogates
 from odf_engine.storage.atomic_files import read_small_file, replace_text_file, write_error
 
@@ -236,7 +244,8 @@ def set_value(config: Config, key: str, text: str | None) -> Config:
     elif isinstance(old, dict):
         raise UsageError(f"'{key}' is a mapping", hint=f"set one of its members: {key}.NAME")
     else:
-        group[path[-1]] = _parse_list(text) if path[0] in _LISTS else text
+        is_list = isinstance(old, list) or path[0] in _LISTS
+        group[path[-1]] = _parse_list(text) if is_list else text
     try:
         return msgspec.convert(plain, Config, strict=False)
     except msgspec.ValidationError as error:
@@ -253,7 +262,8 @@ def _parse_list(text: str) -> Any:
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
-_LISTS: Final = ("allowedEnv", "labels", "safeDirectories")
+_LISTS: Final = ("allowedEnv", "labels")
+"""Mappings whose members are lists."""
 
 
 class _Field(NamedTuple):
@@ -442,6 +452,8 @@ def _format_validation_error(error: msgspec.ValidationError) -> str:
     message = message[:1].lower() + message[1:].replace("`", "'")
     if repr(ENGINE_ADDRESS)[1:-1] in message:
         message = "not an address such as grpc://127.0.0.1:2884, nor container or container:IMAGE"
+    elif repr(HOST_NAME)[1:-1] in message:
+        message = "not a host name such as data.example.com"
     elif repr(DURATION)[1:-1] in message:
         message = "not a duration such as 0s, 30m, 12h or 1d"
     elif repr(DURATION_OR_NONE)[1:-1] in message:

@@ -64,6 +64,10 @@ _STATUS_ERRORS: Final = {
     407: ("proxy authentication required (407)", "set the login in http_proxy: http://USER:PASSWORD@HOST"),
     413: ("file too large for the server (413)", "request a higher limit from the operator of the server"),
     416: ("the file on the server is shorter than expected (416)", None),
+    421: (
+        "the server does not have this host name (421)",
+        "use a host name of the server; odf serve --host-name NAME adds one",
+    ),
     429: ("too many requests (429)", "try again later, or reduce sync.parallel"),
 }
 

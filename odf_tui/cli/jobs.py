@@ -575,6 +575,13 @@ async def _contact_worker(workspace: Workspace, what: str) -> Any:
     help="Port to listen on; 0 for a free one.",
 )
 @click.option(
+    "--host-name",
+    "host_names",
+    multiple=True,
+    metavar="NAME",
+    help="Answer requests for this host name too, and web pages of this host. Can be repeated.",
+)
+@click.option(
     "--dataset",
     "patterns",
     multiple=True,
@@ -597,6 +604,7 @@ async def _contact_worker(workspace: Workspace, what: str) -> Any:
 def serve_verb(
     host: str,
     port: int,
+    host_names: tuple[str, ...],
     patterns: tuple[str, ...],
     allow_push: bool,
     metrics: bool,
@@ -616,7 +624,9 @@ def serve_verb(
     With --metrics, every client that can connect can also read numbers of jobs, and names and states of
     flows and alerts. See odf help alerts.
 
-    The server listens on this machine only, unless --host specifies another address. Its limits are the
+    The server listens on this machine only, unless --host specifies another address. It answers requests
+    for localhost, IP addresses, the host name of this machine, the name of --host and those of --host-name.
+    Web pages of other sites are refused. Its limits are the
     settings serve.* of `odf config list`. With --json, prints one line with the URL when it is ready.
     """
     from odf_tui.gateway.server_process import SERVER_MODULE  # deferred: few verbs need it
@@ -624,6 +634,7 @@ def serve_verb(
     options = options_of()
     command = [sys.executable, "-m", SERVER_MODULE, "--workspace", str(open_workspace().folder)]
     command += ["--host", host, "--port", str(port)]
+    command += [f"--host-name={name}" for name in host_names]
     for pattern in patterns:
         command.append(f"--dataset={pattern}")
     for name, value in (("--tls-cert", tls_cert), ("--tls-key", tls_key)):

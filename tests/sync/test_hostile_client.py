@@ -62,7 +62,7 @@ def say(server: Running, *parts: bytes, patience: float = 10) -> bytes:
 
 def request(method: str, path: str, *headers: str, body: bytes = b"") -> bytes:
     """A request as it goes over the wire; it is the last of its connection."""
-    lines = [f"{method} {path} HTTP/1.1", "Host: x", "Connection: close", *headers, "", ""]
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close", *headers, "", ""]
     return "\r\n".join(lines).encode() + body
 
 
@@ -244,7 +244,7 @@ class TestSlowOnes:
         monkeypatch.setattr(__main__, "HEADER_SECONDS", 0.3)
         with served(server.serving.workspace) as quick:
             with socket.create_connection(quick.address, timeout=60) as connection:
-                connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+                connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
                 connection.settimeout(0.05)
 
                 def send_byte() -> bool:
@@ -289,7 +289,7 @@ class TestSlowOnes:
     def test_pipelined_requests_are_throttled(self, server: Running) -> None:
         with socket.create_connection(server.address, timeout=60) as connection:
             connection.setblocking(False)
-            sent, one = 0, b"GET /numbers/refs/head HTTP/1.1\r\nHost: x\r\n\r\n"
+            sent, one = 0, b"GET /numbers/refs/head HTTP/1.1\r\nHost: localhost\r\n\r\n"
             with suppress(ConnectionResetError, BrokenPipeError):
                 # It reads no more of them than it answers, and nobody reads the answers.
                 while sent < 50_000_000 and select.select([], [connection], [], 0.5)[1]:
@@ -306,13 +306,13 @@ class TestRequests:
         b"Host: y", b"A: " + b"b" * 100_000, b"A: b\r\n" * 10_000 + b"A: b", b"A\x7f: b", b"no colon",
     ], ids=lambda sent: sent[:24].decode())  # fmt: skip
     def test_malformed_headers_are_rejected(self, lasting: Running, headers: bytes) -> None:
-        inner = b"0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
-        self.refuses(lasting, b"GET /a HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n\r\n" + inner)
+        inner = b"0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        self.refuses(lasting, b"GET /a HTTP/1.1\r\nHost: localhost\r\n" + headers + b"\r\n\r\n" + inner)
 
     @pytest.mark.parametrize("sent", [
-        b"GET /a\r\nHost: x\r\n\r\n", b"GET /a HTTP/9.9\r\nHost: x\r\n\r\n", b"\0" * 100,
+        b"GET /a\r\nHost: localhost\r\n\r\n", b"GET /a HTTP/9.9\r\nHost: x\r\n\r\n", b"\0" * 100,
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100),
-        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ], ids=range(5))  # fmt: skip
     def test_malformed_request_lines_are_rejected(self, lasting: Running, sent: bytes) -> None:
         self.refuses(lasting, sent)
@@ -326,7 +326,7 @@ class TestRequests:
         assert b"Traceback" not in heard and b"aiohttp" not in heard
 
     def test_body_of_get_is_not_a_second_request(self, lasting: Running) -> None:
-        inner = b"GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
+        inner = b"GET /smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
         heard = say(lasting, request("GET", "/", f"Content-Length: {len(inner)}", body=inner))
         assert status(heard) == 200 and heard.count(b"HTTP/1.1 ") == 1
         assert not any("smuggled" in line for line in lasting.lines)

@@ -41,7 +41,7 @@ class Session:
         self.socket.settimeout(60)
         self.socket.connect(server.address)
         lines = [
-            f"GET {path} HTTP/1.1", "Host: x", "Connection: Upgrade", "Upgrade: websocket",
+            f"GET {path} HTTP/1.1", "Host: localhost", "Connection: Upgrade", "Upgrade: websocket",
             "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", *headers, "", "",
         ]  # fmt: skip
         self.socket.sendall("\r\n".join(lines).encode())

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
 import signal
+import socket
 import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
+import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odf_engine.errors import OdfError, UsageError
+from odf_engine.errors import OdfError, SourceUnavailable, UsageError
 from odf_engine.identity.multiformats import Multihash, base58btc_encode
+from odf_engine.identity.names import DatasetAlias
+from odf_engine.net.connector import Connector
+from odf_engine.net.credentials import RemoteAccess
+from odf_engine.progress import Reporter
+from odf_engine.sync import open_remote
+from odf_engine.sync.pull import clone_dataset
 from odf_engine.sync.server.request_router import _parse_path
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
@@ -76,6 +86,15 @@ def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running,
     add_files(entry, 1, 1_300_000)
     with served(workspace) as running:
         yield running, entry
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server with a further host name."""
+    workspace = Workspace.init(tmp_path_factory.mktemp("named") / "there")
+    make_root(workspace, "numbers")
+    with served(workspace, host_names=["data.example"]) as running:
+        yield running
 
 
 def largest(entry: DatasetEntry) -> Path:
@@ -370,11 +389,12 @@ class TestPage:
 
 
 class TestAddresses:
-    def test_addresses_use_the_requested_host(self, server: Running) -> None:
-        assert (
-            b"odf pull odf+http://data.example:99/numbers/" in ask(server, "/", Host="data.example:99").body
-        )
-        spoofed = ask(server, "/", Host="a.example", X_Forwarded_Host="b.example", X_Forwarded_Proto="https")
+    def test_addresses_use_the_requested_host(self, there: Workspace, numbers: DatasetEntry) -> None:
+        with served(there, host_names=["data.example", "a.example"]) as server:
+            page = ask(server, "/", Host="data.example:99").body
+            assert b"odf pull odf+http://data.example:99/numbers/" in page
+            told = {"X_Forwarded_Host": "b.example", "X_Forwarded_Proto": "https"}
+            spoofed = ask(server, "/", Host="a.example", **told)
         assert b"odf+http://a.example/" in spoofed.body and b"b.example" not in spoofed.body
 
     @pytest.mark.parametrize("host", ["", "a/b", "a b", "a@b", '"><script>', "a:1:2"])
@@ -382,7 +402,7 @@ class TestAddresses:
         assert ask(lasting[0], "/", Host=host).status == 400
 
     def test_proxy_headers_determine_the_addresses(self, there: Workspace, numbers: DatasetEntry) -> None:
-        with served(there, behind_proxy=True) as server:
+        with served(there, behind_proxy=True, host_names=["data.example", "b.example"]) as server:
             told = {
                 "Host": "127.0.0.1",
                 "X_Forwarded_Host": "evil, data.example",
@@ -394,14 +414,86 @@ class TestAddresses:
             assert ask(server, "/", X_Forwarded_Proto="javascript").status == 400
 
 
+class TestSites:
+    """Web pages in a browser, and DNS names that are directed to this machine."""
+
+    @pytest.mark.parametrize("host", [
+        "127.0.0.1", "127.0.0.1:99", "localhost", "LOCALHOST.:80", "a.localhost", "[::1]:8080", "192.168.1.7",
+        "data.example:443", socket.gethostname(),
+    ])  # fmt: skip
+    def test_own_host_names_and_addresses_are_answered(self, named: Running, host: str) -> None:
+        assert ask(named, "/numbers/refs/head", Host=host).status == 200
+
+    @pytest.mark.parametrize(
+        "host", ["evil.example", "127.0.0.1.evil.example:80", "localhost.evil", "data.examplee"]
+    )
+    @pytest.mark.parametrize("path", ["/", "/numbers/refs/head", "/numbers/pull", "/metrics", "/none"])
+    def test_other_host_names_are_refused(self, named: Running, host: str, path: str) -> None:
+        answer = ask(named, path, Host=host)
+        name = host.partition(":")[0]
+        assert answer.status == 421
+        assert answer.body.decode().startswith(f"{name} is not a host name of this server")
+        assert b"numbers" not in answer.body
+
+    @pytest.mark.parametrize(
+        ("origin", "status"),
+        [
+            ("https://evil.example", 403), ("http://127.0.0.1:1", 403), ("http://localhost", 403),
+            ("null", 403), ("", 403), ("file://", 403),
+            ("https://data.example.evil.example", 403), ("ftp://data.example", 403),
+            ("https://data.example", 101), ("http://data.example:99", 101), ("same", 101), (None, 101),
+        ],
+    )  # fmt: skip
+    def test_pages_of_other_sites_open_no_websocket(
+        self, named: Running, origin: str | None, status: int
+    ) -> None:
+        if origin == "same":
+            origin = f"http://127.0.0.1:{named.address[1]}"
+        headers = {} if origin is None else {"Origin": origin}
+        assert asyncio.run(open_websocket(named.url + "numbers/pull", headers)) == status
+        assert ask(named, "/", **headers).status == (200 if status == 101 else 403)
+
+    def test_host_of_the_proxy_is_checked(self, there: Workspace, numbers: DatasetEntry) -> None:
+        with served(there, behind_proxy=True, host_names=["data.example"]) as server:
+            told = {"X_Forwarded_Host": "data.example"}
+            assert ask(server, "/", **told, Origin="https://data.example").status == 200
+            assert ask(server, "/", **told, Origin="https://evil.example").status == 403
+            assert ask(server, "/", **told, Host="evil.example").status == 421  # a page that sets the header
+            assert ask(server, "/", X_Forwarded_Host="evil.example").status == 421
+
+    def test_client_reports_an_unknown_host_name(
+        self, here: Workspace, access: RemoteAccess, named: Running, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Connector, "_resolve", lambda *_: ["127.0.0.1"])
+        url = f"odf+http://other.example:{named.address[1]}/numbers/"
+        with closing(open_remote(url, access)) as remote, pytest.raises(SourceUnavailable) as caught:
+            clone_dataset(here, DatasetAlias(None, "pulled"), remote, Reporter(), parallel=1)
+        assert "does not have this host name" in caught.value.message
+        assert "--host-name" in str(caught.value.hint)
+
+
+async def open_websocket(url: str, headers: dict[str, str]) -> int:
+    """Open a WebSocket; return the status of the response."""
+    async with aiohttp.ClientSession() as session:
+        try:
+            async with session.ws_connect(url, headers=headers):
+                return 101
+        except aiohttp.WSServerHandshakeError as error:
+            return error.status
+
+
 class TestProcess:
     def test_server_process_starts_serves_and_stops(self, there: Workspace, numbers: DatasetEntry) -> None:
-        with Started(there, "--json") as process:
+        with Started(there, "--json", "--host-name", "data.example") as process:
             url = said(process)
             assert url["datasets"] == 1 and url["push"] is False
             connection = http.client.HTTPConnection(url["url"].split("/")[2], timeout=60)
             connection.request("GET", "/numbers/refs/head")
             assert connection.getresponse().read() == str(numbers.dataset.head()).encode()
+            for host, status in (("data.example", 200), ("evil.example", 421)):
+                connection.request("GET", "/numbers/refs/head", headers={"Host": host})
+                answer = connection.getresponse()
+                assert (answer.status, answer.read() != b"") == (status, True)
             maps = Path(f"/proc/{process.pid}/maps").read_text()
             assert "pyarrow" not in maps  # nothing that only Spark or rows need is loaded
             process.send_signal(signal.SIGTERM)  # while the connection is open and idle
@@ -428,6 +520,7 @@ class TestProcess:
             (["--tls-cert", str(key)], "TLS requires both files"),
             (["--tls-cert", str(key), "--tls-key", str(key)], "certificate and key cannot be used"),
             (["--dataset", "nothing%"], "no dataset matches"),
+            (["--host-name", "https://data.example"], "'https://data.example' is not a host name"),
         ):
             from odf_engine.sync.server import __main__
 

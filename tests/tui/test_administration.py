@@ -306,8 +306,9 @@ async def test_a_server_is_started_and_stopped(workspace: Workspace, monkeypatch
         return screen.host.last_notice
 
     await run(fill("TLS requires both", certificate="x.pem"))
+    await run(fill("is not a host name", names="https://data.example"))
     await run(fill(host="0.0.0.0"), False)
-    assert "serving at http://127.0.0.1:" in await run(fill(port="0"))
+    assert "serving at http://127.0.0.1:" in await run(fill(port="0", names="data.example"))
     server = controller._server
     assert server is not None and server.is_running
     await run("refresh", "leave")

@@ -7,6 +7,7 @@ import asyncio
 import errno
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -21,7 +22,7 @@ from typing import Any, Final
 from aiohttp import web
 from msgspec.structs import replace
 
-from odf_engine.config import ServeConfig
+from odf_engine.config import HOST_NAME, ServeConfig
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.sync.server.request_router import SILENT, RequestRouter
 from odf_engine.sync.server.service import COMMON_HEADERS, DatasetService
@@ -216,6 +217,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--workspace", type=Path, required=True)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)
+    parser.add_argument("--host-name", action="append", default=[])
     parser.add_argument("--dataset", action="append", default=[])
     parser.add_argument("--allow-push", action="store_true")
     parser.add_argument("--behind-proxy", action="store_true")
@@ -233,6 +235,13 @@ def _prepare(arguments: argparse.Namespace) -> tuple[DatasetService, ssl.SSLCont
     limits = workspace.config.serve
     if arguments.behind_proxy:
         limits = replace(limits, behind_proxy=True)
+    for name in arguments.host_name:
+        if not re.fullmatch(HOST_NAME, name):
+            raise UsageError(
+                f"'{name}' is not a host name",
+                hint="use a name without scheme and port, such as data.example.com",
+            )
+    limits = replace(limits, host_names=[*limits.host_names, *arguments.host_name])
     tls = _load_tls(arguments.tls_cert, arguments.tls_key)
     serving = DatasetService(
         workspace,
@@ -240,6 +249,7 @@ def _prepare(arguments: argparse.Namespace) -> tuple[DatasetService, ssl.SSLCont
         allow_push=arguments.allow_push,
         patterns=arguments.dataset,
         tls=tls is not None,
+        host=arguments.host,
     )
     serving.tokens.list_tokens()  # report damaged tokens now, not to a client
     if arguments.dataset and not arguments.allow_push and not serving.datasets():

@@ -36,6 +36,7 @@ from odf_engine.sync.server.service import (
     Forbidden,
     ServedDataset,
     Unauthorized,
+    UnknownHost,
 )
 from odf_engine.sync.server.upload_pack import serve_pull
 from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
@@ -227,6 +228,7 @@ _METRICS_PATH: Final = "/metrics"
 _STATUS: Final = (
     (Unauthorized, 401),
     (Forbidden, 403),
+    (UnknownHost, 421),
     (NotFound, 404),
     (AlreadyExists, 409),
     (Conflict, 409),
@@ -342,6 +344,7 @@ class RequestRouter:
     async def _route(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.version < (1, 0):
             raise UsageError("unsupported HTTP version")
+        self.serving.check_host_and_origin(request)
         is_metrics = request.rel_url.raw_path == _METRICS_PATH and request.method in ("GET", "HEAD")
         if self._metrics is not None and is_metrics:
             return await self._send_metrics(self._metrics)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import os
 import re
+import socket
 import tempfile
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
@@ -116,6 +118,10 @@ class Forbidden(OdfError):
 
 class Unauthorized(OdfError):
     """The request has no valid token (401)."""
+
+
+class UnknownHost(OdfError):
+    """The request is for a host name that is not one of this server (421)."""
 
 
 @dataclass(frozen=True)
@@ -238,8 +244,9 @@ class DatasetService:
         allow_push: bool = False,
         patterns: Sequence[str] = (),
         tls: bool = False,
+        host: str = "",
     ) -> None:
-        """``patterns`` selects the served datasets; empty for all.
+        """``patterns`` selects the served datasets; empty for all. ``host`` is the host listened on.
 
         Raises:
             InvalidIdentity: a pattern is malformed.
@@ -252,6 +259,10 @@ class DatasetService:
         self.messages = MessageCache(workspace.odf / "cache", self.run, self.heavy)
         self.stopping = asyncio.Event()
         self._scheme = "https" if tls else "http"
+        self._host_names = {
+            normalize_host(name)
+            for name in ("localhost", host, socket.gethostname(), *self.limits.host_names)
+        }
         self._patterns = [DatasetPattern.parse(text) for text in patterns]
         self._pushes: dict[DatasetAlias, PushSession] = {}
         self._pulls: Counter[str] = Counter()
@@ -424,6 +435,54 @@ class DatasetService:
         forwarded = _last_value(request.headers.get("X-Forwarded-For")) if self.limits.behind_proxy else ""
         return forwarded[:64] or request.remote or ""
 
+    def check_host_and_origin(self, request: web.BaseRequest) -> None:
+        """Check that a request does not come from a web page of another site.
+
+        A page may open WebSockets to any server, and a DNS name that its author controls may resolve to this
+        server. Programs send no ``Origin``.
+
+        Raises:
+            UsageError: the host is malformed.
+            UnknownHost: the host is neither an IP address nor a name of this server.
+            Forbidden: the origin is another site.
+        """
+        hosts = [host for host in (request.headers.get("Host", ""), self._public_host(request)) if host]
+        for host in hosts:
+            if not _HOST.fullmatch(host):
+                raise UsageError("the request has no valid host")
+            if not self._is_own_host(host):
+                name = _host_name(host)
+                raise UnknownHost(
+                    f"{name} is not a host name of this server; to allow it, start it with --host-name {name}"
+                )
+        origin = request.headers.get("Origin")
+        if origin is None:
+            return
+        scheme, _, host = origin.partition("://")
+        is_known = host in hosts or normalize_host(_host_name(host)) in map(
+            normalize_host, self.limits.host_names
+        )
+        if scheme not in ("http", "https") or not is_known:
+            raise Forbidden("web pages of other sites have no access to this server")
+
+    def _is_own_host(self, host: str) -> bool:
+        name = _host_name(host)
+        try:
+            ipaddress.ip_address(name.strip("[]"))
+        except ValueError:
+            name = normalize_host(name)
+            return name in self._host_names or name.endswith(".localhost")
+        return True  # only DNS names can be directed to another server
+
+    def _public_host(self, request: web.BaseRequest) -> str:
+        """Return the host that the client used: the one that the proxy reports, or the ``Host`` header."""
+        if self.limits.behind_proxy:
+            headers = request.headers
+            forwarded = _parse_forwarded(headers.get("Forwarded", ""))
+            if host := _last_value(headers.get("X-Forwarded-Host")) or forwarded.get("host"):
+                return host
+        return request.headers.get("Host", "")
+
     def base_url(self, request: web.BaseRequest) -> str:
         """Return the server's URL for this client, with a trailing slash.
 
@@ -433,17 +492,26 @@ class DatasetService:
             UsageError: the request has no valid host.
         """
         headers = request.headers
-        scheme, host, prefix = self._scheme, headers.get("Host", ""), ""
+        scheme, host, prefix = self._scheme, self._public_host(request), ""
         if self.limits.behind_proxy:
             forwarded = _parse_forwarded(headers.get("Forwarded", ""))
             scheme = _last_value(headers.get("X-Forwarded-Proto")) or forwarded.get("proto") or scheme
-            host = _last_value(headers.get("X-Forwarded-Host")) or forwarded.get("host") or host
             prefix = (_last_value(headers.get("X-Forwarded-Prefix")) or "").strip("/")
         if scheme not in ("http", "https") or not _HOST.fullmatch(host):
             raise UsageError("the request has no valid host")
         if prefix and not re.fullmatch(r"[A-Za-z0-9._~/-]{1,200}", prefix, re.ASCII):
             raise UsageError("X-Forwarded-Prefix is not a path")
         return f"{scheme}://{host}/" + (f"{prefix}/" if prefix else "")
+
+
+def normalize_host(name: str) -> str:
+    """Return a host name in the form in which host names are compared."""
+    return name.lower().rstrip(".")
+
+
+def _host_name(host: str) -> str:
+    """Return the name or address in a ``Host`` header, without the port."""
+    return host if host.endswith("]") else re.sub(r":[0-9]*$", "", host)
 
 
 def _last_value(value: str | None) -> str:

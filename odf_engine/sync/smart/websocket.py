@@ -380,6 +380,9 @@ def _refused(error: Exception, url: str) -> Exception:
     if status in (401, 403):
         hint = f"log in: odf repo login {origin_of(url)}"
         return SourceUnavailable(f"access denied (HTTP {status})", where=url, hint=hint)
+    if status == 421:
+        hint = "use a host name of the server; odf serve --host-name NAME adds one"
+        return SourceUnavailable("the server does not have this host name (HTTP 421)", where=url, hint=hint)
     if status == 426:
         hint = "configure the proxy of the server to forward WebSockets"
         return SmartProtocolUnsupported(

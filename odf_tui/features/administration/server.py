@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
+from odf_engine.config import HOST_NAME
 from odf_engine.errors import OdfError
 from odf_engine.identity.names import DatasetPattern
 from odf_tui.gateway.server_process import ServerProcess
@@ -76,6 +78,8 @@ def server_fields() -> list[Field]:
         Field("host", "host", "Address to listen on. 0.0.0.0: all addresses of this machine.", "127.0.0.1",
               check=lambda text: "" if text else "enter an address"),
         Field("port", "port", "Port to listen on. 0: a free port.", "8080", check=_check_port),
+        Field("names", "host names", "Further host names of the server, such as that of a reverse proxy.",
+              check=check_host_names, example="data.example.com"),
         Field("datasets", "datasets", "Names or patterns with %. Empty: all datasets.",
               check=check_patterns, example="weather.%, com.example.cases"),
         Field("push", "allow push", "Accept pushes by clients with a token: press ; t to create one.",
@@ -90,6 +94,7 @@ def server_fields() -> list[Field]:
 def server_options(form: FormValues) -> list[str]:
     """Return the command line options of the server."""
     options = ["--host", form.text("host"), "--port", form.text("port")]
+    options += [f"--host-name={each}" for each in split_patterns(form.text("names"))]
     options += [f"--dataset={each}" for each in split_patterns(form.text("datasets"))]
     for name, field in (("--tls-cert", "certificate"), ("--tls-key", "key")):
         if text := form.text(field):
@@ -111,6 +116,12 @@ def check_patterns(text: str) -> str:
     except OdfError as error:
         return error_with_hint(error)
     return ""
+
+
+def check_host_names(text: str) -> str:
+    """Return why host names are invalid; empty if they are valid."""
+    wrong = next((name for name in split_patterns(text) if not re.fullmatch(HOST_NAME, name)), None)
+    return "" if wrong is None else f"{wrong} is not a host name such as data.example.com"
 
 
 def _check_port(text: str) -> str:
