@@ -204,8 +204,13 @@ class KeyStore:
             ) from error
 
     def delete(self, dataset_id: DatasetId) -> None:
-        """Remove the private key durably, if it is stored."""
+        """Remove the private key durably, if it is stored, and the record that the dataset is an own one."""
+        remove_file(self.own_path(dataset_id))
         remove_file(self._path(dataset_id))
+
+    def own_path(self, dataset_id: DatasetId) -> Path:
+        """Return the file that records that the user created a dataset, which may not exist."""
+        return self.folder / f"{dataset_id.multibase}.own"
 
     def _path(self, dataset_id: DatasetId) -> Path:
         return self.folder / f"{dataset_id.multibase}.pem"

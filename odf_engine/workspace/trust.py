@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from odf_engine.chain.block_search import block_numbers
 from odf_engine.errors import BadData, Conflict, InvalidManifest, NotFound, NotTrusted, OdfError, disk_hint
@@ -27,6 +28,7 @@ from odf_engine.mirror.catalog import ORIGIN_FILE
 from odf_engine.storage.atomic_files import make_folder, read_small_file, replace_text_file
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.environment import find_variables
+from odf_engine.workspace.seals import is_marked_own, is_sealed, mark_own, seal
 from odf_engine.workspace.workspace import Workspace
 
 _MAX_PROOFS: Final = 1000  # takes two seconds
@@ -151,12 +153,14 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
         runs: kind and text of every execution, to describe later changes.
         private_network: whether addresses of this machine and of private networks are allowed.
         granted: time of the permission.
+        seal: the user's seal. A grant without it is not valid: the workspace may come from somebody else.
     """
 
     blocks: list[str]
     runs: list[tuple[str, str]]
     private_network: bool
     granted: str
+    seal: str = ""
 
 
 class Trust:
@@ -166,8 +170,26 @@ class Trust:
         self._workspace = workspace
 
     def is_own(self, entry: DatasetEntry) -> bool:
-        """Return whether the dataset was created in this workspace and its definition has no other author."""
-        return self._workspace.keys.has_key(entry.id) and self.read_origin(entry) is None
+        """Return whether this user created the dataset, and its definition has no other author.
+
+        The private key alone does not show this: the workspace may come from somebody else, with its keys.
+        """
+        keys = self._workspace.keys
+        return keys.has_key(entry.id) and self.read_origin(entry) is None and is_marked_own(keys, entry.id)
+
+    def is_claimable(self, entry: DatasetEntry) -> bool:
+        """Return whether the dataset would be an own one if this user had created the workspace."""
+        has_key = self._workspace.keys.has_key(entry.id)
+        return has_key and self.read_origin(entry) is None and not self.is_own(entry)
+
+    def claim(self, entries: Sequence[DatasetEntry]) -> None:
+        """Record datasets as own ones: this user created them.
+
+        Raises:
+            OdfError: a record cannot be written.
+        """
+        for entry in entries:
+            mark_own(self._workspace.keys, entry.id)
 
     def read_origin(self, entry: DatasetEntry) -> str | None:
         """Return the origin of the definition; None if it has no other author, or if unknown."""
@@ -235,6 +257,7 @@ class Trust:
             private_network=private_network,
             granted=str(Timestamp.now()),
         )
+        grant = replace(grant, seal=seal(*_sealed_parts(entry, grant)))
         path = self._workspace.grant_path(entry.id)
         with translate_os_errors(path.parent):
             make_folder(path.parent, 0o700)
@@ -246,11 +269,12 @@ class Trust:
         return remove_file(self._workspace.grant_path(entry.id))
 
     def find_grant(self, entry: DatasetEntry) -> Grant | None:
-        """Return the last grant, whether or not it is still valid; None if there is none."""
+        """Return the last grant by this user, whether or not it is still valid; None if there is none."""
         try:
-            return msgspec.json.decode(read_small_file(self._workspace.grant_path(entry.id)), type=Grant)
+            grant = msgspec.json.decode(read_small_file(self._workspace.grant_path(entry.id)), type=Grant)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
+        return grant if is_sealed(grant.seal, *_sealed_parts(entry, grant)) else None
 
     def require_trust(self, entry: DatasetEntry) -> None:
         """Check that the sources of a dataset may run. Every run must call this first.
@@ -267,7 +291,12 @@ class Trust:
         grant = self.find_grant(entry)
         if grant is None:
             origin = self.read_origin(entry)
-            foreign = f"definition from {origin}" if origin else "not created in this workspace"
+            foreign = f"definition from {origin}" if origin else "not created by you"
+            if self.is_claimable(entry):
+                known = (
+                    "if you created it, with an earlier version or on another machine, run odf trust --own"
+                )
+                hint = f"{known}; otherwise {hint}"
             raise NotTrusted(
                 f"{entry.alias} is untrusted ({foreign}): it would run {_join_executions(runs)}", hint=hint
             )
@@ -316,6 +345,10 @@ class Trust:
                 yield from _iter_variables([fetch.node_url or ""])
             case _:
                 yield "other", model.kind_of(fetch)
+
+
+def _sealed_parts(entry: DatasetEntry, grant: Grant) -> list[str]:
+    return ["grant", str(entry.id), msgspec.json.encode(replace(grant, seal="")).decode()]
 
 
 def _find_sources(entry: DatasetEntry) -> list[tuple[Multihash, Any]]:

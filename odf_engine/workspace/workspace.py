@@ -40,6 +40,7 @@ from odf_engine.workspace.dataset_folders import DatasetFolders, NamedDataset
 from odf_engine.workspace.dataset_summary import DatasetEntry, Summary, summarize
 from odf_engine.workspace.discovery import ODF_FOLDER, make_workspace_folder, workspace_folder
 from odf_engine.workspace.remotes import Remotes, localize_inputs
+from odf_engine.workspace.seals import mark_own
 
 if TYPE_CHECKING:
     from odf_engine.mirror.dataset_store import DatasetStore
@@ -694,6 +695,8 @@ class Workspace:
             self._folders.sync()
             for plan, folder in zip(plans, staged, strict=True):
                 self.keys.store(plan.id, keys[plan.id])  # after its folder, by which a sweep finds the key
+                if plan.alias not in foreign:
+                    mark_own(self.keys, plan.id)
                 heads[plan.id] = Dataset(folder, self.index).commit(
                     plan.events, system_time=now, expected_head=None, block_version=version
                 )

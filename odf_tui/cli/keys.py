@@ -465,12 +465,17 @@ def _format_utc(time: datetime | None) -> str | None:
 
 
 @verb("trust", example="odf trust com.example.cases", json=True)
-@click.argument("name")
+@click.argument("name", required=False)
+@click.option(
+    "--own",
+    is_flag=True,
+    help="Confirm that you created the datasets whose private keys are in the workspace.",
+)
 @click.option(
     "--private-network", is_flag=True, help="Allow requests to this machine and its private network."
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
-def trust_verb(name: str, private_network: bool, yes: bool) -> None:
+def trust_verb(name: str | None, own: bool, private_network: bool, yes: bool) -> None:
     """Trust the source of a dataset by another author.
 
     Prints what the source runs, and prompts for confirmation. If a later block changes the source,
@@ -478,8 +483,16 @@ def trust_verb(name: str, private_network: bool, yes: bool) -> None:
 
     The query of an untrusted derivative dataset runs in a sandbox. It has no network access, and reads
     no files except the rows of its inputs.
+
+    Your own datasets need no trust. With --own, you confirm that you created this workspace, for example
+    on another machine: its datasets with private keys are your own from then on.
     """
     workspace = open_workspace()
+    if own or name is None:
+        if not own or private_network:
+            raise UsageError("use either NAME or --own", hint="trust one dataset: odf trust NAME")
+        _claim_datasets(workspace, name, yes)
+        return
     entry, trust = workspace.resolve(name), Trust(workspace)
     runs = trust.list_executions(entry)
     needs_grant = not trust.is_own(entry) and bool(runs)
@@ -493,6 +506,35 @@ def trust_verb(name: str, private_network: bool, yes: bool) -> None:
         print_json(_trust_json(trust, entry, runs))
     elif needs_grant:
         print_note(f"{entry.alias} is trusted until a block changes its source")
+
+
+def _claim_datasets(workspace: Workspace, name: str | None, yes: bool) -> None:
+    """Record datasets with private keys as own ones, after a confirmation."""
+    trust = Trust(workspace)
+    entries = workspace.datasets() if name is None else [workspace.resolve(name)]
+    entries = [entry for entry in entries if trust.is_claimable(entry)]
+    runs = {entry.id: trust.list_executions(entry) for entry in entries}
+    if not options_of().json:
+        for entry in entries:
+            _print_executions(trust, entry, runs[entry.id])
+    if entries and not yes:
+        if not is_interactive():
+            raise UsageError(
+                "this requires confirmation",
+                hint="check that you created the datasets, then use --yes to skip the prompt",
+            )
+        click.confirm(f"Did you create {_count_datasets(entries)}?", abort=True, err=True)
+    trust.claim(entries)
+    if options_of().json:
+        print_json([_trust_json(trust, entry, runs[entry.id]) for entry in entries])
+    elif entries:
+        print_note(f"{', '.join(str(entry.alias) for entry in entries)}: recorded as your own")
+    else:
+        print_note("there is no dataset with a private key that is not your own already")
+
+
+def _count_datasets(entries: Sequence[DatasetEntry]) -> str:
+    return "this dataset" if len(entries) == 1 else f"these {len(entries)} datasets"
 
 
 @verb("untrust", example="odf untrust com.example.cases", json=True)
@@ -535,8 +577,11 @@ def _print_executions(trust: Trust, entry: DatasetEntry, runs: Sequence[Executio
         print_note(f"{entry.alias} has no source and needs no trust")
         return
     out = console()
-    origin = trust.read_origin(entry)
-    out.print(f"{entry.alias} is a dataset by another author" + (f" ({origin})" if origin else "") + ".")
+    if trust.is_claimable(entry):
+        out.print(f"{entry.alias} has its private key in this workspace, but was not created by you here.")
+    else:
+        origin = trust.read_origin(entry)
+        out.print(f"{entry.alias} is a dataset by another author" + (f" ({origin})" if origin else "") + ".")
     block = None
     for each in runs:
         if each.block != block:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from odf_engine.errors import UsageError
+from odf_engine.errors import NotTrusted, OdfError, UsageError
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
@@ -107,3 +107,87 @@ def test_definition_from_a_url_is_not_trusted(workspace: Workspace, monkeypatch:
     assert document(workspace, "show", "mine")["trust"] == "own"
     assert "is your own" in run(workspace, "trust", "mine").stderr
     assert not (workspace.odf / "trust").exists()
+
+
+class TestWorkspaceOfSomebodyElse:
+    """A workspace with private keys, as unpacked from an archive or made before there were seals."""
+
+    @pytest.fixture
+    def unpacked(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+        """A workspace that another person made: an own dataset, and one that the person trusted."""
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "theirs"))
+        workspace = Workspace.init(tmp_path / "ws")
+        trust = Trust(workspace)
+        workspace.add(read_manifests(MANIFEST, "test.yaml"))
+        web = read_manifests(MANIFEST.replace("foreign", "web"), "test.yaml")
+        workspace.add(web, {"web": "https://host/manifest.yaml"})
+        trust.grant(workspace.resolve("web"), private_network=True)
+        assert [trust.describe_status(entry) for entry in workspace.datasets()] == ["own", "trusted"]
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "mine"))
+        return workspace
+
+    def test_its_keys_and_permissions_do_not_run_anything(self, unpacked: Workspace) -> None:
+        for name in ("foreign", "web"):
+            shown = document(unpacked, "show", name)
+            assert shown["trust"] == "not trusted"
+            assert document(unpacked, "trust", name, "--yes")["trust"] == "trusted"
+            assert document(unpacked, "untrust", name)["private_network"] is False
+        with pytest.raises(NotTrusted) as caught:
+            Trust(unpacked).require_trust(unpacked.resolve("foreign"))
+        assert "not created by you" in caught.value.message
+        assert "odf trust --own" in str(caught.value.hint)
+        with pytest.raises(NotTrusted) as caught:
+            Trust(unpacked).require_trust(unpacked.resolve("web"))
+        assert "--own" not in str(caught.value.hint)  # it was added from a URL
+
+    def test_the_own_workspace_is_confirmed_once(self, unpacked: Workspace) -> None:
+        refused = run(unpacked, "trust", "--own")
+        assert isinstance(refused.exception, UsageError) and "--yes" in str(refused.exception.hint)
+        assert "rm -rf" in refused.stdout and "was not created by you here" in refused.stdout
+        assert [each["name"] for each in document(unpacked, "trust", "--own", "--yes")] == ["foreign"]
+        assert document(unpacked, "show", "foreign")["trust"] == "own"
+        assert document(unpacked, "show", "web")["trust"] == "not trusted"
+        assert "no dataset" in run(unpacked, "trust", "--own", "--yes").stderr
+        Trust(Workspace(unpacked.folder)).require_trust(unpacked.resolve("foreign"))
+
+    def test_moved_and_copied_workspaces_stay_trusted(self, unpacked: Workspace, tmp_path: Path) -> None:
+        run(unpacked, "trust", "--own", "--yes")
+        run(unpacked, "trust", "web", "--yes")
+        moved = Workspace(unpacked.folder.rename(tmp_path / "moved"))
+        copied = Workspace(Path(shutil.copytree(moved.folder, tmp_path / "copied")))
+        for workspace in (moved, copied):
+            assert document(workspace, "show", "foreign")["trust"] == "own"
+            assert document(workspace, "show", "web")["trust"] == "trusted"
+
+    def test_a_seal_is_only_valid_for_its_dataset_and_grant(self, unpacked: Workspace) -> None:
+        run(unpacked, "trust", "--own", "--yes")
+        run(unpacked, "trust", "web", "--yes")
+        foreign, web = unpacked.resolve("foreign"), unpacked.resolve("web")
+        trust = Trust(unpacked)
+        path = unpacked.grant_path(web.id)
+        path.write_text(path.read_text().replace('"private_network":false', '"private_network":true'))
+        assert not trust.is_trusted(web)
+        shutil.copy(unpacked.keys.own_path(foreign.id), unpacked.keys.own_path(web.id))
+        (web.dataset.folder / "info" / "origin").unlink()
+        assert not trust.is_own(web) and trust.is_own(foreign)
+        unpacked.delete_key(foreign.id)
+        assert not unpacked.keys.own_path(foreign.id).exists()
+
+    def test_unwritable_configuration_is_reported(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "odf" / "seal.key").mkdir(parents=True)
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+        workspace = Workspace.init(tmp_path / "ws")
+        with pytest.raises(OdfError, match="the key that marks your datasets cannot be written") as caught:
+            workspace.add(read_manifests(MANIFEST, "test.yaml"))
+        assert "XDG_CONFIG_HOME" in str(caught.value.hint)
+        assert workspace.datasets() == [] and list(workspace.keys.ids()) == []
+
+    def test_either_name_or_own_is_required(self, workspace: Workspace) -> None:
+        for words in ([], ["foreign", "--own", "--private-network"]):
+            result = run(workspace, "trust", *words)
+            assert isinstance(result.exception, UsageError) and "either NAME or --own" in str(
+                result.exception
+            )
+        assert "no dataset" in run(workspace, "trust", "--own", "--yes").stderr  # its key is not here

@@ -42,7 +42,7 @@ def test_copied_dataset_is_pulled_only_after_it_is_trusted(pulled: Pulled, tmp_p
     trust, entry = Trust(pulled.workspace), pulled.entry
     error = pulled.fails(
         NotTrusted,
-        "ran is untrusted (not created in this workspace): it would run file",
+        "ran is untrusted (not created by you): it would run file",
         "pipe `sh -c",
         "odf trust ran",
         force=True,
@@ -67,7 +67,7 @@ def test_copied_dataset_is_pulled_only_after_it_is_trusted(pulled: Pulled, tmp_p
     )
     assert not ran.exists()
     trust.revoke(entry)
-    pulled.fails(NotTrusted, "not created in this workspace")
+    pulled.fails(NotTrusted, "not created by you")
 
 
 def test_trusted_dataset_reads_only_allowed_variables(

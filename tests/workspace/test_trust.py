@@ -208,7 +208,7 @@ def test_grant_ends_when_the_source_changes(workspace: Workspace) -> None:
 
     trust.grant(entry)
     assert trust.revoke(entry) and not trust.revoke(entry)
-    with pytest.raises(NotTrusted, match="not created in this workspace"):
+    with pytest.raises(NotTrusted, match="not created by you"):
         trust.require_trust(entry)
 
 

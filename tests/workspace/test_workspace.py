@@ -328,7 +328,9 @@ def assert_no_trace(workspace: Workspace, datasets: int) -> None:
     assert len(workspace.datasets()) == datasets
     folders = sorted(folder.name for folder in (workspace.odf / "datasets").iterdir())
     assert folders == sorted(entry.id.multibase for entry in workspace.datasets())
-    keys = [path.stem for path in workspace.keys.folder.glob("*")] if workspace.keys.folder.exists() else []
+    keys = (
+        [path.stem for path in workspace.keys.folder.glob("*.pem")] if workspace.keys.folder.exists() else []
+    )
     assert sorted(keys) == folders
 
 
