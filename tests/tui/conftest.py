@@ -233,12 +233,6 @@ def _shared_rules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Whatever keys and themes the person has, tests do not read them."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no-settings"))
-
-
-@pytest.fixture(autouse=True)
 def _no_editor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever editor the person has, tests do not open it."""
     monkeypatch.delenv("VISUAL", raising=False)
