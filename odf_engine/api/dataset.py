@@ -259,9 +259,9 @@ class Dataset:
             source: name of the push source; not needed if there is only one.
             format: format of the files; by default that of the source or of the file's name.
             event_time: event time of rows without one.
-            force: add the rows even if the source has already ingested the same data.
-            idempotency_key: identifies the data, instead of their contents. Data with the key of an earlier
-                call are not added.
+            force: add the rows of files even if they have not changed since the source ingested them.
+            idempotency_key: identifies the data. Data with the key of an earlier call are not added, so that
+                a call can be repeated after a failure.
             attach: files, or folders of files, to store as linked objects. Columns with links may have their
                 names instead of their hashes.
 

@@ -51,7 +51,11 @@ from odf_engine.metadata.object_links import LinkedTotals, read_totals
 from odf_engine.metadata.timestamp import Timestamp
 
 PAYLOAD_HASH: Final = "odf/payload-hash"
-"""Kind of source state: the hash of a pushed payload, and after a tab the event time that its push set."""
+"""Kind of source state: a pushed file, in fields that are separated by tabs.
+
+The fields are the hash of the contents, the event time that the push set, and a digest of the path, size and
+modification time. Blocks of earlier versions have no digest, and the event time only if one was set.
+"""
 IDEMPOTENCY_KEY: Final = "odf/idempotency-key"
 """Kind of source state: the key that a client chose for a push."""
 _FIELDS_SLOT: Final = 1

@@ -130,8 +130,8 @@ class Ingest(JobRequest[PullResult], frozen=True, tag="ingest"):
         event_time: event time of rows without one (RFC 3339).
         ignore_unknown: ignore columns that the schema does not have.
         strict: fail on rows which a ledger has with other values.
-        force: ingest files that the source has already ingested.
-        idempotency_key: identifies the push, instead of the contents of its only file.
+        force: ingest files that have not changed since the source ingested them.
+        idempotency_key: identifies the push of the only file: another push with this key is skipped.
         attach: absolute paths of files, or folders of files, to store as linked objects.
         branch: the branch that receives the rows; empty for the head.
         on_warning: as for :class:`Pull`.

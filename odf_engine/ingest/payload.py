@@ -361,15 +361,6 @@ class PayloadJob:
                 remove_temporary(each.path)
         return head
 
-    def commit_state(self) -> Multihash:
-        """Commit the source state of the payload without its rows; return the new head.
-
-        Raises:
-            OdfError: nothing was committed.
-        """
-        self._payload.check_unchanged()
-        return self._commit(None)
-
     def _stage_valid_rows(self, prepared: PreparedFile) -> _StagedSlices | None:
         """Write the rows of a file; without its invalid rows if the dataset rejects them.
 

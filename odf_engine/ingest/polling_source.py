@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from types import MappingProxyType
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
-import msgspec
-
-from odf_engine.chain.compacted_history import find_current_number
 from odf_engine.chain.state import ChainUpdate
 from odf_engine.checks.gate import load_checks
-from odf_engine.errors import InvalidIdentity, OdfError, Unsupported
+from odf_engine.errors import Unsupported
 from odf_engine.files import translate_os_errors
-from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.explicit_watermark import complete_static_dataset
 from odf_engine.ingest.explicit_watermark import set_watermark as commit_watermark
 from odf_engine.ingest.fetch.fetch_step import fetch
-from odf_engine.ingest.fetch.model import FetchContext, Payload, hash_file
+from odf_engine.ingest.fetch.model import FetchContext, Payload
 from odf_engine.ingest.payload import PayloadJob
-from odf_engine.metadata.model import DatasetKind, FilesGlob, Mqtt, SetPollingSource, Url
+from odf_engine.metadata.model import DatasetKind, FilesGlob, Mqtt, SetPollingSource
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.credentials import Credentials
 from odf_engine.progress import Reporter
-from odf_engine.storage.atomic_files import read_small_file, replace_file
 from odf_engine.storage.scratch import job_scratch_folder, payload_scratch_folder
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.trust import Trust
@@ -164,12 +158,9 @@ def _poll(
         )
         session = runtime.session()
         checks = load_checks(workspace, entry, runtime.session)
-        content = _LastContent.of(entry.dataset, source)
-        is_modified = False
         with closing(_report_fetch_phase(fetch(source.fetch, context), reporter)) as payloads:
             head = state.head
             for payload in payloads:
-                is_modified = True
                 with payload_scratch_folder(job) as folder:
                     # Payload and source belong to the state at the start: a commit by another process in
                     # between, such as of another source or the same file, is a conflict.
@@ -185,68 +176,10 @@ def _poll(
                         strict=strict,
                         checks=checks,
                     )
-                    digest = None if content is None else hash_file(payload.path, reporter)
-                    if content is not None and digest == content.digest and not force:
-                        reporter.log(
-                            f"{payload.name}: the same content as in the last pull, not ingested again (use"
-                            " --force to ingest it again)"
-                        )
-                        head = payload_job.commit_state()
-                    else:
-                        head = payload_job.run()
-                        repeated += payload_job.repeated
-                    if content is not None and digest is not None:
-                        content.store(digest, head, reporter)
+                    head = payload_job.run()
+                    repeated += payload_job.repeated
                 payload.on_commit()
-        if not is_modified and content is not None and content.digest is None:
-            _store_unmodified(source, content, context, head)
     return repeated
-
-
-class _LastContent:
-    """The hash of the content that was ingested last from the URL of a source.
-
-    The source state of a chain is a modification time or an ETag, which can change without the content. The
-    hash is in a file of the dataset, which is a cache. It is valid only if its block is in the chain.
-
-    Attributes:
-        digest: the hash; None if it is not known.
-    """
-
-    class _Record(msgspec.Struct):
-        url: str
-        digest: str
-        block: str
-
-    def __init__(self, dataset: Dataset, url: str) -> None:
-        self._path, self._url = dataset.cache_folder / "content.json", url
-        self.digest: str | None = None
-        with suppress(OSError, msgspec.MsgspecError, InvalidIdentity, ValueError):
-            known = msgspec.json.decode(read_small_file(self._path), type=self._Record)
-            if known.url == url and find_current_number(dataset, Multihash.parse(known.block)) is not None:
-                self.digest = known.digest
-
-    @classmethod
-    def of(cls, dataset: Dataset, source: SetPollingSource) -> _LastContent | None:
-        """Return the content of a source with a single URL; None for other sources."""
-        return cls(dataset, source.fetch.url) if isinstance(source.fetch, Url) else None
-
-    def store(self, digest: str, head: Multihash, reporter: Reporter) -> None:
-        """Store the hash of the content that is ingested at a head."""
-        try:
-            replace_file(self._path, msgspec.json.encode(self._Record(self._url, digest, str(head))))
-        except OdfError as error:  # the rows are committed
-            reporter.log(f"the hash of the file is not stored: {error}", "warning")
-
-
-def _store_unmodified(
-    source: SetPollingSource, content: _LastContent, context: FetchContext, head: Multihash
-) -> None:
-    """Store the hash of a local file that was ingested before hashes were stored."""
-    assert isinstance(source.fetch, Url)
-    if urlsplit(source.fetch.url).scheme.lower() in ("", "file"):
-        path = context.resolve(context.substitute_variables(source.fetch.url))
-        content.store(hash_file(path, context.reporter), head, context.reporter)
 
 
 def _report_fetch_phase(payloads: Iterator[Payload], reporter: Reporter) -> Generator[Payload, None, None]:

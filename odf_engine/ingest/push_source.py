@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -56,6 +57,7 @@ from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
+    from odf_engine.chain.dataset import Dataset
     from odf_engine.spark import SparkSession
     from odf_engine.spark.runtime.session import SparkRuntime
 
@@ -382,7 +384,7 @@ def push(
         ignore_unknown: drop unknown columns, and fill missing nullable ones with null.
         strict: rows of a ledger with a known key and other values are an error.
         force: ingest files that the source has already ingested.
-        idempotency_key: identifies the push, instead of the contents of its only file.
+        idempotency_key: identifies the push. Otherwise only the same unchanged file is the same push.
         attach: files, or folders of files, to store as linked objects. Link columns may have their names
             instead of their hashes. Before the commit they are not part of the dataset.
 
@@ -421,10 +423,10 @@ def push(
         checks = load_checks(workspace, entry, runtime.session)
         attached = store_objects(entry.dataset, attachments, reporter)
         for path in files:
-            stamp = file_stamp(path)
+            payload = Payload(path, path.name, None, event_time, file_stamp(path))
             try:
-                recorded = _push_state(event, path, event_time, idempotency_key, attached, reporter)
-                payload = Payload(path, path.name, recorded, event_time, stamp)
+                recorded = _push_state(event, payload, idempotency_key, attached, reporter)
+                payload = dataclasses.replace(payload, state=recorded)
                 state = _state_before(entry, event, path)
                 if not force and _is_ingested(entry, event, state, payload, recorded, reporter):
                     refused += 1
@@ -465,25 +467,27 @@ def _check_idempotency_key(key: str, files: Sequence[Path]) -> None:
 
 def _push_state(
     source: AddPushSource,
-    path: Path,
-    event_time: Timestamp | None,
+    payload: Payload,
     key: str | None,
     attached: Mapping[str, Multihash],
     reporter: Reporter,
 ) -> SourceState:
     """Return the state that identifies a push.
 
-    The same payload with another event time, or with other attached files, has other rows.
+    Equal contents are not enough: two equal readings of a sensor are two rows. The same file with another
+    event time, or with other attached files, has other rows.
     """
     if key is not None:
         return SourceState(source.source_name, IDEMPOTENCY_KEY, key)
-    value = str(hash_file(path, reporter))
+    assert payload.stamp is not None
+    modified, size = payload.stamp
+    value = str(hash_file(payload.path, reporter))
     if attached:
         parts = [value, *(f"{name}\n{attached[name]}" for name in sorted(attached))]
         value = str(Multihash.sha3_256("\n".join(parts).encode()))
-    return SourceState(
-        source.source_name, PAYLOAD_HASH, value if event_time is None else f"{value}\t{event_time}"
-    )
+    # A digest, since chains are public and paths are not.
+    version = Multihash.sha3_256(os.fsencode(f"{payload.path.resolve()}\n{size}\n{modified}"))
+    return SourceState(source.source_name, PAYLOAD_HASH, f"{value}\t{payload.event_time or ''}\t{version}")
 
 
 def _is_ingested(
@@ -496,10 +500,10 @@ def _is_ingested(
 ) -> bool:
     """Return whether the source has already ingested the payload; log it."""
     dataset = entry.dataset
-    number = dataset.find_push(recorded)
     replaces = isinstance(source.merge, Snapshot | UpsertStream) and recorded.kind == PAYLOAD_HASH
-    if number is None and not replaces:
-        number = find_archived_push(dataset, recorded)
+    number = _find_push(dataset, recorded, is_archive_searched=not replaces)
+    if number is None and recorded.kind == PAYLOAD_HASH:
+        number = _find_earlier_push(dataset, payload, recorded, is_archive_searched=not replaces)
     if number is None:
         return False
     if replaces:
@@ -507,13 +511,33 @@ def _is_ingested(
         slices = dataset.slices(state.last_offset)
         if not slices or slices[-1].sequence_number != number:
             return False
-    what = "idempotency key" if recorded.kind == IDEMPOTENCY_KEY else "contents"
+    what = "has the same idempotency key" if recorded.kind == IDEMPOTENCY_KEY else "has this unchanged file"
     reporter.log(
-        f"{payload.name}: already ingested: block {number} has the same {what}; use --force to ingest it"
-        " again",
+        f"{payload.name}: already ingested: block {number} {what}; use --force to ingest it again",
         "warning",
     )
     return True
+
+
+def _find_push(dataset: Dataset, recorded: SourceState, *, is_archive_searched: bool) -> int | None:
+    number = dataset.find_push(recorded)
+    return find_archived_push(dataset, recorded) if number is None and is_archive_searched else number
+
+
+def _find_earlier_push(
+    dataset: Dataset, payload: Payload, recorded: SourceState, *, is_archive_searched: bool
+) -> int | None:
+    """Return the block of a push by an earlier version, which recorded only the contents and event time.
+
+    A file that was modified after the block is another one.
+    """
+    assert payload.stamp is not None
+    contents = recorded.value.rpartition("\t")[0].rstrip("\t")
+    number = _find_push(dataset, replace(recorded, value=contents), is_archive_searched=is_archive_searched)
+    if number is None:
+        return None
+    block = dataset.list_blocks(1, before=number + 1)[0]
+    return number if payload.stamp[0] <= block.system_time.ns else None
 
 
 def _state_before(entry: DatasetEntry, source: AddPushSource, path: Path) -> ChainState:

@@ -228,7 +228,7 @@ def describe_source_state(fetch: Any, state: model.SourceState | None) -> str:
     if state is None:
         return ""
     if state.kind == PAYLOAD_HASH:
-        digest, _, event_time = state.value.partition("\t")
+        digest, event_time, *_ = f"{state.value}\t".split("\t")
         text = f"payload SHA2-256 {digest.removeprefix('f1220')}"
         return f"{text}, event time {event_time}" if event_time else text
     if state.kind == IDEMPOTENCY_KEY:

@@ -482,7 +482,7 @@ _SPECIAL: Final = ("/dev/", "/proc/")
 @click.option(
     "--idempotency-key",
     metavar="KEY",
-    help="Identify the push by this key. Default: by the contents of each file.",
+    help="Skip the push if an earlier one had this key.",
 )
 @click.option(
     "--attach",
@@ -515,8 +515,9 @@ def ingest_verb(
     Columns are matched by name. A file must have exactly the columns that the source declares. In CSV
     without a header, columns are matched by position.
 
-    A file with the same contents as an earlier one is not ingested again, unless --force is used. With
-    --idempotency-key, the key is compared instead. The exit code is 0 in both cases.
+    A file that has not changed since it was ingested is skipped, unless --force is used. Equal contents in
+    another file or on stdin are new rows. To repeat a push safely, use --idempotency-key: a push with the
+    key of an earlier one is skipped. The exit code is 0 in both cases.
 
     Columns with links to objects have the hashes of files, or the names of attached files.
     """

@@ -274,9 +274,9 @@ def ingest_fields(row: DatasetRow) -> list[Field]:
         Field("ignore_unknown", "ignore unknown",
               "Ignore unknown columns, and set missing ones to null.", value=False),
         Field("strict", "strict", _STRICT, value=False),
-        Field("force", "force", "Push files again that were pushed before.", value=False),
+        Field("force", "force", "Push files again that have not changed since their push.", value=False),
         Field("key", "idempotency key",
-              "Identifies the push of one file. Empty: the contents of each file identify it."),
+              "Identifies the push of one file: another push with this key is skipped."),
     ]  # fmt: skip
 
 

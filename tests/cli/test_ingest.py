@@ -116,6 +116,21 @@ def test_ingest_reads_stdin_files_and_pipes(folder: Path, odf: Odf) -> None:
     assert spools(folder) == []
 
 
+def test_equal_readings_are_rows_and_a_key_is_ingested_once(folder: Path, odf: Odf) -> None:
+    source = "    - kind: AddPushSource\n      sourceName: all\n      read: {kind: NdJson}\n"
+    manifest = MANIFEST.split("    - kind")[0].replace("events", "readings") + source
+    assert odf("add", "-", input=manifest + "      merge: {kind: Append}\n").code == 0
+    reading = '{"value": 20.5}\n'
+    for blocks in (2, 1):
+        text = f"readings: 1 row in {blocks} block"
+        assert odf("ingest", "readings", "-", input=reading).out.startswith(text)
+    assert Workspace(folder).resolve("readings").dataset.state().records == 2
+    for added in (1, 0):
+        (entry,) = odf("ingest", "readings", "-", "--idempotency-key", "r1", "--json", input=reading).json
+        assert entry["records"] == added
+    assert entry["already_ingested"] == 1
+
+
 def test_invalid_input_and_options_are_rejected(folder: Path, odf: Odf) -> None:
     ran = run_odf("ingest", "events", cwd=folder, input=event(7, nott=1))
     assert ran.code == 1

@@ -56,7 +56,9 @@ MULTIHASH = link(kind="Multihash")
 
 def push_links(pulled: Pulled, *links: str | None, attach: list[Path] | None = None) -> int:
     rows = [json.dumps({"photo": each, "n": number}) + "\n" for number, each in enumerate(links)]
-    path = pulled.write("rows.ndjson", "".join(rows))
+    path = pulled.workspace.folder / "rows.ndjson"
+    if not path.exists() or path.read_text() != "".join(rows):
+        path = pulled.write("rows.ndjson", "".join(rows))
     options: dict[str, Any] = {"files": [path], "attach": attach or []}
     done = push(pulled.workspace, pulled.entry, pulled.runtime, Recorder(), **options)
     return done.update.records

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import shapefile
+from msgspec.structs import replace
 
 from odf_engine.chain.state import ChainUpdate
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
@@ -29,6 +30,7 @@ from odf_engine.errors import (
     Unsupported,
     UsageError,
 )
+from odf_engine.ingest import push_source
 from odf_engine.ingest.push_source import push
 from odf_engine.metadata.model import (
     AddPushSource,
@@ -131,8 +133,10 @@ def shapes(rows: list[dict[str, Any]]) -> bytes:
 
 def state_of(source: str, pushed: Pushed, name: str, event_time: str = "") -> SourceState:
     """What a push of a file records."""
-    digest = hashlib.sha256((pushed.workspace.folder / name).read_bytes()).hexdigest()
-    return SourceState(source, "odf/payload-hash", f"f1220{digest}" + (event_time and f"\t{event_time}"))
+    path = pushed.workspace.folder / name
+    digest, status = hashlib.sha256(path.read_bytes()).hexdigest(), path.stat()
+    version = hashlib.sha3_256(f"{path}\n{status.st_size}\n{status.st_mtime_ns}".encode()).hexdigest()
+    return SourceState(source, "odf/payload-hash", f"f1220{digest}\t{event_time}\tf1620{version}")
 
 
 def at(text: str) -> datetime:
@@ -502,7 +506,41 @@ def test_future_event_times_do_not_advance_the_watermark(pushed: Pushed) -> None
     assert str(pushed.newest().new_watermark) == "2999-01-01T00:00:00Z" and not pushed.reporter.warnings
 
 
-def test_identical_content_is_pushed_once_per_source(pushed: Pushed) -> None:
+def test_equal_content_of_another_file_is_appended(pushed: Pushed) -> None:
+    pushed.define(source(merge="{kind: Append}"))
+    reading = '{"at": null, "id": 1, "note": "20.5"}'
+    path = pushed.write("a.ndjson", reading)
+    pushed.write("b.ndjson", reading)
+    assert pushed.push("a.ndjson", "b.ndjson").records == 2
+    assert pushed.push("a.ndjson", "b.ndjson").status == "up-to-date"
+    pushed.write("a.ndjson", reading)
+    os.utime(path, ns=(1, path.stat().st_mtime_ns + 1))
+    assert pushed.push("a.ndjson", "b.ndjson").records == 1
+    assert pushed.already_ingested == 1
+    assert pushed.rows("id") == [(1,)] * 3
+
+
+def test_file_of_an_earlier_version_is_ingested_once(pushed: Pushed, monkeypatch: pytest.MonkeyPatch) -> None:
+    pushed.define(source(merge="{kind: Append}"))
+    path = pushed.write("a.ndjson", '{"at": null, "id": 1, "note": "x"}')
+    pushed.write("b.ndjson", '{"at": null, "id": 2, "note": "y"}')
+    recorded = push_source._push_state
+
+    def push_state(*arguments: Any) -> SourceState:
+        contents, event_time, _ = (state := recorded(*arguments)).value.split("\t")
+        return replace(state, value=contents + (event_time and f"\t{event_time}"))
+
+    time = Timestamp.parse("2024-01-01T00:00:00Z")
+    with monkeypatch.context() as patched:
+        patched.setattr(push_source, "_push_state", push_state)
+        assert pushed.push("a.ndjson").records == 1
+        assert pushed.push("b.ndjson", event_time=time).records == 1
+    assert pushed.push("a.ndjson").records == pushed.push("b.ndjson", event_time=time).records == 0
+    path.touch()  # equal contents that were written after the block
+    assert pushed.push("a.ndjson").records == 1
+
+
+def test_an_unchanged_file_is_pushed_once_per_source(pushed: Pushed) -> None:
     append = "{kind: Append}"
     pushed.define(source("one", merge=append), source("two", merge=append))
     pushed.write("a.ndjson", '{"at": null, "id": 1, "note": "x"}')
@@ -510,13 +548,12 @@ def test_identical_content_is_pushed_once_per_source(pushed: Pushed) -> None:
     assert pushed.push("a.ndjson", source="one").records == 1
     assert pushed.newest().new_source_state == state_of("one", pushed, "a.ndjson")
     assert pushed.push("b.ndjson", source="one").records == 1
-    # Neither the name of the file nor its age matter, and other files of the same push are ingested.
-    pushed.write("copy.ndjson", (pushed.workspace.folder / "a.ndjson").read_bytes())
+    # Other files of the same push are ingested.
     pushed.write("c.ndjson", '{"at": null, "id": 3, "note": "z"}')
-    assert pushed.push("copy.ndjson", "c.ndjson", "c.ndjson", source="one").records == 1
+    assert pushed.push("a.ndjson", "c.ndjson", "c.ndjson", source="one").records == 1
     assert pushed.already_ingested == 2
     assert pushed.reporter.warnings[0] == (
-        "copy.ndjson: already ingested: block 5 has the same contents; use --force to ingest it again"
+        "a.ndjson: already ingested: block 5 has this unchanged file; use --force to ingest it again"
     )
     head = pushed.dataset.head()
     assert pushed.push("a.ndjson", source="one").status == "up-to-date" and pushed.dataset.head() == head

@@ -1,15 +1,18 @@
-"""Pulls of unchanged content and of rows that repeat; pulls with inferred manifests of messy files."""
+"""Pulls of equal content and of rows that repeat; pulls with inferred manifests of messy files."""
 
 from __future__ import annotations
 
 import os
 from datetime import UTC, date, datetime
 
+import pytest
+
 from odf_engine.ingest.read.file_inference import FileChoices
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
 from odf_tui.features.definitions.file_manifest import manifest_text
 from odf_tui.features.definitions.file_sample import infer_file, load_sample
+from tests.ingest.conftest import WebServer, reply
 from tests.ingest.pulling import Pulled
 
 SOURCE = """
@@ -20,27 +23,17 @@ merge: {kind: Append}
 ROWS = "id,price\n1,1.5\n2,\n"
 
 
-def test_unchanged_content_is_ingested_once(pulled: Pulled) -> None:
+def test_equal_content_with_another_time_is_appended(pulled: Pulled) -> None:
     path = pulled.write("rows.csv", ROWS)
     pulled.add(SOURCE)
     assert pulled.pull().records == 2
-    record = pulled.dataset.folder / "info" / "content.json"
-    os.utime(path, (1_000_000_000, 1_000_000_000))
-    update = pulled.pull()
-    assert (update.records, update.repeated) == (0, 0)
-    assert any("the same content as in the last pull" in text for _, text in pulled.reporter.lines)
-    assert pulled.newest().new_source_state.value.startswith("2001-09-09")  # type: ignore[union-attr]
-
-    record.unlink()  # as after an update of the program: the next pull stores it
     assert pulled.pull().status == "up-to-date"
-    os.utime(path, (1_100_000_000, 1_100_000_000))
-    assert pulled.pull().records == 0
-
-    record.write_text("{")  # a damaged cache
-    os.utime(path, (1_200_000_000, 1_200_000_000))
+    os.utime(path, (1_000_000_000, 1_000_000_000))
     update = pulled.pull()
     assert (update.records, update.repeated) == (2, 2)
     assert any("all 2 rows repeat earlier rows" in text for text in pulled.reporter.warnings)
+    assert pulled.newest().new_source_state.value.startswith("2001-09-09")  # type: ignore[union-attr]
+    assert pulled.pull().status == "up-to-date"
 
     pulled.write("rows.csv", ROWS + "3,2.5\n")
     update = pulled.pull()
@@ -48,6 +41,26 @@ def test_unchanged_content_is_ingested_once(pulled: Pulled) -> None:
     pulled.write("rows.csv", ROWS)  # earlier content is new content
     assert pulled.pull().repeated == 2
     assert pulled.pull(force=True).records == 2
+
+
+@pytest.mark.net
+def test_equal_content_with_another_etag_is_appended(pulled: Pulled, web: WebServer) -> None:
+    pulled.add(SOURCE.replace("file:rows.csv", f"{web.url}/rows.csv"))
+    web.answer = lambda request: reply(request, 200, ROWS.encode(), ETag='"one"')
+    assert pulled.pull().records == 2
+    assert pulled.pull().status == "up-to-date"  # an equal ETag, although the server does not answer 304
+    web.answer = lambda request: reply(request, 200, ROWS.encode(), ETag='"two"')
+    assert pulled.pull().records == 2
+
+
+def test_equal_content_is_no_change_of_a_ledger(pulled: Pulled) -> None:
+    path = pulled.write("rows.csv", ROWS)
+    pulled.add(SOURCE.replace("{kind: Append}", "{kind: Ledger, primaryKey: [id]}"))
+    assert pulled.pull().records == 2
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+    update = pulled.pull()
+    assert (update.records, update.blocks) == (0, 1)  # the state of the source
+    assert pulled.pull().status == "up-to-date"
 
 
 MESSY = """\

@@ -107,7 +107,7 @@ def test_ftp_without_times_is_fetched_again_only_on_request(pulled: Pulled, tmp_
         assert pulled.pull().status == "up-to-date"
         assert "--fetch-uncacheable" in pulled.reporter.warnings[0]
         assert len(ftp.asked("RETR")) == 1
-        assert pulled.pull(fetch_uncacheable=True).records == 0  # the same content
+        assert pulled.pull(fetch_uncacheable=True).records == 2
         (folder / "x.csv").write_bytes(text_of(ROWS[2:4]))
         assert pulled.pull(fetch_uncacheable=True).records == 2
 
