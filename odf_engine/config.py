@@ -106,6 +106,13 @@ class FetchConfig(SettingsGroup, frozen=True):
         float,
         Meta(gt=0, description="maximum pause before a retry; a transfer fails if the server requests more"),
     ] = 60
+    cache: Annotated[
+        dict[str, Literal["never", "once"]],
+        Meta(
+            description="when a source that cannot report changes is fetched, by name, id or a "
+            "pattern such as % of its dataset: never (cached: in each pull) or once; default: once"
+        ),
+    ] = {}
     s3_endpoint: Annotated[str, Meta(description="URL of the S3 service; by default Amazon")] = ""
     s3_region: Annotated[
         str, Meta(description="region of the S3 service; by default from the environment or the bucket")
@@ -131,6 +138,14 @@ class FetchConfig(SettingsGroup, frozen=True):
     container_start_seconds: Annotated[
         float, Meta(gt=0, description="time limit for the start of a container that runs an engine")
     ] = 60
+
+    def is_never_cached(self, *names: str) -> bool:
+        """Return whether each pull of a dataset fetches its source, if the source cannot report changes.
+
+        Args:
+            names: the alias and the id of the dataset.
+        """
+        return _value_for(self.cache, names) == "never"
 
 
 class MqttConfig(SettingsGroup, frozen=True):

@@ -220,11 +220,14 @@ class Dataset:
 
     # --- Changes ---
 
-    def pull(self, *, force: bool = False, set_watermark: Moment | None = None) -> PullResult:
+    def pull(
+        self, *, force: bool = False, fetch_uncacheable: bool = False, set_watermark: Moment | None = None
+    ) -> PullResult:
         """Poll the source, run the query, or synchronize with the remote, until there are no more data.
 
         Args:
             force: fetch even if the source reports no changes; replace a diverged history.
+            fetch_uncacheable: fetch a source that cannot report changes again.
             set_watermark: only set the watermark.
 
         Returns:
@@ -238,7 +241,10 @@ class Dataset:
         'updated'
         """
         watermark = None if set_watermark is None else instant_text(set_watermark)
-        return self._runner.run(Pull(dataset=self.id, force=force, set_watermark=watermark), self.name)
+        request = Pull(
+            dataset=self.id, force=force, fetch_uncacheable=fetch_uncacheable, set_watermark=watermark
+        )
+        return self._runner.run(request, self.name)
 
     def ingest(
         self,

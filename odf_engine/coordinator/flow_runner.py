@@ -49,9 +49,11 @@ from odf_engine.flows.definition import (
 from odf_engine.flows.documents import Selector, Target, matches_target
 from odf_engine.flows.scheduler import FlowScheduler
 from odf_engine.flows.store import FlowStore, Run
+from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import count_of
 
 if TYPE_CHECKING:
+    from odf_engine.chain.dataset import Dataset
     from odf_engine.workspace.dataset_summary import DatasetEntry
     from odf_engine.workspace.workspace import Workspace
 
@@ -203,24 +205,11 @@ class FlowRunner:
     async def _run_task(self, flow: Flow, run: Run, task: object) -> None:
         entries = await asyncio.to_thread(self._entries, flow.spec.targets)
         match task:
-            case PullTask(branch, force, reset):
+            case PullTask(branch=branch):
                 if branch:
                     await asyncio.to_thread(_follow_heads, entries, branch)
-                after: list[str] = []
-                jobs = []
-                for entry in entries:
-                    dataset = str(entry.id)
-                    request = Pull(
-                        dataset,
-                        after=[*after],
-                        force=force,
-                        reset_on_divergence=reset,
-                        branch=branch,
-                        on_warning=flow.spec.on_warning,
-                    )
-                    jobs.append((request, entry))
-                    after.append(dataset)
-                await self._run_jobs(flow, run, "pull", jobs)
+                requests = await asyncio.to_thread(self._pull_requests, flow, run, task, entries)
+                await self._run_jobs(flow, run, "pull", list(zip(requests, entries, strict=True)))
             case VerifyTask(branch, integrity):
                 requests = [Verify(str(entry.id), integrity=integrity, branch=branch) for entry in entries]
                 ended = await self._run_jobs(flow, run, "verify", list(zip(requests, entries, strict=True)))
@@ -266,6 +255,38 @@ class FlowRunner:
                 for name in names:
                     command = [each.replace(_PLACEHOLDER, name) for each in arguments]
                     await self._run_command(flow, command, timeout.seconds)
+
+    def _pull_requests(
+        self, flow: Flow, run: Run, task: PullTask, entries: Sequence[DatasetEntry]
+    ) -> list[Pull]:
+        """Return the requests of a task, inputs first.
+
+        A repeated run does not fetch a source that cannot report changes again, if an earlier attempt has
+        ingested it: its rows would be appended twice.
+        """
+        requests: list[Pull] = []
+        for entry in entries:
+            dataset = entry.on_branch(task.branch).dataset
+            requests.append(
+                Pull(
+                    str(entry.id),
+                    after=[request.dataset for request in requests],
+                    force=task.force,
+                    fetch_uncacheable=task.fetch_uncacheable and not self._is_ingested(run, dataset),
+                    reset_on_divergence=task.reset_on_divergence,
+                    branch=task.branch,
+                    on_warning=flow.spec.on_warning,
+                )
+            )
+        return requests
+
+    def _is_ingested(self, run: Run, dataset: Dataset) -> bool:
+        """Return whether an earlier attempt of a run has committed to a dataset."""
+        assert self._store is not None
+        if not run.attempt:
+            return False
+        begun = int(self._store.first_attempt(run) * 1000)  # blocks have milliseconds
+        return dataset.state().system_time >= Timestamp.from_ms(begun)
 
     async def _run_jobs(
         self, flow: Flow, run: Run, verb: str, jobs: Sequence[tuple[Request, DatasetEntry]]

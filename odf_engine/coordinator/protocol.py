@@ -58,7 +58,7 @@ class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
     Attributes:
         dataset: id of the dataset; for one which is not in the workspace yet, its URL.
         after: ids of datasets. The job starts after the earlier jobs of these have ended.
-        fetch_uncacheable: fetch sources that do not report whether they have changed.
+        fetch_uncacheable: fetch sources that cannot report whether they have changed.
         set_watermark: only set the watermark to this time (RFC 3339).
         force: fetch an unchanged source. From a remote: replace a diverged history; the previous head stays
             as a reference. Without a remote, rebuild missing and damaged slices of a derivative dataset.

@@ -101,9 +101,15 @@ class PullTask(_BranchTask, frozen=True, tag="Pull"):
     """Pulls the targets, inputs first.
 
     A branch is created. It is moved to the head first, unless it has blocks that the head lacks.
+
+    Attributes:
+        force: fetch also sources that report no change.
+        fetch_uncacheable: fetch also sources that cannot report changes.
+        reset_on_divergence: rebuild a target if its input was reset or replaced.
     """
 
     force: bool = False
+    fetch_uncacheable: bool = False
     reset_on_divergence: bool = False
 
 

@@ -262,6 +262,16 @@ class FlowStore:
         marks = ", ".join("?" * len(others))
         return self._runs(f"WHERE id > ? OR id IN ({marks}) ORDER BY id LIMIT 5000", number, *others)
 
+    def first_attempt(self, run: Run) -> float:
+        """Return when the first attempt of a repeated run began."""
+        with self._translated():
+            row = self._connection.execute(
+                "SELECT begun FROM runs WHERE flow = ? AND id < ? AND state != 'skipped' AND attempt = 0"
+                " ORDER BY id DESC LIMIT 1",
+                (run.flow, run.id),
+            ).fetchone()
+        return run.begun if row is None else row[0]
+
     def run(self, number: int) -> Run:
         """Return a run.
 

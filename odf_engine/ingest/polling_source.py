@@ -50,7 +50,7 @@ def pull(
         entry: the dataset.
         runtime: a started Spark.
         reporter: receives phases, amounts and commits, and cancels the pull.
-        fetch_uncacheable: fetch an ingested source that has no information about changes.
+        fetch_uncacheable: fetch an ingested source that cannot report changes.
         set_watermark: commit this watermark instead of polling.
         force: fetch even if the source reports no change.
         strict: rows of a ledger with a known key and other values are an error, not a warning.
@@ -72,14 +72,16 @@ def pull(
         commit_watermark(workspace, entry, set_watermark, runtime, reporter)
     else:
         Trust(workspace).require_trust(entry)
-        if _needs_fetch(dataset, before, reporter, fetch_uncacheable=fetch_uncacheable, force=force):
+        names = (str(entry.alias), str(entry.id))
+        fetch_uncacheable = fetch_uncacheable or workspace.config.fetch.is_never_cached(*names)
+        if _needs_fetch(entry, before, reporter, fetch_uncacheable=fetch_uncacheable, force=force):
             repeated = _poll(workspace, entry, runtime, reporter, environment, force=force, strict=strict)
         complete_static_dataset(workspace, entry, runtime, reporter)
     return ChainUpdate.from_states(before, dataset.state(), repeated)
 
 
 def _needs_fetch(
-    dataset: Dataset, state: ChainState, reporter: Reporter, *, fetch_uncacheable: bool, force: bool
+    entry: DatasetEntry, state: ChainState, reporter: Reporter, *, fetch_uncacheable: bool, force: bool
 ) -> bool:
     """Return whether the source has to be fetched; log why not.
 
@@ -93,7 +95,7 @@ def _needs_fetch(
             where=f"block {state.not_understood['SetPollingSource']}",
         )
     if source is None:
-        reporter.log(_no_source_message(dataset, state))
+        reporter.log(_no_source_message(entry.dataset, state))
         return False
     if force or isinstance(source.fetch, FilesGlob | Mqtt) or not state.was_polled:
         return True
@@ -101,10 +103,11 @@ def _needs_fetch(
         reporter.log("the source is cached forever and already ingested")
         return False
     if state.source_state is None and not fetch_uncacheable:
-        reporter.log(
-            "the source is already ingested and reports no changes: not fetched (use"
-            " --fetch-uncacheable to fetch it again)",
-            "warning",
+        reporter.warn(
+            "not fetched: the source is already ingested, and cannot report changes (it has no ETag or"
+            " modification time); use --fetch-uncacheable to fetch it again, or run odf config set"
+            f" fetch.cache.{entry.alias} never to fetch it in each pull",
+            "uncacheable-source",
         )
         return False
     return True

@@ -248,7 +248,7 @@ def _check_arguments(arguments: PullArguments) -> None:
 @click.option("--from", "source", metavar="URL|REPO/NAME", help="Pull from this remote.")
 @click.option("--as", "alias", metavar="NAME", help="Name of a new dataset.")
 @click.option(
-    "--fetch-uncacheable", is_flag=True, help="Fetch sources that do not report whether they have changed."
+    "--fetch-uncacheable", is_flag=True, help="Fetch sources that cannot report whether they have changed."
 )
 @click.option("--set-watermark", metavar="TIME", help="Only set the watermark to this time (RFC 3339).")
 @click.option(

@@ -13,7 +13,7 @@ from odf_engine.coordinator.protocol import INGEST_FORMATS, Compact, Ingest, Pul
 from odf_engine.errors import OdfError
 from odf_engine.metadata.timestamp import Timestamp, parse_user_time
 from odf_tui.features.dataset_actions import reset_lines
-from odf_tui.gateway.administration import Administration
+from odf_tui.gateway.administration import Administration, change_setting
 from odf_tui.services.controller import Controller
 from odf_tui.state.model import DatasetRow, sort_by_dependency
 from odf_tui.text.format import Span, error_with_hint, format_time, printable
@@ -43,12 +43,24 @@ class JobOptionsController(Controller):
         if not await self._confirm_pull(row, form):
             self.host.notice(f"{row.name} is unchanged", "warn")
             return
+        if form.flag("never_cached") and not await self._never_cache(row):
+            return
         rows = [row]
         if form.flag("recursive"):
             order = sort_by_dependency(self.state.datasets, [row.id])
             known = {each.id: each for each in self.state.datasets}
             rows = [known[each] for each in order if each in known and _is_pullable(known[each])]
         self.jobs.submit([(self._pull_request(each, form, main=each is row), each.name) for each in rows])
+
+    async def _never_cache(self, row: DatasetRow) -> bool:
+        """Set that each pull fetches the source; show an error. Returns whether it is set."""
+        odf = self.gateway.folder / ".odf"
+        try:
+            await asyncio.to_thread(change_setting, f"fetch.cache.{row.name}", "never", odf)
+        except OdfError as error:
+            self.host.notice(error_with_hint(error), "bad")
+            return False
+        return True
 
     def _pull_request(self, row: DatasetRow, form: FormValues, *, main: bool) -> Pull:
         """Return the request for a dataset; ``main`` is false for its upstream datasets."""
@@ -228,6 +240,7 @@ def pull_fields(row: DatasetRow) -> list[Field]:
         return [watermark]
     return [
         Field("uncacheable", "fetch uncacheable", _UNCACHEABLE, value=False),
+        Field("never_cached", "and from now on", _NEVER_CACHED, value=False),
         Field("force", "force", "Fetch the source even if it reports that it has not changed.", value=False),
         Field("strict", "strict", _STRICT, value=False),
         watermark,
@@ -245,7 +258,8 @@ def _check_watermark(row: DatasetRow, text: str) -> str:
     return ""
 
 
-_UNCACHEABLE: Final = "Fetch sources that do not report whether they have changed."
+_UNCACHEABLE: Final = "Fetch sources that cannot report whether they have changed."
+_NEVER_CACHED: Final = "Fetch such a source in each pull from now on (setting fetch.cache)."
 _STRICT: Final = "Fail on rows whose key is already in the ledger with other values."
 
 

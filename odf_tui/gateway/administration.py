@@ -67,6 +67,9 @@ class Administration(WorkspaceEntries):
         mappings: dict[str, Mapping[str, object]] = {
             "allowedEnv": config.allowed_env,
             "allowedLateness": config.allowed_lateness,
+            "fetch.cache": config.fetch.cache,
+            "labels": config.labels,
+            "onBadRows": config.on_bad_rows,
             "onConflict": config.on_conflict,
             "watermark.maxAhead": config.watermark.max_ahead,
             "watermark.delay": config.watermark.delay,

@@ -17,6 +17,7 @@ import pytest
 from odf_engine.coordinator import command_guard
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import Ran, call_odf
+from tests.ingest.conftest import reply, web_server
 from tests.sync.builders import add_slices, make_derivative, make_root
 from tests.waiting import is_running, wait_until
 
@@ -255,6 +256,39 @@ def test_a_killed_worker_repeats_the_interrupted_run(folder: Path) -> None:
     assert call_odf("worker", "start", cwd=folder).code == 0
     wait_until(lambda: ("retry", "done") in states(folder, "slow"))
     assert ("request", "interrupted") in states(folder, "slow")
+
+
+@pytest.mark.complete
+def test_a_flow_fetches_a_source_that_cannot_report_changes(folder: Path) -> None:
+    """A run that is repeated, after a failure or the end of the worker, does not append the rows again."""
+    with web_server() as web:
+        web.answer = lambda request: reply(request, 200, b'{"id": 1}\n')
+        source = f"    - kind: SetPollingSource\n      fetch: {{kind: Url, url: '{web.url}'}}\n"
+        manifest = ROOT.replace("my.rows", "polled").replace(
+            "    - kind: AddPushSource\n      sourceName: default\n", source
+        )
+        assert call_odf("add", "-", cwd=folder, input=manifest).code == 0
+        program = (
+            "import os, sys, time; n = os.path.exists('n') + os.path.exists('m');"
+            "open('m' if n else 'n', 'w'); n or time.sleep(60); sys.exit(n == 1)"
+        )
+        command = json.dumps([sys.executable, "-c", program])
+        (folder / "poll.yaml").write_text(
+            "headers: {name: poll}\nspec:\n  target: polled\n  retry: {maxAttempts: 3, minDelay: 1s}\n"
+            "  triggers: [{kind: Schedule, cron: '@yearly'}]\n"
+            f"  tasks: [{{kind: Pull, fetchUncacheable: true}}, {{kind: Command, run: {command}}}]\n"
+        )
+        assert flow(folder, "add", "poll.yaml").code == 0
+        assert flow(folder, "run", "poll", "--detach").code == 0
+        wait_until((folder / "n").exists)
+        worker = call_odf("worker", "status", "--json", cwd=folder).json["status"]["pid"]
+        os.kill(worker, 9)
+        assert call_odf("worker", "start", cwd=folder).code == 0
+        wait_until(lambda: len(states(folder, "poll")) == 3 and states(folder, "poll")[-1][1] == "done")
+        assert [state for _, state in states(folder, "poll")] == ["interrupted", "failed", "done"]
+        assert len(web.requests) == 1
+        assert flow(folder, "run", "poll").code == 0
+    assert Workspace(folder).resolve("polled").dataset.state().records == 2
 
 
 @pytest.mark.parametrize(

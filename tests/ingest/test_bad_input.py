@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from odf_engine.errors import BadData, InvalidQuery, InvalidSchema, OdfError, SourceUnavailable
+from odf_engine.settings import set_value
 from tests.ingest.conftest import WebServer, reply
 from tests.ingest.pulling import Pulled
 
@@ -153,11 +154,17 @@ def test_uncacheable_source_is_fetched_again_only_on_request(pulled: Pulled, web
     web.answer = lambda request: reply(request, 200, GOOD.encode())
     assert pulled.pull().records == 2
     assert pulled.pull().status == "up-to-date"
-    assert "--fetch-uncacheable" in pulled.reporter.warnings[0]
+    (warning,) = pulled.reporter.warnings
+    assert "cannot report changes" in warning and "--fetch-uncacheable" in warning
+    assert "odf config set fetch.cache.data never" in warning
     assert len(web.requests) == 1
     assert pulled.pull(fetch_uncacheable=True).records == 2  # Append has no deduplication
     web.answer = lambda request: reply(request, 200, GOOD.encode() + b"3,c,1,\n")
     assert pulled.pull(fetch_uncacheable=True).records == 3
+    pulled.workspace.config = set_value(pulled.workspace.config, "fetch.cache.d%", "never")
+    assert pulled.pull().records == 3 and "cannot" not in str(pulled.reporter.warnings)
+    pulled.workspace.config = set_value(pulled.workspace.config, "fetch.cache.data", "once")
+    assert pulled.pull().status == "up-to-date"
 
 
 @pytest.mark.net

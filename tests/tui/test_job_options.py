@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import CheckProof, Compact, Ingest, JobState, Pull, Query, Verify
 from odf_engine.coordinator.results import CheckProofResult, ProofFinding, QueryResult
+from odf_engine.settings import load_workspace
 from odf_tui.features.job_options import JobOptionsController
 from odf_tui.features.proofs import ProofsController
 from odf_tui.text.remotes import Remote
@@ -45,6 +46,16 @@ async def test_a_pull_has_the_options_of_the_form(source: FakeSource) -> None:
     request = Pull(dataset="did:odf:harbour.tides", fetch_uncacheable=True, force=True, strict=True)
     assert fakes.jobs.submitted == [(request, TIDES)]
     assert (await run(source, TIDES, "pull", None)).jobs.submitted == []
+
+
+async def test_a_source_that_cannot_report_changes_is_fetched_in_each_pull(
+    source: FakeSource, tmp_path: Path
+) -> None:
+    source.folder = tmp_path
+    (tmp_path / ".odf").mkdir()
+    fakes = await run(source, TIDES, "pull", fill(never_cached=True))
+    assert fakes.jobs.submitted == [(Pull(dataset="did:odf:harbour.tides"), TIDES)]
+    assert load_workspace(tmp_path / ".odf").fetch.cache == {TIDES: "never"}
 
 
 async def test_a_recursive_pull_includes_upstream_datasets(source: FakeSource) -> None:
