@@ -324,9 +324,15 @@ def reset_lines(row: DatasetRow, downstream: Sequence[str]) -> list[list[Span]]:
         row: the dataset.
         downstream: the names of its downstream datasets.
     """
+    reason: list[list[Span]] = [[(" All rows are derived again by the current rules.", "")]]
+    if row.diverged:
+        names = printable(", ".join(row.diverged))
+        reason = [
+            [(" Its rows were derived from a history of ", ""), (names, "strong")],
+            [(" that was reset or replaced.", "")],
+        ]
     lines: list[list[Span]] = [
-        [(" Its rows were derived from a history of ", ""), (printable(", ".join(row.diverged)), "strong")],
-        [(" that was reset or replaced.", "")],
+        *reason,
         [],
         [
             ("   drops  ", "bad"),

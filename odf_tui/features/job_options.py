@@ -76,6 +76,7 @@ class JobOptionsController(Controller):
             force=main and form.flag("force"),
             strict=form.flag("strict"),
             reset_on_divergence=form.flag("reset"),
+            rederive=main and form.flag("rederive"),
             url=url or (remotes[0].url if remotes else None),
         )
 
@@ -84,7 +85,7 @@ class JobOptionsController(Controller):
         if time := form.text("watermark"):
             title = f"Set the watermark of {row.name}?"
             lines = watermark_lines(row, str(parse_user_time(time)))
-        elif form.flag("reset") and row.diverged:
+        elif form.flag("rederive") or (form.flag("reset") and row.diverged):
             title, lines = f"Rebuild {row.name}?", reset_lines(row, self.state.downstream_names(row))
         elif form.flag("force") and row.has_pull_remote:
             title = f"Replace the history of {row.name}?"
@@ -227,7 +228,9 @@ def pull_fields(row: DatasetRow) -> list[Field]:
             Field("uncacheable", "fetch uncacheable", _UNCACHEABLE, value=False),
             Field("strict", "strict", _STRICT, value=False),
             Field("reset", "rebuild", reset, value=bool(row.diverged)),
-        ]
+            Field("rederive", "derive again",
+                  "Derive all rows again from the start of the inputs, by the current rules.", value=False),
+        ]  # fmt: skip
     empty = " Empty: pull rows." if row.polls else ""
     watermark = Field(
         "watermark",

@@ -622,10 +622,14 @@ def _check_outcome(result: CheckResult) -> tuple[str, str]:
 
 def _verify_outcome(result: VerifyResult) -> tuple[str, str]:
     if result.valid is False:
+        if result.verdict == "differs" and result.recomputed:
+            return count_of(result.recomputed.missing + result.recomputed.extra, "differing row"), "bad"
         intact = ", files intact" if result.intact else ""
         return f"{count_of(len(result.findings), 'finding')}{intact}", "bad"
     transactions = result.transforms
     replayed = f", {count_of(transactions, 'transaction')} replayed" if transactions else ""
+    if result.recomputed:
+        replayed = f", {count_of(result.recomputed.rows, 'row')} recomputed"
     unchecked = [each for each in result.unchecked if "proof-" not in each.kind]
     skipped = f", {format_count(len(unchecked))} skipped" if unchecked else ""
     return f"valid{replayed}{skipped}", "good"

@@ -38,6 +38,7 @@ JOB = Job("7", "pull", "harbour.tides", TIDES, JobState.done, "2024-03-11T09:00:
         (Pull(dataset="file:x/", url="file:x/", alias="new"), "pull --from file:x/ --as new"),
         (Push(dataset=TIDES, url="file:x/", force=True), "push tides --to file:x/ --force"),
         (Verify(dataset=TIDES, integrity=True), "verify tides --integrity"),
+        (Verify(dataset=TIDES, recompute=True), "verify tides --recompute"),
         (Compare(dataset=TIDES), "repo status tides"),
         (Query(sql="SELECT 'a' FROM tides"), shlex.join(["sql", "SELECT 'a' FROM tides"])),
         (Trace(dataset=TIDES, runs=[(3, 3)], column="level"), "provenance tides 3 --column level"),

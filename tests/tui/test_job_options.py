@@ -88,6 +88,10 @@ async def test_options_that_replace_rows_require_a_typed_confirmation(source: Fa
     assert isinstance(fakes.host.dialogs[-1], TypedConfirmation)
     (request,) = fakes.jobs.requests
     assert isinstance(request, Pull) and request.reset_on_divergence
+    change(source, AIR, diverged=())
+    fakes = await run(source, AIR, "pull", fill(rederive=True), True)
+    assert isinstance(fakes.host.dialogs[-1], TypedConfirmation)
+    assert [each.rederive for each in fakes.jobs.requests if isinstance(each, Pull)][-1]
     remotes = tuple(
         Remote(url=f"file:///{name}/", label=name, pull=True) for name in ("hub/tides", "lake/tides")
     )
@@ -149,6 +153,8 @@ async def test_rows_are_pushed_from_files(
 async def test_a_verification_has_the_options_of_the_form(source: FakeSource) -> None:
     fakes = await run(source, AIR, "verify", fill(integrity=True, rows=True))
     assert fakes.jobs.requests == [Verify(dataset="did:odf:air-by-day", integrity=True, rows=True)]
+    fakes = await run(source, AIR, "verify", fill(recompute=True))
+    assert fakes.jobs.requests == [Verify(dataset="did:odf:air-by-day", recompute=True)]
     fakes = await run(source, AIR, "verify", fill(scope="inputs"))
     assert {name for _, name in fakes.jobs.submitted} == {READINGS, "port-haven.stations", AIR}
     source.changed(source.job(JobState.running, TIDES, "verify"))
