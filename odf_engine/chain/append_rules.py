@@ -271,15 +271,18 @@ def check_transform_input_refs(state: ChainState, block: MetadataBlock, event: S
             raise rule_violation(block, "transform-input-refs", f"input {item.dataset_ref} has no alias")
 
 
+_USE_ONE_INPUT: Final = "declare it once; a query can join an alias with itself: FROM t AS a JOIN t AS b"
+
+
 def check_unique_inputs(state: ChainState, block: MetadataBlock, event: SetTransform) -> None:
     """Inputs and aliases are unique."""
-    for noun, values in (
-        ("input", [_id_or_text(item.dataset_ref) for item in event.inputs]),
-        ("alias", [item.alias for item in event.inputs]),
+    for noun, values, hint in (
+        ("input", [_id_or_text(item.dataset_ref) for item in event.inputs], _USE_ONE_INPUT),
+        ("alias", [item.alias for item in event.inputs], None),
     ):
         duplicate = find_duplicate(values)
         if duplicate is not None:
-            raise rule_violation(block, "transform-inputs-once", f"duplicate {noun} {duplicate}")
+            raise rule_violation(block, "transform-inputs-once", f"duplicate {noun} {duplicate}", hint)
 
 
 def _id_or_text(ref: str) -> DatasetId | str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Container
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any, Final
@@ -100,7 +101,7 @@ def to_text(array: pa.Array) -> pa.Array:
     if types.is_timestamp(data_type):
         return _moments(array)
     if is_list_like(data_type) or types.is_struct(data_type) or types.is_map(data_type):
-        return pa.array([None if each is None else _json(each) for each in array.to_pylist()], _TEXT)
+        return pa.array([None if each is None else _json(each) for each in _python_values(array)], _TEXT)
     if _is_bytes(data_type):
         return pa.array([None if each is None else each.hex() for each in array.to_pylist()], _TEXT)
     if types.is_time(data_type):
@@ -109,6 +110,45 @@ def to_text(array: pa.Array) -> pa.Array:
         return array.cast(_TEXT)
     except pa.ArrowNotImplementedError:  # only results of queries have such types, slices do not
         return pa.array([None if each is None else str(each) for each in array.to_pylist()], _TEXT)
+
+
+def _python_values(array: pa.Array) -> list[Any]:
+    """Return nested values; those with times that Python does not support have all times as text."""
+    try:
+        return array.to_pylist()
+    except (OverflowError, ValueError):
+        return array.cast(_with_text_times(array.type)).to_pylist()
+
+
+def _with_text_times(data_type: pa.DataType) -> pa.DataType:
+    if types.is_temporal(data_type):
+        return _TEXT
+    if is_list_like(data_type):
+        return pa.list_(_with_text_times(data_type.value_type))
+    if types.is_struct(data_type):
+        return pa.struct([field.with_type(_with_text_times(field.type)) for field in data_type])
+    if types.is_map(data_type):
+        return pa.map_(_with_text_times(data_type.key_type), _with_text_times(data_type.item_type))
+    return data_type
+
+
+_MAX_ROW_TEXT: Final = 300
+
+
+def describe_row(row: pa.RecordBatch | pa.Table, hidden: Container[str] = ()) -> str:
+    """Return the first of some rows as text for a message, shortened to 300 characters.
+
+    Args:
+        row: has at least one row.
+        hidden: columns to leave out.
+    """
+    parts: list[str] = []
+    for name, column in zip(row.schema.names, row.columns, strict=True):
+        if name not in hidden:
+            (value,) = to_text(column.slice(0, 1)).to_pylist()
+            parts.append(f"{name}={'null' if value is None else value}")
+    text = ", ".join(parts)
+    return text if len(text) <= _MAX_ROW_TEXT else text[: _MAX_ROW_TEXT - 1] + "…"
 
 
 def to_csv_fields(array: pa.Array) -> pa.Array:

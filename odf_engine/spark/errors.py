@@ -82,9 +82,15 @@ def _cause(thrown: Any) -> JavaThrowable:
     )
 
 
+_INTERNAL: Final = re.compile(r"\bodf_[a-z]")
+"""Matches the queries over batches and states, whose tables and columns begin with ``odf_``."""
+
+
 def _fragment(thrown: Any, message: str) -> QueryFragment | None:
     for context in thrown.getQueryContext():
         if str(context.contextType()) == "SQL":
+            if _INTERNAL.search(str(context.sqlText().getOrElse(None))):
+                continue  # its position is not one in the query of the user
             match = _SUMMARY_POSITION.search(str(context.summary()))
             text = str(context.fragment())
             if match is None and not text:

@@ -25,7 +25,7 @@ from odf_engine.chain.normal_form import (
 from odf_engine.chain.schema_evolution import declare_schema, declared_schema
 from odf_engine.chain.state import ChainState, ChainUpdate
 from odf_engine.checks.gate import DatasetChecks, StartSession, load_checks
-from odf_engine.data.arrow_compute import pc
+from odf_engine.data.arrow_compute import describe_row, pc
 from odf_engine.data.arrow_schema import decode_schema
 from odf_engine.data.changelog import OperationCheck
 from odf_engine.data.parquet_reader import read_parquet_schema
@@ -63,7 +63,6 @@ from odf_engine.workspace.waiting import Waiting, find_slow_inputs, store_waitin
 from odf_engine.workspace.workspace import Workspace
 
 CHECKPOINT: Final = "checkpoint"
-_MAX_CHARACTERS: Final = 300
 
 
 def transform(
@@ -429,7 +428,7 @@ def check_changelog(transaction: Transaction, result: TransactionResult, reporte
     if row is not None:
         raise BadData(
             "the result of the query retracts a row that is not in the dataset: "
-            f"row {row}: {_row_text(written.path, row, vocab)}",
+            f"row {row}: {_stored_row_text(written.path, row, vocab)}",
             where="query",
             hint=_unmatched_row_hint(transaction.transform.transform.queries or []),
         )
@@ -443,17 +442,11 @@ def _unmatched_row_hint(steps: Sequence[SqlQueryStep]) -> str:
     return hint + "check columns that the query computes, and verify the inputs with odf verify"
 
 
-def _row_text(path: Path, row: int, vocab: DatasetVocabulary) -> str:
+def _stored_row_text(path: Path, row: int, vocab: DatasetVocabulary) -> str:
     """Return the first columns of a row of a slice as text, without offset and system time."""
     hidden = (vocab.offset_column, vocab.system_time_column)
-    columns = [name for name in read_parquet_schema(path).names if name not in hidden]
-    (found,) = [
-        each
-        for batch in read_rows_at(path, pa.array([row], pa.int64()), columns)
-        for each in batch.to_pylist()
-    ]
-    text = ", ".join(f"{name}={value}" for name, value in list(found.items())[:8])
-    return text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 1] + "…"
+    columns = [name for name in read_parquet_schema(path).names if name not in hidden][:8]
+    return describe_row(next(iter(read_rows_at(path, pa.array([row], pa.int64()), columns))))
 
 
 def to_event(transaction: Transaction, result: TransactionResult) -> ExecuteTransform:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from odf_engine.chain.normal_form import SPARK, engine_version
 from odf_engine.chain.state import ChainState
+from odf_engine.data.arrow_compute import describe_row
 from odf_engine.data.slices import WrittenSlice, read_batches
 from odf_engine.errors import (
     BadData,
@@ -301,14 +302,11 @@ def _cancellable(batches: Iterator[pa.RecordBatch], reporter: Reporter) -> Itera
         yield batch
 
 
-def _row_text(row: dict[str, object] | None) -> str:
-    if row is None:
-        return "missing"
-    text = ", ".join(f"{name}={value}" for name, value in row.items() if name != "offset")
-    return text if len(text) <= 300 else text[:299] + "…"
+def _row_text(row: pa.RecordBatch | None) -> str:
+    return "missing" if row is None else describe_row(row, ("offset",))
 
 
-Difference = tuple[int, dict[str, object] | None, dict[str, object] | None]
+Difference = tuple[int, pa.RecordBatch | None, pa.RecordBatch | None]
 
 
 def first_difference(left: Iterator[pa.RecordBatch], right: Iterator[pa.RecordBatch]) -> Difference | None:
@@ -319,16 +317,12 @@ def first_difference(left: Iterator[pa.RecordBatch], right: Iterator[pa.RecordBa
         count = min(ours.num_rows, theirs.num_rows)
         if not ours.slice(0, count).equals(theirs.slice(0, count)):
             for at in range(count):
-                one, other = ours.slice(at, 1).to_pylist()[0], theirs.slice(at, 1).to_pylist()[0]
-                if not _is_same_row(one, other):
+                one, other = ours.slice(at, 1), theirs.slice(at, 1)
+                if not one.equals(other) and _row_text(one) != _row_text(other):
                     return row + at, one, other
         row += count
         ours = ours.slice(count) if ours.num_rows > count else next(left, None)
         theirs = theirs.slice(count) if theirs.num_rows > count else next(right, None)
     if ours is None and theirs is None:
         return None
-    return row, ours and ours.slice(0, 1).to_pylist()[0], theirs and theirs.slice(0, 1).to_pylist()[0]
-
-
-def _is_same_row(one: dict[str, object], other: dict[str, object]) -> bool:
-    return one == other or repr(one) == repr(other)  # NaN is equal to itself here.
+    return row, ours and ours.slice(0, 1), theirs and theirs.slice(0, 1)

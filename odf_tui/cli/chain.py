@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from odf_engine.checks.reports import read_report, read_summaries, result_json
-from odf_engine.errors import AlreadyExists, BadData, InvalidManifest, NotFound, OdfError, UsageError
+from odf_engine.errors import AlreadyExists, InvalidManifest, NotFound, OdfError, UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.workspace.block_warnings import blocks_with_warnings, read_block_warnings
 from odf_engine.workspace.dataset_folders import Rejects, read_rejects
@@ -19,7 +19,7 @@ from odf_tui.cli.output import (
     branch_option,
     check_parent_folder,
     common_options,
-    json_value,
+    json_records,
     open_workspace,
     options_of,
     print_json,
@@ -367,7 +367,7 @@ def late_verb(name: str, show_rows: bool, limit: int) -> None:
                         "rows": file.rows, "file": str(file.path)}  # fmt: skip
             documents.append(document | ({"records": pq.read_table(file.path)} if show_rows else {}))
     if options_of().json:
-        print_json([each | ({"records": _to_records(each["records"])} if show_rows else {})
+        print_json([each | ({"records": json_records(each["records"])} if show_rows else {})
                     for each in documents])  # fmt: skip
     elif not documents:
         print_note(f"{entry.alias} has dropped no late rows")
@@ -396,7 +396,7 @@ def _print_rows(entry: DatasetEntry, table: pa.Table, *, empty: bool) -> None:
     from odf_engine.data.changelog import Op
     from odf_tui.text.values import is_number
 
-    records = _to_records(table)
+    records = json_records(table)
     if options_of().json:
         print_json(records)
         return
@@ -414,28 +414,6 @@ def _print_rows(entry: DatasetEntry, table: pa.Table, *, empty: bool) -> None:
         [["" if cell is None else printable(str(cell)) for cell in record.values()] for record in records],
         numbers,
     )
-
-
-def _to_records(table: pa.Table) -> list[dict[str, Any]]:
-    columns = [_json_values(*each) for each in zip(table.column_names, table.columns, strict=True)]
-    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
-def _json_values(name: str, column: pa.ChunkedArray) -> list[Any]:
-    """Return the values of a column for JSON. Times that Python does not support become text.
-
-    Raises:
-        BadData: a value cannot be printed.
-    """
-    from odf_engine.data.arrow_compute import to_text
-
-    try:
-        return [json_value(value) for value in column.to_pylist()]
-    except (OverflowError, ValueError):
-        try:
-            return to_text(column).to_pylist()
-        except (OverflowError, ValueError) as error:
-            raise BadData(f"column '{name}' has a value that cannot be printed: {error}") from None
 
 
 @click.group("block")

@@ -33,7 +33,7 @@ from odf_tui.cli.output import (
     console,
     data_stream,
     file_format,
-    json_value,
+    json_records,
     open_workspace,
     options_of,
     print_json,
@@ -157,7 +157,7 @@ def _read_rows(workspace: Workspace, step: TraceStep, columns: Sequence[str]) ->
         ranges = [(first, last + 1) for first, last in step.runs[:_MAX_ROWS]]
         ranges = [(first, min(end, first + _MAX_ROWS)) for first, end in ranges]
         for batch in rows.select(names).rows(ranges).batches():
-            found += batch.slice(0, _MAX_ROWS - len(found)).to_pylist()
+            found += json_records(batch.slice(0, _MAX_ROWS - len(found)))
             if len(found) >= _MAX_ROWS:
                 break
     except OdfError:
@@ -165,11 +165,7 @@ def _read_rows(workspace: Workspace, step: TraceStep, columns: Sequence[str]) ->
     lines = [
         row_text(
             row[system[0]],
-            {
-                name: str(json_value(value))
-                for name, value in row.items()
-                if name != system[0] and value is not None
-            },
+            {name: str(value) for name, value in row.items() if name != system[0] and value is not None},
         )
         for row in found
     ]
@@ -327,35 +323,33 @@ def _write_json(found: Difference, rows: ResultRows, out: TextIO) -> None:
 def _records(found: Difference, rows: ResultRows) -> Iterator[dict[str, Any]]:
     """Yield rows with ``key``, ``old`` and ``new`` values; of a changed row only the values that differ."""
     from odf_engine.views.diff_columns import changed_cells
-    from odf_tui.cli.output import json_value
 
     for start in range(0, rows.row_count, GROUP_ROWS):
         table = rows.window(start, GROUP_ROWS)
         differ = {name: mask.to_pylist() for name, mask in changed_cells(table, found.columns).items()}
-        for at, row in enumerate(table.to_pylist()):
+        for at, row in enumerate(json_records(table)):
             change = row["change"]
             record: dict[str, Any] = {"change": change, "key": {}, "old": {}, "new": {}}
             for each in found.columns:
                 if each.key and found.key:
-                    record["key"][each.name] = json_value(row[each.new])
+                    record["key"][each.name] = row[str(each.new)]
                     continue
                 if change == "changed" and not (each.name in differ and differ[each.name][at]):
                     continue
                 for side, name, without in (("old", each.old, "added"), ("new", each.new, "removed")):
                     if change != without and name is not None:
-                        record[side][each.name] = json_value(row[name])
+                        record[side][each.name] = row[name]
             yield record
 
 
 def _write_csv(rows: ResultRows, out: TextIO) -> None:
     """Write a header and a line for each row; nulls are empty, nested values are JSON."""
-    from odf_tui.cli.output import json_value
 
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(rows.columns.names)
     for start in range(0, rows.row_count, GROUP_ROWS):
-        for row in rows.window(start, GROUP_ROWS).to_pylist():
-            writer.writerow([_csv_cell(json_value(value)) for value in row.values()])
+        for row in json_records(rows.window(start, GROUP_ROWS)):
+            writer.writerow(list(map(_csv_cell, row.values())))
 
 
 def _csv_cell(value: Any) -> str:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TextIO, TypeV
 
 import click
 
-from odf_engine.errors import NotFound, OdfError, UsageError, has_surrogates
+from odf_engine.errors import BadData, NotFound, OdfError, UsageError, has_surrogates
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.terminal_text import escape_controls, escape_json, has_controls, is_ascii_only, unwrap_stream
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from rich.console import Console
 
     from odf_engine.workspace.workspace import Workspace
@@ -40,6 +41,29 @@ def json_value(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: json_value(item) for key, item in value.items()}
     return value
+
+
+def json_records(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return rows for JSON. Times that Python does not support become text.
+
+    Raises:
+        BadData: a value cannot be printed.
+    """
+    names = table.schema.names
+    columns = [_json_values(*each) for each in zip(names, table.columns, strict=True)]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _json_values(name: str, column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    from odf_engine.data.arrow_compute import to_text  # deferred: PyArrow is slow to import
+
+    try:
+        return [json_value(value) for value in column.to_pylist()]
+    except (OverflowError, ValueError):
+        try:
+            return to_text(column).to_pylist()
+        except (OverflowError, ValueError) as error:
+            raise BadData(f"column '{name}' has a value that cannot be printed: {error}") from None
 
 
 MAX_TEXT_BYTES: Final = 16 << 20

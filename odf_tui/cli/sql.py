@@ -30,7 +30,7 @@ from odf_tui.cli.output import (
     check_one_format,
     check_parent_folder,
     file_format,
-    json_value,
+    json_records,
     open_workspace,
     options_of,
     print_note,
@@ -120,8 +120,7 @@ def _cell_text(value: Any) -> str:
 def _json_rows(rows: ResultRows, count: int | None = None) -> Iterator[dict[str, Any]]:
     count = rows.row_count if count is None else min(count, rows.row_count)
     for start in range(0, count, GROUP_ROWS):
-        for record in rows.window(start, min(GROUP_ROWS, count - start)).to_pylist():
-            yield {name: json_value(value) for name, value in record.items()}
+        yield from json_records(rows.window(start, min(GROUP_ROWS, count - start)))
 
 
 MAX_ROWS: Final = 1_000_000

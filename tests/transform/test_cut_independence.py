@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from odf_engine.errors import InvalidQuery, Unsupported
+from odf_engine.errors import BadData, InvalidQuery, Unsupported
 from tests.transform.deriving import Deriving
 from tests.transform.test_as_of_corrections import days, latest_state
 from tests.transform.test_replay import check
@@ -67,6 +67,46 @@ def test_collations_in_stateful_operators_are_refused(deriving: Deriving, query:
         deriving.run(deriving.derivative(query))
 
 
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("SELECT event_time, city, sum(x) AS s FROM a GROUP BY ROLLUP (event_time, city)", "never complete"),
+        (
+            "SELECT window.start AS event_time, city, sum(x) AS s FROM a\n"
+            "GROUP BY GROUPING SETS ((window(event_time, '1 day')), (city))",
+            "never complete",
+        ),
+        (
+            "SELECT a.* FROM a LEFT SEMI JOIN b ON a.city = b.city AND a.event_time = b.event_time",
+            "LEFT SEMI",
+        ),
+        (
+            "SELECT a.* FROM a LEFT ANTI JOIN b ON a.city = b.city AND a.event_time = b.event_time",
+            "LEFT ANTI",
+        ),
+    ],
+)
+def test_queries_whose_rows_would_be_missing_are_refused(deriving: Deriving, query: str, reason: str) -> None:
+    for name in "ab":
+        deriving.rows(deriving.root(name), (1, "a", 1))
+    with pytest.raises(Unsupported, match=reason) as caught:
+        deriving.run(deriving.derivative(query, *"ab" if "JOIN" in query else "a"))
+    assert "#" not in str(caught.value) and caught.value.hint
+
+
+@pytest.mark.complete
+def test_grouping_sets_that_all_have_the_time_are_complete(deriving: Deriving) -> None:
+    root = deriving.root()
+    entry = deriving.derivative(
+        "SELECT window.start AS event_time, city, sum(x) AS s FROM input\n"
+        "GROUP BY GROUPING SETS ((window(event_time, '1 day'), city), (window(event_time, '1 day')))"
+    )
+    deriving.rows(root, (1, "a", 1), (1, "b", 2), (3, "a", 4))
+    deriving.run(entry)
+    rows = days(deriving, entry, "city", "s")
+    assert Counter(rows) == Counter([(1, "a", 1, A), (1, "b", 2, A), (1, None, 3, A)])
+
+
 @pytest.mark.complete
 def test_group_whose_rows_are_all_retracted_leaves_the_result(deriving: Deriving) -> None:
     root = deriving.root()
@@ -79,3 +119,15 @@ def test_group_whose_rows_are_all_retracted_leaves_the_result(deriving: Deriving
     assert latest_state(days(deriving, entry, "city", "n")) == Counter({(1, "b", 1): 1})
     assert days(deriving, entry, "city", "n")[-1] == (1, "a", 1, R)
     assert days(deriving, entry, "city", "n")[0][-1] == A
+
+
+def test_overflow_of_a_sum_does_not_quote_internal_queries(deriving: Deriving) -> None:
+    root = deriving.root()
+    entry = deriving.derivative(
+        "SELECT max(event_time) AS event_time, city,\n"
+        "sum(CAST(x AS DECIMAL(38, 0)) * 1000000000000000000) AS s FROM input GROUP BY city"
+    )
+    deriving.rows(root, *((1, "a", 9 * 10**18) for _ in range(30)))
+    with pytest.raises(BadData, match="overflows its type") as caught:
+        deriving.run(entry)
+    assert "odf_" not in f"{caught.value} {caught.value.excerpt}" and caught.value.where == "query"

@@ -145,5 +145,10 @@ def test_first_difference_ignores_batch_boundaries() -> None:
         return [pa.record_batch({"x": part}) for part in parts]
 
     assert first_difference(iter(batches([1, 2], [3])), iter(batches([1], [2, 3]))) is None
-    assert first_difference(iter(batches([1, 2], [3])), iter(batches([1], [2, 4]))) == (2, {"x": 3}, {"x": 4})
-    assert first_difference(iter(batches([1])), iter(batches([1], [2]))) == (1, None, {"x": 2})
+    three, four, two = (batches([value])[0] for value in (3, 4, 2))
+    assert first_difference(iter(batches([1, 2], [3])), iter(batches([1], [2, 4]))) == (2, three, four)
+    assert first_difference(iter(batches([1])), iter(batches([1], [2]))) == (1, None, two)
+    nan = float("nan")
+    assert (
+        first_difference(iter([pa.record_batch({"x": [nan]})]), iter([pa.record_batch({"x": [nan]})])) is None
+    )

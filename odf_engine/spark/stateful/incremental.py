@@ -21,7 +21,6 @@ from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.progress import Reporter
 from odf_engine.spark.errors import translate_errors
 from odf_engine.spark.plan_rewrite import (
-    StatefulQueryError,
     TrackedPlan,
     analyzed_plan,
     column_id,
@@ -65,7 +64,6 @@ NEVER: Final = (1 << 31) - 1
 END: Final = "odf_end"
 VALUES: Final = "-values"
 """Ending of the name of a state that has the single values which retractions require."""
-_JOINS: Final = ("INNER", "CROSS", "LEFT OUTER", "RIGHT OUTER", "FULL OUTER")
 
 
 @dataclass(frozen=True)
@@ -424,8 +422,6 @@ class IncrementalPlanner(TablePlanner):
         if not is_stream_join(plan):
             return super().track_join(plan)
         kind = plan.joinType().sql()
-        if kind not in _JOINS:
-            raise StatefulQueryError(f"a {kind} JOIN of inputs")
         tracked = [self.track(plan.left()), self.track(plan.right())]
         conditions = [plan.condition().get()] if plan.condition().isDefined() else []
         self._record_operations(conditions)

@@ -32,6 +32,7 @@ from odf_engine.spark.stateful.as_of_join import (
 from odf_engine.spark.stateful.group_aggregates import FinishedGroups, GroupAggregates
 from odf_engine.spark.stateful.incremental import BATCH, NEVER, WATERMARK, first_batch_reaching
 from odf_engine.spark.stateful.stateful_query import (
+    JOIN_KINDS,
     TablePlanner,
     conjuncts,
     grouping_column_id,
@@ -89,7 +90,6 @@ KEY_PREFIX: Final = "odf_key_"
 _CORRECTION_BITS: Final = 40
 """Bits of the offset in the position of a row that a late version corrects."""
 _STATELESS_NODES: Final = ("Project", "Filter", "SubqueryAlias", "View", "ResolvedHint")
-_JOINS: Final = ("INNER", "CROSS", "LEFT OUTER", "RIGHT OUTER", "FULL OUTER")
 
 
 class GroupingInput(NamedTuple):
@@ -192,7 +192,7 @@ class Lineage(TablePlanner):
         if not (plan.left().isStreaming() and plan.right().isStreaming()):
             return super().track_join(plan)
         kind = plan.joinType().sql()
-        if kind not in _JOINS:
+        if kind not in JOIN_KINDS:
             raise StatefulQueryError(f"a {kind} JOIN of inputs")
         sides = [self.track(plan.left()), self.track(plan.right())]
         self._record_operations([plan.condition().get()] if plan.condition().isDefined() else [])

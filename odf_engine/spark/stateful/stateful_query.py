@@ -188,6 +188,8 @@ def running_aggregates(builder: PlanBuilder, window: Any) -> GroupAggregates:
     return GroupAggregates(builder, keys, columns, signed=False, operation=None, values=False, changed=None)
 
 
+JOIN_KINDS: Final = ("INNER", "CROSS", "LEFT OUTER", "RIGHT OUTER", "FULL OUTER")
+"""Kinds of joins of inputs that are supported."""
 _TEST_WATERMARK: Final = 10**15
 
 
@@ -245,6 +247,20 @@ def watermark_delays(
         )
     first, second = (_TEST_WATERMARK - int(bound.get()) for bound in bounds)
     return first, second
+
+
+def _has_null_times(aggregate: Any) -> bool:
+    """Return whether an aggregation has groups without a time: ``ROLLUP``, ``CUBE`` or ``GROUPING SETS``."""
+    expand = aggregate.child()
+    if node_name(expand) != "Expand":
+        return False
+    times = {column_id(each) for each in to_list(aggregate.groupingExpressions()) if has_watermark(each)}
+    places = [at for at, column in enumerate(to_list(expand.output())) if column_id(column) in times]
+    return any(
+        node_name(values.apply(place)) == "Literal"
+        for values in to_list(expand.projections())
+        for place in places
+    )
 
 
 def _event_times(builder: PlanBuilder, plan: Any) -> Any:
@@ -606,6 +622,8 @@ class StreamPlanner(OriginTracker):
             tracked = super().track_join(plan)
             self._require_last_step(plan)
             return tracked
+        if (kind := plan.joinType().sql()) not in JOIN_KINDS:
+            raise StatefulQueryError(f"a {kind} JOIN of inputs")
         left, right = self.track(plan.left()), self.track(plan.right())
         self._require_last_step(plan)
         conditions = [plan.condition().get()] if plan.condition().isDefined() else []
@@ -715,6 +733,12 @@ class StreamPlanner(OriginTracker):
         grouping, columns = to_list(plan.groupingExpressions()), to_list(plan.aggregateExpressions())
         self._record_operations([*grouping, *columns])
         windowed = any(has_watermark(each) for each in grouping)
+        if windowed and self._revision >= 4 and _has_null_times(plan):
+            raise unsupported_at(
+                plan,
+                "a total over all times, from ROLLUP, CUBE or GROUPING SETS, is never complete",
+                "use GROUPING SETS that all have the time, or compute the total in a separate dataset",
+            )
         self._record_exact_time(grouping)
         # Session windows of any length can end at any time; other windows end in the order of their start.
         self._by_commit = any("session_window" in each.sql() for each in grouping)

@@ -11,7 +11,7 @@ import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from odf_engine.data.arrow_compute import pc
+from odf_engine.data.arrow_compute import describe_row, pc
 from odf_engine.data.changelog import (
     OPERATION,
     POSITION,
@@ -285,10 +285,9 @@ class OutputContract:
         if ROWS in batch.schema.names:
             missing = pc.and_(missing, pc.greater(batch.column(ROWS), 0))
         if pc.any(missing).as_py():
-            row = batch.slice(pc.index(missing, True).as_py(), 1).select(self._own.names).to_pylist()[0]
-            row_text = ", ".join(f"{column}={value}" for column, value in list(row.items())[:8])
+            row = batch.slice(pc.index(missing, True).as_py(), 1).select(self._own.names[:8])
             raise BadData(
-                f"the event time '{self.event_time}' of a result row is null: {row_text}",
+                f"the event time '{self.event_time}' of a result row is null: {describe_row(row)}",
                 where="query",
                 hint=f"filter out such rows, or set a time: coalesce({self.event_time}, …)",
             )
