@@ -14,8 +14,8 @@ from msgspec import UNSET, UnsetType
 from odf_engine.checks.reports import RuleResult
 from odf_engine.data.finding_kinds import ROWS_DIFFER, UNCONFIRMED, is_damage
 from odf_engine.data.row_differences import Recomputed
+from odf_engine.data.waiting import Waiting
 from odf_engine.progress import JobWarning
-from odf_engine.workspace.waiting import Waiting
 
 
 def branch_title(name: str, branch: str | UnsetType = "") -> str:

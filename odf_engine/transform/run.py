@@ -31,6 +31,7 @@ from odf_engine.data.changelog import OperationCheck
 from odf_engine.data.parquet_reader import read_parquet_schema
 from odf_engine.data.retractions import find_unmatched_row
 from odf_engine.data.slices import copy_rows, read_batches, read_rows_at, with_kamu_types
+from odf_engine.data.waiting import Waiting
 from odf_engine.errors import BadData, OdfError, StateUnusable, Unsupported, UsageError
 from odf_engine.files import remove_temporary, translate_os_errors
 from odf_engine.identity.multiformats import Multihash
@@ -59,7 +60,7 @@ from odf_engine.transform.history import transactions_of_state, without_state
 from odf_engine.transform.plan import Diverged, InputPlan, Transaction, plan_transaction
 from odf_engine.workspace.dataset_folders import LATE_ROWS
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.waiting import Waiting, find_slow_inputs, store_waiting
+from odf_engine.workspace.waiting import find_slow_inputs, store_waiting
 from odf_engine.workspace.workspace import Workspace
 
 CHECKPOINT: Final = "checkpoint"

@@ -13,13 +13,14 @@ from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.compacted_history import find_current_number
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import ChainState
+from odf_engine.data.waiting import AwaitedInput, Waiting
 from odf_engine.errors import OdfError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import DatasetKind, ExecuteTransformInput
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.workspace.waiting import AwaitedInput, Waiting, read_waiting
+from odf_engine.workspace.waiting import read_waiting
 
 
 class DatasetEntry(msgspec.Struct, frozen=True):

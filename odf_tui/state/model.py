@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from odf_engine.workspace.waiting import Waiting
+from odf_engine.data.waiting import Waiting
 from odf_tui.text.format import Fact
 from odf_tui.text.remotes import Remote
 
