@@ -165,8 +165,9 @@ class FractionScan:
     def feed(self, chunk: bytes) -> None:
         """Scan the next chunk of the file."""
         if not self.found:
-            self.found = _FRACTION.search(self._before + chunk) is not None
-            self._before = chunk[-_MAX_FRACTION:]
+            data = self._before + chunk
+            self.found = _FRACTION.search(data) is not None
+            self._before = data[-_MAX_FRACTION:]
 
     def finish(self) -> None:
         """Do nothing at the end of the file."""

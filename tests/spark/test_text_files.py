@@ -18,7 +18,7 @@ from odf_engine.progress import Reporter
 from odf_engine.spark import text_files
 from odf_engine.spark.csv_records import Dialect, QuoteScan, invalid_value
 from odf_engine.spark.errors import RejectedRow
-from odf_engine.spark.text_files import JsonScan, prepare_text_file, read_records
+from odf_engine.spark.text_files import FractionScan, JsonScan, prepare_text_file, read_records
 
 CUTS = some.lists(some.integers(1, 9), max_size=12)
 
@@ -92,6 +92,16 @@ def test_invalid_quotes_end_their_record_at_the_line_end(text: str, chunk: int) 
         found = [record for _, record in read_records(ready, Reporter())]
     assert [(each.decode(), invalid_value(each, Dialect()) is None) for each in found] == records(text)
     assert ready.has_invalid == any(not is_valid for _, is_valid in records(text))
+
+
+@settings(max_examples=100, deadline=None)
+@given(some.lists(some.sampled_from([b":11.", b":1", b"1", b"11", b"."]), max_size=8).map(b"".join), CUTS)
+def test_times_with_more_than_three_digits_are_detected_in_any_chunk(data: bytes, cuts: list[int]) -> None:
+    scan = FractionScan()
+    for part in parts(data, cuts):
+        scan.feed(part)
+    scan.finish()
+    assert scan.found == (re.search(b":11[.]1111", data) is not None)
 
 
 LINES = some.lists(
