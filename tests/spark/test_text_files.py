@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
 from odf_engine.errors import BadData, Cancelled
@@ -95,6 +95,7 @@ def test_invalid_quotes_end_their_record_at_the_line_end(text: str, chunk: int) 
 
 
 @settings(max_examples=100, deadline=None)
+@example(b":11.1111", [1])
 @given(some.lists(some.sampled_from([b":11.", b":1", b"1", b"11", b"."]), max_size=8).map(b"".join), CUTS)
 def test_times_with_more_than_three_digits_are_detected_in_any_chunk(data: bytes, cuts: list[int]) -> None:
     scan = FractionScan()
