@@ -821,8 +821,7 @@ class Dataset:
 
     def object_path(self, kind: str, object_hash: Multihash) -> Path:
         """Return the path of a slice or checkpoint with this hash, whether or not it exists."""
-        objects = self._objects[kind]
-        path = objects.path(find_object_name(objects, object_hash) or str(object_hash))
+        path = self._objects[kind].path_of(object_hash)
         if self.origin is not None:
             # The cache evicts by the time of the last use, which file systems do not store at each access.
             with suppress(OSError):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from odf_engine.errors import NotFound, disk_hint
-from odf_engine.files import fsync_file, fsync_folder, remove_temporary
+from odf_engine.files import fsync_file, fsync_folder, open_file, remove_temporary
 from odf_engine.identity.multiformats import Multihash, base58btc_encode, new_hasher
 from odf_engine.storage.atomic_files import make_folder
 
@@ -78,17 +80,23 @@ def hash_file(path: Path, code: int, progress: Callable[[int], None]) -> Multiha
 class LocalObjectStore:
     """Objects as files of one folder, which is created when the first object is stored.
 
+    Symbolic links are not objects: in a workspace from somebody else, they could lead to any file.
+
     The parent folder must exist, so that a write does not recreate a deleted dataset.
 
     Args:
         folder: the folder.
         fetch: stores a missing object in the folder, and returns whether its origin has it. By default, the
             folder has all objects.
+        follow_links: read through symbolic links, in a repository that the user has named.
     """
 
-    def __init__(self, folder: Path, fetch: Callable[[str], bool] | None = None) -> None:
+    def __init__(
+        self, folder: Path, fetch: Callable[[str], bool] | None = None, *, follow_links: bool = False
+    ) -> None:
         self.folder = folder
         self._fetch = fetch
+        self._follow_links = follow_links
 
     def names(self) -> Iterator[str]:
         """Return the names of all objects, without temporary files.
@@ -106,13 +114,13 @@ class LocalObjectStore:
             ) from error
         with entries:
             for entry in entries:
-                if not entry.name.startswith(".") and _is_file(entry):
+                if not entry.name.startswith(".") and _is_file(entry, self._follow_links):
                     yield entry.name
 
     def exists(self, name: str) -> bool:
         """Return whether an object has this name; raise NotFound if that cannot be determined."""
         try:
-            return self.path(name).is_file() or self._is_fetched(name)
+            return self._is_local(name) or self._is_fetched(name)
         except OSError as error:
             raise self._unreadable(name, error) from error
 
@@ -125,9 +133,18 @@ class LocalObjectStore:
                 raise
         return self._local_size(name)
 
+    def _is_local(self, name: str) -> bool:
+        try:
+            return stat.S_ISREG(self.path(name).stat(follow_symlinks=self._follow_links).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
     def _local_size(self, name: str) -> int:
         try:
-            return self.path(name).stat().st_size
+            status = self.path(name).stat(follow_symlinks=self._follow_links)
+            if stat.S_ISLNK(status.st_mode):
+                raise OSError(errno.ELOOP, "it is a symbolic link")
+            return status.st_size
         except (FileNotFoundError, NotADirectoryError):
             raise self._missing(name) from None
         except OSError as error:
@@ -147,13 +164,33 @@ class LocalObjectStore:
     def open(self, name: str) -> BinaryIO:
         """Open the object as a stream; raise NotFound if it does not exist or cannot be read."""
         try:
-            return self.path(name).open("rb")
+            return self._open_local(name)
         except (FileNotFoundError, NotADirectoryError):
             if not self._is_fetched(name):
                 raise self._missing(name) from None
-            return self.path(name).open("rb")
+            return self._open_local(name)
         except OSError as error:
             raise self._unreadable(name, error) from error
+
+    def _open_local(self, name: str) -> BinaryIO:
+        path = self.path(name)
+        return path.open("rb") if self._follow_links else open_file(path, "rb")
+
+    def path_of(self, object_hash: Multihash) -> Path:
+        """Return the path of an object, whether or not it exists.
+
+        Raises:
+            NotFound: the path is a symbolic link.
+        """
+        name = find_object_name(self, object_hash)
+        path = self.path(name or str(object_hash))
+        if name is None and path.is_symlink():
+            raise NotFound(
+                f"object {object_hash} is a symbolic link",
+                where=str(self.folder),
+                hint="replace it with the file",
+            )
+        return path
 
     def path(self, name: str) -> Path:
         """Return the path of the object with this name, whether or not it exists.
@@ -223,9 +260,9 @@ class LocalObjectStore:
         return NotFound(problem, where=str(self.folder), hint=disk_hint(error))
 
 
-def _is_file(entry: os.DirEntry[str]) -> bool:
+def _is_file(entry: os.DirEntry[str], follow_links: bool) -> bool:
     try:
-        return entry.is_file()
+        return entry.is_file(follow_symlinks=follow_links)
     except OSError:  # for example a symbolic link to itself
         return False
 

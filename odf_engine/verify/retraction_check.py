@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -69,9 +68,9 @@ def check_retractions(
     if known is not None:
         verified = next((at for at in range(len(keys), 0, -1) if known.is_verified(keys[at - 1])), 0)
     objects = dataset.objects("data")
-    paths = [_path(objects, each) for each in slices]
     is_valid = True
     try:
+        paths = [objects.path_of(each.data.physical_hash) for each in slices]
         retracting = [
             at
             for at in range(verified, len(slices))
@@ -103,11 +102,6 @@ def _history_keys(slices: Sequence[ChainSlice]) -> Iterator[bytes]:
         names = repr((str(each.data.physical_hash), astuple(each.vocabulary)))
         key = hashlib.sha3_256(key + names.encode()).digest()
         yield key
-
-
-def _path(objects: LocalObjectStore, each: ChainSlice) -> Path:
-    found = locate_object(objects, each.data.physical_hash)
-    return found or objects.path(str(each.data.physical_hash))
 
 
 def _is_damaged(

@@ -22,6 +22,7 @@ from odf_engine.identity.names import DatasetAlias
 from odf_engine.mirror.catalog import MARKER, ORIGIN_FILE, CatalogEntry
 from odf_engine.storage.atomic_files import replace_text_file, write_error
 from odf_engine.storage.refs import HEAD, RefStore
+from odf_engine.workspace.discovery import check_dataset_folder
 
 if TYPE_CHECKING:
     from odf_engine.chain.dataset import Dataset
@@ -58,6 +59,7 @@ def incoming_folder(odf: Path, source: str) -> Iterator[Path]:
             )
         _remove_expired(incoming, exclude=name)
         folder.mkdir(exist_ok=True)
+        check_dataset_folder(folder)
     except OSError as error:
         raise write_error(folder, error) from error
     try:
@@ -366,7 +368,7 @@ def _read_name(home: Path, name: str, dataset_id: DatasetId) -> NamedDataset:
     path = f"{home}/{name}/{ALIAS_FILE}"
     by_id = DatasetAlias(None, name)
     try:
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+        with open(path, encoding="utf-8", opener=open_no_follow) as file:
             return NamedDataset(dataset_id, DatasetAlias.parse(file.read(1024).strip()))
     except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError, InvalidIdentity):
         # A missing name must not hide a dataset: its name is its id until it is renamed.

@@ -16,6 +16,8 @@ ODF_FOLDER: Final = ".odf"
 WORKSPACE_VARIABLE: Final = "ODF_WORKSPACE"
 _CHECKED_FOLDERS: Final = ("cache", "datasets", "incoming", "keys", "remotes", "trust")
 """Folders in ``.odf`` whose entries have predictable names."""
+_OBJECT_FOLDERS: Final = ("blocks", "checkpoints", "data")
+"""Folders of a dataset whose files are opened without following links."""
 
 
 def workspace_folder(start: Path | None = None, explicit: Path | None = None) -> Path:
@@ -107,6 +109,28 @@ def check_odf_folder(odf: Path) -> None:
             for entry in entries:
                 if entry.is_symlink():
                     _check_link(Path(entry.path))
+
+
+def check_dataset_folder(folder: Path) -> None:
+    """Check that a folder of a dataset in ``.odf`` contains no symbolic links.
+
+    The objects themselves are not listed, as there may be many: they are opened without following links.
+
+    Raises:
+        OdfError: it contains a symbolic link.
+    """
+    folders = [os.fspath(folder)]
+    while folders:
+        try:
+            entries = os.scandir(folders.pop())
+        except OSError:
+            continue  # reported when the folder is used
+        with entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    _check_link(Path(entry.path))
+                elif entry.name not in _OBJECT_FOLDERS and entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
 
 
 def user_name(uid: int) -> str:

@@ -38,7 +38,12 @@ from odf_engine.settings import CONFIG_FILE
 from odf_engine.storage.atomic_files import file_lock, read_small_file, replace_text_file
 from odf_engine.workspace.dataset_folders import DatasetFolders, NamedDataset
 from odf_engine.workspace.dataset_summary import DatasetEntry, Summary, summarize
-from odf_engine.workspace.discovery import ODF_FOLDER, make_workspace_folder, workspace_folder
+from odf_engine.workspace.discovery import (
+    ODF_FOLDER,
+    check_dataset_folder,
+    make_workspace_folder,
+    workspace_folder,
+)
 from odf_engine.workspace.remotes import Remotes, localize_inputs
 from odf_engine.workspace.seals import mark_own
 
@@ -561,6 +566,7 @@ class Workspace:
         return DatasetEntry(dataset_id, alias, dataset, problem)
 
     def _open(self, dataset_id: DatasetId, folder: Path) -> Dataset:
+        check_dataset_folder(folder)
         if (store := self._store_of(dataset_id)) is None:
             return Dataset(folder, self.index)
         from odf_engine.mirror.dataset_mirror import DatasetMirror  # deferred: most workspaces have no store

@@ -179,7 +179,7 @@ class FolderRemote(BlockwiseRemote):
             remove_temporary(staged)
 
     def _objects(self, kind: ObjectKind) -> LocalObjectStore:
-        return LocalObjectStore(self.folder / kind)
+        return LocalObjectStore(self.folder / kind, follow_links=True)
 
     def _read(self, kind: ObjectKind, object_hash: Multihash, start: int, at_most: int) -> Iterator[bytes]:
         objects = self._objects(kind)

@@ -7,7 +7,6 @@ import errno
 import hashlib
 import os
 import re
-import stat
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +20,7 @@ from odf_engine.chain.compaction_record import COMPACTIONS_FOLDER, MAX_RECORD_BY
 from odf_engine.chain.dataset import Dataset
 from odf_engine.checks.reports import MAX_REPORT_BYTES
 from odf_engine.errors import BadData, Conflict, MalformedBlock, NotFound, OdfError
-from odf_engine.files import remove_temporary, write_all
+from odf_engine.files import open_no_follow, remove_temporary, write_all
 from odf_engine.identity.multiformats import SHA2_256, SHA3_256, Multihash
 from odf_engine.identity.ownership_proof import MAX_PROOF_BYTES, OwnershipProof, store_proof, verify_proof
 from odf_engine.storage.atomic_files import translate_commit_errors
@@ -134,16 +133,12 @@ def _open_object(objects: LocalObjectStore, object_hash: Multihash, written: str
             continue
         try:
             # A pipe or device with this name must not block the thread.
-            descriptor = os.open(objects.path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            descriptor = open_no_follow(objects.path(name), os.O_RDONLY)
         except OSError:
             continue
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            os.close(descriptor)
-            continue
-        file = FileIO(descriptor, "rb")
-        if status.st_size > _MAX_IN_MEMORY:
-            return _OpenedObject(status.st_size, None, file)
+        file, size = FileIO(descriptor, "rb"), os.fstat(descriptor).st_size
+        if size > _MAX_IN_MEMORY:
+            return _OpenedObject(size, None, file)
         with file:
             data = file.readall()
         return _OpenedObject(len(data), data, None)
