@@ -46,7 +46,8 @@ def mail_body(event: Event, kind: EventKind, workspace: str) -> bytes:
         nested = value.items() if isinstance(value, dict) else ()
         lines += [f"{key} {name}: {_text(each)}" for name, each in nested]
         lines += [] if nested else [f"{key}: {_text(value)}"]
-    return "".join(f"{escape_controls(line)}\n" for line in lines).encode()
+    # Further lines of a value are indented: a text from a server must not look like another fact.
+    return "".join("\n    ".join(escape_controls(line).splitlines()) + "\n" for line in lines).encode()
 
 
 def _text(value: object) -> str:
@@ -121,8 +122,8 @@ def _converse(
 
 def _message(sink: Email, delivery: Delivery, workspace: str) -> EmailMessage:
     message = EmailMessage(policy=MAIL_POLICY)
-    subject = escape_controls(f"[odf {workspace}] {delivery.kind}: {delivery.subject}: {delivery.message}")
-    message["Subject"] = subject if len(subject) <= _MAX_SUBJECT else subject[: _MAX_SUBJECT - 1] + "…"
+    subject = f"[odf {workspace}] {delivery.kind}: {delivery.subject}: {delivery.message}"
+    message["Subject"] = _header_text(subject)
     message["From"], message["To"] = sink.sender, ", ".join(sink.to)
     message["Date"] = format_datetime(datetime.fromtimestamp(delivery.created, UTC))
     # The same id for each attempt, so that mail programs can remove duplicates.
@@ -130,6 +131,15 @@ def _message(sink: Email, delivery: Delivery, workspace: str) -> EmailMessage:
     message["Auto-Submitted"] = "auto-generated"  # RFC 3834: no automatic answers
     message.set_content(delivery.body.decode())
     return message
+
+
+def _header_text(text: str) -> str:
+    """Return a text for a header: one line, shortened, without the start of an encoded word (RFC 2047).
+
+    The setter of a header decodes encoded words, and what they contain could end the header.
+    """
+    line = " ".join(escape_controls(text).split()).replace("=?", "= ?")
+    return line if len(line) <= _MAX_SUBJECT else line[: _MAX_SUBJECT - 1] + "…"
 
 
 def _smtp_error(error: smtplib.SMTPException, where: str) -> OdfError:

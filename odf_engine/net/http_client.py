@@ -394,7 +394,7 @@ class Response:
         self._client, self._connection, self._raw = client, connection, raw
         self._reader = connection.reader
         self._is_broken = False
-        self.url, self.status, self.reason = url, raw.status, raw.reason or ""
+        self.url, self.status, self.reason = url, raw.status, sanitize_text(raw.reason or "")
         self.headers: Mapping[str, str] = raw.headers
         self.length = (
             raw.length_remaining if client.keep_alive else _number(self.headers.get("Content-Length"))

@@ -5,20 +5,38 @@ from __future__ import annotations
 import email.policy
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from email import message_from_bytes
 from email.message import EmailMessage
 from pathlib import Path
+from threading import Thread
 from typing import Any, cast
 
 import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, LoginPassword
 
+from odf_engine.alerts.definition import Email
+from odf_engine.alerts.events import Event
+from odf_engine.alerts.mail import _message, mail_body
+from odf_engine.alerts.store import Delivery
 from tests.alerts.conftest import Odf
 from tests.ingest.ftp_server import make_certificate
 from tests.waiting import wait_until
 
+MANIFEST = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: web
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch: {{kind: Url, url: "{url}"}}
+      read: {{kind: Csv, header: true, schema: [x STRING]}}
+      merge: {{kind: Append}}
+"""
 PASSWORD = "pass-w0rd-of-mail"
 
 
@@ -57,6 +75,30 @@ class MailServer:
 
     def close(self) -> None:
         self._controller.stop()
+
+
+@pytest.fixture
+def raw_server() -> Iterator[Callable[[bytes], int]]:
+    """Starts a server that sends the same bytes to each client; returns its port."""
+    sockets: list[socket.socket] = []
+
+    def start(answer: bytes) -> int:
+        listening = socket.create_server(("127.0.0.1", 0))
+        sockets.append(listening)
+        Thread(target=serve, args=(listening, answer), daemon=True).start()
+        return listening.getsockname()[1]
+
+    def serve(listening: socket.socket, answer: bytes) -> None:
+        with suppress(OSError):
+            while True:
+                with listening.accept()[0] as connection:
+                    connection.recv(1 << 16)
+                    connection.sendall(answer)
+
+    yield start
+    for listening in sockets:
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
 
 
 @pytest.fixture
@@ -129,3 +171,63 @@ def test_mail_is_not_sent_without_valid_tls_unless_disabled(
         plain.close()
     ran = odf("alert", "test", "post")
     assert (ran.code, "cannot be reached" in ran.err) == (1, True), ran.err
+
+
+HOSTILE = [
+    "=?utf-8?q?=0AReply-To=3Am@e.io=0A=0APay?=",
+    "=?utf-8?b?ClJlcGx5LVRvOiBtQGUuaW8KClBheQ==?=",
+    "x =?utf-8?q?a?= =?utf-8?q?=0D=0AReply-To=3Am@e.io=0D=0A=0D=0APay?=",
+    "=?=?utf-8?q?=3D=3Futf-8?=?",
+    "=\x1b?utf-8?q?=0AReply-To=3Am@e.io?=",
+    "a\nReply-To: m@e.io\r\n\r\nPay",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_subject_contains_no_encoded_word_of_a_message(text: str) -> None:
+    sink = Email(server="smtp://x.example", to=["a@b.example"], sender="c@d.example")
+    for place in ("subject", "message"):
+        texts = {"subject": "web", "message": "failed", place: text}
+        state = {"state": "queued", "created": 0, "due": 0, "dataset": "", "body": b"body"}
+        delivery = Delivery(1, "id", "post", "JobFailed", **state, **texts)  # type: ignore[arg-type]
+        sent = message_from_bytes(_message(sink, delivery, "ws").as_bytes(), policy=email.policy.default)
+        assert sent["Reply-To"] is None and sent.get_content().strip() == "body"
+        assert len(sent["Subject"].splitlines()) == 1
+        assert sent["Subject"].strip().startswith("[odf ws] JobFailed: ")
+
+
+@pytest.mark.complete
+def test_texts_of_a_server_become_neither_headers_nor_facts(
+    odf: Odf, raw_server: Callable[[bytes], int]
+) -> None:
+    web = raw_server(f"HTTP/1.1 404 {HOSTILE[0]}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+    plain = MailServer(None)
+    try:
+        sink = f"server: 'smtp://localhost:{plain.port}', starttls: false"
+        add_alert(odf, f"{sink}, from: odf@lab.example, to: [ops@lab.example]")
+        text = MANIFEST.format(url=f"http://127.0.0.1:{web}/x")
+        assert odf("add", "-", input=text).code == 0
+        assert odf("pull", "web").code == 1
+        wait_until(lambda: plain.messages)
+    finally:
+        plain.close()
+    (message,) = plain.messages
+    assert set(message.keys()) - {"Received", "X-Peer", "X-MailFrom", "X-RcptTo"} == {
+        "Subject", "From", "To", "Date", "Message-ID", "Auto-Submitted", "Content-Type",
+        "Content-Transfer-Encoding", "MIME-Version",
+    }  # fmt: skip
+    assert message["Subject"].startswith("[odf ws] JobFailed: web: ")
+    assert "\n" not in message["Subject"] and "404" in message["Subject"]
+    lines = message.get_content().splitlines()
+    assert [line for line in lines if line.startswith("subject:")] == ["subject: web"]
+
+
+def test_lines_of_a_message_are_indented() -> None:
+    event = Event(
+        "1", [], "2024-01-01T00:00:00Z", "web", "failed\nsubject: other\r\n\nPay", data={"a": "b\nc: d"}
+    )
+    text = mail_body(event, "JobFailed", "ws").decode()
+    assert text.splitlines() == [
+        "failed", "    subject: other", "    ", "    Pay", "", "event: JobFailed", "subject: web",
+        "time: 2024-01-01T00:00:00Z", "workspace: ws", "a: b", "    c: d",
+    ]  # fmt: skip
