@@ -113,6 +113,17 @@ class FetchConfig(SettingsGroup, frozen=True):
             "pattern such as % of its dataset: never (cached: in each pull) or once; default: once"
         ),
     ] = {}
+    max_bytes: Annotated[int, Meta(ge=1, description="maximum size of a file from a server, in bytes")] = (
+        1 << 40
+    )
+    max_minutes: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=525_600,
+            description="maximum duration of a download, with its retries; the next pull resumes it",
+        ),
+    ] = 1440
     s3_endpoint: Annotated[str, Meta(description="URL of the S3 service; by default Amazon")] = ""
     s3_region: Annotated[
         str, Meta(description="region of the S3 service; by default from the environment or the bucket")

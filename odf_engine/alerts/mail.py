@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.policy import SMTP as MAIL_POLICY
 from email.utils import format_datetime
+from time import monotonic
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -23,6 +24,7 @@ from odf_engine.net.address_policy import HomeNetwork
 from odf_engine.net.connector import Connector
 from odf_engine.net.credentials import Login, RemoteAccess
 from odf_engine.net.http_client import sanitize_text
+from odf_engine.net.http_connection import GuardedReader, ResponseTooLarge
 from odf_engine.net.urls import origin_of
 from odf_engine.terminal_text import escape_controls
 
@@ -30,6 +32,8 @@ _log = logging.getLogger(__name__)
 _PORTS: Final = {"smtp": 587, "smtps": 465}
 _TIMEOUT: Final = 30.0
 _MAX_SUBJECT: Final = 150
+MAX_SECONDS: Final = 120.0
+"""Maximum time that a mail server may take for all its replies."""
 
 
 def mail_body(event: Event, kind: EventKind, workspace: str) -> bytes:
@@ -89,8 +93,16 @@ class _Client(smtplib.SMTP):
 
     def __init__(self, connector: Connector) -> None:
         self._connector = connector
+        self._end = monotonic() + MAX_SECONDS
         self.tls = False
         super().__init__(timeout=_TIMEOUT)
+
+    def getreply(self) -> tuple[int, bytes]:
+        """Read a reply, within the limits of the conversation."""
+        if self.file is None and self.sock is not None:
+            left = self._end - monotonic()
+            self.file = GuardedReader(self.sock, max(left, 0.001), min_rate=0).makefile("rb")
+        return super().getreply()
 
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
         sock = self._connector.connect(host, port)
@@ -159,6 +171,10 @@ def _smtp_error(error: smtplib.SMTPException, where: str) -> OdfError:
             raw: bytes | str = error.smtp_error
             text = raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
             problem = f"the mail server answered {error.smtp_code}: {sanitize_text(text, 200)}"
+        case _ if isinstance(error.__context__, ResponseTooLarge):
+            problem = "the mail server sends replies without end"
+        case _ if isinstance(error.__context__, TimeoutError):
+            problem = "the mail server does not answer in time"
         case _:
             problem = f"the mail server closed the connection: {sanitize_text(str(error), 200)}"
     return SourceUnavailable(problem, where=where, hint=hint)

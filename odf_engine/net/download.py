@@ -114,6 +114,10 @@ def parse_http_date(text: str | None) -> Timestamp | None:
         return None
 
 
+class TimeLimitReached(TimeoutError):
+    """Work in a thread has used up its time."""
+
+
 _SYNC: Final = 16 << 20  # bytes between two calls of fsync
 _KEPT_SECONDS: Final = 7 * 24 * 3600
 _KEPT: Final = 20
@@ -233,14 +237,21 @@ def run_with_retries(
 
     Raises:
         Cancelled: within a moment, even while a connection hangs.
+        SourceUnavailable: the attempts take longer than ``fetch.maxMinutes``.
         OdfError: of the last failure.
     """
     retries = RetryPolicy(config, reporter)
+    end = time.monotonic() + config.max_minutes * 60
     try:
         while True:
             before = partial.size
             try:
-                return run_cancellable(once, abort, reporter)
+                return run_cancellable(once, abort, reporter, seconds=max(end - time.monotonic(), 0))
+            except TimeLimitReached:
+                raise SourceUnavailable(
+                    f"the download takes longer than {config.max_minutes:g} minutes (fetch.maxMinutes)",
+                    hint="pull again to resume it, or increase fetch.maxMinutes",
+                ) from None
             except AttemptFailed as failure:
                 retries.wait(failure, partial.size - before)
     except OSError:
@@ -260,7 +271,7 @@ def run_cancellable(
     """Run ``work`` in a thread, so that a cancellation takes effect at once even while a connection hangs.
 
     Raises:
-        TimeoutError: it takes longer than ``seconds``; the thread is abandoned.
+        TimeLimitReached: it takes longer than ``seconds``; the thread is abandoned.
     """
     outcome: list[_Result] = []
     failure: list[BaseException] = []
@@ -284,7 +295,7 @@ def run_cancellable(
         raise Cancelled
     if not in_time:
         abort()
-        raise TimeoutError
+        raise TimeLimitReached
     if failure:
         raise failure[0]
     return outcome[0]

@@ -17,6 +17,7 @@ from odf_engine.net.connector import Connector
 
 _CHUNK: Final = 1 << 18
 _IMPLICIT_PORT: Final = 990
+_MAX_REPLY_BYTES: Final = 1 << 18
 _TIME: Final = re.compile(r"213 +(\d{14})(\.\d+)?")
 _NO_REST: Final = ("500", "501", "502", "504")
 
@@ -103,10 +104,28 @@ class _Client(ftplib.FTP):
     """A client that connects through a connector; data come from the address of the control connection."""
 
     trust_server_pasv_ipv4_address = False
+    _reply_bytes = 0
 
     def __init__(self, connector: Connector, read_timeout: float) -> None:
         super().__init__()
         self._connector, self._read_timeout = connector, read_timeout
+
+    def getmultiline(self) -> str:
+        """Read a reply.
+
+        Raises:
+            ftplib.Error: it does not end.
+        """
+        self._reply_bytes = 0
+        return super().getmultiline()
+
+    def getline(self) -> str:
+        """Read a line of a reply."""
+        line = super().getline()
+        self._reply_bytes += len(line) + 2
+        if self._reply_bytes > _MAX_REPLY_BYTES:
+            raise ftplib.Error("the server sends a reply without end")
+        return line
 
     def open(self, host: str, port: int | None) -> None:
         """Connect, and wait for the greeting."""

@@ -79,7 +79,7 @@ class GuardedReader(io.RawIOBase):
 
     def makefile(self, _mode: str) -> io.BufferedReader:
         """Return a buffered file, as :class:`http.client.HTTPResponse` requires of a socket."""
-        return io.BufferedReader(self, _BUFFER_BYTES)
+        return _LineLimitedReader(self, _BUFFER_BYTES)
 
     def readable(self) -> bool:
         """Return True."""
@@ -111,6 +111,43 @@ class GuardedReader(io.RawIOBase):
         """Release the socket, which stays open if the connection still uses it."""
         self._file.close()
         super().close()
+
+
+class _LineLimitedReader(io.BufferedReader):
+    """A buffered file whose lines are limited: headers, trailers, and the headers of chunks.
+
+    Without limit, a line without end would fill the memory, and trailers would never end.
+    """
+
+    _line_bytes = 0
+
+    def readline(self, size: int | None = -1) -> bytes:
+        """Read a line.
+
+        Raises:
+            ResponseTooLarge: the lines since the last bytes of a body are too long.
+        """
+        most = MAX_HEADER_BYTES - self._line_bytes
+        line = super().readline(most + 1 if size is None or size < 0 else size)
+        self._line_bytes += len(line)
+        if self._line_bytes > MAX_HEADER_BYTES:
+            raise ResponseTooLarge
+        return line
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read bytes of a body."""
+        self._line_bytes = 0
+        return super().read(size)
+
+    def read1(self, size: int = -1) -> bytes:
+        """Read available bytes of a body."""
+        self._line_bytes = 0
+        return super().read1(size)
+
+    def readinto(self, buffer: Any) -> int:
+        """Read bytes of a body into a buffer."""
+        self._line_bytes = 0
+        return super().readinto(buffer)
 
 
 class ResponseLimits(NamedTuple):

@@ -65,7 +65,8 @@ def test_invalid_value_fails_the_pull_and_names_the_line(trial: Path, odf: Odf) 
     # Mended, the next pull takes everything.
     (trial / "wrong.csv").write_text("id,amount,note\n1,2.5,fine\n2,7,fine too\n")
     (entry,) = odf("pull", "wrong", "--json").json
-    assert list(entry) == ["name", "status", "old_head", "new_head", "blocks", "records", "error"]
+    keys = ["name", "status", "old_head", "new_head", "blocks", "records", "error", "added"]
+    assert list(entry) == keys
     assert (entry["status"], entry["records"], entry["error"]) == ("updated", 2, None)
     assert entry["old_head"] == head
     (entry,) = odf("pull", "wrong", "--json").json

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from time import monotonic
 
-from odf_engine.errors import OdfError
+from odf_engine.errors import BadData, OdfError
 from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED, SOURCE_NAME, FetchContext, Payload
 from odf_engine.metadata.model import FromMetadata, FromSystemTime, SourceState, Url
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.address_policy import AddressPolicy, PublicAddresses
-from odf_engine.net.download import PartialDownload, run_with_retries
+from odf_engine.net.download import AttemptFailed, PartialDownload, run_with_retries
 
 
 class Transfer:
@@ -36,13 +37,14 @@ class Transfer:
             Cancelled: at once.
             OdfError: that of the last attempt, after the retries.
         """
-        return run_with_retries(
-            self._named_attempt,
-            partial=self.partial,
-            abort=self.abort,
-            config=self.context.config,
-            reporter=self.reporter,
-        )
+        with self._named():
+            return run_with_retries(
+                self._named_attempt,
+                partial=self.partial,
+                abort=self.abort,
+                config=self.context.config,
+                reporter=self.reporter,
+            )
 
     def attempt(self) -> Payload | None:
         """Make one attempt.
@@ -70,9 +72,15 @@ class Transfer:
         return True
 
     def store(self, pieces: Iterable[bytes], total: int | None) -> None:
-        """Append bytes, and report the progress; ``total`` is the size of the file, if known."""
+        """Append bytes, and report the progress; ``total`` is the size of the file, if known.
+
+        Raises:
+            AttemptFailed: the file is larger than ``fetch.maxBytes``.
+        """
+        self._check_size(total or 0)
         for piece in pieces:
             self.reporter.raise_if_cancelled()
+            self._check_size(self.partial.size + len(piece))
             self.partial.write(piece)
             self.reporter.set_amounts(bytes=self.partial.size, total_bytes=total)
 
@@ -95,10 +103,23 @@ class Transfer:
         event_time = None if isinstance(self.step.event_time, FromSystemTime) else modified
         return Payload(path, self.name, state, event_time)
 
+    def _check_size(self, size: int) -> None:
+        most = self.context.config.max_bytes
+        if size > most:
+            self.partial.restart()
+            problem = f"the file is larger than {most:,} bytes (fetch.maxBytes)"
+            error = BadData(problem, where=self.name, hint="check the source, or increase fetch.maxBytes")
+            raise AttemptFailed(error, again=False)
+
     def _named_attempt(self) -> Payload | None:
         self.started = monotonic()
-        try:
+        with self._named():
             return self.attempt()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
         except OdfError as error:
             error.where = error.where or self.name
             raise
