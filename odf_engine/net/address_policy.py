@@ -5,7 +5,8 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Self
+from urllib.parse import urlsplit
 
 from odf_engine.errors import SourceUnavailable
 
@@ -13,6 +14,7 @@ from odf_engine.errors import SourceUnavailable
 _SPECIAL: Final = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32")))
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 _UNICAST: Final = ipaddress.ip_network("2000::/3")
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 Resolver = Callable[[str], list[str]]
 """Returns the numeric addresses of a host."""
 
@@ -67,6 +69,16 @@ class HomeNetwork(AddressPolicy):
 
     def __init__(self, host: str, port: int) -> None:
         self._home = host, port
+
+    @classmethod
+    def of(cls, url: str) -> Self:
+        """Return the policy for an http or https URL."""
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:  # invalid: no connection is made
+            port = None
+        return cls(parts.hostname or "", port or _DEFAULT_PORTS.get(parts.scheme, 0))
 
     def select(self, host: str, port: int, resolve: Resolver) -> list[str]:
         """Return the allowed addresses of a host; see :meth:`AddressPolicy.select`."""

@@ -17,7 +17,7 @@ import urllib3
 from odf_engine.config import FetchConfig
 from odf_engine.errors import BadData, Cancelled, NotFound, OdfError, SourceUnavailable
 from odf_engine.net.address_policy import AddressPolicy, HomeNetwork
-from odf_engine.net.connector import Connector, port_of
+from odf_engine.net.connector import Connector
 from odf_engine.net.credentials import Login, RemoteAccess
 from odf_engine.net.download import (
     AttemptFailed,
@@ -118,8 +118,7 @@ class HttpClient:
         The URL may start with ``odf+``. See :class:`HomeNetwork` for the addresses that may be reached.
         """
         url = url.removeprefix("odf+")
-        parts = urlsplit(url)
-        policy = HomeNetwork(parts.hostname or "", port_of(parts))
+        policy = HomeNetwork.of(url)
         login = partial(access.credentials.of, url)
         return cls(url, access.config.fetch, access.reporter, policy=policy, login=login)
 

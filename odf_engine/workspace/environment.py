@@ -107,6 +107,11 @@ def collect_secrets(environment: Mapping[str, str], allowed: Iterable[str]) -> l
     return [value for value in values if value]
 
 
+def redact_secrets(text: str, secrets: Iterable[str]) -> str:
+    """Return a text with all forms of the secrets redacted."""
+    return _make_redactor(secrets)(text)
+
+
 # --- Hiding ------------------------------------------------------------------------------------
 
 

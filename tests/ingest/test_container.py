@@ -174,6 +174,9 @@ def test_container_gets_only_allowed_variables(
     podman.script('echo "wrong: $TOKEN" >&2; exit 1')
     with pytest.raises(SourceUnavailable, match=r"wrong: \*\*\*$"):
         list(batches(allowed, step))
+    podman.script('echo x; echo "$TOKEN-1" > $ODF_NEW_ETAG_PATH')
+    with pytest.raises(BadData, match="contains the value of a variable"):
+        list(batches(allowed, step))
 
 
 @pytest.mark.parametrize(

@@ -334,6 +334,48 @@ def test_untrusted_source_reaches_public_addresses_only(
         get(workspace, Url(web.url), reporter, untrusted=True)
 
 
+def test_own_source_is_not_redirected_from_a_public_server_to_a_private_one(
+    workspace: Workspace, web: WebServer, reporter: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        if request.path == "/x":
+            reply(request, 302, Location=target)
+        else:
+            reply(request, 200, b"inside")
+
+    web.answer = answer
+    target = web.url.replace("127.0.0.1", "localhost") + "/inside"
+    assert get(workspace, Url(web.url + "/x"), reporter) is not None  # both are private
+    target = web.url.replace("127.0.0.1", "127.0.0.2") + "/inside"
+    monkeypatch.setattr(address_policy, "is_public_address", lambda address: address == "127.0.0.1")
+    with pytest.raises(SourceUnavailable, match=r"redirect from a public server to 127\.0\.0\.2 in a"):
+        get(workspace, Url(web.url + "/x"), reporter)
+    target = web.url + "/inside"
+    assert get(workspace, Url(web.url + "/x"), reporter) is not None
+
+
+@pytest.mark.parametrize("etag", ['"s3cr t"', '"v1-s3cr%20t"', 'W/"s3cr t-2"'])
+def test_variable_that_a_server_repeats_is_not_stored(
+    workspace: Workspace, web: WebServer, reporter: Recorder, etag: str
+) -> None:
+    web.answer = lambda request: reply(request, 200, b"data", ETag=etag, Content_Length="4")
+    step = Url(web.url, headers=[RequestHeader("X-Key", "${{ env.TOKEN }}")])
+    variables = {"TOKEN": "s3cr t"}
+    payload = get(workspace, step, reporter, environment=variables)
+    assert payload is not None and payload.state is not None
+    assert payload.state.kind == "odf/etag" and "s3cr" not in payload.state.value
+    # It still identifies the version, also for chains that have the complete ETag.
+    assert get(workspace, step, reporter, payload.state, environment=variables) is None
+    stored = SourceState("default", "odf/etag", etag)
+    assert get(workspace, step, reporter, stored, environment=variables) is None
+
+    web.answer = lambda request: reply(request, 200, b"da", ETag=etag, Content_Length="4")
+    with pytest.raises(SourceUnavailable):
+        get(workspace, step, reporter, environment=variables, retries=0)
+    kept = [path.read_bytes() for path in (workspace.odf / "cache").rglob("*") if path.is_file()]
+    assert not any(b"s3cr" in data for data in kept)
+
+
 def test_local_file_is_fetched_by_path_or_file_url(workspace: Workspace, reporter: Recorder) -> None:
     path = workspace.folder / "data x.csv"
     path.write_bytes(b"a,b\n")

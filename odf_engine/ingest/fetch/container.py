@@ -69,6 +69,12 @@ def fetch_container(step: Container, context: FetchContext) -> Iterator[Payload]
             dir=context.job, prefix="container-", ignore_cleanup_errors=True
         ) as folder:
             batch = _run(runtime, Path(folder), name, command, {**variables, **_state_variables(state)})
+            if batch.state is not None and context.redact(batch.state.value) != batch.state.value:
+                raise BadData(
+                    "the new state of the container contains the value of a variable, which is not stored",
+                    where=name,
+                    hint="write a state without secrets",
+                )
             if not _is_new(batch, state, name):
                 context.reporter.log(f"{name}: no new data")
                 return

@@ -23,7 +23,7 @@ from odf_engine.data.ethereum.log_filter import LogFilter, parse_filter
 from odf_engine.errors import BadData, SourceUnavailable
 from odf_engine.ingest.fetch.model import ETAG, SOURCE_NAME, FetchContext, Payload
 from odf_engine.metadata.model import AddData, EthereumLogs, SourceState
-from odf_engine.net.address_policy import AddressPolicy, PublicAddresses
+from odf_engine.net.address_policy import AddressPolicy, HomeNetwork, PublicAddresses
 from odf_engine.net.credentials import Login
 from odf_engine.net.ethereum_node import EthereumNode, Log, TooManyLogs
 from odf_engine.net.urls import origin_of, without_login
@@ -78,10 +78,8 @@ def fetch_ethereum_logs(step: EthereumLogs, context: FetchContext) -> Iterator[P
 
 
 def _open_node(step: EthereumLogs, context: FetchContext) -> EthereumNode:
-    policy = AddressPolicy()
     if step.node_url is not None:
         url, name = context.substitute_variables(step.node_url), without_login(step.node_url)
-        policy = PublicAddresses() if context.untrusted else policy
     else:
         configured = context.ethereum.rpc_endpoints.get(str(step.chain_id))
         if configured is None:
@@ -92,6 +90,9 @@ def _open_node(step: EthereumLogs, context: FetchContext) -> EthereumNode:
             )
         url, name = configured, origin_of(configured)  # the path may be a key
     parts = urlsplit(url)
+    policy: AddressPolicy = HomeNetwork.of(url)
+    if step.node_url is not None and context.untrusted:
+        policy = PublicAddresses()
     if parts.username is not None:
         login = Login(unquote(parts.username), unquote(parts.password or ""))
     else:

@@ -14,7 +14,7 @@ from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED, FetchContext, Pay
 from odf_engine.ingest.fetch.transfer import Transfer, source_state
 from odf_engine.metadata.model import Url
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.net.address_policy import AddressPolicy
+from odf_engine.net.address_policy import AddressPolicy, HomeNetwork
 from odf_engine.net.credentials import Login
 from odf_engine.net.download import AttemptFailed, connection_failure, parse_http_date, parse_retry_after
 from odf_engine.net.http_client import HttpClient, RedirectProblem, Response, is_temporary
@@ -133,7 +133,8 @@ class _HttpTransfer(Transfer):
                 if first:
                     self.reporter.log(f"{self.name}: the download cannot be resumed; restarting")
                 known, total = _version(response.headers), response.length
-                partial.restart(**known if "validator" in known else {})
+                is_storable = all(self.context.redact(value) == value for value in known.values())
+                partial.restart(**known if "validator" in known and is_storable else {})
             else:
                 raise client.status_error(response)
             modified = parse_http_date(known.get("modified"))
@@ -143,6 +144,11 @@ class _HttpTransfer(Transfer):
             self._download(response, total)
         version = f"{state.kind} {state.value}" if state else "no ETag"
         return self.finish(state, modified, version, "the server sends no Last-Modified")
+
+    @property
+    def address_policy(self) -> AddressPolicy:
+        """The addresses of the URL and of redirects: a public server does not redirect to a private one."""
+        return super().address_policy if self.context.untrusted else HomeNetwork.of(self._url)
 
     def _login_header(self) -> dict[str, str]:
         parts = urlsplit(self._url)

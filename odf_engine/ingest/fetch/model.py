@@ -18,7 +18,7 @@ from odf_engine.metadata.model import SourceState
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.credentials import Credentials
 from odf_engine.progress import Reporter
-from odf_engine.workspace.environment import substitute_variables
+from odf_engine.workspace.environment import collect_secrets, redact_secrets, substitute_variables
 
 ETAG: Final = "odf/etag"
 LAST_MODIFIED: Final = "odf/last-modified"
@@ -105,6 +105,10 @@ class FetchContext:
             OdfError: a variable that is not allowed or not set, or a template of another kind.
         """
         return substitute_variables(text, self.environment, self.allowed, self.name)
+
+    def redact(self, text: str) -> str:
+        """Return a text of a source without the values of variables, which a source may repeat."""
+        return redact_secrets(text, collect_secrets(self.environment, self.allowed))
 
 
 def file_stamp(path: Path) -> tuple[int, int]:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 
+from msgspec.structs import replace
+
 from odf_engine.errors import BadData, OdfError
 from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED, SOURCE_NAME, FetchContext, Payload
 from odf_engine.metadata.model import FromMetadata, FromSystemTime, SourceState, Url
@@ -65,11 +67,14 @@ class Transfer:
 
     def is_unchanged(self, state: SourceState | None, version: str) -> bool:
         """Return whether the source has the state of the chain; if so, log ``version`` and drop the bytes."""
-        if state is None or state != self.context.state:
+        if state is None or self.context.state not in (state, self._redacted(state)):
             return False
         self.partial.restart()
         self.reporter.log(f"{self.name} not modified {version}")
         return True
+
+    def _redacted(self, state: SourceState | None) -> SourceState | None:
+        return state and replace(state, value=self.context.redact(state.value))
 
     def store(self, pieces: Iterable[bytes], total: int | None) -> None:
         """Append bytes, and report the progress; ``total`` is the size of the file, if known.
@@ -90,7 +95,7 @@ class Transfer:
         """Move the bytes into the job's folder.
 
         Args:
-            state: for the chain.
+            state: for the chain, which stores it without the values of variables.
             modified: modification time of the file.
             version: for the log.
             no_time: for the log, if event time should come from a modification time that is unknown.
@@ -101,7 +106,7 @@ class Transfer:
         if no_time is not None and modified is None and isinstance(self.step.event_time, FromMetadata):
             self.reporter.log(f"{no_time}: using the time of ingestion as event time", "warning")
         event_time = None if isinstance(self.step.event_time, FromSystemTime) else modified
-        return Payload(path, self.name, state, event_time)
+        return Payload(path, self.name, self._redacted(state), event_time)
 
     def _check_size(self, size: int) -> None:
         most = self.context.config.max_bytes

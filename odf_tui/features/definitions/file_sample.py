@@ -268,7 +268,7 @@ def _gunzip_start(path: Path, suffix: str) -> Path:
 
 def _download(url: str, limit: int, config: FetchConfig, reporter: Reporter) -> Iterator[bytes]:
     """Yield at most ``limit`` bytes of a file."""
-    from odf_engine.net.address_policy import AddressPolicy
+    from odf_engine.net.address_policy import AddressPolicy, HomeNetwork
     from odf_engine.net.download import AttemptFailed
 
     scheme = urlsplit(url).scheme.lower()
@@ -280,7 +280,8 @@ def _download(url: str, limit: int, config: FetchConfig, reporter: Reporter) -> 
             parts = urlsplit(url)
             login = Login(unquote(parts.username), unquote(parts.password or "")) if parts.username else None
             headers = {"Authorization": login.header} if login else {}
-            client = HttpClient(url, config, reporter, policy=AddressPolicy(), keep_alive=False, min_rate=0)
+            policy = HomeNetwork.of(url)
+            client = HttpClient(url, config, reporter, policy=policy, keep_alive=False, min_rate=0)
             try:
                 with client.request("GET", url, headers=headers) as response:
                     yield from response.iter_chunks(limit)
