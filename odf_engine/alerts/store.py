@@ -27,6 +27,10 @@ MAX_DEAD: Final = 1000
 """Maximum number of dead letters of an alert. Older ones are deleted."""
 MAX_SENT: Final = 200
 """Number of finished deliveries of an alert that are stored."""
+MAX_DELAY: Final = 86_400.0
+"""Maximum number of seconds until a delivery is repeated."""
+_DUE: Final = f"CASE WHEN created > ?1 OR due > ?1 + {MAX_DELAY} THEN ?1 ELSE due END"
+"""When a delivery is due; immediately if its times are of a clock that was set back since."""
 DeliveryState = Literal["queued", "sent", "dead"]
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS deliveries (
@@ -202,16 +206,16 @@ class AlertStore:
 
     # --- Deliveries ---
 
-    def next_due(self) -> dict[str, float]:
+    def next_due(self, now: float) -> dict[str, float]:
         """Return for each alert with queued deliveries when the first one is due."""
-        query = "SELECT alert, min(due) FROM deliveries WHERE state = 'queued' GROUP BY alert"
+        query = f"SELECT alert, min({_DUE}) FROM deliveries WHERE state = 'queued' GROUP BY alert"
         with self._translated():
-            return dict(self._connection.execute(query))
+            return dict(self._connection.execute(query, (now,)))
 
     def due(self, alert: str, now: float, limit: int) -> list[Delivery]:
         """Return deliveries of an alert that are due, in their order."""
-        condition = "alert = ? AND state = 'queued' AND due <= ? ORDER BY number LIMIT ?"
-        return self._read(condition, alert, now, limit)
+        condition = f"alert = ?2 AND state = 'queued' AND {_DUE} <= ?1 ORDER BY number LIMIT ?3"
+        return self._read(condition, now, alert, limit)
 
     def finish(self, delivery: Delivery, now: float) -> None:
         """Store that the receiver has confirmed a delivery."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from odf_engine.alerts.definition import Alert, accepted_alerts, active_alerts, alert_files
 from odf_engine.alerts.delivery import make_delivery, send
 from odf_engine.alerts.events import Event
-from odf_engine.alerts.store import AlertStore, Delivery, NewDelivery
+from odf_engine.alerts.store import MAX_DELAY, AlertStore, Delivery, NewDelivery
 from odf_engine.coordinator.alert_events import EventCollector
 from odf_engine.errors import Cancelled, OdfError
 from odf_engine.flows.scheduler import retry_delay
@@ -35,8 +35,6 @@ _BATCH: Final = 20
 """Number of deliveries of an alert between two checks of its definition."""
 _MAX_PARALLEL: Final = 4
 """Maximum number of alerts that deliver at the same time."""
-_MAX_DELAY: Final = 86_400.0
-"""Maximum delay in seconds before an attempt."""
 _MAX_PAUSE: Final = 3600.0
 """Maximum delay in seconds that a receiver can request."""
 
@@ -113,9 +111,9 @@ class AlertRunner:
             return _POLL_SECONDS
         store = self._store = self._store or await asyncio.to_thread(AlertStore, self._odf)
         more = await asyncio.to_thread(self._queue_events, store)
-        due = await asyncio.to_thread(store.next_due)
-        self._queued = sum(name in self._alerts for name in due)
         now = time.time()
+        due = await asyncio.to_thread(store.next_due, now)
+        self._queued = sum(name in self._alerts for name in due)
         for name, at in due.items():
             if at <= now and name in self._alerts and name not in self._tasks:
                 task = asyncio.create_task(self._deliver(store, name), name=f"alert-{name}")
@@ -193,7 +191,7 @@ class AlertRunner:
         due: float | None = None
         if delivery.attempts < alert.spec.retry.max_attempts:
             delay = retry_delay(alert.spec.retry, delivery.attempts + 1, self._chance)
-            due = time.time() + max(min(delay, _MAX_DELAY), pause)
+            due = time.time() + max(min(delay, MAX_DELAY), pause)
         _log.warning("alert %s: delivery %s failed: %s", alert.name, delivery.id, error)
         store.fail(delivery, error, time.time(), due)
 

@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -32,6 +31,7 @@ from odf_engine.coordinator.protocol import (
 from odf_engine.coordinator.results import CheckResult, CompareResult, VerifyResult
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.files import ensure_folder
+from odf_engine.flows.clock import SteadyClock
 from odf_engine.flows.definition import (
     CheckTask,
     CommandTask,
@@ -87,6 +87,8 @@ class FlowRunner:
         self._acceptances = accepted_flows(odf)
         self._odf = odf
         self._submit = submit
+        self._clock = SteadyClock()
+        self._step_seconds = 0.0
         self._scheduler: FlowScheduler | None = None
         self._store: FlowStore | None = None
         self._seen: object = None
@@ -108,7 +110,7 @@ class FlowRunner:
                 _log.exception("flows cannot run: %s", error)
                 await asyncio.sleep(_FAILURE_SECONDS)
                 continue
-            await asyncio.sleep(min(max(due - time.time(), 0.0), _POLL_SECONDS))
+            await asyncio.sleep(min(max(due - self._clock.now(), 0.0), _POLL_SECONDS))
 
     async def stop(self) -> None:
         """Cancel the runs. Their end is stored when the next worker starts."""
@@ -128,7 +130,7 @@ class FlowRunner:
         """Report new rows of a dataset to the flows whose targets have it as input."""
         if self._scheduler is not None and rows:
             for name in self._inputs.get(dataset, ()):
-                self._scheduler.add_records(name, rows, time.time())
+                self._scheduler.add_records(name, rows, self._clock.now())
 
     # --- Definitions ---
 
@@ -138,8 +140,14 @@ class FlowRunner:
             await self._load()
             self._seen = seen
         if self._scheduler is None:
-            return time.time() + _POLL_SECONDS
-        return self._scheduler.tick(time.time())
+            return self._clock.now() + _POLL_SECONDS
+        now = self._clock.now()
+        self._step_seconds += self._clock.take_step()
+        if step := self._step_seconds:
+            _log.warning("the clock was set %s by %.0f s", "back" if step < 0 else "forward", abs(step))
+            self._scheduler.clock_changed(step, now)
+            self._step_seconds = 0.0
+        return self._scheduler.tick(now)
 
     async def _load(self) -> None:
         accepted = self._acceptances.read()
@@ -152,10 +160,11 @@ class FlowRunner:
         if self._scheduler is None:
             self._store = self._store or FlowStore(self._odf)
             scheduler = FlowScheduler(self._store, self._start)
-            scheduler.recover(flows, time.time())
+            scheduler.recover(flows, self._clock.now())
+            self._clock.take_step()  # the stored times are compared with the present one
             self._scheduler = scheduler
         else:
-            self._scheduler.load(flows, time.time())
+            self._scheduler.load(flows, self._clock.now())
         _log.info("%d flows can run", len(flows))
 
     def _find_inputs(self, flows: Iterable[Flow]) -> dict[str, set[str]]:
@@ -195,7 +204,7 @@ class FlowRunner:
         assert self._scheduler is not None
         while True:
             try:
-                self._scheduler.end_run(run, error, time.time(), unchanged=unchanged)
+                self._scheduler.end_run(run, error, self._clock.now(), unchanged=unchanged)
                 break
             except OdfError as failure:
                 _log.exception("flow %s: the end of run %d cannot be stored: %s", flow.name, run.id, failure)

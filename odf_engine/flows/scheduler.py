@@ -1,7 +1,7 @@
 """Decides when flows run: due times, coalesced and missed runs, retries, pauses.
 
 Nothing here reads a clock or waits. The caller passes the time, in seconds since 1970, so that tests can
-simulate months.
+simulate months, and reports when the clock was set.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import random
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from cronsim import CronSim
@@ -28,6 +28,8 @@ _MAX_INTERRUPTIONS: Final = 2
 """Maximum number of repetitions of a run that the end of the worker interrupts."""
 _UNKNOWN_RECORDS: Final = 1 << 62
 """An unknown number of new rows: more than any trigger awaits."""
+CLOCK: Final = "Clock"
+"""Trigger of the entry in the history that the clock was set back."""
 REMOTES_UNCHANGED: Final = "remotes are unchanged"
 
 
@@ -72,8 +74,40 @@ class Pending:
         self.records, self.since = records, since
 
 
+class Rewind(NamedTuple):
+    """The times of schedules that come again after the clock was set back.
+
+    Attributes:
+        handled_until: all times up to this one have been handled.
+        handled: the later ones that have been handled.
+    """
+
+    handled_until: float
+    handled: frozenset[float]
+
+    def next_time(self, schedule: Schedule) -> float:
+        """Return the first time of a schedule that has not been handled."""
+        found = next_time(schedule, self.handled_until)
+        while found in self.handled:
+            found = next_time(schedule, found)
+        return found
+
+    def last_time(self, schedule: Schedule, until: float) -> float:
+        """Return the last time of a schedule up to ``until`` that has not been handled."""
+        found = last_time(schedule, until)
+        while found in self.handled:
+            found = last_time(schedule, found - 1)
+        return found
+
+
 def due_time(
-    flow: Flow, state: FlowState, now: float, *, running: bool = False, pending: Pending | None = None
+    flow: Flow,
+    state: FlowState,
+    now: float,
+    *,
+    running: bool = False,
+    pending: Pending | None = None,
+    rewind: Rewind | None = None,
 ) -> float:
     """Return when a flow is due next; infinite if nothing is planned.
 
@@ -83,13 +117,16 @@ def due_time(
         now: the time.
         running: a run is running. Only times of schedules are due then.
         pending: new rows of inputs.
+        rewind: the times that come again; None for none.
     """
     if state.requested and not running:
         return now
     if state.paused:
         return math.inf
-    handled = now if state.handled_until - now > _SET_BACK else state.handled_until
-    times = [next_time(trigger, handled) for trigger in flow.spec.triggers if isinstance(trigger, Schedule)]
+    if rewind is None:
+        handled = now if state.handled_until - now > _SET_BACK else state.handled_until
+        rewind = Rewind(handled, frozenset())
+    times = [rewind.next_time(trigger) for trigger in flow.spec.triggers if isinstance(trigger, Schedule)]
     if not running:
         times += [_other_time(trigger, state, pending, now) for trigger in flow.spec.triggers]
         if state.retry_at is not None:
@@ -130,6 +167,7 @@ class FlowScheduler:
         self._states: dict[str, FlowState] = {}
         self._running: dict[str, Run] = {}
         self._pending: dict[str, Pending] = {}
+        self._rewinds: dict[str, Rewind] = {}
         self._due: list[tuple[float, str]] = []
         self._next: dict[str, float] = {}
         self._version = -1
@@ -180,7 +218,7 @@ class FlowScheduler:
         stored = self._store.states()
         new = {name: FlowState(name, now) for name in self._flows.keys() - stored.keys()}
         if new:
-            self._store.add(new.values())
+            self._store.save(new.values())
         self._version = version
         before, self._states = self._states, {name: stored.get(name) or new[name] for name in self._flows}
         for name, state in self._states.items():
@@ -188,6 +226,7 @@ class FlowScheduler:
                 self._plan(name, now)
         for name in before.keys() - self._flows.keys():
             self._next.pop(name, None)
+            self._rewinds.pop(name, None)
 
     def _refresh(self, now: float) -> None:
         if self._store.version() != self._version:
@@ -217,10 +256,13 @@ class FlowScheduler:
             if self._next.get(name) == due:
                 del self._next[name]
                 state, pending = msgspec.structs.replace(self._states[name]), self._pending.get(name)
+                rewind = self._rewinds.get(name)
                 try:
                     self._handle(name, now)
                 except OdfError:  # not stored, so the next call tries it again
                     self._states[name] = state
+                    if rewind is not None:
+                        self._rewinds[name] = rewind
                     if pending is not None:
                         self._pending[name] = pending
                     raise
@@ -228,14 +270,53 @@ class FlowScheduler:
                     self._plan(name, now)
         return self._due[0][0] if self._due else math.inf
 
+    def clock_changed(self, step: float, now: float) -> None:
+        """Plan all flows again after the clock was set by ``step`` seconds, to ``now``.
+
+        Intervals and delays count the elapsed time. Times of schedules that come again are not handled again.
+
+        Raises:
+            OdfError: nothing was changed.
+        """
+        self._refresh(now)
+        states = {
+            name: msgspec.structs.replace(
+                state,
+                last_start=None if state.last_start is None else max(0.0, state.last_start + step),
+                retry_at=None if state.retry_at is None else state.retry_at + step,
+            )
+            for name, state in self._states.items()
+        }
+        self._store.save(states.values())
+        self._states = states
+        for pending in self._pending.values():
+            pending.since += step
+        self._rewinds.clear()
+        for name, state in states.items():
+            if step < 0 and _has_schedule(self._flows[name]):
+                text = f"the clock was set back by {-step:,.0f} s"
+                self._store.skip(state, CLOCK, now, now, f"{text}; times that were handled are not repeated")
+            self._plan(name, now)
+
     def _plan(self, name: str, now: float) -> None:
         """Compute when a flow is due next."""
         due = math.inf
         if name in self._flows:
-            if self._states[name].handled_until - now > _SET_BACK:
-                self._states[name].handled_until = now
-            running, pending = name in self._running, self._pending.get(name)
-            due = due_time(self._flows[name], self._states[name], now, running=running, pending=pending)
+            state = self._states[name]
+            if state.handled_until - now > _SET_BACK:
+                state.handled_until = now
+            if state.handled_until <= now:
+                self._rewinds.pop(name, None)
+            elif name not in self._rewinds:
+                self._rewinds[name] = Rewind(now, frozenset(self._store.times_after(name, now)))
+            due = due_time(
+                self._flows[name],
+                state,
+                now,
+                running=name in self._running,
+                pending=self._pending.get(name),
+                rewind=self._rewinds.get(name),
+            )
         if due == math.inf:
             self._next.pop(name, None)
         elif self._next.get(name) != due:
@@ -249,16 +330,17 @@ class FlowScheduler:
             state.requested = False
             return self._begin(flow, REQUEST, now, now)
         fired: list[tuple[float, str]] = []
+        rewind = self._rewinds.get(name) or Rewind(state.handled_until, frozenset())
         for trigger in flow.spec.triggers:
             if isinstance(trigger, Schedule):
-                first = next_time(trigger, state.handled_until)
+                first = rewind.next_time(trigger)
                 if first > now:
                     continue
                 # In a few time zones the library, going back, does not find the first time.
-                due = max(first, last_time(trigger, now))
+                due = max(first, rewind.last_time(trigger, now))
                 if now - due > GRACE_SECONDS and trigger.misfire == "skip":
                     missed = f"missed from {_format(first)} on; the schedule skips missed runs"
-                    state.handled_until = max(state.handled_until, due)
+                    self._advance(state, due)
                     self._store.skip(state, "Schedule", due, now, missed)
                 else:
                     fired.append((due, "Schedule"))
@@ -271,12 +353,18 @@ class FlowScheduler:
         if not fired:
             return None
         due, trigger_name = max(fired, key=lambda each: (each[1] != "retry", each[0]))
-        state.handled_until = max(state.handled_until, now)
+        self._advance(state, now)
         if name in self._running:
             reason = f"run {self._running[name].id} is still running"
             self._store.skip(state, trigger_name, due, now, reason)
             return None
         return self._begin(flow, trigger_name, due, now)
+
+    def _advance(self, state: FlowState, until: float) -> None:
+        """Mark the times of schedules up to ``until`` as handled."""
+        state.handled_until = max(state.handled_until, until)
+        if (rewind := self._rewinds.get(state.name)) is not None:
+            self._rewinds[state.name] = rewind._replace(handled_until=until)
 
     def _begin(self, flow: Flow, trigger: str, due: float, now: float) -> None:
         state = self._states[flow.name]
@@ -334,6 +422,10 @@ class FlowScheduler:
             self._states[run.flow] = state
         del self._running[run.flow]
         self._plan(run.flow, now)
+
+
+def _has_schedule(flow: Flow) -> bool:
+    return any(isinstance(trigger, Schedule) for trigger in flow.spec.triggers)
 
 
 def _format(when: float) -> str:

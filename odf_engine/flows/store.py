@@ -168,8 +168,8 @@ class FlowStore:
             found = [dict(zip(names, row, strict=True)) for row in rows]
             return {each["name"]: msgspec.convert(each, FlowState, strict=False) for each in found}
 
-    def add(self, states: Iterable[FlowState]) -> None:
-        """Store the states of new flows."""
+    def save(self, states: Iterable[FlowState]) -> None:
+        """Store the states of flows."""
         with self._transaction() as connection:
             for state in states:
                 _save(connection, state)
@@ -261,6 +261,14 @@ class FlowStore:
         """Return the runs with a larger number than ``number``, and those of ``others``, oldest first."""
         marks = ", ".join("?" * len(others))
         return self._runs(f"WHERE id > ? OR id IN ({marks}) ORDER BY id LIMIT 5000", number, *others)
+
+    def times_after(self, flow: str, after: float) -> list[float]:
+        """Return the times of a flow's schedules after ``after`` that have been handled."""
+        with self._translated():
+            rows = self._connection.execute(
+                "SELECT due FROM runs WHERE flow = ? AND trigger = 'Schedule' AND due > ?", (flow, after)
+            ).fetchall()
+        return [due for (due,) in rows]
 
     def first_attempt(self, run: Run) -> float:
         """Return when the first attempt of a repeated run began."""

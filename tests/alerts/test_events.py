@@ -205,6 +205,17 @@ def test_an_event_is_sent_once_as_its_most_specific_kind() -> None:
         assert select_kind(alert(selected, target), event, Config()) == kind
 
 
+def test_deliveries_of_a_wrong_clock_are_due_when_it_is_corrected(tmp_path: Path) -> None:
+    store = AlertStore(tmp_path)
+    store.enqueue([NewDelivery(each, "a", "JobFailed", "x", "", "text", b"{}") for each in "123"], 2e9)
+    for each, due in zip(store.due("a", 2e9, 10)[1:], (2e9 + 60, 1e9 + 60), strict=True):
+        store.fail(each, "no network", 2e9, due)
+    assert [each.id for each in store.due("a", 2e9, 10)] == ["1", "3"]
+    assert store.next_due(1e9) == {"a": 1e9}
+    assert [each.id for each in store.due("a", 1e9, 10)] == ["1", "2", "3"]
+    store.close()
+
+
 def test_the_queue_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alert_store, "MAX_QUEUED", 3)
     monkeypatch.setattr(alert_store, "MAX_DEAD", 2)

@@ -15,6 +15,10 @@ from pathlib import Path
 import pytest
 
 from odf_engine.coordinator import command_guard
+from odf_engine.coordinator.flow_runner import FlowRunner
+from odf_engine.flows.clock import SteadyClock
+from odf_engine.flows.definition import accepted_flows, flow_files
+from odf_engine.flows.store import Run
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import Ran, call_odf
 from tests.ingest.conftest import reply, web_server
@@ -256,6 +260,26 @@ def test_a_killed_worker_repeats_the_interrupted_run(folder: Path) -> None:
     assert call_odf("worker", "start", cwd=folder).code == 0
     wait_until(lambda: ("retry", "done") in states(folder, "slow"))
     assert ("request", "interrupted") in states(folder, "slow")
+
+
+async def test_intervals_continue_when_the_clock_is_set_back(tmp_path: Path) -> None:
+    odf = Workspace.init(tmp_path).odf
+    text = "headers: {name: a}\nspec: {target: b, triggers: [{kind: Interval, every: 10s}], tasks: [%s]}"
+    flow = flow_files(odf).write((text % "{kind: Pull}").encode(), "a.yaml")
+    accepted_flows(odf).accept(flow.name, flow.digest)
+    runner = FlowRunner(odf, lambda *arguments: pytest.fail("no job runs"))
+    elapsed, starts = 0.0, list[float]()
+    runner._clock = SteadyClock(lambda: 2e9 + elapsed - (1e9 if elapsed > 20 else 0), lambda: elapsed)
+    runner._start = lambda flow, run: starts.append(elapsed) or runs.append(run)  # type: ignore[method-assign]
+    while elapsed < 100:
+        runs: list[Run] = []
+        await runner._step()
+        assert runner._scheduler is not None
+        for run in runs:
+            runner._scheduler.end_run(run, None, runner._clock.now())
+        elapsed += 2
+    await runner.stop()
+    assert starts == [float(second) for second in range(0, 100, 10)]
 
 
 @pytest.mark.complete

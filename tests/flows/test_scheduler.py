@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from odf_engine.errors import OdfError
+from odf_engine.flows.clock import SteadyClock
 from odf_engine.flows.definition import Flow, Retry, Schedule, read_flow
 from odf_engine.flows.documents import Cron, Zone
 from odf_engine.flows.scheduler import FlowScheduler, last_time, next_time, retry_delay
@@ -257,6 +259,119 @@ def test_clock_changes_neither_repeat_nor_block_runs(tmp_path: Path) -> None:
     assert times(simulation)[-1] == "20 05:00"
 
 
+YEAR = 365 * DAY
+
+
+class FakeClock:
+    """A wall clock that is wrong for a while, and the elapsed time."""
+
+    def __init__(self) -> None:
+        self.elapsed, self.error = 0.0, 0.0
+        self.steady = SteadyClock(lambda: START + self.elapsed + self.error, lambda: self.elapsed)
+
+
+def run_with_clock(
+    folder: Path, *flows: Flow, seconds: int, errors: Mapping[int, float], suspended: float = 0.0
+) -> tuple[Simulation, dict[str, list[float]]]:
+    """Run flows once a second; return the seconds at which they started.
+
+    ``errors`` has the errors of the clock from these seconds on. The computer is suspended in the middle.
+    """
+    clock = FakeClock()
+    simulation = Simulation(folder, *flows)
+    starts: dict[str, list[float]] = {flow.name: [] for flow in flows}
+    for second in range(seconds):
+        clock.error = errors.get(second, clock.error)
+        clock.elapsed += 1 + (suspended if second == seconds // 2 else 0)
+        simulation.now = clock.steady.now()
+        if step := clock.steady.take_step():
+            simulation.scheduler.clock_changed(step, simulation.now)
+        simulation.scheduler.tick(simulation.now)
+        for run in list(simulation.running.values()):
+            starts[run.flow].append(clock.elapsed)
+            simulation.end(run)
+    return simulation, starts
+
+
+EACH_MINUTE = "{kind: Schedule, cron: '* * * * *'}"
+
+
+@pytest.mark.parametrize("error", [5.0, -5.0, 3 * HOUR, -3 * HOUR, YEAR, -YEAR])
+@pytest.mark.parametrize("length", [5, 90])
+def test_flows_follow_the_elapsed_time_when_the_clock_is_wrong(
+    tmp_path: Path, error: float, length: int
+) -> None:
+    often, cron = flow("often", "{kind: Interval, every: 2s}"), flow("cron", EACH_MINUTE)
+    simulation, starts = run_with_clock(
+        tmp_path, often, cron, seconds=900, errors={290: error, 290 + length: 0.0}
+    )
+    assert starts["often"] == [float(second) for second in range(1, 900, 2)]
+    if length == 5:
+        assert starts["cron"] == [60.0 * number for number in range(1, 16)]
+    dues = [run.due for run in simulation.started if run.flow == "cron"]
+    assert len(dues) == len(set(dues)), "a time was handled twice"
+    after = [start for start in starts["cron"] if start >= 290 + length + 60]
+    assert after == [60.0 * number for number in range(6 if length == 5 else 8, 16)], "a run is missing"
+    for number in range(1, 15):
+        assert any(60 * number <= start < 60 * number + 121 for start in starts["cron"])
+    notes = [run.reason for run in simulation.store.runs("cron") if run.trigger == "Clock"]
+    assert bool(notes) is (length == 90)
+    assert all(note.startswith("the clock was set back by ") for note in notes)
+
+
+def test_a_suspended_computer_runs_once_for_all_missed_times(tmp_path: Path) -> None:
+    often, cron = flow("often", "{kind: Interval, every: 2s}"), flow("cron", EACH_MINUTE)
+    simulation, starts = run_with_clock(tmp_path, often, cron, seconds=300, errors={}, suspended=2 * HOUR)
+    assert starts["often"][74:77] == [149.0, 151.0 + 2 * HOUR, 153.0 + 2 * HOUR]
+    assert starts["cron"] == [60.0, 120.0, 151 + 2 * HOUR, 180 + 2 * HOUR, 240 + 2 * HOUR, 300 + 2 * HOUR]
+    assert not [run for run in simulation.store.runs() if run.trigger == "Clock"]
+
+
+@pytest.mark.parametrize("zone", ["Europe/Oslo", "America/New_York"])
+@pytest.mark.parametrize(
+    "change", ["2026-03-08 06:00", "2026-03-29 00:00", "2026-10-25 00:00", "2026-11-01 05:00"]
+)
+@pytest.mark.parametrize("step", [-5.0, 5.0, 40 * MINUTE, -40 * MINUTE])
+def test_clock_changes_at_summer_time_lose_and_repeat_no_run(
+    tmp_path: Path, zone: str, change: str, step: float
+) -> None:
+    """The clock is set while the local time changes, and set again two hours later."""
+    trigger = f"{{kind: Schedule, cron: '*/15 * * * *', timezone: {zone}}}"
+    start = datetime.fromisoformat(change).replace(tzinfo=UTC).timestamp()
+    simulation = Simulation(tmp_path, flow("a", trigger), now=start)
+    for minute in range(1, 361):
+        simulation.now += MINUTE
+        if minute in (50, 170):
+            moved = step if minute == 50 else -step
+            simulation.now += moved
+            simulation.scheduler.clock_changed(moved, simulation.now)
+        simulation.scheduler.tick(simulation.now)
+        for run in list(simulation.running.values()):
+            simulation.end(run)
+    dues = sorted(run.due for run in simulation.started)
+    assert len(dues) == len(set(dues))
+    schedule = simulation.flows[0].spec.triggers[0]
+    assert isinstance(schedule, Schedule)
+    expected, when = [], next_time(schedule, start)
+    while when <= simulation.now:
+        expected.append(when)
+        when = next_time(schedule, when)
+    coalesced = set(expected) - set(dues)
+    assert len(coalesced) <= (2 if abs(step) > MINUTE else 0) and set(dues) <= set(expected)
+
+
+def test_the_time_of_a_restart_after_a_wrong_clock_is_not_lost(tmp_path: Path) -> None:
+    simulation = Simulation(tmp_path, flow("a", "{kind: Schedule, cron: '@hourly'}"))
+    simulation.now = START + 5 * HOUR + MINUTE  # wrong, until the worker is restarted
+    simulation.scheduler.tick(simulation.now)
+    simulation.end(simulation.started[0])
+    simulation.crash()
+    simulation.now = START + 2 * MINUTE
+    simulation.begin()
+    simulation.until(START + 7 * HOUR)
+    assert times(simulation) == ["20 05:00", *(f"20 0{hour}:00" for hour in (1, 2, 3, 4, 6, 7))]
+
+
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.complete
 def test_every_scheduled_time_is_covered_despite_crashes_and_clock_jumps(tmp_path: Path, seed: int) -> None:
@@ -287,7 +402,9 @@ def test_every_scheduled_time_is_covered_despite_crashes_and_clock_jumps(tmp_pat
             simulation.now += chance.choice((0.0, 30.0, 2 * HOUR, 9 * HOUR))
             simulation.begin()
         elif event < 0.015:
-            simulation.now += chance.choice((-HOUR, -20.0, 3 * HOUR))
+            step = chance.choice((-HOUR, -20.0, 3 * HOUR))
+            simulation.now += step
+            simulation.scheduler.clock_changed(step, simulation.now)
         for number in [number for number in simulation.running if ends[number] <= simulation.now]:
             run = simulation.running[number]
             simulation.end(run, "failed" if chance.random() < 0.05 else None)
