@@ -18,7 +18,7 @@ from typing import Final, Literal
 import msgspec
 
 from odf_engine.errors import NotFound, OdfError
-from odf_engine.storage.databases import connect_database, write_transaction
+from odf_engine.storage.databases import open_shared_database, write_transaction
 
 FILE: Final = "alerts.sqlite"
 MAX_QUEUED: Final = 1000
@@ -124,12 +124,7 @@ class AlertStore:
             with contextlib.suppress(OSError):  # a read-only file system
                 # SQLite gives its other files the mode of this one. Messages can have parts of the data.
                 os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
-            self._connection = connect_database(
-                self._path, timeout=10, isolation_level=None, check_same_thread=False
-            )
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = NORMAL")
-            self._connection.executescript(_SCHEMA)
+            self._connection = open_shared_database(self._path, _SCHEMA)
 
     def close(self) -> None:
         """Close the file."""

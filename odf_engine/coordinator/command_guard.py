@@ -7,6 +7,9 @@ worker.
 
 The worker holds the other end of the standard input. At its end the process group, which includes all
 programs that the program has started, receives SIGTERM, and SIGKILL after the grace period.
+
+The output passes through this process, so that the program can still write after the end of the worker, and
+its handler of SIGTERM runs.
 """
 
 from __future__ import annotations
@@ -33,17 +36,32 @@ def _end_group_with_worker(grace: float) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
+def _copy_output(source: int) -> None:
+    """Copy the output of the program; drop it after the end of the worker."""
+    is_open = True
+    while data := os.read(source, 1 << 16):
+        while data and is_open:
+            try:
+                data = data[os.write(1, data) :]
+            except OSError:
+                is_open = False
+
+
 def main(grace: float, command: list[str]) -> int:
     """Run the program in this process group; return its exit code, as a shell does for signals."""
     # A handler, because the program would inherit that the signal is ignored.
     signal.signal(signal.SIGTERM, lambda *_: None)
     try:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
     except OSError as error:
         sys.stdout.write(error.strerror or str(error))
         return NOT_STARTED
     ending = threading.Thread(target=_end_group_with_worker, args=(grace,), daemon=True)
     ending.start()
+    assert child.stdout is not None
+    _copy_output(child.stdout.fileno())
     code = child.wait()
     if select.select([0], [], [], 0)[0]:  # the worker has ended; other programs may run
         ending.join()

@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from odf_engine.errors import NotFound, OdfError
-from odf_engine.storage.databases import connect_database, write_transaction
+from odf_engine.storage.databases import open_shared_database, write_transaction
 
 FILE: Final = "flows.sqlite"
 REQUEST: Final = "request"
@@ -120,12 +120,7 @@ class FlowStore:
     def __init__(self, odf: Path) -> None:
         self._path = odf / FILE
         with self._translated():
-            self._connection = connect_database(
-                self._path, timeout=10, isolation_level=None, check_same_thread=False
-            )
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = NORMAL")
-            self._connection.executescript(_SCHEMA)
+            self._connection = open_shared_database(self._path, _SCHEMA)
 
     def close(self) -> None:
         """Close the file."""

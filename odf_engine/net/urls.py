@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, quote, unquote, unquote_to_bytes, urlsplit, urlunsplit
 
-from odf_engine.errors import UsageError, has_surrogates
+from odf_engine.errors import UsageError, escape_surrogates, has_surrogates
 from odf_engine.identity.names import is_valid_name
 
 _LOGIN: Final = re.compile(r"^([^/?#]*//)[^/?#]*@")
@@ -56,7 +57,7 @@ def normalize_url(text: str, schemes: Sequence[str] = SCHEMES) -> str:
     A path of a folder, such as ``/mnt/stick/cities``, becomes a ``file:`` URL.
 
     Raises:
-        UsageError: unknown scheme, no host, ``..`` in the path, or a login in the URL.
+        UsageError: unknown scheme, no host, ``..`` in the path, a login, or a path that is not UTF-8.
     """
     text = text.strip()
     if has_surrogates(text):
@@ -82,7 +83,8 @@ def normalize_url(text: str, schemes: Sequence[str] = SCHEMES) -> str:
         hint = "use the URL of the dataset's folder"
         raise UsageError("invalid URL: it contains ? or #", hint=hint)
     if scheme == "file":  # in file://data/x, `data` parses as the host
-        return _folder(unquote(parts.path if parts.netloc == "localhost" else parts.netloc + parts.path))
+        path = parts.path if parts.netloc == "localhost" else parts.netloc + parts.path
+        return _folder(os.fsdecode(unquote_to_bytes(path)))
     if not parts.hostname:
         raise UsageError(f"invalid {scheme}: URL: missing host")
     if {".", ".."} & {unquote(part) for part in parts.path.split("/")}:
@@ -106,6 +108,12 @@ def _host(parts: SplitResult) -> str:
 def _folder(path: str) -> str:
     # Symbolic links are not resolved: their targets may change.
     absolute = str(Path(path).absolute())
+    if has_surrogates(absolute):
+        raise UsageError(
+            "the path of the folder is not UTF-8",
+            where=escape_surrogates(absolute),
+            hint="rename the folder, or run the command from another folder",
+        )
     parts: list[str] = []
     for part in absolute.split("/"):
         if part == "..":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +27,53 @@ def connect_database(path: Path, query: str = "", **options: Any) -> sqlite3.Con
         if os.path.islink(f"{path}{ending}"):  # noqa: PTH114 (Path is slower; every command runs this)
             raise sqlite3.OperationalError(f"{path.name}{ending} is a symbolic link")
     return sqlite3.connect(f"{path.absolute().as_uri()}?{query}", uri=True, **options)
+
+
+def open_shared_database(path: Path, schema: str) -> sqlite3.Connection:
+    """Open a database that several processes write; create it if it does not exist.
+
+    On a read-only file system it can be read, and is empty if it does not exist.
+
+    Args:
+        path: the database file.
+        schema: statements that create its tables unless they exist.
+
+    Raises:
+        sqlite3.Error: it cannot be opened, or is damaged.
+    """
+    options: dict[str, Any] = {"timeout": 10, "isolation_level": None, "check_same_thread": False}
+    try:
+        connection = connect_database(path, **options)
+        with _closed_on_error(connection):
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.executescript(schema)
+        return connection
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+            raise
+        problem = error
+    if not path.exists():
+        connection = sqlite3.connect(":memory:", **options)
+        connection.executescript(schema)
+        connection.execute("PRAGMA query_only = 1")
+        return connection
+    for mode in ("mode=ro", "immutable=1"):  # the latter if the write-ahead log cannot be opened
+        with suppress(sqlite3.OperationalError):
+            connection = connect_database(path, mode, **options)
+            with _closed_on_error(connection):
+                connection.execute("SELECT count(*) FROM sqlite_master")
+            return connection
+    raise problem
+
+
+@contextmanager
+def _closed_on_error(connection: sqlite3.Connection) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise
 
 
 @contextmanager

@@ -90,3 +90,22 @@ def test_workspace_at_non_utf8_path_works_without_a_worker(tmp_path: Path) -> No
     assert run_odf("path", "cases", cwd=folder, LC_ALL="C.UTF-8").code == 0
     ran = run_odf("worker", "start", cwd=folder, LC_ALL="C.UTF-8")
     assert ran.code == 1 and "the worker cannot be started: the path of the workspace is not UTF-8" in ran.err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("push", "cases", "--to", "./copy"),
+        ("pull", "--from", "./copy", "--as", "cases"),
+        ("repo", "add", "copy", "./copy"),
+        ("push", "cases", "--to", "file:///tmp/caf%E9/copy"),
+    ],
+)
+def test_remote_in_a_non_utf8_folder_is_reported(fresh: Odf, tmp_path: Path, line: tuple[str, ...]) -> None:
+    added = fresh("add", "-", input=fresh("new", "cases", "--root").out)
+    assert added.code == 0, added.err
+    folder = tmp_path / WRONG
+    folder.mkdir(exist_ok=True)
+    ran = call_odf("-w", str(fresh("path", "cases").out).partition("/.odf/")[0], *line, cwd=folder)
+    assert (ran.code, ran.out) == (2, "")
+    assert "caf\\udce9/copy: the path of the folder is not UTF-8\n  hint: rename the folder" in ran.err

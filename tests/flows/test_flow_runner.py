@@ -366,6 +366,22 @@ def test_a_program_ends_with_its_worker(folder: Path) -> None:
     wait_until(lambda: not any(map(is_running, running)))
 
 
+def test_a_program_can_write_after_its_worker_was_killed(folder: Path) -> None:
+    """Its handler of SIGTERM writes to its output, as a shell does, which would end it by SIGPIPE."""
+    ending = "trap 'echo ending; echo ending >&2; touch handled; exit 0' TERM"
+    script = f"{ending}; touch begun; while :; do sleep 0.1; done"
+    write_flow(folder, "long", "{kind: Interval, every: 1s}", "unused")
+    file = folder / "long.yaml"
+    text = file.read_text().partition("    - {kind: Command")[0]
+    file.write_text(f"{text}    - {{kind: Command, run: {json.dumps(['sh', '-c', script])}}}\n")
+    assert flow(folder, "add", "long.yaml").code == 0
+    wait_until((folder / "begun").exists)
+    worker = call_odf("worker", "status", "--json", cwd=folder).json["status"]["pid"]
+    flow(folder, "pause", "long")
+    os.kill(worker, signal.SIGKILL)
+    wait_until((folder / "handled").exists)
+
+
 def test_the_guard_ends_programs_that_outlive_their_parent() -> None:
     """The shell ends at SIGTERM, and the program that it has started ignores it."""
     script = """(trap "" TERM; echo started; sleep 300) & trap "exit 0" TERM; wait"""

@@ -9,12 +9,15 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
 import pytest
 
+from odf_engine.alerts.store import AlertStore
 from odf_engine.errors import OdfError, Unsupported
+from odf_engine.flows.definition import flow_files
+from odf_engine.flows.store import FlowStore
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.flatbuffers import decode_block, encode_block
@@ -432,6 +435,20 @@ def test_a_read_only_disk_can_be_read(workspace: Workspace) -> None:
     listed = odf(workspace, "list", before=before)
     assert listed.returncode == 0
     assert "wrecks" in listed.stdout
+    assert odf(workspace, "flow", "list", before=before).returncode == 0
+    assert odf(workspace, "alert", "list", before=before).returncode == 0
+    flow = workspace.folder / "nightly.yaml"
+    flow.write_text("headers: {name: nightly}\nspec: {target: boats, tasks: [{kind: Pull}]}\n")
+    flow_files(workspace.odf).write(flow.read_bytes(), flow.name)
+    with closing(FlowStore(workspace.odf)) as store:
+        store.change("nightly", 1e9, paused=True, pause_reason="by hand")
+    with closing(AlertStore(workspace.odf)) as alerts:
+        alerts.enqueue([], 1e9)
+    for words in (["flow", "list"], ["flow", "history"], ["alert", "history"], ["metrics"]):
+        ran = odf(workspace, *words, before=before)
+        assert ran.returncode == 0, ran.stderr
+    paused = odf(workspace, "flow", "pause", "nightly", before=before)
+    assert paused.returncode == 1 and "cannot be read or written" in paused.stderr
     for verb in (["config", "set", "ui.theme", "paper"], ["rename", "boats", "ships"]):
         refused = odf(workspace, *verb, before=before)
         assert refused.returncode == 1
