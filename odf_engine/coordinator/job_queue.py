@@ -352,7 +352,7 @@ class JobQueue:
                     reporter.raise_if_warned()
                     reporter.warnings.assign_rest()
                 finally:
-                    reporter.warnings.store(context)
+                    reporter.warnings.store(lambda: context.workspace)
             return JobState.done, None, msgspec.json.encode(result).decode()
         except Cancelled:
             return JobState.cancelled, None, None

@@ -10,7 +10,9 @@ from odf_engine.errors import JobWarned, OdfError, escape_surrogates
 from odf_engine.progress import JobWarning, count_of
 
 if TYPE_CHECKING:
-    from odf_engine.coordinator.job_queue import JobContext
+    from collections.abc import Callable
+
+    from odf_engine.workspace.workspace import Workspace
 
 _MAX_WARNINGS: Final = 50
 _MAX_CHARACTERS: Final = 1000
@@ -89,15 +91,19 @@ class WarningList:
         if last is not None:
             self.committed(*last)
 
-    def store(self, context: JobContext) -> None:
-        """Store the warnings of blocks in the folders of their datasets. Errors are logged only."""
+    def store(self, open_workspace: Callable[[], Workspace]) -> None:
+        """Store the warnings of blocks in the folders of their datasets. Errors are logged only.
+
+        Args:
+            open_workspace: returns the workspace of the job; only called if there are warnings.
+        """
         from odf_engine.workspace.block_warnings import store_block_warnings  # deferred: few jobs warn
 
         with self._lock:
             of_blocks = dict(self._of_blocks)
         for (dataset, block), warnings in of_blocks.items():
             try:
-                folder = context.workspace.resolve(dataset).dataset.folder
+                folder = open_workspace().resolve(dataset).dataset.folder
                 store_block_warnings(folder, block, warnings)
             except OdfError as error:
                 _log.warning("the warnings of block %s are not stored: %s", block, error)

@@ -27,7 +27,7 @@ from odf_engine.spark.plan_rewrite import (
 )
 from odf_engine.spark.sql_types import identifier
 from odf_engine.spark.stateful.incremental import referenced_columns
-from odf_engine.spark.stateful.stateful_query import check_collations, conjuncts, has_watermark
+from odf_engine.spark.stateful.stream_checks import check_collations, conjuncts, has_watermark
 from odf_engine.spark.stateful.window_functions import comparable
 from odf_engine.spark.user_query import Table
 

@@ -24,12 +24,8 @@ from odf_engine.spark.stateful.incremental import (
     IncrementalPlanner,
     JoinSide,
 )
-from odf_engine.spark.stateful.stateful_query import (
-    has_watermark,
-    is_first_arrival,
-    replace_window,
-    running_aggregates,
-)
+from odf_engine.spark.stateful.stateful_query import is_first_arrival, replace_window, running_aggregates
+from odf_engine.spark.stateful.stream_checks import has_watermark
 from odf_engine.spark.stateful.window_functions import (
     FROM,
     NUMBER,

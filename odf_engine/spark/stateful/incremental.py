@@ -35,15 +35,8 @@ from odf_engine.spark.plan_rewrite import (
 from odf_engine.spark.row_order import SortOrder, external_sort, sorted_batches, strip_order_by
 from odf_engine.spark.sql_types import arrow_schema, identifier
 from odf_engine.spark.stateful.group_aggregates import IS_LAST, GroupAggregates
-from odf_engine.spark.stateful.stateful_query import (
-    BATCH,
-    WATERMARK,
-    TablePlanner,
-    grouping_column_id,
-    has_watermark,
-    is_stream_join,
-    watermark_delays,
-)
+from odf_engine.spark.stateful.stateful_query import BATCH, WATERMARK, TablePlanner, grouping_column_id
+from odf_engine.spark.stateful.stream_checks import has_watermark, is_stream_join, watermark_delays
 from odf_engine.spark.stateful.window_functions import (
     FROM,
     SIGN,

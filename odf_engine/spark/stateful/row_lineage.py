@@ -32,14 +32,12 @@ from odf_engine.spark.stateful.as_of_join import (
 from odf_engine.spark.stateful.group_aggregates import FinishedGroups, GroupAggregates
 from odf_engine.spark.stateful.incremental import BATCH, NEVER, WATERMARK, first_batch_reaching
 from odf_engine.spark.stateful.stateful_query import (
-    JOIN_KINDS,
     TablePlanner,
-    conjuncts,
     grouping_column_id,
-    has_watermark,
     is_first_arrival,
     replace_window,
 )
+from odf_engine.spark.stateful.stream_checks import JOIN_KINDS, conjuncts, has_watermark
 from odf_engine.spark.stateful.window_functions import RankedRows, ranked_rows
 
 if TYPE_CHECKING:

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 
 from odf_engine.chain.normal_form import RULES_REVISION
 from odf_engine.data.changelog import INPUT_BITS, OPERATION, POSITION, ROWS, Op
 from odf_engine.errors import InvalidQuery, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary
-from odf_engine.spark.errors import to_user_error, translate_errors
+from odf_engine.spark.errors import translate_errors
 from odf_engine.spark.plan_rewrite import (
     NODE_DESCRIPTIONS,
     PASS_THROUGH_NODES,
@@ -28,7 +27,6 @@ from odf_engine.spark.plan_rewrite import (
     function_name,
     named_columns,
     node_name,
-    output_ids,
     referenced_ids,
     to_list,
     unsupported_at,
@@ -36,6 +34,18 @@ from odf_engine.spark.plan_rewrite import (
 from odf_engine.spark.row_order import ORDER_PREFIX, strip_order_by
 from odf_engine.spark.sql_types import arrow_schema, identifier, spark_schema
 from odf_engine.spark.stateful.group_aggregates import GroupAggregates, find_aggregates
+from odf_engine.spark.stateful.stream_checks import (
+    JOIN_KINDS,
+    SUPPORTED_HINT,
+    check_collations,
+    check_streaming,
+    compared_expressions,
+    conjuncts,
+    has_null_times,
+    has_watermark,
+    is_stream_join,
+    watermark_delays,
+)
 from odf_engine.spark.stateful.window_functions import (
     RankedRows,
     ranked_rows,
@@ -125,14 +135,6 @@ def _plan_text(plan: Any) -> str:
     return _WATERMARK_NODE_ID.sub("", _RELATION_PATH.sub(r"\1", text))
 
 
-_WATERMARK: Final = "spark.watermarkDelayMs"
-
-
-def has_watermark(column: Any) -> bool:
-    """Return whether a column has a watermark."""
-    return node_name(column) == "AttributeReference" and column.metadata().contains(_WATERMARK)
-
-
 def is_first_arrival(ranked: RankedRows, below: TrackedPlan) -> bool:
     """Return whether a Top-N is the first row of keys with a time bound, in the order of arrival."""
     keys, orders = to_list(ranked.window.partitionSpec()), to_list(ranked.window.orderSpec())
@@ -173,11 +175,6 @@ def replace_window(
     return rewritten
 
 
-def is_stream_join(plan: Any) -> bool:
-    """Return whether a plan is a join of inputs."""
-    return node_name(plan) == "Join" and plan.left().isStreaming() and plan.right().isStreaming()
-
-
 def running_aggregates(builder: PlanBuilder, window: Any) -> GroupAggregates:
     """Return the aggregates of a window node with running totals."""
     columns = [
@@ -186,166 +183,6 @@ def running_aggregates(builder: PlanBuilder, window: Any) -> GroupAggregates:
     ]
     keys = to_list(window.partitionSpec())
     return GroupAggregates(builder, keys, columns, signed=False, operation=None, values=False, changed=None)
-
-
-JOIN_KINDS: Final = ("INNER", "CROSS", "LEFT OUTER", "RIGHT OUTER", "FULL OUTER")
-"""Kinds of joins of inputs that are supported."""
-_TEST_WATERMARK: Final = 10**15
-
-
-def watermark_delays(
-    builder: PlanBuilder, join: Any, conditions: Sequence[Any], revision: int
-) -> tuple[int, int]:
-    """Return how far, in milliseconds, the watermark must be past a row before it can have no new partner.
-
-    Args:
-        builder: builds plan nodes.
-        join: a join of streams.
-        conditions: the conditions on a pair of rows, combined by AND.
-        revision: revision of the rules, see :data:`odf_engine.chain.normal_form.RULES_REVISION`. Before
-            revision 4, any column could be a bound.
-
-    Returns:
-        The delay of the left side and of the right side.
-
-    Raises:
-        InvalidQuery: there is no time bound, or no equality condition; the hint shows the syntax.
-    """
-    condition = None
-    for each in conditions:
-        condition = each if condition is None else builder.expressions.And(condition, each)
-    sides = [output_ids(side) for side in (join.left(), join.right())]
-    if not any(_is_equality(each, *sides) for each in conjuncts(conditions)):
-        raise InvalidQuery(
-            "a join of inputs has no equality condition, so each row would be compared with all others",
-            where="query",
-            hint="add an equality condition: ON a.key = b.key AND b.event_time BETWEEN …",
-        )
-    option = builder.java.scala.Option
-    helper = builder.companion("StreamingJoinHelper", builder.catalyst.analysis)
-    checked = builder.catalyst.plans.logical.Join(
-        join.left(), join.right(), join.joinType(), option.apply(condition), join.hint()
-    )
-    if helper.isWatermarkInJoinKeys(checked):
-        return 0, 0
-    watermark = option.apply(_TEST_WATERMARK)
-    if revision >= 4:
-        # The watermark says nothing about the values of other columns.
-        left, right = (_event_times(builder, side) for side in (join.left(), join.right()))
-    else:
-        left, right = join.left().outputSet(), join.right().outputSet()
-    bounds = (
-        helper.getStateValueWatermark(left, right, option.apply(condition), watermark),
-        helper.getStateValueWatermark(right, left, option.apply(condition), watermark),
-    )
-    if not all(bound.isDefined() for bound in bounds):
-        raise InvalidQuery(
-            "a join of inputs requires unlimited state without a bound on both event times",
-            where="query",
-            hint="add a bound on the event times: ON … AND b.event_time BETWEEN "
-            "a.event_time - INTERVAL 1 DAY AND a.event_time + INTERVAL 1 DAY",
-        )
-    first, second = (_TEST_WATERMARK - int(bound.get()) for bound in bounds)
-    return first, second
-
-
-def _has_null_times(aggregate: Any) -> bool:
-    """Return whether an aggregation has groups without a time: ``ROLLUP``, ``CUBE`` or ``GROUPING SETS``."""
-    expand = aggregate.child()
-    if node_name(expand) != "Expand":
-        return False
-    times = {column_id(each) for each in to_list(aggregate.groupingExpressions()) if has_watermark(each)}
-    places = [at for at, column in enumerate(to_list(expand.output())) if column_id(column) in times]
-    return any(
-        node_name(values.apply(place)) == "Literal"
-        for values in to_list(expand.projections())
-        for place in places
-    )
-
-
-def _event_times(builder: PlanBuilder, plan: Any) -> Any:
-    """Return the columns of a plan with a watermark, as an AttributeSet of Spark."""
-    columns = [column for column in to_list(plan.output()) if has_watermark(column)]
-    return builder.project(columns, plan).outputSet()
-
-
-def check_collations(plan: Any, expressions: Sequence[Any]) -> None:
-    """Check that no value that a stateful operator compares or stores has a collation.
-
-    The state stores strings without their collation, so equal values would be in different groups.
-
-    Raises:
-        Unsupported: with line and column.
-    """
-    pending = list(expressions)
-    while pending:
-        each = pending.pop()
-        if node_name(each) in ("AttributeReference", "Collate", "Cast", "Literal"):
-            kind = each.dataType().sql()
-            if "COLLATE" in kind.replace("COLLATE UTF8_BINARY", ""):
-                raise unsupported_at(
-                    plan,
-                    f"{each.sql()} has a collation, which is not supported in groups, joins and ranked rows",
-                    "compare a value that is equal for equal strings, such as lower(name)",
-                )
-        pending += to_list(each.children())
-
-
-def _compared_expressions(plan: Any) -> list[Any]:
-    """Return the expressions that a stateful operator compares or stores."""
-    if node_name(plan) == "Distinct":
-        return to_list(plan.output())
-    if node_name(plan) == "Window":
-        return [*to_list(plan.partitionSpec()), *to_list(plan.windowExpressions())]
-    return to_list(plan.expressions())
-
-
-def conjuncts(conditions: Sequence[Any]) -> list[Any]:
-    """Return the conjuncts of conditions, from left to right."""
-    parts: list[Any] = []
-    pending = list(conditions)[::-1]
-    while pending:
-        each = pending.pop()
-        if node_name(each) == "And":
-            pending += [each.right(), each.left()]
-        else:
-            parts.append(each)
-    return parts
-
-
-def _is_equality(condition: Any, left: set[int], right: set[int]) -> bool:
-    if node_name(condition) not in ("EqualTo", "EqualNullSafe"):
-        return False
-    left_ids, right_ids = referenced_ids(condition.left()), referenced_ids(condition.right())
-    return bool(left_ids and right_ids) and (
-        (left_ids <= left and right_ids <= right) or (left_ids <= right and right_ids <= left)
-    )
-
-
-SUPPORTED_HINT: Final = "use GROUP BY, window(…), joins with a time bound, DISTINCT or UNION ALL"
-
-
-def check_streaming(builder: PlanBuilder, plan: Any, *, update: bool) -> None:
-    """Check a streaming plan with Spark's own checker.
-
-    Args:
-        builder: builds plan nodes.
-        plan: analyzed plan of a streaming query.
-        update: whether the output mode is ``update``.
-
-    Raises:
-        Unsupported: with Spark's message.
-    """
-    modes = builder.java.org.apache.spark.sql.catalyst.streaming.InternalOutputModes
-    checker = builder.companion("UnsupportedOperationChecker", builder.catalyst.analysis)
-    try:
-        checker.checkForStreaming(plan, builder.companion("Update" if update else "Append", modes))
-    except PySparkException as error:
-        raise Unsupported(
-            f"Spark cannot run the query on a stream: {to_user_error(error).message}",
-            where="query",
-            hint=SUPPORTED_HINT,
-        ) from error
 
 
 @dataclass(frozen=True)
@@ -569,7 +406,7 @@ class StreamPlanner(OriginTracker):
 
     def _check_collations(self, plan: Any) -> None:
         if self._revision >= 4:
-            check_collations(plan, _compared_expressions(plan))
+            check_collations(plan, compared_expressions(plan))
 
     def track_input(self, view: Any, index: int, vocab: DatasetVocabulary) -> TrackedPlan:
         tracked = super().track_input(view, index, vocab)
@@ -733,7 +570,7 @@ class StreamPlanner(OriginTracker):
         grouping, columns = to_list(plan.groupingExpressions()), to_list(plan.aggregateExpressions())
         self._record_operations([*grouping, *columns])
         windowed = any(has_watermark(each) for each in grouping)
-        if windowed and self._revision >= 4 and _has_null_times(plan):
+        if windowed and self._revision >= 4 and has_null_times(plan):
             raise unsupported_at(
                 plan,
                 "a total over all times, from ROLLUP, CUBE or GROUPING SETS, is never complete",

@@ -22,7 +22,8 @@ from odf_engine.spark.readers import query_schema
 from odf_engine.spark.repeatability import check_repeatable
 from odf_engine.spark.sql_types import arrow_schema, identifier
 from odf_engine.spark.stateful.as_of_join import IS_ACTIVE, TIME, AsOfQuery, joined_schema
-from odf_engine.spark.stateful.stateful_query import has_watermark, stream_view
+from odf_engine.spark.stateful.stateful_query import stream_view
+from odf_engine.spark.stateful.stream_checks import has_watermark
 from odf_engine.spark.stateful.window_functions import comparable
 from odf_engine.spark.user_query import run_query, temporal_tables
 from odf_engine.sql.query_text import tokenize
