@@ -164,7 +164,7 @@ class JobRunner:
                 reporter.warnings.assign_rest()
                 return _with_warnings(result, reporter.warnings.listed())
             finally:
-                reporter.warnings.store(context)
+                reporter.warnings.store(lambda: context.workspace)
                 context.close()
 
         with nullcontext() if self._given is None else self._given.job():
