@@ -2,7 +2,8 @@
 
 Requests are sent by the library obstore. A blocking request runs in a thread, which is abandoned on
 cancellation. The library resolves names and follows redirects itself, so the addresses of its connections
-cannot be checked. Therefore repositories on web servers use `http_client`.
+cannot be checked. Redirects to other hosts fail, unless a proxy of the environment is used. Therefore
+repositories on web servers use `http_client`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from odf_engine.errors import (
     WriteConditionFailed,
 )
 from odf_engine.net.address_policy import require_public_host
-from odf_engine.net.bucket_credentials import azure_options, google_options, s3_options
+from odf_engine.net.bucket_credentials import Options, azure_options, google_options, s3_options
 from odf_engine.net.connector import find_proxy_url
 from odf_engine.net.credentials import Login, RemoteAccess
 from odf_engine.net.download import StoppableReporter, run_cancellable
@@ -50,9 +51,18 @@ _PIECE_BYTES: Final = 1 << 18
 _WRITER: Final = "odfwriter"  # services and proxies differ in which other characters they allow
 _MAX_SECONDS: Final = timedelta(days=30)  # of one request: a read timeout applies to each of its reads
 _RETRY_SECONDS: Final = timedelta(minutes=10)
-_NO_PROXY: Final = ("http://127.0.0.1:9", "*,0.0.0.0/0,::/0")
-"""A proxy that is used for no host. Without one, the library uses those of the environment."""
+_NOWHERE: Final = "http://127.0.0.1:9"
+"""A proxy that does not exist. Hosts to which only a redirect could lead are reached through it: they would
+get the session token of the request, which the library does not remove."""
 _METADATA_HOSTS: Final = "169.254.169.254,169.254.170.2,metadata.google.internal,localhost,127.0.0.0/8,::1"
+_GOOGLE_HOSTS: Final = (
+    *_METADATA_HOSTS.split(","),
+    "accounts.google.com",
+    "oauth2.googleapis.com",
+    "sts.googleapis.com",
+    "iamcredentials.googleapis.com",
+)
+_AZURE_HOSTS: Final = ("login.microsoftonline.com", "login.microsoftonline.us", "login.chinacloudapi.cn")
 _AMAZON_REGION: Final = "us-east-1"
 Provider = Literal["s3", "gs", "az"]
 _Result = TypeVar("_Result")
@@ -148,21 +158,22 @@ def open_store(
             "region": region,
             "virtual_hosted_style_request": virtual,
         }
-        client = _client_options(endpoint, config, untrusted, request_bytes)
+        hosts = _role_hosts(region) if _finds_credentials(options) else ()
+        client = _client_options(endpoint, config, untrusted, request_bytes, hosts)
         return S3Store(location.bucket, client_options=client, retry_config=retry, **options)
     if location.provider == "gs":
         endpoint = os.environ.get("GOOGLE_BASE_URL") or "https://storage.googleapis.com"
-        client = _client_options(endpoint, config, untrusted, request_bytes)
-        return GCSStore(
-            location.bucket,
-            client_options=client,
-            retry_config=retry,
-            **google_options(login, anonymous=untrusted),
-        )
+        options = google_options(login, anonymous=untrusted)
+        hosts = _GOOGLE_HOSTS if _finds_credentials(options) else ()
+        client = _client_options(endpoint, config, untrusted, request_bytes, hosts)
+        return GCSStore(location.bucket, client_options=client, retry_config=retry, **options)
     options = azure_options(login, anonymous=untrusted)
     endpoint = os.environ.get("AZURE_STORAGE_ENDPOINT") or os.environ.get("AZURE_ENDPOINT")
+    if not endpoint and os.environ.get("AZURE_STORAGE_USE_EMULATOR", "").lower() in ("1", "true"):
+        endpoint = os.environ.get("AZURITE_BLOB_STORAGE_URL") or "http://127.0.0.1:10000"
     endpoint = endpoint or f"https://{options['config']['account_name']}.blob.core.windows.net"
-    client = _client_options(endpoint, config, untrusted, request_bytes)
+    hosts = _azure_hosts() if _finds_credentials(options) else ()
+    client = _client_options(endpoint, config, untrusted, request_bytes, hosts)
     return AzureStore(location.bucket, client_options=client, retry_config=retry, **options)
 
 
@@ -218,12 +229,49 @@ def _find_region(bucket: str) -> str:
     return resolve_s3_region(bucket)
 
 
-def _client_options(endpoint: str, config: FetchConfig, untrusted: bool, request_bytes: int) -> ClientConfig:
+def _finds_credentials(options: Options) -> bool:
+    """Return whether the library requests the credentials itself."""
+    return "credential_provider" not in options and not options["config"].get("skip_signature")
+
+
+def _role_hosts(region: str) -> tuple[str, ...]:
+    """Return the hosts from which the library gets the credentials of a role."""
+    names = ("AWS_ENDPOINT_URL_STS", "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_METADATA_ENDPOINT")
+    sts = ("sts.amazonaws.com", f"sts.{region}.amazonaws.com", f"sts.{region}.amazonaws.com.cn")
+    return (
+        *sts,
+        "169.254.170.23",
+        "fd00:ec2::23",
+        "fd00:ec2::254",
+        *_METADATA_HOSTS.split(","),
+        *_hosts_of(names),
+    )
+
+
+def _azure_hosts() -> tuple[str, ...]:
+    """Return the hosts from which the library gets the tokens of an identity."""
+    names = ("AZURE_AUTHORITY_HOST", "IDENTITY_ENDPOINT", "AZURE_MSI_ENDPOINT")
+    return (*_AZURE_HOSTS, *_METADATA_HOSTS.split(","), *_hosts_of(names))
+
+
+def _hosts_of(variables: Iterable[str]) -> Iterator[str]:
+    """Yield the hosts of URLs in the environment."""
+    for name in variables:
+        with suppress(ValueError):
+            if host := urlsplit(os.environ.get(name, "")).hostname:
+                yield host
+
+
+def _client_options(
+    endpoint: str, config: FetchConfig, untrusted: bool, request_bytes: int, hosts: Sequence[str]
+) -> ClientConfig:
+    """Return the options of the HTTP client; ``hosts`` are those of the credentials."""
     parts = urlsplit(endpoint)
     if untrusted:
         require_public_host(parts.hostname or "")
     proxy = None if untrusted else find_proxy_url(parts)
-    url, excluded = (proxy, _METADATA_HOSTS) if proxy else _NO_PROXY
+    direct = ",".join((parts.hostname or "", *hosts))
+    url, excluded = (proxy, _METADATA_HOSTS) if proxy else (_NOWHERE, direct)
     patience = config.read_timeout_seconds + request_bytes / _MIN_UPLOAD_RATE
     return {
         "allow_http": endpoint.startswith("http:"),

@@ -12,6 +12,7 @@ import pytest
 from odf_engine.errors import Cancelled, InvalidManifest, SourceUnavailable
 from odf_engine.metadata.model import FromSystemTime, Url
 from odf_engine.workspace.workspace import Workspace
+from tests.ingest.conftest import reply, web_server
 from tests.ingest.fetching import get
 from tests.ingest.recorder import Recorder
 from tests.s3_server import S3Server, refuse, s3_server
@@ -155,3 +156,29 @@ def test_s3_download_can_be_cancelled(workspace: Workspace, s3: S3Server, report
     with pytest.raises(Cancelled):
         run_with_timeout(lambda: get(workspace, Url("s3://bucket/big"), reporter, read_timeout_seconds=600))
     s3.held.set()
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+@pytest.mark.parametrize("anonymous", [False, True])
+def test_redirect_to_another_host_is_not_followed(
+    workspace: Workspace,
+    s3: S3Server,
+    reporter: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    anonymous: bool,
+) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "my-session-token")
+    with web_server() as other:
+        other.answer = lambda request: reply(request, 200, b"inside")
+        target = other.url.replace("127.0.0.1", "localhost")
+
+        def redirect(request: BaseHTTPRequestHandler) -> bool:
+            reply(request, status, Location=f"{target}/bucket/x")
+            return True
+
+        s3.before = redirect
+        with pytest.raises(SourceUnavailable):
+            get(workspace, Url("s3://bucket/x"), reporter, retries=0, s3_anonymous=anonymous)
+        assert len(s3.requests) == 1
+        assert other.requests == []
