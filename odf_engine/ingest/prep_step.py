@@ -23,6 +23,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from odf_engine.config import PrepareConfig
+from odf_engine.data.zip_archive import ZipArchive
 from odf_engine.errors import BadData, InvalidManifest, Unsupported
 from odf_engine.metadata.model import CompressionFormat, Pipe, PrepStep
 from odf_engine.progress import Reporter
@@ -183,7 +184,7 @@ def _unzip(
     limits: Limits,
 ) -> str:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with ZipArchive(path) as archive:
             entry = _choose(archive, sub_path, name)
             if entry.flag_bits & 1:
                 raise BadData(
@@ -195,6 +196,9 @@ def _unzip(
                 chunks = iter(lambda: source.read(_CHUNK), b"")
                 _write(chunks, target, min(packed, entry.compress_size), name, reporter, limits)
             return entry.filename
+    except BadData as error:
+        error.where = error.where or name
+        raise
     except zipfile.BadZipFile as error:
         raise BadData(f"invalid zip archive: {error}", where=name, hint="fetch the file again") from None
     except (NotImplementedError, RuntimeError) as error:

@@ -12,9 +12,11 @@ import pytest
 from odf_engine.config import Config
 from odf_engine.errors import BadData
 from odf_engine.ingest.prep_step import Limits, prepare
+from odf_engine.ingest.read.shapefile import shapefile_to_lines
 from odf_engine.metadata.model import CompressionFormat, Decompress, Pipe, PrepStep
 from odf_engine.settings import save, set_value
 from odf_engine.workspace.workspace import Workspace
+from odf_tui.features.definitions.file_sample import read_sample
 from tests.ingest.pulling import Pulled
 from tests.ingest.recorder import Recorder
 
@@ -68,6 +70,24 @@ def make_zip(path: Path, **files: bytes) -> Path:
         for name, data in files.items():
             archive.writestr(name.replace("__", "/") + ".csv", data)
     return path
+
+
+def test_directory_of_a_zip_archive_is_limited(
+    tmp_path: Path, reporter: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for number in range(1000):
+            archive.writestr(f"{number}.csv", b"1")
+    one = Decompress(CompressionFormat.Zip, sub_path="7.csv")
+    assert run(path, reporter, one) == (b"1", "a.zip/7.csv")
+    monkeypatch.setattr("odf_engine.data.zip_archive.MAX_DIRECTORY_BYTES", 40_000)
+    with pytest.raises(BadData, match=r"a\.zip: the archive lists too many entries"):
+        run(path, reporter, one)
+    with pytest.raises(BadData, match="lists too many entries"):
+        shapefile_to_lines(path, "a.zip", None, tmp_path, reporter)
+    with pytest.raises(BadData, match="lists too many entries"):
+        read_sample(path, "a.zip", reporter)
 
 
 def test_zip_requires_one_file_or_a_matching_sub_path(tmp_path: Path, reporter: Recorder) -> None:

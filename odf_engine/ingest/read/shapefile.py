@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 
+from odf_engine.data.zip_archive import ZipArchive
 from odf_engine.errors import BadData, InvalidSchema
 from odf_engine.ingest.prep_step import ZIP_ERRORS, Limits, is_disk_error
 from odf_engine.ingest.read.dbf import Table
@@ -114,7 +115,10 @@ def shapefile_to_lines(
 
 def _open(path: Path, name: str) -> zipfile.ZipFile:
     try:
-        return zipfile.ZipFile(path)
+        return ZipArchive(path)
+    except BadData as error:
+        error.where = name
+        raise
     except zipfile.BadZipFile:
         with path.open("rb") as file:
             is_zip = file.read(4) == b"PK\x03\x04"

@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from odf_engine.config import FetchConfig
+from odf_engine.data.zip_archive import ZipArchive
 from odf_engine.errors import BadData, SourceUnavailable, Unsupported, has_surrogates
 from odf_engine.ingest.read.file_inference import (
     MAX_ROWS,
@@ -175,7 +176,7 @@ def _text_sample(
 
 
 def _zip_sample(path: Path, reporter: Reporter) -> FileSample:
-    with zipfile.ZipFile(path) as archive:
+    with ZipArchive(path) as archive:
         names = [each for each in archive.namelist() if not each.startswith("__MACOSX/")]
         for name in names:
             if name.lower().endswith(".shp"):
