@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -23,17 +23,33 @@ class CatalogEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     origin: str = ""
 
 
+class Operation(msgspec.Struct, frozen=True):
+    """A creation or deletion in progress. Only its owner writes and deletes the objects of the dataset.
+
+    Attributes:
+        kind: what the owner does.
+        token: unique for the operation.
+        since: its start, in seconds since 1970.
+    """
+
+    kind: Literal["create", "delete"]
+    token: str
+    since: float
+
+
 class Catalog(msgspec.Struct, frozen=True):
     """The datasets of a store by the multibase form of their ids.
 
     Attributes:
         revision: unique for each change, so that a client recognizes its own write.
         version: of this format.
+        pending: datasets that are being created or deleted.
     """
 
     datasets: dict[str, CatalogEntry] = {}
     revision: str = ""
     version: int = 1
+    pending: dict[str, Operation] = {}
 
 
 class CachedCatalog(msgspec.Struct, frozen=True):

@@ -9,11 +9,12 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -30,8 +31,9 @@ from odf_engine.errors import (
     Unsupported,
     WriteConditionFailed,
 )
+from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.mirror.catalog import CATALOG, CachedCatalog, Catalog, CatalogEntry
+from odf_engine.mirror.catalog import CATALOG, CachedCatalog, Catalog, CatalogEntry, Operation
 from odf_engine.progress import Reporter
 from odf_engine.storage.atomic_files import replace_file
 
@@ -42,6 +44,12 @@ if TYPE_CHECKING:
 
 _MAX_CATALOG_BYTES: Final = 64 << 20
 _ATTEMPTS: Final = 30
+_BATCH: Final = 500
+"""Number of objects that are deleted between two checks of who owns them."""
+_LEASE_SECONDS: Final = 3600.0
+"""A creation or deletion without an end counts as interrupted after this time."""
+_UNKNOWN_AGE: Final = timedelta(days=1)
+_MAX_TOKENS: Final = 100
 # Google compares versions, which are times in microseconds, and the others compare ETags.
 _FALSE_VERSION: Final[UpdateVersion] = {"e_tag": '"00000000000000000000000000000000"', "version": "3"}
 
@@ -60,6 +68,7 @@ class DatasetStore:
         self.config = config
         self._odf = odf
         self._cache = odf / "cache" / "store.json"
+        self._tokens = odf / "cache" / "store-operations.json"
 
     @cached_property
     def client(self) -> StoreClient:
@@ -154,11 +163,11 @@ class DatasetStore:
         self._keep(current)
         return current
 
-    def change(self, edit: Callable[[dict[str, CatalogEntry]], object]) -> Catalog:
+    def change(self, edit: Callable[[dict[str, CatalogEntry], dict[str, Operation]], object]) -> Catalog:
         """Change the list by a conditional write, which is repeated after changes by other machines.
 
         Args:
-            edit: changes the entries; its errors end the change.
+            edit: changes the entries and the operations in progress; its errors end the change.
 
         Raises:
             Conflict: other machines changed the list at each attempt.
@@ -166,9 +175,11 @@ class DatasetStore:
         """
         for attempt in range(_ATTEMPTS):
             current = self.read()
-            entries = dict(current.catalog.datasets)
-            edit(entries)
-            new = Catalog(entries, uuid.uuid4().hex)
+            entries, pending = dict(current.catalog.datasets), dict(current.catalog.pending)
+            edit(entries, pending)
+            if (entries, pending) == (current.catalog.datasets, current.catalog.pending):
+                return current.catalog
+            new = Catalog(entries, uuid.uuid4().hex, pending=pending)
             try:
                 tag = self.client.write(CATALOG, msgspec.json.encode(new), _version(current.tag))
             except (WriteConditionFailed, SourceUnavailable) as error:
@@ -183,21 +194,69 @@ class DatasetStore:
             return new
         raise Conflict("other machines keep changing the list of datasets", where=self.url, hint="try again")
 
-    def add(self, entries: Mapping[str, CatalogEntry]) -> None:
-        """Add complete datasets, all or none.
+    def begin(self, names: Collection[str], kind: Literal["create", "delete"]) -> str:
+        """Reserve datasets that are not in the list for a creation or deletion; return its token.
+
+        Objects that an interrupted operation has left are deleted.
 
         Raises:
-            AlreadyExists: another machine has added a dataset with such a name or id.
+            AlreadyExists: the list has a dataset.
+            Conflict: another machine is creating or deleting a dataset.
+        """
+        token = self._new_token()
+        operation = Operation(kind, token, time.time())
+
+        def edit(known: dict[str, CatalogEntry], pending: dict[str, Operation]) -> None:
+            for name in names:
+                if name in known:
+                    raise AlreadyExists("the dataset already exists in the store", where=self.url)
+                self._require_ended(pending.get(name))
+                pending[name] = operation
+
+        self.change(edit)
+        for name in names:
+            self._erase(name, token)
+        return token
+
+    def add(self, entries: Mapping[str, CatalogEntry], token: str) -> None:
+        """Add complete datasets that were reserved with :meth:`begin`, all or none.
+
+        Raises:
+            AlreadyExists: another machine has added a dataset with such a name.
+            Conflict: the reservation has expired, and another machine has taken it over.
         """
 
-        def edit(known: dict[str, CatalogEntry]) -> None:
+        def edit(known: dict[str, CatalogEntry], pending: dict[str, Operation]) -> None:
             names = {each.alias.lower() for each in known.values()}
             for name, entry in entries.items():
-                if entry.alias.lower() in names or name in known:
+                if not _is_owned(pending, name, token):
+                    raise self._lost()
+                if entry.alias.lower() in names:
                     raise AlreadyExists(f"dataset {entry.alias} already exists in the store")
+                del pending[name]
             known.update(entries)
 
         self.change(edit)
+
+    def end(self, names: Collection[str], token: str) -> None:
+        """Delete the objects of datasets that an operation still owns, and end it."""
+        mine: list[str] = []
+
+        def edit(known: dict[str, CatalogEntry], pending: dict[str, Operation]) -> None:
+            mine[:] = [name for name in names if _is_owned(pending, name, token)]
+            pending.update({name: Operation("delete", token, time.time()) for name in mine})
+
+        self.change(edit)
+        for name in mine:
+            self._erase(name, token)
+
+        def finish(known: dict[str, CatalogEntry], pending: dict[str, Operation]) -> None:
+            for name in mine:
+                if _is_owned(pending, name, token):
+                    del pending[name]
+
+        if mine:
+            self.change(finish)
 
     def rename(self, name: str, alias: str) -> None:
         """Rename a dataset.
@@ -207,7 +266,7 @@ class DatasetStore:
             NotFound: the dataset was deleted.
         """
 
-        def edit(known: dict[str, CatalogEntry]) -> None:
+        def edit(known: dict[str, CatalogEntry], pending: dict[str, Operation]) -> None:
             if name not in known:
                 raise NotFound("the dataset was deleted by another machine", where=self.url)
             if any(each.alias.lower() == alias.lower() for key, each in known.items() if key != name):
@@ -217,13 +276,32 @@ class DatasetStore:
         self.change(edit)
 
     def remove(self, name: str) -> None:
-        """Remove a dataset from the list, then its objects."""
-        self.change(lambda known: known.pop(name, None))
-        self.discard(name)
+        """Remove a dataset from the list, then its objects; nothing if another machine has removed it."""
+        token = self._new_token()
 
-    def discard(self, name: str) -> None:
-        """Delete the objects of a dataset that is not in the list."""
-        self.client.delete([f"{name}/{each}" for each in self.client.list_all(name)])
+        def edit(known: dict[str, CatalogEntry], pending: dict[str, Operation]) -> None:
+            if known.pop(name, None) is not None:
+                pending[name] = Operation("delete", token, time.time())
+
+        self.change(edit)
+        self.end([name], token)
+
+    def interrupted(self) -> list[str]:
+        """Return the datasets with objects that an interrupted creation or deletion has left.
+
+        Unknown folders count if their newest object is older than a day: their owner can be an earlier
+        version.
+        """
+        catalog = self.read().catalog
+        newest: dict[str, datetime] = {}
+        for path, stored in self.client.list_all("").items():
+            name, slash, _ = path.partition("/")
+            if slash and name not in catalog.datasets and name not in catalog.pending:
+                newest[name] = max(stored, newest.get(name, stored))
+        before = datetime.now(UTC) - _UNKNOWN_AGE
+        ended = [name for name, operation in catalog.pending.items() if self._has_ended(operation)]
+        unknown = [name for name, stored in newest.items() if stored < before and _is_dataset(name)]
+        return sorted([*ended, *unknown])
 
     def run_parallel(self, work: Callable[[Any], object], items: list[Any]) -> None:
         """Call ``work`` for each item in several threads.
@@ -241,6 +319,50 @@ class DatasetStore:
 
     # --- Private ------------------------------------------------------------------------------
 
+    def _new_token(self) -> str:
+        """Return a token, by which a later command finds that its operation was interrupted."""
+        token = uuid.uuid4().hex
+        replace_file(self._tokens, msgspec.json.encode([*self._own_tokens()[-_MAX_TOKENS:], token]))
+        return token
+
+    def _own_tokens(self) -> list[str]:
+        try:
+            return msgspec.json.decode(self._tokens.read_bytes(), type=list[str])
+        except (OSError, msgspec.MsgspecError):
+            return []
+
+    def _has_ended(self, operation: Operation) -> bool:
+        """Return whether an operation was interrupted. The caller has the lock of the workspace."""
+        return time.time() - operation.since > _LEASE_SECONDS or operation.token in self._own_tokens()
+
+    def _require_ended(self, operation: Operation | None) -> None:
+        if operation is not None and not self._has_ended(operation):
+            word = "creating" if operation.kind == "create" else "deleting"
+            raise Conflict(
+                f"another machine is {word} the dataset",
+                where=self.url,
+                hint="try again later; if that machine was interrupted, run odf fsck --repair there, or wait"
+                " an hour",
+            )
+
+    def _lost(self) -> Conflict:
+        problem = (
+            "the creation took longer than an hour, and another machine has created or deleted the dataset"
+        )
+        return Conflict(problem, where=self.url, hint="try again")
+
+    def _erase(self, name: str, token: str) -> None:
+        """Delete the objects of a dataset, references first, while the operation owns it.
+
+        Raises:
+            Conflict: another machine has taken it over.
+        """
+        names = sorted(self.client.list_all(name), key=lambda each: (not each.startswith("refs/"), each))
+        for start in range(0, len(names), _BATCH):
+            if not _is_owned(self.read().catalog.pending, name, token):
+                raise self._lost()
+            self.client.delete([f"{name}/{each}" for each in names[start : start + _BATCH]])
+
     def _decode(self, data: bytes) -> Catalog:
         try:
             catalog = msgspec.json.decode(data, type=Catalog)
@@ -253,6 +375,17 @@ class DatasetStore:
 
     def _keep(self, current: CachedCatalog) -> None:
         replace_file(self._cache, msgspec.json.encode(current))
+
+
+def _is_owned(pending: Mapping[str, Operation], name: str, token: str) -> bool:
+    return name in pending and pending[name].token == token
+
+
+def _is_dataset(name: str) -> bool:
+    try:
+        return DatasetId.parse(DID_PREFIX + name).multibase == name
+    except InvalidIdentity:
+        return False
 
 
 def _version(tag: Mapping[str, str]) -> UpdateVersion:

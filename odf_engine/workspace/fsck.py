@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -41,6 +41,9 @@ from odf_engine.workspace.dataset_folders import DatasetFolders
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.workspace import Workspace
+
+if TYPE_CHECKING:
+    from odf_engine.mirror.dataset_store import DatasetStore
 
 _SETTLED_SECONDS: Final = 3600.0
 RECENTLY_CHANGED: Final = "changed within the last hour; use --now to include it"
@@ -626,6 +629,10 @@ def collect_garbage(
     return report
 
 
+def _erase(store: DatasetStore, name: str) -> None:
+    store.end([name], store.begin([name], "delete"))
+
+
 class _WorkspaceCheck:
     def __init__(self, report: FsckReport, workspace: Workspace) -> None:
         self._report, self._workspace, self._odf = report, workspace, workspace.odf
@@ -676,6 +683,7 @@ class _WorkspaceCheck:
             self._report.add_files(
                 "unfinished-dataset", "datasets", message, folders.find_unfinished(), unused=True, left=left
             )
+        self._unfinished_in_store()
         incoming = self._odf / "incoming"
         for name in sorted({path.name.removesuffix(".lock") for path in incoming.glob("*")}):
             self._incoming(incoming / name)
@@ -685,6 +693,20 @@ class _WorkspaceCheck:
             path for name in (".", "trust", "remotes", "keys") for path in (self._odf / name).glob(".new-*")
         ]
         self._report.add_files("half-written", ".", "left by an interrupted operation", halves)
+
+    def _unfinished_in_store(self) -> None:
+        """Check for objects of interrupted creations and deletions in the store, by any machine."""
+        store = self._workspace.store
+        if store is None:
+            return
+        message = "in the store, left by an interrupted creation or deletion of a dataset"
+        with self._locked():  # a creation of this workspace is not interrupted while it holds the lock
+            try:
+                names = store.interrupted()
+            except (SourceUnavailable, NotFound):
+                return  # the checks of the datasets report it
+            for name in names:
+                self._report.add_finding("unfinished-dataset", name, message, partial(_erase, store, name))
 
     def _incoming(self, folder: Path) -> None:
         """Check the files of an interrupted pull of a new dataset."""

@@ -624,18 +624,17 @@ class Workspace:
 
         store = self.store
         assert store is not None
+        names = [each.multibase for each in folders]
+        token = store.begin(names, "create")
         try:
             for dataset_id, folder in folders.items():
                 head = Dataset(folder, self.index).head()
                 assert head is not None, "the dataset is complete"
                 DatasetMirror(store, folder, dataset_id.multibase).publish(None, None, head)
-            store.add({each.multibase: entry for each, entry in entries.items()})
+            store.add({each.multibase: entry for each, entry in entries.items()}, token)
         except BaseException:
             with suppress(OdfError):
-                listed = store.read().catalog.datasets
-                for each in folders:
-                    if each.multibase not in listed:
-                        store.discard(each.multibase)
+                store.end(names, token)
             raise
 
     def _not_found(self, text: str) -> NotFound:
