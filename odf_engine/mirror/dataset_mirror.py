@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -30,6 +31,7 @@ from odf_engine.identity.multiformats import Multihash, new_hasher
 from odf_engine.mirror.catalog import MARKER, ORIGIN_FILE, KnownHead
 from odf_engine.mirror.dataset_store import DatasetStore, parse_head
 from odf_engine.mirror.ranged_object import MIN_RANGED_BYTES, RANGES, RangedObject
+from odf_engine.mirror.unused_objects import UnusedObjects
 from odf_engine.storage.atomic_files import replace_file, replace_text_file
 from odf_engine.storage.dataset_origin import CheckedObjects
 from odf_engine.storage.object_store import STAGING_PREFIX
@@ -74,6 +76,10 @@ class DatasetMirror:
         self._lock = threading.Lock()
         self._fetched = 0
         self._fetched_at = 0.0
+
+    @cached_property
+    def _unused(self) -> UnusedObjects:
+        return UnusedObjects(self._store.client, self._name, f"{self._store.url}{self._name}/")
 
     # --- Reading ------------------------------------------------------------------------------
 
@@ -247,23 +253,47 @@ class DatasetMirror:
             SourceUnavailable: the store cannot be written; nothing was committed, or a response was lost.
         """
         stored = self._require(reference, expected)
-        if objects is None:
-            # Blocks last: a reader of the dataset finds all that a block refers to.
-            for kind in KINDS:
-                present = self._store.client.list_all(self._key(kind, ""))
-                names = [
-                    path.name for path in (self._folder / kind).glob("[!.]*") if path.name not in present
-                ]
-                self._store.run_parallel(lambda name, kind=kind: self.upload(kind, name), names)
-        else:
+        if objects:
             for kind, name in objects:
-                self.upload(kind, name)
+                self._upload_used(kind, name)
+        elif objects is None or self._unused.withdraw():
+            self._upload_missing()
         if (self._folder / COMPACTIONS_FOLDER / str(new)).exists():
             self.upload(COMPACTIONS_FOLDER, str(new))
         if backup_ref is not None and expected is not None:
             with suppress(WriteConditionFailed):
                 self._store.client.write(self._key("refs", backup_ref), str(expected).encode(), "create")
         self._swap(reference, stored, expected, new)
+
+    def _upload_used(self, kind: str, name: str) -> None:
+        """Store an object. One that exists may be unused, and about to be deleted."""
+        path, key = self._folder / kind / name, self._key(kind, name)
+        if path.stat().st_size <= _SINGLE_BYTES:
+            try:
+                self._store.client.write(key, path.read_bytes(), "create")
+                return
+            except WriteConditionFailed:
+                pass
+        self._unused.withdraw()
+        self.upload(kind, name)
+
+    def _upload_missing(self) -> None:
+        """Store all objects of the mirror that the store lacks, blocks last.
+
+        A reader of the dataset finds all that a block refers to.
+        """
+        before = self._unused.withdraw()
+        while True:
+            for kind in KINDS:
+                present = self._store.client.list_all(self._key(kind, ""))
+                names = [
+                    path.name for path in (self._folder / kind).glob("[!.]*") if path.name not in present
+                ]
+                self._store.run_parallel(lambda name, kind=kind: self.upload(kind, name), names)
+            after = self._unused.withdraw()
+            if after == before:  # otherwise objects that were present can have been deleted
+                return
+            before = after
 
     def store_reference(self, name: str, block: Multihash) -> None:
         """Set a reference other than the head in the store, without a condition."""
@@ -348,9 +378,14 @@ class DatasetMirror:
         missing = sorted((each for each in needed if each not in present), key=str)
         return CheckedObjects(sorted(orphans), missing)
 
-    def delete(self, kind: str, names: Sequence[str]) -> None:
-        """Delete objects in the store."""
-        self._store.client.delete([self._key(kind, name) for name in names])
+    def claim_unused(self, names: Collection[str], *, now: bool) -> list[str]:
+        """Return the unused objects that may be deleted until :meth:`delete_unused`."""
+        return self._unused.claim(names, now=now)
+
+    def delete_unused(self, names: Sequence[str]) -> None:
+        """Delete claimed objects in the store, and end the claim."""
+        self._store.client.delete([f"{self._name}/{name}" for name in names])
+        self._unused.release()
 
     def _evict(self) -> None:
         """Remove the least recently used slices of all mirrors beyond the limit.

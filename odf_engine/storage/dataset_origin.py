@@ -114,6 +114,21 @@ class DatasetOrigin(Protocol):
         """Compare the objects of a kind in the store with those that are needed."""
         ...
 
-    def delete(self, kind: str, names: Sequence[str]) -> None:
-        """Delete objects in the store."""
+    def claim_unused(self, names: Collection[str], *, now: bool) -> list[str]:
+        """Return the unused objects that may be deleted until :meth:`delete_unused`.
+
+        They are those that were unused at a call at least an hour ago; all of them with ``now``. Commits that
+        use existing objects are refused until then.
+
+        Args:
+            names: unused objects, such as ``data/HASH``.
+            now: whether recent objects may be deleted.
+
+        Raises:
+            Conflict: another machine is deleting objects.
+        """
+        ...
+
+    def delete_unused(self, names: Sequence[str]) -> None:
+        """Delete claimed objects in the store, and end the claim."""
         ...

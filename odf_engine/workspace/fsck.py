@@ -437,15 +437,32 @@ class _DatasetCheck:
         mirror = self._entry.dataset.origin
         if mirror is None:
             return
+        found_by_kind = {kind: mirror.check_objects(kind, self._needed[kind]) for kind in _KINDS}
+        unused = [f"{kind}/{name}" for kind, found in found_by_kind.items() for name in found.orphans]
+        left = self._left
+        deleted: set[str] = set()
+        if unused and self._report.repair and not left:
+            try:
+                deleted = self._delete_unused(mirror, unused)
+            except OdfError as error:
+                left = f"repair failed: {error.message}"
+        message = "in the store, not used by any block or reference, older than a day"
         for kind, word in _KINDS.items():
             self._reporter.raise_if_cancelled()
-            found = mirror.check_objects(kind, self._needed[kind])
-            if found.orphans:
-                message = "in the store, not used by any block or reference, older than a day"
-                fix = partial(self._delete_unused, mirror, kind, found.orphans)
-                count = len(found.orphans)
+            found = found_by_kind[kind]
+            names = {f"{kind}/{name}" for name in found.orphans}
+            waiting = names - deleted if self._report.repair and not left else set()
+            if waiting:
+                note = f"{message}; deleted by a repair or odf gc in an hour or later"
+                self._report.add_note(f"unused-{word}", self._name, note, len(waiting))
+            if names - waiting:
                 self._report.add_finding(
-                    f"orphan-{word}", self._name, message, fix, count=count, left=self._left
+                    f"orphan-{word}",
+                    self._name,
+                    message,
+                    lambda: None,
+                    count=len(names - waiting),
+                    left=left,
                 )
             if found.missing:
                 message = f"missing in the store: {kind}/{found.missing[0]}"
@@ -455,20 +472,25 @@ class _DatasetCheck:
                     f"missing-{word}", self._name, message, fix, count=len(found.missing), left=self._left
                 )
 
-    def _delete_unused(self, mirror: DatasetOrigin, kind: str, orphans: Sequence[str]) -> None:
-        """Delete objects in the store, unless another machine has changed a reference in the meantime.
+    def _delete_unused(self, mirror: DatasetOrigin, unused: Sequence[str]) -> set[str]:
+        """Delete the objects in the store that were unused an hour ago; return their names.
 
         Raises:
-            Conflict: it has. The reference may use the objects.
+            Conflict: another machine has changed a reference in the meantime. It may use the objects.
         """
+        claimed = mirror.claim_unused(unused, now=self._report.now)
+        if not claimed:
+            return set()
         known = {name: self._refs.get(name) for name in self._refs.names()}
         if {HEAD: mirror.newest_head(), **mirror.references()} != known:
+            mirror.delete_unused(())
             raise Conflict(
                 "another machine has changed a reference; nothing was deleted",
                 where=self._name,
                 hint="run the command again",
             )
-        mirror.delete(kind, orphans)
+        mirror.delete_unused(claimed)
+        return set(claimed)
 
     def _half_written(self) -> None:
         folders = (*_KINDS, "refs", PROOFS_FOLDER, COMPACTIONS_FOLDER, CHECKS_FOLDER, "info")

@@ -84,6 +84,12 @@ def stored(url: str, pattern: str) -> list[Path]:
     return sorted(Path(url.removeprefix("file://")).glob(pattern))
 
 
+def age_unused(url: str) -> None:
+    """Let more than an hour pass since the names of unused objects were stored."""
+    for path in stored(url, "*/info/unused.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"since": 1.0}))
+
+
 def findings(workspace: Workspace, *, repair: bool = False) -> list[str]:
     report = check_workspace(workspace, Reporter(), repair=repair)
     return sorted(each.kind for each in report.left)
@@ -275,6 +281,12 @@ def test_fsck_finds_orphans_of_interrupted_commits(
     for path in stored(url, "*/*/f*"):
         os.utime(path, (1, 1))
     assert findings(again(b)) == ["orphan-block", "orphan-slice"]
+    # The first repair stores their names, and another one deletes them an hour later.
+    for _ in range(2):
+        report = check_workspace(again(b), Reporter(), repair=True)
+        assert [each.kind for each in report.remarks] == ["unused-block", "unused-slice"]
+        assert not report.left and len(stored(url, "*/data/*")) == 2
+    age_unused(url)
     assert findings(again(b), repair=True) == []
     assert len(stored(url, "*/data/*")) == 1
     add_slices(again(b).resolve("numbers"))
@@ -334,9 +346,13 @@ def test_references_of_other_machines_keep_objects(
     for path in stored(url, "*/*/*"):
         os.utime(path, (1, 1))
     assert findings(again(b), repair=True) == []
+    age_unused(url)
+    assert findings(again(b), repair=True) == []
     assert len(stored(url, "*/data/*")) == 3, "objects of an earlier history were deleted"
     # A branch that is created after the check has read the references.
     entry.dataset.remove_reference(f"before-reset-{head.abbreviated}", head)
+    check_workspace(again(b), Reporter(), repair=True)
+    age_unused(url)
     check = DatasetMirror.check_objects
 
     def create_branch(*args: Any) -> Any:
