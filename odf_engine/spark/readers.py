@@ -286,6 +286,7 @@ _JSON_OPTIONS: Final = {
     "mode": "FAILFAST",
     "allowSingleQuotes": False,
     "maxStringLen": 1 << 28,  # Spark's default is 20 million characters; geometries may have more
+    "maxNumLen": 1 << 20,  # Spark's default is 1,000 digits
 }
 _MARK_INVALID: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": RECORD_COLUMN}
 _INFERRED_TYPES: Final = tuple(spark_type(kind, "") for kind in _INFERRED_ARROW_TYPES)

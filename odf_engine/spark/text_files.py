@@ -18,7 +18,8 @@ import pyarrow as pa
 from odf_engine.errors import BadData, InvalidManifest
 from odf_engine.progress import Reporter
 from odf_engine.spark.csv_records import LINE_END, CsvRecords, Dialect, NulScan, QuoteScan, separate_chunk
-from odf_engine.spark.errors import RejectedRow, truncate
+from odf_engine.spark.errors import RejectedRow
+from odf_engine.spark.json_objects import parse_object
 
 _PREFIX_BYTES: Final = 4096
 _CHUNK_BYTES: Final = 1 << 20
@@ -251,44 +252,10 @@ class JsonScan:
         for number, line in enumerate(block.split(b"\n"), self._lines + 1):
             if not line or line.isspace():
                 continue
-            found = parse_object(line, self._name, number)
+            found = parse_object(line, f"{self._name}: line {number}")
             if level.needs_all_objects or not known_keys.keys() >= found.keys():
                 level.add_object(found, number)
         self._lines = number
-
-
-def parse_object(line: bytes, name: str, number: int) -> dict[str, Any]:
-    """Return the values of a JSON object as JSON text.
-
-    Args:
-        line: the line of the object.
-        name, number: name of the file and number of the line in errors.
-
-    Raises:
-        RejectedRow: the line is not one object.
-    """
-    try:
-        return _raw_object(line)
-    except (msgspec.MsgspecError, RecursionError):
-        return _parse_unusual_object(line, f"{name}: line {number}")
-
-
-def _parse_unusual_object(line: bytes, where: str) -> dict[str, Any]:
-    """Parse an unusual line: with a byte order mark, with numbers like NaN, or without an object."""
-    text = line.decode().removeprefix("\ufeff").strip(" \t\r")
-    problem = "it is another type of value"
-    try:
-        value = json.loads(text)
-        if isinstance(value, dict):
-            return {key: msgspec.Raw(msgspec.json.encode(each)) for key, each in value.items()}
-    except (ValueError, RecursionError) as error:
-        problem = str(error).partition(": line ")[0]
-    raise RejectedRow(
-        f"a line is not one JSON object: {problem}",
-        where=where,
-        hint=f"write one JSON object per line; this line begins {truncate(text, 60)}",
-        record=text,
-    )
 
 
 class _FieldNames:
@@ -382,9 +349,6 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
             yield from _objects(item)
     elif value is not None:
         yield value
-
-
-_raw_object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 _READ_SIZE: Final = 4 << 20
@@ -649,7 +613,7 @@ class RecordLines:
         def number(line: int, record: bytes) -> bytes | None:
             self.count += 1
             try:
-                values = parse_object(record, name, line)
+                values = parse_object(record, f"{name}: line {line}")
             except RejectedRow as error:
                 self.invalid.append((line, error))
                 return None

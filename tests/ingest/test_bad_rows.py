@@ -197,27 +197,52 @@ JSON_FORMATS = [
             ["9", "t", "'00000000-0000-0000-0000-00000000000g' is not a UUID"],
         ],
     ),
+    (
+        "{kind: NdJson, schema: [n BIGINT, s STRING, 'at STRUCT<x: INT>']}",
+        f'{{"n": 1, "n": 2}}\n{{"n": 1, "other": {{"a": 1, "b": [{{"k\u0301": 1, "k\\u0301": 1}}]}}}}\n'
+        f'{{"n": 2, "x": {"[" * 1500}{"]" * 1500}}}\n{{"s": "a\\ud800"}}\n{{"s": ["\\udc00"]}}\n'
+        f'{{"n": {"9" * 1200}}}\n{{"n": 3, "x": {"9" * 5000}}}\n{{"{"k" * 60_000}": 4}}\n'
+        f'{{"n": 5, "x": {"9" * (1 << 20)}9}}\n{{"n" : 6, "at" : {{"x" : 1, "x" : 1}}}}\n'
+        '{"n": 7, "s": "\\u0022:", "N": 8}\n',
+        [3, 7],
+        [
+            ["1", "", "the key 'n' occurs twice in an object"],
+            ["2", "", "the key 'k\u0301' occurs twice in an object"],
+            ["3", "", "values are nested more than 500 levels deep"],
+            ["4", "", "a text has the escape \\ud800, which is half of a character"],
+            ["5", "", "a text has the escape \\udc00, which is half of a character"],
+            ["6", "n", None],
+            ["8", "", f"a key is longer than 50,000 bytes: '{'k' * 59}…'"],
+            ["9", "", "a value does not match the declared type"],
+            ["10", "", "the key 'x' occurs twice in an object"],
+        ],
+    ),
     ("{kind: NdJson}", '{"n": 1}\nx\n{"n": 2}\n', [1, 2], [["2", "", None]]),
     (
         "{kind: Json, subPath: a, schema: [n TINYINT NOT NULL]}",
-        '{"a": [{"n": 1}, 7, {"n": null},\n\n {"n": 300}, {"n": 2}, "x"]}',
+        '{"a": [{"n": 1}, 7, {"n": null},\n\n {"n": 300}, {"n": 2}, "x",\n{"n": 3, "x": {"b": 1, "b": 2}}]}',
         [1, 2],
         [
             ["2", "", "the element is a number, not an object"],
             ["3", "n", "no value in a column declared NOT NULL"],
             ["4", "n", "'300' is not a TINYINT"],
             ["6", "", "the element is text, not an object"],
+            ["7", "", "the key 'b' occurs twice in an object"],
         ],
     ),
     (
         "{kind: NdGeoJson, schema: [n INT, geometry STRING]}",
         '{"type": "Feature", "properties": {"n": 1}, "geometry": null}\n\n{"type": "Feature"}\n{"type": \n'
-        '{"type": "Feature", "properties": {"n": "b"}, "geometry": null}\n',
+        '{"type": "Feature", "properties": {"n": "b"}, "geometry": null}\n'
+        '{"type": "Feature", "properties": {"n": 1, "n": 2}, "geometry": null}\n'
+        '{"type": "Feature", "properties": {"n": 1, "x": NaN, "y": "\\ud800"}, "geometry": null}\n',
         [1],
         [
             ["2", "", "the feature has no properties"],
             ["3", "", None],
             ["4", "n", "'b' is not an INT"],
+            ["5", "", "the key 'n' occurs twice in an object"],
+            ["6", "", "a text has the escape \\ud800, which is half of a character"],
         ],
     ),
 ]

@@ -125,6 +125,7 @@ def test_arrays_keep_every_digit(tmp_path: Path) -> None:
         ("", None, "empty or truncated document"),
         ('{"a": {"b": []}}', "a.c", "'a.c' .*not found"),
         ('{"a": 1}', "a.c", "its parent is not an object"),
+        ('{"a": {"c": []},\n"b": 1, "b": 2, "a": 3}', "a.c", "line 2: the key 'a' occurs twice in an object"),
         ("[" * 100_000, None, "the element is an array|nested too deeply"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import heapq
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ MAX_LISTED: Final = 100
 """Maximum number of rows that an error lists."""
 _MAX_VALUE: Final = 200
 _HEADER: Final = ("file", "line", "column", "reason", "record")
+_NUMBER: Final = re.compile("[0-9]+")
+"""The line of a numbered record, also in its text: Spark reads no value of some records."""
 _ELIMINATION: Final = "spark.sql.subexpressionElimination.enabled"
 
 
@@ -108,7 +111,9 @@ class BadRowSearch:
                 for line, record, problem in zip(
                     *(column.to_pylist() for column in batch.columns), strict=True
                 ):
-                    yield self._bad_row(int(str(line).removeprefix("L")), record, problem)
+                    number = _NUMBER.search(record if line is None else str(line))
+                    assert number is not None
+                    yield self._bad_row(int(number[0]), record, problem)
 
     def _bad_row(self, line: int, record: str | None, problem: str | None) -> BadRow:
         place = self.reading.place(line)

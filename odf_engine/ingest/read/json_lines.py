@@ -13,6 +13,7 @@ import msgspec
 
 from odf_engine.errors import BadData
 from odf_engine.progress import Reporter, count_of
+from odf_engine.spark.json_objects import parse_object
 from odf_engine.spark.text_files import undecodable_error
 
 _CHUNK: Final = 1 << 20
@@ -157,8 +158,10 @@ _raw_items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 def _object_line(text: str, where: str) -> bytes:
     if not text.startswith("{"):
         raise BadData(f"the element is {_kind(text)}, not an object", where=where)
+    line = text.encode("utf-8", "surrogatepass")
+    parse_object(line, where)
     # Line breaks in JSON only occur between tokens.
-    return (text.replace("\r", " ").replace("\n", " ") + "\n").encode("utf-8", "surrogatepass")
+    return line.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
 
 
 class _FeatureLines:
@@ -178,10 +181,11 @@ class _FeatureLines:
         Properties and geometry may be null (RFC 7946, section 3.2).
 
         Raises:
-            BadData: the text is not a feature.
+            BadData: the text is not a feature, or an object in it cannot be stored exactly.
         """
         if not text.startswith("{"):
             raise BadData(f"the element is {_kind(text)}, not a GeoJSON feature", where=where)
+        parse_object(text.encode("utf-8", "surrogatepass"), where)
         feature = _raw_values(text)
         if feature.get("type") != b'"Feature"':
             raise BadData("the element is not a GeoJSON feature", where=where)
@@ -335,8 +339,10 @@ def _elements(document: _Document, keys: list[str], all_keys: list[str]) -> Iter
         raise document.error(f"'{path}' not found: its parent is not an object")
     for _ in document.members("{", "}"):
         key = document.key()
+        if key == keys[0] and key in names:
+            raise document.error(f"the key '{key}' occurs twice in an object")
         names.append(key)
-        if key == keys[0] and names.count(key) == 1:
+        if key == keys[0]:
             yield from _elements(document, keys[1:], all_keys)
         else:
             document.skip()
