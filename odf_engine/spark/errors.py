@@ -89,7 +89,8 @@ _INTERNAL: Final = re.compile(r"\bodf_[a-z]")
 def _fragment(thrown: Any, message: str) -> QueryFragment | None:
     for context in thrown.getQueryContext():
         if str(context.contextType()) == "SQL":
-            if _INTERNAL.search(str(context.sqlText().getOrElse(None))):
+            query = context.sqlText()
+            if query.isDefined() and _INTERNAL.search(str(query.get())):
                 continue  # its position is not one in the query of the user
             match = _SUMMARY_POSITION.search(str(context.summary()))
             text = str(context.fragment())

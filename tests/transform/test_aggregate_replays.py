@@ -32,8 +32,6 @@ _CALLS: Final = {
     "grouping_id": "grouping_id()",
     "histogram_numeric": "histogram_numeric(x, 3)",
     "hll_union_agg": "hll_union_agg(CAST(NULL AS BINARY))",
-    "kll_sketch_agg_double": "kll_sketch_agg_double(CAST(x AS DOUBLE))",
-    "kll_sketch_agg_float": "kll_sketch_agg_float(CAST(x AS FLOAT))",
     "percentile": "percentile(x, 0.5)",
     "percentile_approx": "percentile_approx(x, 0.5)",
     "percentile_cont": "percentile_cont(0.5) WITHIN GROUP (ORDER BY x)",
