@@ -437,6 +437,10 @@ class _DatasetCheck:
         mirror = self._entry.dataset.origin
         if mirror is None:
             return
+        if (head := self._refs.get(HEAD)) is not None and mirror.newest_head() is None:
+            message = "refs/head is missing in the store; this machine has it"
+            fix = partial(self._restore_head, mirror, head)
+            self._report.add_finding("missing-head", self._name, message, fix, left=self._left)
         found_by_kind = {kind: mirror.check_objects(kind, self._needed[kind]) for kind in _KINDS}
         unused = [f"{kind}/{name}" for kind, found in found_by_kind.items() for name in found.orphans]
         left = self._left
@@ -471,6 +475,17 @@ class _DatasetCheck:
                 self._report.add_finding(
                     f"missing-{word}", self._name, message, fix, count=len(found.missing), left=self._left
                 )
+
+    def _restore_head(self, mirror: DatasetOrigin, head: Multihash) -> None:
+        """Store the head, and the objects that the store lacks, unless the dataset was deleted.
+
+        Raises:
+            NotFound: another machine has deleted the dataset.
+        """
+        store = self._workspace.store
+        if store is None or self._entry.id.multibase not in store.read().catalog.datasets:
+            raise NotFound("another machine has deleted the dataset")
+        mirror.publish(None, None, head)
 
     def _delete_unused(self, mirror: DatasetOrigin, unused: Sequence[str]) -> set[str]:
         """Delete the objects in the store that were unused an hour ago; return their names.

@@ -265,6 +265,18 @@ def test_damage_in_the_store_is_found(tmp_path: Path, url: str) -> None:
     assert missing.exists()
 
 
+def test_fsck_restores_a_missing_head(tmp_path: Path, url: str) -> None:
+    a, b = machines(tmp_path, url)
+    entry = make_root(a, slices=2)
+    for path in (*stored(url, "*/refs/head"), *stored(url, "*/data/*"), *stored(url, "*/blocks/*")):
+        path.unlink()
+    assert "missing-head" in findings(again(a))
+    assert findings(again(a), repair=True) == []
+    there = again(b).resolve("numbers")
+    assert there.dataset.head() == entry.dataset.head() and not verify(there.dataset, Reporter()).findings
+    add_slices(again(a).resolve("numbers"))
+
+
 def test_fsck_finds_orphans_of_interrupted_commits(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
