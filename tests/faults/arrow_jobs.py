@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
@@ -24,6 +24,7 @@ from odf_engine.ingest.payload import PayloadJob, result_schema
 from odf_engine.metadata.model import TransformRequest
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
+from odf_engine.spark.time_digits import TimeDigits
 from odf_engine.transform.engines import engine_router
 from odf_engine.transform.engines.contract import TransactionResult
 from tests.faults.workspace_model import Changed, Query, Row, merge
@@ -106,6 +107,7 @@ class _File:
 
     rows: list[Row]
     columns: pa.Schema | None
+    digits: TimeDigits = field(default_factory=TimeDigits)
 
 
 class Jobs:
