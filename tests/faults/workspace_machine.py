@@ -35,8 +35,9 @@ from odf_engine.chain.dataset import Dataset
 from odf_engine.coordinator.protocol import Ingest, Pull, Push
 from odf_engine.data.arrow_schema import decode_schema
 from odf_engine.errors import AlreadyExists, BadData, Conflict, NotFound, NotSynced, OdfError
+from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
-from odf_engine.ingest.fetch.model import hash_file
+from odf_engine.ingest.fetch.model import file_stamp, hash_file
 from odf_engine.metadata.model import (
     AddData,
     AddPushSource,
@@ -330,6 +331,13 @@ SITES: Final = st.sampled_from(["here", "here", "here", "peer"])
 PLACES: Final = st.sampled_from(["repo", "odf+http", "http"])
 
 
+def push_state(path: Path) -> str:
+    """Return what a block stores about the push of a file: its hash, no event time, and its version."""
+    modified, size = file_stamp(path)
+    version = Multihash.sha3_256(os.fsencode(f"{path.resolve()}\n{size}\n{modified}"))
+    return f"{hash_file(path, Reporter())}\t\t{version}"
+
+
 class WorkspaceMachine(RuleBasedStateMachine):
     """Operations on the workspace ``here``, the served workspace ``peer`` and the folder ``repo``."""
 
@@ -520,7 +528,7 @@ class WorkspaceMachine(RuleBasedStateMachine):
             return
         copy = self.sites[site].copies[chosen]
         path, rows = self._payload(copy, rows, old if old < min(self.payloads, 2) else None)
-        after = model.ingest(copy, hash_file(path, Reporter()), rows, force=force)
+        after = model.ingest(copy, push_state(path), rows, force=force)
         self._run(
             "ingest",
             lambda: self._ingest(site, chosen, path, force),
@@ -556,7 +564,7 @@ class WorkspaceMachine(RuleBasedStateMachine):
         if changed is None:
             error = OdfError
         elif changed.chain == copy.chain:
-            done = model.ingest(copy, hash_file(path, Reporter()), rows, force=True)
+            done = model.ingest(copy, push_state(path), rows, force=True)
             error = BadData if done is None else None
             if done is not None:
                 after = after.with_copy(chosen, replace(done, alias=changed.alias))
@@ -593,7 +601,7 @@ class WorkspaceMachine(RuleBasedStateMachine):
             assert report.ok or {"Conflict", "BadData"} & set(report.classes), report
             COUNTS["race: committed" if report.ok else "race: refused"] += 1
             if report.ok:
-                committed.append((hash_file(path, Reporter()), rows))
+                committed.append((push_state(path), rows))
         assert committed or all("BadData" in each.classes for each in reports), "no process has committed"
         outcomes: list[Copy | None] = []
         for order in permutations(committed):
@@ -646,7 +654,7 @@ class WorkspaceMachine(RuleBasedStateMachine):
         copy = before.copies[dataset]
         if second == "ingest":
             path, rows = self._payload(copy, rows, None, fresh=True)
-            after = model.ingest(copy, hash_file(path, Reporter()), rows, force=False)
+            after = model.ingest(copy, push_state(path), rows, force=False)
             if after is None:
                 return None
             other = Jobs(self.folder / site)
