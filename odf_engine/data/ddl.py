@@ -15,6 +15,8 @@ from odf_engine.errors import InvalidSchema, has_surrogates
 TIMESTAMP: Final = pa.timestamp("ms", "UTC")
 _TIMESTAMPS: Final = {"ms": TIMESTAMP, "us": pa.timestamp("us", "UTC"), "ns": pa.timestamp("ns", "UTC")}
 UUID: Final = pa.binary(16)
+_DECLARED: Final = b"declared"
+"""Metadata key of a field with its declared type, if that has a maximum length."""
 
 _TOKEN: Final = re.compile(
     r"""\s*(?:
@@ -59,6 +61,14 @@ _UNSIGNED: Final[dict[pa.DataType, pa.DataType]] = {
     pa.int64(): pa.uint64(),
 }
 _DECIMALS: Final = ("DECIMAL", "NUMERIC", "DEC")
+_LIMITED: Final = {
+    "VARCHAR": pa.string(),
+    "CHAR": pa.string(),
+    "FIXEDSTRING": pa.string(),
+    "VARBINARY": pa.binary(),
+    "BYTEA": pa.binary(),
+}
+"""Types whose values may have a maximum length."""
 _WORDS: Final = (*_SIMPLE, *_DECIMALS, "VARCHAR", "CHAR", "BINARY", "TIMESTAMP", "TIME", "ARRAY", "STRUCT")
 
 _NAMES: Final[dict[pa.DataType, str]] = {
@@ -121,6 +131,23 @@ def _where(entry: str, number: int) -> str:
     return f"schema entry {number} '{entry if len(entry) <= 100 else entry[:99] + '…'}'"
 
 
+def _limited_field(name: str, data_type: pa.DataType, limited: str, *, nullable: bool = True) -> pa.Field:
+    return pa.field(name, data_type, nullable, metadata={_DECLARED: limited} if limited else None)
+
+
+def _list_of(item: pa.DataType, limited: str) -> pa.DataType:
+    return pa.list_(_limited_field("item", item, limited))
+
+
+def max_length(field: pa.Field) -> int | None:
+    """Return the maximum length that DDL declares for a column, struct field or list item.
+
+    It is in characters of a text, or in bytes of a binary value. Slices do not store it.
+    """
+    declared = (field.metadata or {}).get(_DECLARED)
+    return None if declared is None else int(declared.partition(b"(")[2].rstrip(b")"))
+
+
 class _Parser:
     """Recursive descent parser of one entry.
 
@@ -159,7 +186,7 @@ class _Parser:
         return self._rest_of_column(name, 0)
 
     def _rest_of_column(self, name: str, depth: int) -> pa.Field:
-        data_type = self._type(depth)
+        data_type, limited = self._type(depth)
         nullable = True
         while self._tokens and self._peek() not in (",", ">"):
             if self._accept("NOT"):
@@ -173,7 +200,7 @@ class _Parser:
                     self.comments[name] = text[1:-1].replace(text[0] * 2, text[0]).strip()
             elif not self._accept("NULL"):
                 raise self._error(f"unexpected '{self._tokens[-1][1]}' after the type")
-        return pa.field(name, data_type, nullable)
+        return _limited_field(name, data_type, limited, nullable=nullable)
 
     def _name(self) -> str:
         if not self._tokens:
@@ -187,20 +214,26 @@ class _Parser:
             )
         return text
 
-    def _type(self, depth: int) -> pa.DataType:
+    def _type(self, depth: int) -> tuple[pa.DataType, str]:
+        """Return a type, and its name if that has a maximum length; else an empty text."""
         self._check_depth(depth)
         if not self._tokens:
             raise self._error("missing type", "add a type, such as 'name STRING'")
         group, text = self._tokens.pop()
         if group != "word":
             raise self._error(f"invalid type {text}")
-        data_type = self._named_type(text.upper(), depth)
+        name, limited = text.upper(), ""
+        if name in _LIMITED:
+            data_type = _LIMITED[name]
+            limited = "".join(f"{name}({length})" for length in self._numbers(1))
+        else:
+            data_type = self._named_type(name, depth)
         while self._accept("["):
             self._expect("]")
             depth += 1
             self._check_depth(depth)
-            data_type = pa.list_(data_type)
-        return data_type
+            data_type, limited = _list_of(data_type, limited), ""
+        return data_type, limited
 
     def _check_depth(self, depth: int) -> None:
         if depth > _MAX_DEPTH:
@@ -211,18 +244,15 @@ class _Parser:
             self._expect("<")
             item = self._type(depth + 1)
             self._expect(">")
-            return pa.list_(item)
+            return _list_of(*item)
         if name == "STRUCT":
             return self._struct(depth)
         if name in _SIMPLE:
             return self._simple(name)
         if name in _DECIMALS:
             return self._decimal()
-        if name in ("VARCHAR", "CHAR", "FIXEDSTRING"):
-            self._numbers(1)
-            return pa.string()
-        if name in ("BINARY", "VARBINARY", "BYTEA"):
-            return self._binary(name)
+        if name == "BINARY":
+            return self._binary()
         if name in ("TIMESTAMP", "TIME"):
             return self._time(name)
         close = get_close_matches(name, _WORDS, 1)
@@ -263,9 +293,9 @@ class _Parser:
             )
         return pa.decimal128(precision, scale)
 
-    def _binary(self, name: str) -> pa.DataType:
+    def _binary(self) -> pa.DataType:
         numbers = self._numbers(1)
-        if name != "BINARY" or not numbers:
+        if not numbers:
             return pa.binary()
         if not 1 <= numbers[0] <= 1 << 20:
             raise self._error(f"invalid type BINARY({numbers[0]})", "omit the length")
@@ -342,7 +372,13 @@ def _column_ddl(field: pa.Field, separator: str) -> str:
     name = field.name
     if not _PLAIN_NAME.fullmatch(name):
         name = "`" + name.replace("`", "``") + "`"
-    return f"{name}{separator}{type_ddl(field.type)}{'' if field.nullable else ' NOT NULL'}"
+    return f"{name}{separator}{field_type_ddl(field)}{'' if field.nullable else ' NOT NULL'}"
+
+
+def field_type_ddl(field: pa.Field) -> str:
+    """Return the DDL of the type of a column, struct field or list item, with its maximum length."""
+    declared = (field.metadata or {}).get(_DECLARED)
+    return type_ddl(field.type) if declared is None else declared.decode()
 
 
 def type_ddl(data_type: pa.DataType) -> str:
@@ -368,6 +404,6 @@ _WRITERS: Final[list[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType]
         lambda data_type: (
             types.is_list(data_type) or types.is_large_list(data_type) or types.is_fixed_size_list(data_type)
         ),
-        lambda data_type: f"ARRAY<{type_ddl(data_type.value_type)}>",
+        lambda data_type: f"ARRAY<{field_type_ddl(data_type.value_field)}>",
     ),
 ]

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import types
 from pyspark.sql import types as st
 
-from odf_engine.data.ddl import UUID
+from odf_engine.data.ddl import UUID, field_type_ddl, max_length
 from odf_engine.errors import InvalidManifest, InvalidSchema
 from odf_engine.spark.errors import BAD_VALUE_PREFIX, SEPARATOR
 
@@ -295,10 +295,12 @@ class _Column:
         target = spark_type(field.type, field.name)
         if _is_nested(source) or _is_nested(target):
             column = identifier(field.name)
-            value = _nested_conversion(column, field.type, source, formats, field.name, 0)
+            value = _field_conversion(column, field.with_nullable(True), source, formats, field.name, 0)
             return cls(field, raw, converted, "" if value == column else _escape_braces(value), "", "")
         value, guard = _conversion(field.type, target, source, formats, field.name, raw, converted)
-        return cls(field, raw, converted, value, guard, declared_type_name(field.type, target))
+        if limit := _length_condition(converted, field):
+            value, guard = value or "{}", f"{guard} AND {limit}" if guard else limit
+        return cls(field, raw, converted, value, guard, field_type_name(field, target))
 
     def select_value(self) -> list[str]:
         """Return the select items: the column and, if it is converted, the value."""
@@ -327,8 +329,37 @@ def declared_type_name(declared: pa.DataType, target: st.DataType) -> str:
     return "UUID" if declared == UUID else _UNSIGNED.get(declared, target.simpleString().upper())
 
 
+def field_type_name(field: pa.Field, target: st.DataType) -> str:
+    """Return the name of the declared type of a field in errors, given its type in Spark."""
+    if _length_condition("", field) or _is_nested(target):
+        return field_type_ddl(field)
+    return declared_type_name(field.type, target)
+
+
 def _is_nested(kind: st.DataType) -> bool:
     return isinstance(kind, st.StructType | st.ArrayType | st.MapType)
+
+
+def _field_conversion(
+    value: str, field: pa.Field, source: st.DataType, formats: Formats, path: str, depth: int
+) -> str:
+    """Return the conversion of the value of a struct field or list item, with the limits that it declares."""
+    converted = _nested_conversion(value, field.type, source, formats, path, depth)
+    if limit := _length_condition(converted, field):
+        error = _raise_error(path, field_type_ddl(field), converted)
+        converted = f"if({converted} IS NULL OR {limit}, {converted}, {error})"
+    missing = _raise_error(path, "NOT NULL", "''")
+    return converted if field.nullable else f"coalesce({converted}, {missing})"
+
+
+def _length_condition(value: str, field: pa.Field) -> str:
+    """Return the condition that a value has the declared length; empty if any length is valid."""
+    if pa.types.is_fixed_size_binary(field.type) and field.type != UUID:
+        return f"(octet_length({value}) = {field.type.byte_width})"
+    if (length := max_length(field)) is None:
+        return ""
+    function = "octet_length" if pa.types.is_binary(field.type) else "char_length"
+    return f"({function}({value}) <= {length})"
 
 
 def _nested_conversion(
@@ -342,8 +373,8 @@ def _nested_conversion(
         return _struct_conversion(value, declared, source, formats, path, depth)
     if isinstance(source, st.ArrayType) and isinstance(target, st.ArrayType):
         item = f"item_{depth}"
-        converted = _nested_conversion(
-            item, declared.value_type, source.elementType, formats, f"{path}[]", depth + 1
+        converted = _field_conversion(
+            item, declared.value_field, source.elementType, formats, f"{path}[]", depth + 1
         )
         return value if converted == item else f"transform({value}, {item} -> {converted})"
     if _is_nested(source) and isinstance(target, st.StringType):
@@ -370,9 +401,7 @@ def _struct_conversion(
             names = ", ".join(f"`{name}`" for name in source.names)
             raise InvalidSchema(f"column `{path}` has no field `{field.name}`", hint=f"fields: {names}")
         member = f"{value}.{identifier(found.name)}"
-        converted = _nested_conversion(
-            member, field.type, found.dataType, formats, f"{path}.{field.name}", depth
-        )
+        converted = _field_conversion(member, field, found.dataType, formats, f"{path}.{field.name}", depth)
         unchanged = unchanged and converted == member
         members.append(f"{string_literal(field.name)}, {converted}")
     return value if unchanged else f"if({value} IS NULL, NULL, named_struct({', '.join(members)}))"

@@ -335,7 +335,9 @@ def _check_schema(event: model.SetDataSchema, vocabulary: model.DatasetVocabular
 
         complete_declaration(event, vocabulary, MetadataConfig())
         if event.ddl is not None and not exists:
-            check_column_precision(parse_ddl(event.ddl), vocabulary)
+            columns = parse_ddl(event.ddl)
+            check_column_precision(columns, vocabulary)
+            check_column_limits(columns)
 
 
 def complete_declaration(
@@ -464,6 +466,29 @@ def check_column_precision(columns: Iterable[pa.Field], vocabulary: model.Datase
             f"column '{field.name}' is {type_ddl(field.type)}, but timestamps have at most 6 digits",
             hint=f"declare {field.name} TIMESTAMP(6), or STRING or BIGINT to keep all digits",
         )
+
+
+def check_column_limits(columns: Iterable[pa.Field]) -> None:
+    """Check that new columns of a dataset declare no limits inside their types, which chains do not store.
+
+    Raises:
+        InvalidSchema: a column has a maximum length, or a struct field is NOT NULL.
+    """
+    from odf_engine.data.ddl import field_type_ddl, max_length
+
+    def has_limit(field: pa.Field) -> bool:
+        members = [field.type.field(index) for index in range(field.type.num_fields)]
+        return max_length(field) is not None or any(
+            not member.nullable or has_limit(member) for member in members
+        )
+
+    for field in columns:
+        if has_limit(field):
+            raise InvalidSchema(
+                f"column '{field.name}' is {field_type_ddl(field)}, but datasets do not store lengths or"
+                " NOT NULL of struct fields",
+                hint="remove them here, and declare them in read.schema, which enforces them",
+            )
 
 
 def accepts_operations(source: model.SetPollingSource | model.AddPushSource) -> bool:

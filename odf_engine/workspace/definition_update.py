@@ -57,6 +57,7 @@ from odf_engine.workspace.definition import (
     Update,
     UpdatePlan,
     check_attachments,
+    check_column_limits,
     check_column_precision,
     check_definition,
     check_inputs,
@@ -141,6 +142,7 @@ def _explicit_schema(event: SetDataSchema, declared: pa.Schema, vocab: DatasetVo
         new = [field for field in parse_ddl(event.ddl) if field.name.casefold() not in known]
         with error_context("SetDataSchema"):
             check_column_precision(new, vocab)
+            check_column_limits(new)
         return schema_from_ddl(event.ddl, declared, vocab)
     return read_schema(event.schema or b"")
 

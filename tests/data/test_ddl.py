@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odf_engine.data.ddl import parse_comments, parse_ddl, to_ddl
+from odf_engine.data.ddl import max_length, parse_comments, parse_ddl, to_ddl
 from odf_engine.errors import InvalidSchema
 
 UTC_MS = pa.timestamp("ms", "UTC")
@@ -85,6 +85,15 @@ def test_example_of_the_specification_is_parsed() -> None:
 def test_names_can_be_quoted() -> None:
     schema = parse_ddl(["`a ``b``` INT", '"c ""d""" INT', "zip-code INT", "größe INT", "2020 INT"])
     assert schema.names == ["a `b`", 'c "d"', "zip-code", "größe", "2020"]
+
+
+def test_lengths_of_texts_and_binaries_are_kept() -> None:
+    entries = ["a CHAR(2)", "b VARBINARY(3) NOT NULL", "c ARRAY<VARCHAR(4)>", "d STRUCT<x: CHAR(5) NOT NULL>"]
+    schema = parse_ddl([*entries, "e VARCHAR", "f FIXEDSTRING(6)[]"])
+    a, b, c, d, e, f = schema
+    fields = [a, b, c.type.value_field, d.type.field("x"), e, f.type.value_field]
+    assert [max_length(field) for field in fields] == [2, 3, 4, 5, None, 6]
+    assert to_ddl(schema) == [*entries, "e STRING", "f ARRAY<FIXEDSTRING(6)>"]
 
 
 def test_comments_and_null_are_accepted() -> None:

@@ -217,6 +217,31 @@ JSON_FORMATS = [
             ["10", "", "the key 'x' occurs twice in an object"],
         ],
     ),
+    (
+        "{kind: NdJson, schema: [n INT, 's CHAR(2)', 'at STRUCT<x INT NOT NULL, y VARCHAR(1)>',"
+        " 'l VARCHAR(1)[]', 'b BINARY(2)', 'v VARBINARY(2)']}",
+        '{"n": 1, "s": "\U0001d11eé", "at": {"x": 1, "y": null}, "l": ["a", null],'
+        ' "b": "YWI=", "v": "YQ=="}\n'
+        '{"n": 2, "at": null}\n{"s": "abc"}\n{"at": {}}\n{"at": {"x": 1, "y": "ab"}}\n{"l": ["a", "ab"]}\n'
+        '{"b": "YQ=="}\n{"v": "YWJj"}\n',
+        [1, 2],
+        [
+            ["3", "s", "'abc' is not a CHAR(2)"],
+            ["4", "at", "'{null, null}' is not a STRUCT<x: INT NOT NULL, y: VARCHAR(1)>"],
+            ["5", "at", "'{1, ab}' is not a STRUCT<x: INT NOT NULL, y: VARCHAR(1)>"],
+            ["6", "l", "'[a, ab]' is not an ARRAY<VARCHAR(1)>"],
+            ["7", "b", "'a' is not a BINARY(2)"],
+            ["8", "v", "'abc' is not a VARBINARY(2)"],
+        ],
+    ),
+    (
+        "{kind: Json, schema: {fields: [{name: n, type: {kind: Option, inner: Int32}}, {name: at, type:"
+        " {kind: Option, inner: {kind: Struct, fields: [{name: x, type: Int32}]}}}, {name: l, type:"
+        " {kind: Option, inner: {kind: List, itemType: Int32}}}]}}",
+        '[{"n": 1, "at": {"x": 1}, "l": [1]},\n{"at": {"x": null}},\n{"l": [null]}]',
+        [1],
+        [["2", "at", None], ["3", "l", None]],
+    ),
     ("{kind: NdJson}", '{"n": 1}\nx\n{"n": 2}\n', [1, 2], [["2", "", None]]),
     (
         "{kind: Json, subPath: a, schema: [n TINYINT NOT NULL]}",

@@ -92,6 +92,16 @@ def test_csv_errors_are_located_in_other_dialects(tmp_path: Path) -> None:
         ('{"m": true}', value("true", column=None), "line 3, column \"m\": 'true' is not a BIGINT"),
         ('{"n": null}', RejectedRow("no value", column="n"), 'line 3, column "n": no value'),
         ('{"N": null}', RejectedRow("no value", column="n"), 'line 3, column "n": no value'),
+        (
+            '{"n": {"x": [{"y": 1}, {}]}}',
+            RejectedRow("no value", column="n.x[].y"),
+            'line 3, column "n.x[].y": no',
+        ),
+        (
+            '{"m": 1, "n": {"X": [1, null]}}',
+            RejectedRow("no value", column="n.x[]"),
+            'line 3, column "n.x[]": no',
+        ),
         ('{"n": {"x": ["y"]}}', value("y", column="n.x[]"), "line 3, column \"n.x[]\": 'y' is not a BIGINT"),
         ('{"m": [1], "n": [1]}', value("[", "STRUCT"), "line 3, column \"n\": '[' is not a STRUCT"),
         ('{"n": 1', BadData("a message"), "line 3, column 8: invalid JSON"),

@@ -268,6 +268,18 @@ def test_breaking_schema_changes_are_refused(
     assert filled.dataset.head() == head
 
 
+@pytest.mark.parametrize(
+    "column", ["x VARCHAR(2)", "x VARBINARY(2)[]", "x STRUCT<a: STRUCT<b: INT NOT NULL>>"]
+)
+def test_limits_that_a_dataset_does_not_store_are_refused(
+    workspace: Workspace, filled: DatasetEntry, column: str
+) -> None:
+    declared = f"- {{kind: SetDataSchema, schema: ['id INT NOT NULL, city STRING', '{column}']}}"
+    for name in ("data", "new"):
+        with pytest.raises(InvalidSchema, match=r"column 'x' is .*, but datasets do not store"):
+            change(workspace, QUERIED + declared, name=name)
+
+
 def test_preprocess_query_may_return_columns_not_read(workspace: Workspace, filled: DatasetEntry) -> None:
     """With a query in between, what is read says nothing about the columns."""
     assert kinds(change(workspace, QUERIED.replace("city STRING", "x INT"))) == ["SetPollingSource"]

@@ -9,9 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from odf_engine.errors import BadData
 from odf_engine.ingest.read.error_location import (
@@ -26,7 +24,7 @@ from odf_engine.progress import Reporter, count_of
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import SEPARATOR, RejectedRow, truncate
 from odf_engine.spark.plan_rewrite import invalid_rows
-from odf_engine.spark.sql_types import declared_type_name, spark_type
+from odf_engine.spark.sql_types import field_type_name, spark_type
 from odf_engine.spark.text_files import PreparedTextFile, RecordLines, write_records
 
 if TYPE_CHECKING:
@@ -136,14 +134,13 @@ class BadRowSearch:
             return BadData("no value in a column declared NOT NULL")
         if value is None or not expected:
             return BadData("an expression fails" + ("" if value is None else f" for '{shorten(value)}'"))
-        if field is not None and spark_type(field.type, column).simpleString().upper() == expected:
-            expected = declared_type_name(field.type, spark_type(field.type, column))
+        if field is not None:
+            target = spark_type(field.type, column)
+            # Spark writes the members of a struct in another way.
+            if target.simpleString().upper().partition("<")[0] == expected.partition("<")[0]:
+                expected = field_type_name(field, target)
         rejected = RejectedRow("", column=column, value=truncate(value, _MAX_VALUE), expected=expected)
         return bad_value(rejected, self.name)
-
-
-def _values(column: pa.Array) -> list[Any]:
-    return column.to_pylist()
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -208,7 +208,8 @@ def explain_json(error: BadData, file: TextFile, reporter: Reporter, place: Call
                 reporter.raise_if_cancelled()
                 if monotonic() > until:
                     break
-            if (problem := _line_problem(line.strip(), f"{file.name}: {place(number)}", error)) is not None:
+            where = f"{file.name}: {place(number)}"
+            if (problem := _line_problem(line.strip(), where, error, file.columns)) is not None:
                 return problem
     return _at_file(error, file)
 
@@ -242,7 +243,7 @@ def _parquet_row(error: RejectedRow, path: Path, reporter: Reporter) -> int | No
     return None
 
 
-def _line_problem(line: str, where: str, error: BadData) -> BadData | None:
+def _line_problem(line: str, where: str, error: BadData, columns: Sequence[str]) -> BadData | None:
     if not line:
         return None
     if line.startswith(_CONFLICT):
@@ -258,22 +259,35 @@ def _line_problem(line: str, where: str, error: BadData) -> BadData | None:
         return BadData(f"not a JSON object: {shorten(line)}", where=where)
     if not isinstance(error, RejectedRow):
         return None
-    column = _json_column(row, error)
+    column = _json_column(row, error, columns)
     return bad_value(error, f'{where}, column "{column}"', None) if column is not None else None
 
 
-def _json_column(row: dict[str, Any], error: RejectedRow) -> str | None:
+def _json_column(row: dict[str, Any], error: RejectedRow, columns: Sequence[str]) -> str | None:
     """Return the column of the row that caused the error; None if the row did not."""
     column, value = error.column, error.value
     if value is None:
-        empty = column is not None and all(
-            found is None for name, found in row.items() if name.casefold() == column.casefold()
-        )
-        return column if empty else None
+        if column is None:
+            return None
+        path = [column] if column in columns else column.replace("[]", ".[]").split(".")
+        return column if _is_null(row, path) else None
     for path, found in _values(row, ""):
         if (column is None or _is_path_of(path, column)) and _is_rejected(found, value):
             return path
     return None
+
+
+def _is_null(value: Any, path: Sequence[str]) -> bool:
+    """Return whether a value at a path such as ``at``, ``[]``, ``lat`` is null or missing, in its parents."""
+    if not path:
+        return value is None
+    name, *rest = path
+    if name == "[]":
+        return isinstance(value, list) and any(_is_null(item, rest) for item in value)
+    if not isinstance(value, dict):
+        return False
+    members = (item for key, item in value.items() if key.casefold() == name.casefold())
+    return _is_null(next(members, None), rest)
 
 
 def _values(value: Any, path: str) -> Iterator[tuple[str, Any]]:
