@@ -152,9 +152,11 @@ class Rows:
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def _preview(self) -> list[list[str]]:
+        from odf_engine.data.arrow_compute import python_values  # deferred: PyArrow is slow to import
+
         names = self.columns[:_COLUMNS]
         table = self[:_SHOWN].select(names).to_arrow()
-        columns = [[escape_controls(_short(value)) for value in column.to_pylist()] for column in table]
+        columns = [[escape_controls(_short(value)) for value in python_values(column)] for column in table]
         return [[escape_controls(name) for name in names], *(list(row) for row in zip(*columns, strict=True))]
 
     def _rest(self) -> str:

@@ -101,7 +101,7 @@ def to_text(array: pa.Array) -> pa.Array:
     if types.is_timestamp(data_type):
         return _moments(array)
     if is_list_like(data_type) or types.is_struct(data_type) or types.is_map(data_type):
-        return pa.array([None if each is None else _json(each) for each in _python_values(array)], _TEXT)
+        return pa.array([None if each is None else _json(each) for each in python_values(array)], _TEXT)
     if _is_bytes(data_type):
         return pa.array([None if each is None else each.hex() for each in array.to_pylist()], _TEXT)
     if types.is_time(data_type):
@@ -112,12 +112,27 @@ def to_text(array: pa.Array) -> pa.Array:
         return pa.array([None if each is None else str(each) for each in array.to_pylist()], _TEXT)
 
 
-def _python_values(array: pa.Array) -> list[Any]:
-    """Return nested values; those with times that Python does not support have all times as text."""
+def python_values(array: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Return Python values. A value with times that Python does not support has its times as text."""
     try:
         return array.to_pylist()
     except (OverflowError, ValueError):
-        return array.cast(_with_text_times(array.type)).to_pylist()
+        return [_python_value(array.slice(at, 1)) for at in range(len(array))]
+
+
+def _python_value(array: pa.Array | pa.ChunkedArray) -> Any:
+    try:
+        return array.to_pylist()[0]
+    except (OverflowError, ValueError):
+        if types.is_temporal(array.type):
+            return to_text(array).to_pylist()[0]
+        return array.cast(_with_text_times(array.type)).to_pylist()[0]
+
+
+def python_rows(rows: pa.RecordBatch | pa.Table) -> list[dict[str, Any]]:
+    """Return rows with Python values as :func:`python_values` returns them."""
+    columns = map(python_values, rows.columns)
+    return [dict(zip(rows.schema.names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def _with_text_times(data_type: pa.DataType) -> pa.DataType:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 from pyarrow import types
 
-from odf_engine.data.arrow_compute import decode_array, hash_values, pc
+from odf_engine.data.arrow_compute import decode_array, hash_values, pc, python_values
 from odf_engine.data.changelog import Op
 from odf_engine.data.slices import read_batches
 from odf_engine.metadata.model import DatasetVocabulary
@@ -155,7 +155,7 @@ def _value_hashes(column: pa.Array) -> pa.Array:
     if types.is_primitive(column.type):
         return hash_values(column)
     if types.is_nested(column.type):
-        return _hashes_of([repr(each) for each in column.to_pylist()])
+        return _hashes_of([repr(each) for each in python_values(column)])
     known = column.dictionary_encode(null_encoding="encode")  # texts often repeat
     return _hashes_of(known.dictionary.to_pylist()).take(known.indices)
 

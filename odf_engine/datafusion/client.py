@@ -17,6 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from odf_engine.chain.normal_form import INSTALL_DATAFUSION, stateful_query_error
+from odf_engine.data.arrow_compute import python_values
 from odf_engine.data.schema_enforcement import cast_lossless, slice_type
 from odf_engine.data.slices import TableFiles
 from odf_engine.datafusion.query_request import (
@@ -117,7 +118,7 @@ def _is_text(data_type: pa.DataType) -> bool:
 
 
 def _to_text(column: pa.Array) -> pa.Array:
-    return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.string())
+    return pa.array([None if value is None else str(value) for value in python_values(column)], pa.string())
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import pyarrow as pa
 from odf_engine.chain.block_summary import SliceSummary, StoredBlock
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import IDEMPOTENCY_KEY, PAYLOAD_HASH, glob_root, push_state
-from odf_engine.data.arrow_compute import hash_values, pc
+from odf_engine.data.arrow_compute import hash_values, pc, python_values
 from odf_engine.data.changelog import Op
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.ingest.fetch.files_glob import read_state
@@ -180,7 +180,7 @@ class _ValueFilter:
 
 def _row_keys(batch: pa.RecordBatch, columns: Sequence[str]) -> list[_Key]:
     """Return the values of each row in comparable form; null equals null."""
-    values: list[list[Any]] = [batch.column(name).to_pylist() for name in columns]
+    values: list[list[Any]] = [python_values(batch.column(name)) for name in columns]
     return [tuple(map(repr, row)) for row in zip(*values, strict=True)]
 
 

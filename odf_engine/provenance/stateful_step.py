@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from odf_engine.chain.normal_form import rules_revision
-from odf_engine.data.arrow_compute import pc
+from odf_engine.data.arrow_compute import pc, python_rows
 from odf_engine.data.changelog import OPERATION, ROWS, Op
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.data.slices import read_batches
@@ -132,7 +132,7 @@ def find_groups(
     entries: dict[Group, Entries] = {}
     _read_changelog(_limited(run_frame, log.sort("place")), columns, entries)
     for batch in _limited(run_frame, touched.sort(BATCH)):
-        for row in batch.to_pylist():
+        for row in python_rows(batch):
             found = entries.get(group_key(row, columns))
             if found is not None:
                 found.batches.append(row[BATCH])
@@ -166,7 +166,7 @@ def _read_changelog(
     batches: Iterator[pa.RecordBatch], columns: Sequence[str], entries: dict[Group, Entries]
 ) -> None:
     for batch in batches:
-        for row in batch.to_pylist():
+        for row in python_rows(batch):
             group = entries.setdefault(group_key(row, columns), Entries())
             if row["op"] == Op.CORRECT_TO and group.traced:
                 group.traced[-1] = group.traced[-1] or row[_IS_TARGET]
@@ -602,7 +602,7 @@ class StatefulTrace:
         columns = [f"g{index}" for index in range(len(compared))]
         values: dict[Group, list[tuple[int, dict[str, Any]]]] = {group: [] for group in unresolved}
         for batch in self._run_frame(recomputed.selectExpr("*", *compared)):
-            for row in batch.to_pylist():
+            for row in python_rows(batch):
                 group = group_key(row, columns)
                 if group in values:
                     values_only = {name: value for name, value in row.items() if name not in columns}

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec.structs import replace
 
+from odf_engine.data.arrow_compute import python_values
 from odf_engine.data.parquet_reader import read_bounded, read_parquet_schema
 from odf_engine.data.slices import read_batches
 from odf_engine.errors import Cancelled, OdfError, Unsupported
@@ -201,7 +202,7 @@ class CounterfactualCheck:
             names = [name for name in batch.schema.names if name not in skipped]
             parts = _slice_batch(batch, number, ranges) if only_ranges and ranges is not None else [batch]
             for part in parts:
-                columns = [part.column(name).to_pylist() for name in names]
+                columns = [python_values(part.column(name)) for name in names]
                 found.update(tuple(map(_comparable_value, row)) for row in zip(*columns, strict=True))
             number += batch.num_rows
         return found

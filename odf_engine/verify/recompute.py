@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from odf_engine.chain.schema_evolution import declared_schema
+from odf_engine.data.arrow_compute import python_rows
 from odf_engine.data.row_differences import Recomputed, RowDifference
 from odf_engine.errors import NotFound, UsageError
 from odf_engine.metadata.model import DatasetKind
@@ -169,7 +170,7 @@ class _Comparison:
     def _read(self, differing: DataFrame) -> list[dict[str, Any]]:
         texts = [f"t{at}" for at in range(len(self._others))]
         ordered = differing.sort("kind", "place", *texts)
-        return [row for batch in arrow_batches(ordered, self._reporter)[1] for row in batch.to_pylist()]
+        return [row for batch in arrow_batches(ordered, self._reporter)[1] for row in python_rows(batch)]
 
     def _difference(self, row: Mapping[str, Any]) -> RowDifference:
         values = {name: row[f"t{at}"] for at, name in enumerate(self._others)}

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from odf_engine.data.arrow_compute import pc
+from odf_engine.data.arrow_compute import pc, python_values
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.errors import InvalidSchema
 from odf_engine.views.diff import CHANGE_COLUMN, DiffColumn
@@ -135,7 +135,7 @@ def to_comparable(array: pa.Array, data_type: pa.DataType | None) -> pa.Array:
             return array.cast(pa.string())
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
             pass
-    texts = [None if value is None else repr(value) for value in array.to_pylist()]
+    texts = [None if value is None else repr(value) for value in python_values(array)]
     return pa.array(texts, pa.string())
 
 

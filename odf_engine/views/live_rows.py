@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 from pyarrow import types
 
-from odf_engine.data.arrow_compute import hash_values, pc
+from odf_engine.data.arrow_compute import hash_values, pc, python_values
 from odf_engine.data.changelog import Op
 from odf_engine.data.slice_file import RowRange
 from odf_engine.errors import BadData, InvalidSchema
@@ -300,7 +300,7 @@ def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return values in a type that Arrow can group by."""
     if _is_flat(column.type):
         return column
-    return pa.chunked_array([pa.array([repr(value) for value in column.to_pylist()], pa.string())])
+    return pa.chunked_array([pa.array([repr(value) for value in python_values(column)], pa.string())])
 
 
 _MAX_PENDING: Final = 1 << 22

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
+from odf_engine.data.arrow_compute import python_values
 from odf_engine.errors import NotFound
 from odf_tui.gateway.row_window import RowWindow, UnreadableRange, read_part
 from odf_tui.text.format import OPERATION_SIGNS, OPERATION_WORDS, printable
@@ -98,7 +99,7 @@ def value_lines(text: str | None, kind: pa.DataType, column: pa.ChunkedArray) ->
         lines = _dump(data[:_DUMP_BYTES]) if len(data) > _DUMP_LINE else [text]
         return lines + ([f"… {len(data)} bytes in total"] if len(data) > _DUMP_BYTES else [])
     if pa.types.is_nested(kind):
-        text = as_json(column[0].as_py())
+        text = as_json(python_values(column[:1])[0])
     if len(text) <= _JSON_SHOWN and (pretty := pretty_json(text)) is not None:
         text = pretty
     lines = text[:_SHOWN].splitlines() or [""]
@@ -197,7 +198,7 @@ def _json_values(column: pa.ChunkedArray) -> Sequence[Any]:
     kind = column.type
     same = pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_nested(kind)
     if same or pa.types.is_string(kind):
-        return column.to_pylist()
+        return python_values(column)
     if pa.types.is_floating(kind):
         return [value if value is None or (value == value and abs(value) != float("inf")) else str(value)
                 for value in column.to_pylist()]  # fmt: skip

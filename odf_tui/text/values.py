@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 from rich.cells import cell_len
 
-from odf_engine.data.arrow_compute import pc
+from odf_engine.data.arrow_compute import pc, python_values
 from odf_tui.text.format import NULL, OPERATION_SIGNS, printable
 
 _MAX_CELL: Final = 400
@@ -31,7 +31,7 @@ def column_texts(column: pa.ChunkedArray) -> list[str | None]:
     if pt.is_floating(kind):
         return [None if value is None else repr(value) for value in column.to_pylist()]
     if pt.is_nested(kind):
-        return [None if value is None else as_json(value) for value in column.to_pylist()]
+        return [None if value is None else as_json(value) for value in python_values(column)]
     try:
         return column.cast(pa.string()).to_pylist()
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):

@@ -12,7 +12,7 @@ import pyarrow as pa
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.dataset import Dataset
 from odf_engine.config import OnConflict
-from odf_engine.data.arrow_compute import pc
+from odf_engine.data.arrow_compute import pc, python_rows
 from odf_engine.data.changelog import Op
 from odf_engine.data.ddl import TIMESTAMP, UUID
 from odf_engine.data.schema_enforcement import cast_lossless, match_columns
@@ -97,7 +97,7 @@ class MergeInputs:
     ) -> list[dict[str, Any]]:
         """Run a query with a small result and return its rows. The arguments are those of :meth:`select`."""
         schema, batches = arrow_batches(self.select(parts, query, frames), self.reporter, progress=False)
-        return pa.Table.from_batches(batches, schema).to_pylist()
+        return python_rows(pa.Table.from_batches(batches, schema))
 
     def read(self, path: Path, schema: pa.Schema) -> DataFrame:
         """Return the rows of a temporary file. It can have all types of a slice."""
@@ -411,7 +411,7 @@ def example_rows(inputs: MergeInputs, offsets: Sequence[int]) -> list[dict[str, 
     """Return the rows at these offsets, in the order of the offsets. All of them are held in memory."""
     ascending = sorted(offsets)
     rows = [
-        row for batch in stored_rows_at(inputs, pa.array(ascending, pa.int64())) for row in batch.to_pylist()
+        row for batch in stored_rows_at(inputs, pa.array(ascending, pa.int64())) for row in python_rows(batch)
     ]
     found = dict(zip(ascending, rows, strict=True))
     return [found[offset] for offset in offsets]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odf_engine.data.arrow_compute import pc
+from odf_engine.data.arrow_compute import pc, python_rows
 from odf_engine.data.changelog import Op
 from odf_engine.errors import BadData, InvalidQuery, InvalidSchema
 from odf_engine.ingest.merge.base import (
@@ -134,7 +134,7 @@ def reject_invalid_rows(batches: Iterator[pa.RecordBatch], faults: pa.Array, inp
     for batch in batches:
         for place in first:
             if at <= place < at + batch.num_rows:
-                row = batch.slice(place - at, 1).to_pylist()[0]
+                (row,) = python_rows(batch.slice(place - at, 1))
                 op = row.get(OP_TEXT)
                 problem = FAULTS[faults[place].as_py()].format(op=_quoted(op), column=inputs.changelog)
                 shown = shorten(", ".join(f"{name}={row[name]}" for name in inputs.names))

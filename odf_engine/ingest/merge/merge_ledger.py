@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from odf_engine.data.arrow_compute import pc
+from odf_engine.data.arrow_compute import pc, python_rows
 from odf_engine.data.changelog import Op
 from odf_engine.errors import BadData
 from odf_engine.ingest.merge.base import (
@@ -168,7 +168,7 @@ class NewKeyFilter:
         self.changed += known.num_rows
         if known.num_rows and len(self.examples) < EXAMPLES:
             first = known.sort_by("row").slice(0, EXAMPLES - len(self.examples))
-            new = batch.take(first.column("row").combine_chunks()).select(self._names).to_pylist()
+            new = python_rows(batch.take(first.column("row").combine_chunks()).select(self._names))
             offsets = first.column(OFFSET).to_pylist()
             self.examples += zip((at if at >= 0 else ~at for at in offsets), new, strict=True)
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from odf_engine.data.arrow_compute import pc
+from odf_engine.data.arrow_compute import pc, python_values
 from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded, read_parquet_schema
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.errors import InvalidSchema
@@ -96,9 +95,10 @@ def repeats_stored_rows(
     """
     try:
         names = [name for name in read_parquet_schema(new[0]).names if name not in system]
-        first = next(read_bounded(new[0], names, stop=1)).to_pylist()[0]
+        batch = next(read_bounded(new[0], names, stop=1))
+        first: dict[str, pa.Scalar] = {name: batch.column(name)[0] for name in names}
         time, default = event_time
-        if isinstance(first.get(time), datetime) and Timestamp.from_datetime(first[time]).ms == default.ms:
+        if time in first and _milliseconds(first[time]) == default.ms:
             names.remove(time)
         compared: list[Path] = []
         rows = sum(map(_count_rows, new))
@@ -124,7 +124,14 @@ def _count_rows(path: Path) -> int:
         return file.metadata.num_rows
 
 
-def _has_row(path: Path, row: Mapping[str, object], reporter: Reporter) -> bool:
+def _milliseconds(time: pa.Scalar) -> int | None:
+    """Return a timestamp in milliseconds; None for null and for other types."""
+    if not pa.types.is_timestamp(time.type):
+        return None
+    return pc.cast(time, pa.timestamp("ms", "UTC"), safe=False).value
+
+
+def _has_row(path: Path, row: Mapping[str, pa.Scalar], reporter: Reporter) -> bool:
     """Return whether a slice has a row, without a comparison of nested values."""
     found: pa.ChunkedArray | None = None
     for name, value in row.items():
@@ -132,7 +139,7 @@ def _has_row(path: Path, row: Mapping[str, object], reporter: Reporter) -> bool:
         values = pa.chunked_array([batch.column(0) for batch in read_bounded(path, [name])])
         if pa.types.is_nested(values.type):
             continue
-        same = values.is_null() if value is None else pc.equal(values, pa.scalar(value, values.type))
+        same = pc.equal(values, value) if value.is_valid else values.is_null()
         found = same if found is None else pc.and_(found, same)
         if not pc.any(found).as_py():
             return False
@@ -143,7 +150,7 @@ def _row_hashes(path: Path, names: list[str], reporter: Reporter) -> Iterator[in
     for batch in read_bounded(path, names):
         reporter.raise_if_cancelled()
         columns = [
-            map(repr, column.to_pylist()) if pa.types.is_nested(column.type) else column.to_pylist()
+            map(repr, python_values(column)) if pa.types.is_nested(column.type) else python_values(column)
             for column in batch.columns
         ]
         yield from map(hash, zip(*columns, strict=True))

@@ -192,12 +192,13 @@ def _zip_sample(path: Path, reporter: Reporter) -> FileSample:
 def _parquet_sample(path: Path, compression: str, entry: str) -> FileSample:
     import pyarrow as pa
 
+    from odf_engine.data.arrow_compute import python_rows
     from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded, read_parquet_schema
 
     try:
         schema, rows = read_parquet_schema(path), []
         for batch in read_bounded(path, stop=MAX_ROWS):
-            rows += batch.to_pylist()
+            rows += python_rows(batch)
         with open_parquet(path) as file:
             complete = file.metadata.num_rows <= MAX_ROWS
     except (*UNREADABLE, pa.ArrowException) as error:

@@ -198,9 +198,7 @@ def filter_rows(window: RowWindow, start: int, stop: int, column: int, test: str
     value = read_scalar(window, row, column)
     comparable = _make_comparable(values)
     if comparable is not values and value is not None:
-        value = pa.scalar(
-            column_texts(pa.chunked_array([pa.array([value.as_py()], values.type)]))[0], pa.string()
-        )
+        value = pa.scalar(column_texts(pa.chunked_array([pa.array([value], values.type)]))[0], pa.string())
     mask = TESTS[test](comparable, value)
     if test == "other":
         mask = pc.or_(mask.fill_null(True), pc.is_null(comparable))
