@@ -123,7 +123,7 @@ class PushedFileReader:
             for name, place in zip(found, places, strict=True)
         ]
         if isinstance(step, Parquet):
-            fields = [field for field, place in zip(fields, places, strict=True) if place is not None]
+            fields = [columns.field(place) for place in dict.fromkeys(places) if place is not None]
         step = replace(step, schema=None, odf_schema=None)
         reading = read(session, step, prepared, folder, reporter, pa.schema(fields))
         return reading and self._select_columns(reading, columns)

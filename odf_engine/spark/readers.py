@@ -24,7 +24,13 @@ from odf_engine.progress import Reporter
 from odf_engine.spark import sql_types
 from odf_engine.spark.arrow_batches import arrow_batches, cancellable
 from odf_engine.spark.csv_records import CsvRecords, Dialect
-from odf_engine.spark.errors import clean_message, translate_errors, truncate
+from odf_engine.spark.errors import clean_message, translate_errors
+from odf_engine.spark.parquet_columns import (
+    INT96_UNIT,
+    ignored_columns,
+    missing_column_error,
+    with_distinct_columns,
+)
 from odf_engine.spark.sql_types import (
     MAX_PRECISION,
     Formats,
@@ -61,13 +67,11 @@ _BATCH_ROWS: Final = 16384
 _UNKNOWN_TYPES: Final = ("FLOAT16", "UUID", "INTERVAL")
 _UNKNOWN_CODECS: Final = ("BROTLI", "UNKNOWN")
 """Spark has no Brotli. An unknown codec is the deprecated LZ4, which writers frame in different ways."""
-_INT96_UNIT: Final = "us"
-"""Nanoseconds would overflow after the year 2262."""
 _UUID_DIGITS: Final = "'(.{8})(.{4})(.{4})(.{4})(.{12})'"
 
 
 def prepare_parquet_file(
-    path: Path, scratch: Path, name: str, reporter: Reporter
+    path: Path, scratch: Path, name: str, reporter: Reporter, schema: pa.Schema | None = None
 ) -> tuple[Path, pq.FileMetaData]:
     """Return a file that Spark can read instead of a Parquet file, and the footer of the original.
 
@@ -79,11 +83,18 @@ def prepare_parquet_file(
         scratch: folder for a link or copy; the caller removes it after the job.
         name: name of the file in errors.
         reporter: checked for cancellation.
+        schema: the declared columns.
 
     Raises:
-        BadData: not a Parquet file, or a damaged one.
+        BadData: not a Parquet file, a damaged one, or one without columns.
+        InvalidSchema: names of columns differ only in case.
     """
     try:
+        with open_parquet(path) as file:
+            fields = pa.schema(_file_fields(file.metadata))
+        if not len(fields):
+            raise BadData("the Parquet file has no columns", where=name)
+        path = with_distinct_columns(path, fields, schema, scratch, name, reporter)
         with open_parquet(path) as file:
             footer = file.metadata
             largest = max((_row_group_bytes(footer, i) for i in range(footer.num_row_groups)), default=0)
@@ -230,7 +241,7 @@ def _write_readable_copy(path: Path, copy: Path, reporter: Reporter) -> None:
     with pq.ParquetWriter(copy, schema, compression="lz4", version="2.6") as writer:
         batches: list[pa.RecordBatch] = []
         for batch in read_bounded(
-            path, max_rows=_BATCH_ROWS, max_bytes=_PARTITION_BYTES, int96_unit=_INT96_UNIT
+            path, max_rows=_BATCH_ROWS, max_bytes=_PARTITION_BYTES, int96_unit=INT96_UNIT
         ):
             reporter.raise_if_cancelled()
             batches.append(batch.cast(schema))
@@ -263,7 +274,7 @@ def _file_fields(footer: pq.FileMetaData) -> list[pa.Field]:
             return _with_leaves(data_type, file_type)
         column = next(columns)
         if column.physical_type == "INT96":
-            return pa.timestamp(_INT96_UNIT, "UTC")
+            return pa.timestamp(INT96_UNIT, "UTC")
         return pa.uuid() if column.logical_type.type == "UUID" else data_type
 
     return [field.with_type(file_type(field.type)) for field in footer.schema.to_arrow_schema()]
@@ -478,7 +489,7 @@ def read_parquet(
         InvalidSchema: a column is missing, or a type is incompatible.
     """
     name, reporter = name or path.name, reporter or Reporter()
-    file, footer = prepare_parquet_file(path, scratch, name, reporter)
+    file, footer = prepare_parquet_file(path, scratch, name, reporter, schema)
     with translate_errors(reporter):
         max_bytes = partition_bytes(footer, path.stat().st_size)
         session.conf.set("spark.sql.files.maxPartitionBytes", str(max_bytes))
@@ -496,9 +507,7 @@ def read_parquet(
             digits.set_frame(read, schema, stored=pa.schema(fields))
         declared = {field.name.lower() for field in schema}
         if left_out := [each for each in frame.columns if each.lower() not in declared]:
-            reporter.log(
-                f"{name}: ignored columns that are not in read.schema: {truncate(', '.join(left_out))}"
-            )
+            reporter.log(ignored_columns(name, left_out))
         return _select_columns(frame, schema, name)
 
 
@@ -626,11 +635,7 @@ def _select_columns(frame: DataFrame, schema: pa.Schema, name: str) -> DataFrame
     available = {name.lower() for name in frame.columns}
     for field in schema:
         if field.name.lower() not in available:
-            raise InvalidSchema(
-                f"the file has no column `{field.name}`",
-                where=name,
-                hint=f"columns: {', '.join(f'`{other}`' for other in frame.columns)}",
-            )
+            raise missing_column_error(field.name, frame.columns, name)
     try:
         return sql_types.cast_to_schema(frame, schema, Formats())
     except InvalidSchema as error:

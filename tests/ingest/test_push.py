@@ -352,10 +352,12 @@ def test_source_without_declared_columns_uses_the_dataset_columns(pushed: Pushed
     assert pushed.push("a.parquet").records == 1
     pq.write_table(pa.table({"note": ["m"], "id": pa.array([2], pa.int32())}), folder / "b.parquet")
     assert pushed.push("b.parquet").records == 1
+    pq.write_table(pa.table({"ID": [7], "id": [3], "note": ["x"], "Note": ["y"]}), folder / "c.parquet")
+    assert pushed.push("c.parquet").records == 1
     pq.write_table(pa.table({"id": [1], "more": ["n"]}), folder / "c.parquet")
     pushed.refuses(InvalidSchema, "c.parquet", "unknown columns: more; missing columns: note")
     assert pushed.push("c.parquet", ignore_unknown=True).records == 1
-    assert pushed.rows("id", "note") == [(1, "n"), (2, "m"), (1, None)]
+    assert pushed.rows("id", "note") == [(1, "n"), (2, "m"), (3, "x"), (1, None)]
 
 
 @pytest.mark.complete

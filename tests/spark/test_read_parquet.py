@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -134,6 +135,50 @@ def test_unsupported_casts_are_rejected(parquet: Reader, column: str, kind: pa.D
     with pytest.raises(InvalidSchema, match=shown) as caught:
         parquet(pa.schema([(column, kind)]))
     assert caught.value.where == "_x[1].parquet"
+
+
+SAME_NAMES: list[tuple[list[str], pa.Schema | None, str, str]] = [
+    (["A", "a"], None, "`A` and `a` in the file differ only in case", "exact spelling"),
+    (["A", "a"], pa.schema([("b", pa.int64())]), "the file has no column `b`", "`A`, `a`, `n`"),
+    (["AB", "Ab"], pa.schema([("ab", pa.int64())]), "several columns `ab`: `AB` and `Ab`", "exact spelling"),
+    (["a", "a"], pa.schema([("a", pa.int64())]), "several columns `a`: `a` and `a`", "rename"),
+    (["b", "c"], None, "`X` and `x` in the file differ only in case", "rename"),
+]
+
+
+@pytest.mark.parametrize(("names", "schema", "problem", "hint"), SAME_NAMES)
+def test_names_that_differ_only_in_case_are_ambiguous(
+    session: SparkSession, tmp_path: Path, names: list[str], schema: pa.Schema | None, problem: str, hint: str
+) -> None:
+    nested = pa.array([{"X": 1, "x": 2}])
+    pq.write_table(pa.table([pa.array([1]), pa.array([2]), nested], [*names, "n"]), tmp_path / "f.parquet")
+    with pytest.raises(InvalidSchema) as caught:
+        read_parquet(session, tmp_path / "f.parquet", schema, scratch=tmp_path)
+    assert problem in caught.value.message
+    assert hint in (caught.value.hint or "")
+    assert caught.value.where == "f.parquet"
+
+
+def test_the_declared_spelling_selects_one_of_several_columns(
+    session: SparkSession, rows: Callable[[DataFrame], Any], tmp_path: Path
+) -> None:
+    day = datetime(3000, 1, 1)
+    key = UUID(int=7)
+    table = pa.table({
+        "A": [1, 2], "a": [3, 4], "T": pa.array([day] * 2, pa.timestamp("us")), "t": [0, 0],
+        "U": pa.array([key.bytes] * 2, pa.uuid()), "u": [0, 0],
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "f.parquet", use_deprecated_int96_timestamps=True)
+    kinds = {"a": pa.int64(), "T": pa.timestamp("us", "UTC"), "U": pa.string()}
+    frame = read_parquet(session, tmp_path / "f.parquet", pa.schema(kinds.items()), scratch=tmp_path)
+    stamp = day.replace(tzinfo=UTC)
+    assert rows(frame) == [{"a": number, "T": stamp, "U": str(key)} for number in (3, 4)]
+
+
+def test_a_file_without_columns_is_rejected(session: SparkSession, tmp_path: Path) -> None:
+    pq.write_table(pa.table({}), tmp_path / "f.parquet")
+    with pytest.raises(BadData, match="the Parquet file has no columns"):
+        read_parquet(session, tmp_path / "f.parquet", None, scratch=tmp_path)
 
 
 def test_nested_values_are_converted(parquet: Reader) -> None:
