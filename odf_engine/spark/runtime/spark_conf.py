@@ -259,6 +259,11 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.sql.metadataCacheTTLSeconds": "1",
     # Spark describes each plan for its user interface, which is not shown: the shortest form.
     "spark.sql.ui.explainMode": "simple",
+    # It also keeps the plans and tasks of a thousand queries, which can be several megabytes each.
+    "spark.sql.ui.retainedExecutions": "10",
+    "spark.ui.retainedJobs": "100",
+    "spark.ui.retainedStages": "100",
+    "spark.ui.retainedTasks": "5000",
 }
 """Settings that the configuration can override."""
 _LOCAL: Final[Mapping[str, str]] = {
