@@ -228,6 +228,48 @@ def test_feature_nulls_are_kept_and_ids_are_optional(tmp_path: Path, reporter: R
     assert reporter.lines[1][1].startswith("a: ids of 3 features dropped: declare the column id in read.sch")
 
 
+SYSTEMS = [
+    ('{"type": "name", "properties": {"name": "urn:ogc:def:crs:OGC:1.3:CRS84"}}', True),
+    ('{"type": "name", "properties": {"name": "urn:ogc:def:crs:EPSG::4326"}}', True),
+    ('{"type": "name", "properties": {"name": "http://www.opengis.net/def/crs/OGC/1.3/CRS84"}}', True),
+    ('{"type": "EPSG", "properties": {"code": 4326}}', True),
+    ('{"type": "link", "properties": {"href": "http://spatialreference.org/ref/epsg/4326/proj4/"}}', True),
+    ('"EPSG:4326"', True),
+    ('{"type": "name", "properties": {"name": "urn:ogc:def:crs:EPSG::2154"}}', False),
+    ('{"type": "name", "properties": {"name": "EPSG:14326"}}', False),
+    ('{"type": "EPSG", "properties": {"code": 3857}}', False),
+    ('{"type": "name"}', False),
+    ("7", False),
+]
+
+
+@pytest.mark.parametrize(("crs", "is_wgs_84"), SYSTEMS)
+def test_only_wgs_84_coordinates_are_read(
+    tmp_path: Path, reporter: Recorder, crs: str, is_wgs_84: bool
+) -> None:
+    path, target = tmp_path / "a", tmp_path / "b"
+    plain = '"type": "Feature", "properties": {"crs": 7}, "geometry": '
+    documents = [
+        f'{{"type": "FeatureCollection", "features": [{{{plain}null}}],\n "crs": {crs}}}',
+        f'{{"features": [{{{plain}null}},\n {{{plain}null, "crs": {crs}}}]}}',
+        f'{{"features": [{{{plain}null}},\n {{{plain}{{"type": "Point", "crs": {crs}}}}}]}}',
+    ]
+    for text in documents:
+        path.write_text(text)
+        if is_wgs_84:
+            features_to_lines(JsonSource(path, "a"), target, reporter)
+        else:
+            with pytest.raises(BadData, match="a: line 2: the coordinates are in the system '"):
+                features_to_lines(JsonSource(path, "a"), target, reporter)
+    assert reporter.warnings == []
+
+
+def test_an_unknown_coordinate_system_is_a_warning(tmp_path: Path, reporter: Recorder) -> None:
+    (tmp_path / "a").write_text('{"crs": null, "features": []}')
+    features_to_lines(JsonSource(tmp_path / "a", "a"), tmp_path / "b", reporter)
+    assert reporter.warnings == ["a: line 1: crs is null, the coordinate system is unknown"]
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TextIO
@@ -26,6 +26,8 @@ _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _KINDS: Final = {
     "{": "an object", "[": "an array", '"': "text", "t": "a Boolean", "f": "a Boolean", "n": "null",
 }  # fmt: skip
+
+_WGS_84: Final = re.compile(r"(^|[:/ ])(CRS:?84h?|4326|4979)(/|$)|^WGS[ _]?(19)?84$", re.IGNORECASE)
 
 
 class JsonSource(NamedTuple):
@@ -73,7 +75,8 @@ def array_to_lines(
         BadData: the document is not JSON (``where`` has the line), has no such array, or an element is not
             an object.
     """
-    _convert(source, sub_path.split(".") if sub_path else [], target, reporter, _object_line, on_invalid)
+    path = _ArrayPath(sub_path.split(".") if sub_path else [])
+    _convert(source, path, target, reporter, _object_line, on_invalid)
 
 
 def features_to_lines(
@@ -94,10 +97,12 @@ def features_to_lines(
         with_id: write the id of a feature as ``id``, unless it has a property of this name.
 
     Raises:
-        BadData: the document is not a FeatureCollection, or a feature has no properties or geometry.
+        BadData: the document is not a FeatureCollection, its coordinates are not WGS 84, or a feature has no
+            properties or geometry.
     """
     features = _FeatureLines(with_id)
-    _convert(source, ["features"], target, reporter, features.line, on_invalid)
+    path = _ArrayPath(["features"], {"crs": lambda value, where: _check_document_crs(value, where, reporter)})
+    _convert(source, path, target, reporter, features.line, on_invalid)
     features.report(source.name, reporter)
 
 
@@ -187,6 +192,8 @@ class _FeatureLines:
             raise BadData(f"the element is {_kind(text)}, not a GeoJSON feature", where=where)
         parse_object(text.encode("utf-8", "surrogatepass"), where)
         feature = _raw_values(text)
+        if '"crs"' in text:
+            _check_feature_crs(load(text), where)
         if feature.get("type") != b'"Feature"':
             raise BadData("the element is not a GeoJSON feature", where=where)
         for part in ("properties", "geometry"):
@@ -228,6 +235,38 @@ class _FeatureLines:
                 else "declare the column id in read.schema to read them"
             )
             reporter.log(f"{name}: ids of {count_of(self._dropped_ids, 'feature')} dropped: {reason}")
+
+
+def _check_document_crs(crs: Any, where: str, reporter: Reporter) -> None:
+    if crs is None:
+        reporter.warn(f"{where}: crs is null, the coordinate system is unknown", "coordinates")
+    else:
+        _check_crs(crs, where)
+
+
+def _check_feature_crs(feature: dict[str, Any], where: str) -> None:
+    for owner in (feature, feature.get("geometry")):
+        if isinstance(owner, dict) and owner.get("crs") is not None:
+            _check_crs(owner["crs"], where)
+
+
+def _check_crs(crs: Any, where: str) -> None:
+    """Check the coordinate system that GeoJSON had before RFC 7946.
+
+    Raises:
+        BadData: it is not WGS 84.
+    """
+    properties = crs.get("properties") if isinstance(crs, dict) else crs
+    texts = [str(each) for each in (properties.values() if isinstance(properties, dict) else [properties])]
+    if not any(map(_WGS_84.search, texts)):
+        system = ", ".join(texts)
+        raise BadData(
+            f"the coordinates are in the system '{system if len(system) <= 80 else system[:79] + '…'}',"
+            " and GeoJSON has WGS 84",
+            where=where,
+            hint="convert them in a prepare step, such as ogr2ogr -f GeoJSON -t_srs EPSG:4326 /vsistdout/"
+            " /vsistdin/; or read the file with read.kind Json and subPath features",
+        )
 
 
 def _geometry_text(geometry: bytes) -> bytes:
@@ -286,7 +325,7 @@ def _kind(text: str) -> str:
 
 def _convert(
     source: JsonSource,
-    keys: list[str],
+    path: _ArrayPath,
     target: Path,
     reporter: Reporter,
     form: Callable[[str, str], bytes],
@@ -295,7 +334,7 @@ def _convert(
     size = 0
     with source.opened() as text, target.open("wb") as file:
         document = _Document(text, source.name)
-        for number, (part, line) in enumerate(_elements(document, keys, keys), 1):
+        for number, (part, line) in enumerate(_elements(document, path.keys, path), 1):
             reporter.raise_if_cancelled()
             where = f"{source.name}: line {line}"
             size += file.write(_convert_element(form, part, where, number, on_invalid))
@@ -316,13 +355,23 @@ def _convert_element(
         return b"\n"
 
 
-def _elements(document: _Document, keys: list[str], all_keys: list[str]) -> Iterator[tuple[str, int]]:
+class _ArrayPath(NamedTuple):
+    """The path of an array in a document, and checks of other members of the document by their names.
+
+    A check receives the value and its location.
+    """
+
+    keys: list[str]
+    checks: Mapping[str, Callable[[Any, str], None]] = {}
+
+
+def _elements(document: _Document, keys: list[str], array: _ArrayPath) -> Iterator[tuple[str, int]]:
     """Yield the elements of the array at ``keys`` with their lines, and read to the end of the value.
 
     Raises:
-        BadData: there is no array at ``all_keys``.
+        BadData: there is no array at the complete path, or a check fails.
     """
-    path = ".".join(all_keys)
+    path = ".".join(array.keys)
     if not keys:
         if document.peek() != "[":
             if not document.peek():
@@ -337,13 +386,15 @@ def _elements(document: _Document, keys: list[str], all_keys: list[str]) -> Iter
     names: list[str] = []
     if document.peek() != "{":
         raise document.error(f"'{path}' not found: its parent is not an object")
-    for _ in document.members("{", "}"):
+    for line in document.members("{", "}"):
         key = document.key()
         if key == keys[0] and key in names:
             raise document.error(f"the key '{key}' occurs twice in an object")
         names.append(key)
         if key == keys[0]:
-            yield from _elements(document, keys[1:], all_keys)
+            yield from _elements(document, keys[1:], array)
+        elif key in array.checks and len(keys) == len(array.keys):
+            array.checks[key](document.value()[0], f"{document.name}: line {line}")
         else:
             document.skip()
     if keys[0] not in names:
@@ -352,11 +403,15 @@ def _elements(document: _Document, keys: list[str], all_keys: list[str]) -> Iter
 
 
 class _Document:
-    """A JSON text that is read incrementally."""
+    """A JSON text that is read incrementally.
+
+    Attributes:
+        name: name of the file in errors.
+    """
 
     def __init__(self, source: TextIO, name: str) -> None:
         self._source = source
-        self._name = name
+        self.name = name
         self._text = ""
         self._at = 0
         self._line = 1  # Of position _counted in _text.
@@ -464,7 +519,7 @@ class _Document:
 
     def error(self, message: str, at: int | None = None, hint: str | None = None) -> BadData:
         """Return an error with its line."""
-        return BadData(message, where=f"{self._name}: line {self._line_here(at)}", hint=hint)
+        return BadData(message, where=f"{self.name}: line {self._line_here(at)}", hint=hint)
 
     def _line_here(self, at: int | None = None) -> int:
         at = self._at if at is None else at

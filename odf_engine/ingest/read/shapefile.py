@@ -213,15 +213,16 @@ def _unpack(
 
 
 def _check_projection(path: Path | None, name: str, reporter: Reporter) -> None:
-    """Log a warning if the coordinates are not known to be WGS 84. They are not converted."""
+    """Warn if the coordinates are not known to be WGS 84. They are not converted."""
     if path is None:
-        reporter.log(f"{name}: no .prj file, the coordinate system is unknown", "warning")
+        reporter.warn(f"{name}: no .prj file, the coordinate system is unknown", "coordinates")
         return
     text = path.read_text("utf-8", errors="replace")
     if _DEGREES.match(text) is None:
         match = _NAME.match(text)
         system = match[1] if match is not None else text.strip()[:60]
-        reporter.log(f"{name}: coordinates are in '{system}' (.prj), not WGS 84; not converted", "warning")
+        text = f"{name}: coordinates are in '{system}' (.prj), not WGS 84; not converted"
+        reporter.warn(text, "coordinates")
 
 
 # --- its records -------------------------------------------------------------------------------
