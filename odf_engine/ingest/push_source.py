@@ -18,6 +18,7 @@ from odf_engine.chain.linked_objects import list_attachments, store_objects
 from odf_engine.chain.schema_evolution import declared_schema
 from odf_engine.chain.state import IDEMPOTENCY_KEY, PAYLOAD_HASH, ChainState, ChainUpdate
 from odf_engine.checks.gate import load_checks
+from odf_engine.data.column_names import LOOKALIKE_HINT, find_lookalike, lookalike_problem
 from odf_engine.data.odf_schema import columns_of_step
 from odf_engine.data.parquet_reader import UNREADABLE, read_parquet_schema
 from odf_engine.data.schema_enforcement import match_columns
@@ -215,6 +216,9 @@ class PushedFileReader:
     def _mismatch(
         self, columns: pa.Schema, unknown: list[str], missing: list[str], required: list[str], where: str
     ) -> InvalidSchema:
+        for name in unknown:
+            if (column := find_lookalike(name, missing)) is not None:
+                return InvalidSchema(lookalike_problem(name, column), where=where, hint=LOOKALIKE_HINT)
         problems = [f"unknown columns: {_listed(unknown)}"] if unknown else []
         problems += [f"missing columns: {_listed(missing)}"] if missing else []
         hint = f"columns of the source: {_listed(columns.names)}"

@@ -10,6 +10,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from odf_engine.data.column_names import LOOKALIKE_HINT, find_lookalike, lookalike_problem
 from odf_engine.data.parquet_reader import read_bounded
 from odf_engine.errors import InvalidSchema
 from odf_engine.progress import Reporter
@@ -65,6 +66,9 @@ def ignored_columns(name: str, columns: Iterable[str]) -> str:
 
 def missing_column_error(column: str, names: Iterable[str], name: str) -> InvalidSchema:
     """Return the error for a declared column that a file lacks."""
+    names = list(names)
+    if (other := find_lookalike(column, names)) is not None:
+        return InvalidSchema(lookalike_problem(other, column), where=name, hint=LOOKALIKE_HINT)
     return InvalidSchema(
         f"the file has no column `{column}`",
         where=name,

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
+from odf_engine.data.column_names import LOOKALIKE_HINT, appearance, lookalike_problem
 from odf_engine.errors import BadData, InvalidManifest
 from odf_engine.progress import Reporter
 from odf_engine.spark.csv_records import LINE_END, CsvRecords, Dialect, NulScan, QuoteScan, separate_chunk
@@ -268,6 +269,8 @@ class _FieldNames:
 
     def __init__(self, fields: list[pa.Field]) -> None:
         self._by_folded_name = {field.name.casefold(): field.name for field in fields}
+        self._by_appearance = {appearance(field.name): field.name for field in fields}
+        self._lookalike: tuple[str, str, int] | None = None
         self._spellings: dict[str, dict[str, int]] = {}
         self._has_other_case = False
         self._nested = {
@@ -300,6 +303,13 @@ class _FieldNames:
             if name is not None or len(self.keys) < _MAX_KEYS:
                 self.keys.setdefault(key, number)
             if name is None:
+                column = self._by_appearance.get(appearance(key))
+                if (
+                    column is not None
+                    and self._lookalike is None
+                    and not any(other.casefold() == column.casefold() for other in found)
+                ):
+                    self._lookalike = key, column, number
                 continue
             self._has_other_case |= key != name
             if key == name or name not in found:  # if two spellings match, the exact one applies
@@ -309,8 +319,13 @@ class _FieldNames:
         """Yield the paths whose spelling differs in case from the declaration.
 
         Raises:
-            BadData: a name has several spellings, so that no single one finds all values.
+            BadData: a name has several spellings, so that no single one finds all values, or a key looks
+                like a name.
         """
+        if self._lookalike is not None:
+            key, column, number = self._lookalike
+            problem = lookalike_problem(key, ".".join((*path, column)))
+            raise BadData(problem, where=f"{file}: line {number}", hint=LOOKALIKE_HINT)
         for name, written in self._spellings.items():
             (first, *others) = written.items()
             if others:

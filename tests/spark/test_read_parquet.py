@@ -141,6 +141,8 @@ SAME_NAMES: list[tuple[list[str], pa.Schema | None, str, str]] = [
     (["A", "a"], None, "`A` and `a` in the file differ only in case", "exact spelling"),
     (["A", "a"], pa.schema([("b", pa.int64())]), "the file has no column `b`", "`A`, `a`, `n`"),
     (["AB", "Ab"], pa.schema([("ab", pa.int64())]), "several columns `ab`: `AB` and `Ab`", "exact spelling"),
+    (["AB", "ab\u200b"], pa.schema([("Id", pa.int64())]), "the file has no column `Id`", "`AB`"),
+    (["ID\u2060", "id "], pa.schema([("id", pa.int64())]), "'ID\\u2060' in the file looks like", "rename it"),
     (["a", "a"], pa.schema([("a", pa.int64())]), "several columns `a`: `a` and `a`", "rename"),
     (["b", "c"], None, "`X` and `x` in the file differ only in case", "rename"),
 ]

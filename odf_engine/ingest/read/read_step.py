@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from msgspec.structs import replace
 
+from odf_engine.data.column_names import appearance, spell_out
 from odf_engine.data.odf_schema import columns_of_step
 from odf_engine.errors import BadData, InvalidSchema
 from odf_engine.ingest.prep_step import Limits, PreparedFile
@@ -308,7 +309,8 @@ def _check_header(header: list[str], columns: pa.Schema | None, name: str, repor
             hint=both,
         )
     if folded != declared:
-        other = [f"{text} as {column}" for text, column in zip(header, columns.names, strict=True)
+        other = [f"{spell_out(text)} as {spell_out(column)}" if appearance(text) == appearance(column)
+                 else f"{text} as {column}" for text, column in zip(header, columns.names, strict=True)
                  if text.strip().casefold() != column.casefold()]  # fmt: skip
         reporter.log(f"{name}: columns renamed by read.schema: {shorten(', '.join(other))}")
 
