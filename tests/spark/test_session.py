@@ -323,3 +323,10 @@ def test_settings_of_sessions_are_isolated(runtime: SparkRuntime) -> None:
     one, other = runtime.session(), runtime.session()
     one.conf.set("spark.sql.shuffle.partitions", "7")
     assert other.conf.get("spark.sql.shuffle.partitions") == "2"
+
+
+def test_few_finished_queries_are_kept(runtime: SparkRuntime) -> None:
+    session: Any = runtime.session()
+    for number in range(60):
+        session.sql(f"SELECT count(*) FROM range({number})").collect()
+    wait_until(lambda: session._jsparkSession.sharedState().statusStore().executionsCount() <= 20)
