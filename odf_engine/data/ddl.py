@@ -70,6 +70,18 @@ _LIMITED: Final = {
 }
 """Types whose values may have a maximum length."""
 _WORDS: Final = (*_SIMPLE, *_DECIMALS, "VARCHAR", "CHAR", "BINARY", "TIMESTAMP", "TIME", "ARRAY", "STRUCT")
+_OTHER_NAMES: Final = {
+    "LONG": "BIGINT", "INT64": "BIGINT", "BIGSERIAL": "BIGINT", "UINT64": "BIGINT UNSIGNED",
+    "SHORT": "SMALLINT", "INT16": "SMALLINT", "INT2": "SMALLINT", "UINT16": "SMALLINT UNSIGNED",
+    "BYTE": "TINYINT", "UINT8": "TINYINT UNSIGNED", "INT4": "INT", "MEDIUMINT": "INT", "SERIAL": "INT",
+    "FLOAT4": "FLOAT", "FLOAT8": "DOUBLE", "FLOAT64": "DOUBLE", "NUMBER": "DECIMAL", "MONEY": "DECIMAL",
+    "DATETIME": "TIMESTAMP", "DATETIME2": "TIMESTAMP", "TIMESTAMPTZ": "TIMESTAMP",
+    "TIMESTAMP_NTZ": "TIMESTAMP", "TIMESTAMP_LTZ": "TIMESTAMP", "DATE32": "DATE",
+    "NVARCHAR": "STRING", "VARCHAR2": "STRING", "NCHAR": "STRING", "CLOB": "STRING", "UTF8": "STRING",
+    "STR": "STRING", "JSON": "STRING", "ENUM": "STRING", "BLOB": "BINARY", "BYTES": "BINARY",
+    "LIST": "ARRAY", "ROW": "STRUCT", "OBJECT": "STRUCT", "BIT": "BOOLEAN",
+}  # fmt: skip
+"""Types of other systems, and the types to declare instead."""
 
 _NAMES: Final[dict[pa.DataType, str]] = {
     pa.bool_(): "BOOLEAN",
@@ -255,7 +267,7 @@ class _Parser:
             return self._binary()
         if name in ("TIMESTAMP", "TIME"):
             return self._time(name)
-        close = get_close_matches(name, _WORDS, 1)
+        close = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else get_close_matches(name, _WORDS, 1)
         raise self._error(
             f"unknown type {name}", f"did you mean {close[0]}?" if close else f"types: {', '.join(_WORDS)}"
         )

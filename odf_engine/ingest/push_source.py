@@ -152,10 +152,13 @@ class PushedFileReader:
         duplicate = next((name for at, name in enumerate(names) if folded[at] in folded[:at]), None)
         if duplicate is not None or "" in names:
             raise InvalidSchema(
-                "a column in the header has no name"
+                f"column {names.index('') + 1} of {len(names)} in the header has no name"
                 if duplicate is None
                 else f"duplicate column '{duplicate}' in the header",
                 where=f"{prepared.name}: line 1",
+                hint="name it in the file; a separator at the end of the header is one column too many"
+                if duplicate is None
+                else "rename one of the columns in the file",
             )
         return names or None
 

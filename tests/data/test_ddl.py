@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odf_engine.data.ddl import max_length, parse_comments, parse_ddl, to_ddl
+from odf_engine.data.ddl import _OTHER_NAMES, max_length, parse_comments, parse_ddl, to_ddl
 from odf_engine.errors import InvalidSchema
 
 UTC_MS = pa.timestamp("ms", "UTC")
@@ -109,6 +109,9 @@ def test_comments_and_null_are_accepted() -> None:
     ("ddl", "message", "hint"),
     [
         ("population INTT", "column 'population': unknown type INTT", "did you mean INT?"),
+        ("x LONG", "unknown type LONG", "did you mean BIGINT?"),
+        ("x DateTime", "unknown type DATETIME", "did you mean TIMESTAMP?"),
+        ("x ARRAY<BYTE>", "unknown type BYTE", "did you mean TINYINT?"),
         ("x MAP<STRING, INT>", "unknown type MAP", "types: BOOLEAN"),
         ("x", "column 'x': missing type", "name STRING"),
         ("", "missing column name", ""),
@@ -177,3 +180,11 @@ def test_ddl_round_trips(schema: pa.Schema) -> None:
 def test_types_without_ddl_are_still_shown() -> None:
     schema = pa.schema([("m", pa.map_(pa.string(), pa.int32())), ("l", pa.large_list(pa.large_string()))])
     assert to_ddl(schema) == ["m MAP<STRING, INT32>", "l ARRAY<STRING>"]
+
+
+@pytest.mark.parametrize(("name", "suggested"), _OTHER_NAMES.items())
+def test_suggested_types_are_supported(name: str, suggested: str) -> None:
+    inner = {"ARRAY": "<INT>", "STRUCT": "<a: INT>"}.get(suggested, "")
+    assert parse_ddl([f"x {suggested}{inner}"]).names == ["x"]
+    with pytest.raises(InvalidSchema):
+        parse_ddl([f"x {name}"])

@@ -47,6 +47,10 @@ CSV_THAT_IS_WRONG: list[tuple[str | bytes, type[OdfError], list[str]]] = [
      ['cases.csv: line 4, column "name": a quote is not closed: "c,1,', "read.quote"]),
     ("id,name,day,count\n1,a,2024-01-01,10\n", InvalidSchema,
      ["cases.csv: line 1: column 'day' has different positions"]),
+    ("id,name,count,day,\n1,a,1,,\n", InvalidSchema,
+     ["line 1: the header ends with a separator", "`unused STRING`"]),
+    ("id,,name,count,day\n1,,a,1,\n", InvalidSchema, ["column 2 has no name in the header: add one"]),
+    ("id,name,count,day,x\u200b\n1,a,1,,\n", InvalidSchema, ["add x\\u200b to read.schema"]),
     ("id,name\n1,a\n", InvalidSchema,
      ["the file has 2 columns, read.schema declares 4", "id, name, count, day"]),
 ]  # fmt: skip

@@ -389,6 +389,14 @@ def test_local_file_is_fetched_by_path_or_file_url(workspace: Workspace, reporte
     assert get(workspace, Url(path.as_uri()), reporter, payload.state) is None
     with pytest.raises(SourceUnavailable, match=r"missing\.csv: file not found"):
         get(workspace, Url("file:missing.csv"), reporter)
+    for mark, escaped in (("#", "%23"), ("?", "%3F")):
+        (workspace.folder / f"a{mark}1.csv").write_bytes(b"a\n")
+        with pytest.raises(InvalidManifest) as caught:
+            get(workspace, Url(f"file:a{mark}1.csv"), reporter)
+        assert f"write {escaped} instead of {mark}" in (caught.value.hint or "")
+        for url in (f"file:a{escaped}1.csv", f"a{mark}1.csv"):
+            found = get(workspace, Url(url), reporter)
+            assert found is not None and found.path.name == f"a{mark}1.csv"
     with pytest.raises(SourceUnavailable, match="not a regular file"):
         get(workspace, Url(str(workspace.folder)), reporter)
 

@@ -132,7 +132,14 @@ def _fetch_scheme(step: Url, scheme: str, context: FetchContext) -> Payload | No
 
 def _fetch_file(step: Url, context: FetchContext) -> Payload | None:
     """Return a local file, which is read in place; None if its modification time is that of the state."""
-    path = context.resolve(context.substitute_variables(step.url))
+    url = context.substitute_variables(step.url)
+    mark = next((each for each in "?#" if each in url), None) if url[:5].lower() == "file:" else None
+    if mark is not None:
+        raise InvalidManifest(
+            f"'{step.url}': {mark} ends the path of a file: URL",
+            hint=f"write %{ord(mark):02X} instead of {mark} if it is part of the name",
+        )
+    path = context.resolve(url)
     require_readable(path)
     stamp = file_stamp(path)
     modified = Timestamp.from_ms(stamp[0] // 1_000_000)

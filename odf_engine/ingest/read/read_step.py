@@ -283,7 +283,7 @@ def _check_header(header: list[str], columns: pa.Schema | None, name: str, repor
             problem = (
                 f"duplicate column '{duplicate}' in the header"
                 if duplicate is not None
-                else "a column in the header has no name"
+                else f"column {folded.index('') + 1} of {len(folded)} in the header has no name"
             )
             raise InvalidSchema(
                 problem,
@@ -295,7 +295,17 @@ def _check_header(header: list[str], columns: pa.Schema | None, name: str, repor
     both = f"header: {shorten(', '.join(header))}; manifest: {shorten(', '.join(columns.names))}"
     if len(header) != len(columns):
         new = [text for text, name in zip(header, folded, strict=True) if name not in declared]
-        added = f"add {shorten(', '.join(new))} to read.schema and run odf add --update"
+        if folded[:-1] == declared and not folded[-1]:
+            raise InvalidSchema(
+                "the header ends with a separator, after which a column has no name",
+                where=where,
+                hint="remove the separator at the end of each line in the source or in a prepare step, or add"
+                " a column such as `unused STRING` to the end of read.schema",
+            )
+        nameless = [at for at, text in enumerate(folded, 1) if not text]
+        added = f"add {shorten(', '.join(map(spell_out, new)))} to read.schema and run odf add --update"
+        if nameless:
+            added = f"column {nameless[0]} has no name in the header: add one for it to read.schema"
         raise InvalidSchema(
             f"the file has {count_of(len(header), 'column')}, read.schema declares {len(columns)}",
             where=where,
