@@ -17,7 +17,7 @@ class JobWarning(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         kind: kind of the warning, such as ``late-rows``; ``other`` if it has no kind of its own.
         text: the message.
-        count: number of rows or other things that it is about; None if there is no number.
+        count: number of rows or other things that it is about, or None if there is no number.
         dataset: name of the dataset of the job.
     """
 

@@ -255,7 +255,7 @@ class _PackedBlocks:
         page.clear()
 
     def find(self, block: Multihash) -> int | None:
-        """Return the position of a block; None if it is not among them."""
+        """Return the position of a block, or None if it is not among them."""
         key = self._key(block.digest)
         for at in range(bisect_left(self._keys, key), self.count):
             if self._keys[at] != key:

@@ -475,7 +475,7 @@ class Dataset:
         return path
 
     def equivalent_slice(self, physical_hash: Multihash) -> Path | None:
-        """Return a rebuilt file with the rows of a slice, but other bytes; None if there is none.
+        """Return a rebuilt file with the rows of a slice, but other bytes, or None if there is none.
 
         It is outside of the folders of objects, so it is never transferred. Its name is its own hash.
         """

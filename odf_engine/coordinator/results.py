@@ -297,7 +297,7 @@ class VerifyResult(JobResult, frozen=True):
 
     @property
     def verdict(self) -> Literal["differs", "not confirmed", "invalid changelog", "invalid"]:
-        """What the findings, of which there are some, show about the dataset."""
+        """What the findings show about the dataset. There is at least one."""
         if all(each.kind == ROWS_DIFFER for each in self.findings):
             return "differs"
         if {each.kind for each in self.findings} <= UNCONFIRMED:

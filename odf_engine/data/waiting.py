@@ -16,7 +16,7 @@ class AwaitedInput(msgspec.Struct, frozen=True):
 
     Attributes:
         name: name of the input.
-        watermark: its watermark, RFC 3339; None if it has none.
+        watermark: its watermark, RFC 3339, or None if it has none.
         reason: why the query cannot read it yet: ``no-rows`` if it has neither rows nor a watermark,
             ``no-columns`` if it has a watermark, but its columns are unknown. Empty if the query can read it.
     """
@@ -42,7 +42,7 @@ class Waiting(msgspec.Struct, frozen=True):
 
     Attributes:
         inputs: the inputs that it waits for.
-        rows: number of rows that wait; None if it is unknown.
+        rows: number of rows that wait, or None if it is unknown.
     """
 
     inputs: list[AwaitedInput]

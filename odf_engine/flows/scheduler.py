@@ -117,7 +117,7 @@ def due_time(
         now: the time.
         running: a run is running. Only times of schedules are due then.
         pending: new rows of inputs.
-        rewind: the times that come again; None for none.
+        rewind: the times that come again, or None for none.
     """
     if state.requested and not running:
         return now

@@ -252,7 +252,7 @@ class TrackedResult:
 
 
 def node_position(node: Any) -> str | None:
-    """Return the line and column of an expression or a plan node in the query; None if unknown."""
+    """Return the line and column of an expression or a plan node in the query, or None if unknown."""
     origin = node.origin()
     line, start = origin.line(), origin.startPosition()
     if line.isEmpty() or start.isEmpty():

@@ -88,7 +88,7 @@ def _find_nonrepeatable(make: PlanBuilder, plan: Any) -> tuple[str, str | None] 
 
 
 def _special_time(make: PlanBuilder, plan: Any) -> Any:
-    """Return a cast of a word such as ``'now'`` to a time, also an implicit one; None if there is none."""
+    """Return a cast of a word such as ``'now'`` to a time, also an implicit one, or None if there is none."""
     optimizer = make.catalyst.optimizer
     # Spark's optimizer replaces the words. Its rule tells, by few calls, whether there are any.
     plan = make.companion("ReplaceExpressions", optimizer).apply(plan)
@@ -104,7 +104,7 @@ def _special_time(make: PlanBuilder, plan: Any) -> Any:
 
 
 def _random_encryption(plan: Any) -> Any:
-    """Return an encryption for which Spark chooses an initialization vector; None if there is none."""
+    """Return an encryption for which Spark chooses an initialization vector, or None if there is none."""
     for each in _expressions(plan):
         if function_name(each) != "AesEncrypt":
             continue

@@ -69,7 +69,7 @@ class TimeDigits:
 def _test(
     value: str, declared: pa.DataType, stored: pa.DataType | None, pattern: str | None, depth: int
 ) -> str | None:
-    """Return the condition that a value has a time that loses digits; None if it cannot have one.
+    """Return the condition that a value has a time that loses digits, or None if it cannot have one.
 
     Args:
         value: expression of the value.

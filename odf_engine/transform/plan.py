@@ -506,7 +506,7 @@ def _plan_input(
     max_rows: int,
     dataset_watermark: Timestamp | None,
 ) -> InputPlan | None:
-    """Plan an input from the last consumed position; None if it is not readable yet."""
+    """Plan an input from the last consumed position, or None if it is not readable yet."""
     dataset_id = DatasetId.parse(item.dataset_ref)
     alias = item.alias or item.dataset_ref
     entry = _resolve_input(workspace, dataset_id, alias)

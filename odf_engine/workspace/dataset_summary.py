@@ -61,7 +61,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         problem: why the dataset cannot be read, or its name.
         last_offset: offset of the newest row.
         readable: whether queries can read it, see :func:`is_readable`.
-        checkpoint: hash of the newest checkpoint; None if it has none.
+        checkpoint: hash of the newest checkpoint, or None if it has none.
         consumed: for each input, the last offset that was processed.
         last_blocks: for each input, the last block that was processed.
         diverged: inputs whose chains no longer contain these blocks, since they were reset or replaced, but
@@ -105,7 +105,7 @@ def is_readable(state: ChainState) -> bool:
 
 
 def find_waiting(summary: Summary, others: Mapping[DatasetId, Summary]) -> Waiting | None:
-    """Return what a derivative dataset waits for; None for nothing, or if it has input to process."""
+    """Return what a derivative dataset waits for, or None if it waits for nothing or has input to process."""
     inputs = [others[each] for each in summary.inputs if each in others]
     unreadable = [each for each in inputs if not each.readable and each.problem is None]
     if unreadable:

@@ -269,7 +269,7 @@ class Trust:
         return remove_file(self._workspace.grant_path(entry.id))
 
     def find_grant(self, entry: DatasetEntry) -> Grant | None:
-        """Return the last grant by this user, whether or not it is still valid; None if there is none."""
+        """Return the last grant by this user, whether or not it is still valid, or None if there is none."""
         try:
             grant = msgspec.json.decode(read_small_file(self._workspace.grant_path(entry.id)), type=Grant)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

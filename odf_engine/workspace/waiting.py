@@ -38,8 +38,8 @@ def store_waiting(folder: Path, checkpoint: Multihash | None, waiting: Waiting |
 
     Args:
         folder: folder of the dataset.
-        checkpoint: the state of the query, which has the rows that wait; None for a stateless query.
-        waiting: what it waits for; None for nothing.
+        checkpoint: the state of the query, which has the rows that wait, or None for a stateless query.
+        waiting: what it waits for, or None.
 
     Raises:
         OdfError: the file cannot be written.
@@ -54,7 +54,7 @@ def store_waiting(folder: Path, checkpoint: Multihash | None, waiting: Waiting |
 
 
 def read_waiting(folder: Path, checkpoint: Multihash | None) -> Waiting | None:
-    """Return what a dataset waits for with a state of its query; None for nothing, or if it is unknown."""
+    """Return what a dataset waits for with a state of its query, or None if it is unknown or nothing."""
     if checkpoint is None:
         return None
     try:

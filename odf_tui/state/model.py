@@ -37,7 +37,7 @@ class DatasetRow(msgspec.Struct, frozen=True, kw_only=True):
         diverged: the names of inputs that were reset or replaced since it was derived from them.
         remotes: its remotes.
         branches: the names of its branches.
-        waiting: what its results wait for; None for nothing.
+        waiting: what its results wait for, or None for nothing.
     """
 
     id: str

@@ -73,6 +73,7 @@ def test_wrong_rates_of_a_correction_are_found_and_derived_again(fresh: Odf) -> 
     assert "odf pull --rederive converted" in found.err
     (report,) = fresh("verify", "--recompute", "converted", "--json").json["datasets"]
     assert report["recomputed"]["missing"] == report["recomputed"]["extra"] == 1
+    assert (report["valid"], report["head"]) == (False, None)
 
     assert fresh("pull", "--rederive", "converted").code == 0
     assert fresh("verify", "--recompute", "converted").code == 0

@@ -85,4 +85,4 @@ def _recompute(
         return {"recomputed": found}
     reporter.log(found.text)
     finding = Finding(ROWS_DIFFER, found.block, found.text)
-    return {"recomputed": found, "valid": False, "findings": [*report.findings, finding]}
+    return {"recomputed": found, "valid": False, "head": None, "findings": [*report.findings, finding]}

@@ -125,7 +125,7 @@ def _count_rows(path: Path) -> int:
 
 
 def _milliseconds(time: pa.Scalar) -> int | None:
-    """Return a timestamp in milliseconds; None for null and for other types."""
+    """Return a timestamp in milliseconds, or None for null and for other types."""
     if not pa.types.is_timestamp(time.type):
         return None
     return pc.cast(time, pa.timestamp("ms", "UTC"), safe=False).value

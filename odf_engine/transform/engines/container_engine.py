@@ -70,7 +70,7 @@ class _Container:
         process: the runtime's command.
         engine: the engine in it.
         image: the image as requested.
-        pinned: the image with its digest; None for an image that is in no registry.
+        pinned: the image with its digest, or None for an image that is in no registry.
     """
 
     name: str
@@ -375,7 +375,7 @@ def _repository(image: str) -> str:
 
 
 def _pin(program: str, image: str) -> str | None:
-    """Return an image with its digest; None if it is in no registry."""
+    """Return an image with its digest, or None if it is in no registry."""
     if _PINNED.fullmatch(image):
         return image
     shown = _run(

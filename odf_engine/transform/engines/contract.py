@@ -52,7 +52,7 @@ class TransactionResult:
         watermark: watermark of the rows as the engine reports it; None if it reports none.
         late: rows that were dropped; empty if the engine does not report them.
         version: version of the engine as it reports it; None if it reports none.
-        pending: number of rows that wait for the watermark of the inputs; None if it is unknown.
+        pending: number of rows that wait for the watermark of the inputs, or None if it is unknown.
     """
 
     written: WrittenSlice | None

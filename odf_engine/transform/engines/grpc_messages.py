@@ -36,7 +36,7 @@ class ResponseExtension(Wire, frozen=True):
     Attributes:
         version: version of the engine.
         late: late rows that it dropped.
-        pending: number of rows that wait for the watermark of the inputs; None if it is unknown.
+        pending: number of rows that wait for the watermark of the inputs, or None if it is unknown.
     """
 
     version: str | None = None

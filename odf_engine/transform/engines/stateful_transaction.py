@@ -489,7 +489,7 @@ class StatefulTransaction:
         self._sorter = BatchSorter(session, self._scratch, reporter)
         self._late_positions: list[pa.Array] = []
         self._pending: int | None = None
-        """Number of rows that wait for the watermark of the inputs; None if it is unknown."""
+        """Number of rows that wait for the watermark of the inputs, or None if it is unknown."""
 
     def run(self) -> TransactionResult:
         """Run it; write the slice and the checkpoint.
