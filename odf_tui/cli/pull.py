@@ -239,6 +239,15 @@ def _check_arguments(arguments: PullArguments) -> None:
         raise UsageError("--as applies to exactly one new dataset", hint="do not combine it with --all")
 
 
+_on_warning_option = click.option(
+    "--on-warning",
+    type=click.Choice(["continue", "fail"]),
+    default="continue",
+    show_default=True,
+    help="Whether rows and transactions with warnings are committed, or the job fails without them.",
+)
+
+
 @verb("pull", example="odf pull port-haven.stations", json=True)
 @click.argument("names", nargs=-1)
 @click.option(
@@ -260,13 +269,7 @@ def _check_arguments(arguments: PullArguments) -> None:
 @click.option(
     "--strict", is_flag=True, help="Fail on rows whose key is already in the ledger with other values."
 )
-@click.option(
-    "--on-warning",
-    type=click.Choice(["continue", "fail"]),
-    default="continue",
-    show_default=True,
-    help="Whether rows and transactions with warnings are committed, or the job fails without them.",
-)
+@_on_warning_option
 @click.option(
     "--reset-on-divergence",
     is_flag=True,
@@ -472,13 +475,7 @@ _SPECIAL: Final = ("/dev/", "/proc/")
 @click.option(
     "--strict", is_flag=True, help="Fail on rows whose key is already in the ledger with other values."
 )
-@click.option(
-    "--on-warning",
-    type=click.Choice(["continue", "fail"]),
-    default="continue",
-    show_default=True,
-    help="Whether rows and transactions with warnings are committed, or the job fails without them.",
-)
+@_on_warning_option
 @click.option(
     "--idempotency-key",
     metavar="KEY",
