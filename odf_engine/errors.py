@@ -217,6 +217,10 @@ class StateUnusable(Unsupported):
     lacks_values = False
 
 
+class EarlierRowsRequired(Unsupported):
+    """A transaction reads the rows that earlier ones have read, but its request does not have them."""
+
+
 class WriteConditionFailed(Conflict):
     """A conditional write found another version than expected."""
 

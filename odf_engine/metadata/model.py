@@ -775,6 +775,8 @@ class TransformRequestInput(Model, kw_only=True):
     data_paths: list[str]
     schema_file: str
     explicit_watermarks: list[Watermark]
+    earlier_paths: list[str] | None = None
+    """Files with all rows before the interval; None if they are not known. No part of the specification."""
 
 
 class TransformRequest(Model, kw_only=True):

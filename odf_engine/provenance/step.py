@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from msgspec import UNSET
+
 from odf_engine.chain.normal_form import SPARK
 from odf_engine.errors import Cancelled, NotFound, OdfError
 from odf_engine.metadata.model import (
@@ -29,6 +31,7 @@ from odf_engine.provenance.stateless_step import (
 from odf_engine.spark.plan_rewrite import StatefulQueryError
 from odf_engine.spark.user_query import uses_as_of_join
 from odf_engine.storage.scratch import job_scratch_folder
+from odf_engine.transform.engines.checkpoint import read_checkpoint_metadata
 from odf_engine.transform.engines.contract import Engine, RowProvenance
 from odf_engine.transform.engines.engine_router import engines_for
 from odf_engine.transform.history import TransactionHistory, transaction_history
@@ -68,6 +71,7 @@ def producing_transactions(
 
 _MAX_RANGES: Final = 2000
 _MAX_TRACED_TRANSACTIONS: Final = 100
+_REREADS: Final = "its rows can change at any time, and may depend on all earlier rows of the inputs"
 _TOO_MANY: Final = f"more than {_MAX_TRACED_TRANSACTIONS} transactions produced these rows: trace fewer rows"
 
 
@@ -166,6 +170,8 @@ def _run_trace(
     folder: Path,
     reporter: Reporter,
 ) -> StepResult:
+    if _rereads(history):
+        return StepResult([], reason=_REREADS, lost=True)
     own = _plan(history, history.transaction(workspace), folder / "own")
     selection = _select_rows(history, runs)
     session = transaction_session(spark, own.request)
@@ -182,6 +188,15 @@ def _run_trace(
         return trace_class(session, past, own, selection, folder, reporter).trace()
     except StatefulQueryError as reason:
         return StepResult([], reason=f"the query has {reason}", lost=True)
+
+
+def _rereads(history: TransactionHistory) -> bool:
+    """Return whether the transaction read the earlier rows of its inputs again."""
+    checkpoint, dataset = history.event.new_checkpoint, history.entry.dataset
+    if checkpoint is None or history.transform.transform.engine.lower() != SPARK:
+        return False
+    path = dataset.checkpoint_path(checkpoint.physical_hash)
+    return read_checkpoint_metadata(path).result is not UNSET
 
 
 @contextmanager

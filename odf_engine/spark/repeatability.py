@@ -44,18 +44,19 @@ _EXPRESSION_CLASSES: Final = re.compile(
 )
 
 
-def check_repeatable(frame: DataFrame, steps: Sequence[SqlQueryStep]) -> None:
+def check_repeatable(frame: DataFrame, steps: Sequence[SqlQueryStep], *, windows: bool = False) -> None:
     """Check that a query returns the same rows each time it runs.
 
     Args:
         frame: the result of the query.
         steps: the text of the query.
+        windows: whether windows with an ORDER BY have their rows in a total order.
 
     Raises:
         InvalidQuery: it does not; the message names the function or the time.
     """
     with translate_errors():
-        found = _find_nonrepeatable(PlanBuilder(frame.sparkSession), analyzed_plan(frame))
+        found = _find_nonrepeatable(PlanBuilder(frame.sparkSession), analyzed_plan(frame), windows)
     # Spark replaces the words of literals when it parses them.
     if found is None and (literal := find_special_time(steps)) is not None:
         found = literal.text, f"line {literal.line}, column {literal.column}"
@@ -70,7 +71,7 @@ def check_repeatable(frame: DataFrame, steps: Sequence[SqlQueryStep]) -> None:
         )
 
 
-def _find_nonrepeatable(make: PlanBuilder, plan: Any) -> tuple[str, str | None] | None:
+def _find_nonrepeatable(make: PlanBuilder, plan: Any, windows: bool) -> tuple[str, str | None] | None:
     """Return the first part of a plan that is not repeatable, with its position if known."""
     names = _EXPRESSION_CLASSES.findall(plan.toJSON())
     for name in names:
@@ -82,7 +83,7 @@ def _find_nonrepeatable(make: PlanBuilder, plan: Any) -> tuple[str, str | None] 
         if "AesEncrypt" in names and (encryption := _random_encryption(each)) is not None:
             return "aes_encrypt() without an initialization vector", node_position(encryption)
     if _ORDER_DEPENDENT.intersection(names):
-        for name in _order_dependent(plan):
+        for name in _order_dependent(plan, windows):
             return f"{_to_snake_case(name)}()", None
     return None if plan.deterministic() else ("an expression", None)
 
@@ -131,26 +132,28 @@ def _expressions(plan: Any) -> Iterator[Any]:
         yield from _expressions(child)
 
 
-def _order_dependent(plan: Any) -> Iterator[str]:
+def _order_dependent(plan: Any, windows: bool) -> Iterator[str]:
     """Yield the names of aggregates in a plan that depend on the row order."""
     for each in to_list(plan.expressions()):
-        yield from _order_dependent_in(each, ())
+        yield from _order_dependent_in(each, (), windows)
     for each in to_list(plan.children()):
-        yield from _order_dependent(each)
+        yield from _order_dependent(each, windows)
 
 
-def _order_dependent_in(expression: Any, parents: tuple[str, ...]) -> Iterator[str]:
+def _order_dependent_in(expression: Any, parents: tuple[str, ...], windows: bool) -> Iterator[str]:
     """Yield the names of order-dependent aggregates in an expression.
 
     A collected set or list is harmless if the functions around it ignore the order of elements.
     """
     name = function_name(expression)
+    if windows and name == "WindowExpression" and not expression.windowSpec().orderSpec().isEmpty():
+        return
     ignored = name in _COLLECTING and bool(_ORDER_IGNORING.intersection(parents))
     ordered = name == "ListAgg" and not expression.orderExpressions().isEmpty()
     if name in _ORDER_DEPENDENT and not ignored and not ordered:
         yield name
     for each in to_list(expression.children()):
-        yield from _order_dependent_in(each, (*parents[-1:], name))
+        yield from _order_dependent_in(each, (*parents[-1:], name), windows)
 
 
 def _to_snake_case(name: str) -> str:

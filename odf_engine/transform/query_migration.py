@@ -208,13 +208,18 @@ def check_choice(outcome: StateOutcome, choice: Choice, checked: ValidatedQuery)
         "an empty state"
     )
     rebuild = "use --rebuild to read the inputs from their start and compute the state of the new query"
+    if choice == "flush" and checked.rereads:
+        raise UsageError(
+            "the rows of the new query can change at any time, so that it cannot start with an empty state",
+            hint=rebuild,
+        )
     if choice == "rebuild" and checked.state is None and outcome == "lost":
         raise UsageError("the new query is stateless: there is no state to rebuild", hint=flush)
     if outcome == "lost" and not choice:
         raise UsageError(
             "the new query cannot continue from the state of the old one: grouping, windows, inputs "
             "or stored columns differ",
-            hint=flush if checked.state is None else f"{flush}; {rebuild}",
+            hint=flush if checked.state is None else rebuild if checked.rereads else f"{flush}; {rebuild}",
         )
 
 

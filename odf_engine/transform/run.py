@@ -32,7 +32,7 @@ from odf_engine.data.parquet_reader import read_parquet_schema
 from odf_engine.data.retractions import find_unmatched_row
 from odf_engine.data.slices import copy_rows, read_batches, read_rows_at, with_kamu_types
 from odf_engine.data.waiting import Waiting
-from odf_engine.errors import BadData, OdfError, StateUnusable, Unsupported, UsageError
+from odf_engine.errors import BadData, EarlierRowsRequired, OdfError, StateUnusable, Unsupported, UsageError
 from odf_engine.files import remove_temporary, translate_os_errors
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import (
@@ -42,6 +42,7 @@ from odf_engine.metadata.model import (
     DataSlice,
     ExecuteTransform,
     MetadataEvent,
+    OffsetInterval,
     SetAttachments,
     SetDataSchema,
     SetVocab,
@@ -350,11 +351,30 @@ def execute_transaction(
     with attach_query_excerpt(request.transform.queries or []):
         try:
             return work(request, declared, reporter)
+        except EarlierRowsRequired:
+            return work(_with_earlier_rows(request, transaction), declared, reporter)
         except StateUnusable as error:
             reporter.log(f"{error}; computing the state again from the inputs")
             with job_scratch_folder(workspace.odf / "cache", "transform") as folder:
                 state = _recompute_state(workspace, engine, transaction, folder, error, reporter)
                 return work(structs_replace(request, prev_checkpoint_path=state), declared, reporter)
+
+
+def _with_earlier_rows(request: TransformRequest, transaction: Transaction) -> TransformRequest:
+    """Return a request with the files of all rows that earlier transactions have read."""
+    inputs: list[TransformRequestInput] = []
+    for each, plan in zip(request.query_inputs, transaction.inputs, strict=True):
+        last = plan.interval.prev_offset
+        paths: list[str] = []
+        if last is not None:
+            earlier = replace(plan, offsets=OffsetInterval(0, last))
+            folder = Path(each.schema_file).with_suffix("")
+            folder.mkdir(exist_ok=True)
+            for row in plan.entry.dataset.slices(0, last):
+                cut = folder / f"{row.start}.parquet"
+                paths.append(str(_interval_file(earlier, row, cut)))
+        inputs.append(structs_replace(each, earlier_paths=paths))
+    return structs_replace(request, query_inputs=inputs)
 
 
 def _kamu_schema(engine: Engine, transaction: Transaction) -> pa.Schema | None:

@@ -14,6 +14,7 @@ TOPICS: Final = {
     "merge-strategies": "Combine new rows with existing rows",
     "linked-objects": "Store large files with a dataset",
     "transforms": "Derive datasets with SQL",
+    "joins": "Join datasets by time, by version or by key",
     "event-time": "Event time, watermarks and late rows",
     "verification": "Verify datasets, query results and signatures",
     "compaction": "Merge small slices, and remove old heads",

@@ -141,8 +141,6 @@ def test_steps_constants_order_by_and_system_time_are_supported(deriving: Derivi
         ("SELECT event_time, 1 / (x - 1) AS y FROM input", BadData, ["zero"]),
         ("SELECT event_time, x FROM csv.`/etc/passwd`", InvalidQuery, []),
         ("SELECT event_time, x FROM input; DROP VIEW input", InvalidQuery, []),
-        ("SELECT event_time, x FROM input INTERSECT SELECT event_time, x FROM input", Unsupported,
-         ["INTERSECT"]),
         ("SELECT event_time, x FROM input LIMIT 1", Unsupported, ["LIMIT"]),
     ],
 )  # fmt: skip

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from odf_engine.data.digest import physical_hash
 from odf_engine.errors import BadData, Unsupported
-from odf_engine.metadata.model import Checkpoint
+from odf_engine.metadata.model import Checkpoint, SqlQueryStep
 
 FORMAT: Final = 2
 """1: files of Spark's streaming state, which are no longer read; 2: Parquet files."""
@@ -29,6 +29,18 @@ _MAX_HEADER_BYTES: Final = 1 << 16
 _MAX_ENTRIES: Final = 100_000
 
 
+class ResultState(msgspec.Struct, kw_only=True, rename="camel"):
+    """The state of a query that reads its inputs again.
+
+    Attributes:
+        queries: steps of the query whose result the dataset has.
+        retracted: names of the inputs that have had retractions, sorted.
+    """
+
+    queries: list[SqlQueryStep]
+    retracted: list[str]
+
+
 class CheckpointMetadata(msgspec.Struct, kw_only=True, rename="camel"):
     """The metadata of a checkpoint.
 
@@ -39,6 +51,7 @@ class CheckpointMetadata(msgspec.Struct, kw_only=True, rename="camel"):
         state: fingerprint of the state; another query with the same fingerprint can continue from it.
         watermarks: watermark of each input in milliseconds, by the alias in the query.
         watermark: minimum of the watermarks if all inputs have one.
+        result: the state of a query that reads its inputs again.
     """
 
     format: int
@@ -47,6 +60,7 @@ class CheckpointMetadata(msgspec.Struct, kw_only=True, rename="camel"):
     watermarks: dict[str, int]
     watermark: int | None
     state: str | None = None
+    result: ResultState | msgspec.UnsetType = msgspec.UNSET
 
 
 class _FormatHeader(msgspec.Struct):

@@ -93,10 +93,12 @@ class ValidatedQuery:
         schema: schema of the slices of its result.
         state: fingerprint of its state: a query with the same fingerprint can continue from the same
             checkpoint. None for a stateless query.
+        rereads: whether transactions read the earlier rows of the inputs again, and correct earlier results.
     """
 
     schema: pa.Schema
     state: str | None
+    rereads: bool = False
 
 
 @dataclass(frozen=True)

@@ -225,6 +225,12 @@ class FileExchange:
                             self._stage_slice(path, f"{index}-{number}.parquet", each.vocab)
                             for number, path in enumerate(each.data_paths)
                         ],
+                        earlier_paths=None
+                        if each.earlier_paths is None
+                        else [
+                            self._stage_slice(path, f"{index}-earlier-{number}.parquet", each.vocab)
+                            for number, path in enumerate(each.earlier_paths)
+                        ],
                         schema_file=self._stage_slice(
                             each.schema_file, f"{index}-schema.parquet", each.vocab
                         ),
@@ -465,7 +471,7 @@ class GrpcEngine:
         input_schemas = [InputSchema(each.alias, encode_schema(each.schema), each.vocab) for each in inputs]
         query = ValidateQuery(transform, input_schemas, vocab, _encode_optional_schema(declared))
         valid = self._call_own_service(VALIDATE, query, Valid, Reporter())
-        return ValidatedQuery(decode_schema(valid.schema), valid.state)
+        return ValidatedQuery(decode_schema(valid.schema), valid.state, valid.rereads)
 
     def provenance(
         self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter

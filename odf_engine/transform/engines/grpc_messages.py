@@ -7,7 +7,15 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from odf_engine.errors import BadData, InvalidQuery, NotFound, OdfError, StateUnusable, Unsupported
+from odf_engine.errors import (
+    BadData,
+    EarlierRowsRequired,
+    InvalidQuery,
+    NotFound,
+    OdfError,
+    StateUnusable,
+    Unsupported,
+)
 from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval, Sql, decode_hook, encode_hook
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.query.query_proof import ResultSummary
@@ -92,10 +100,11 @@ class ValidateQuery(Wire, frozen=True):
 
 
 class Valid(Wire, frozen=True, tag="valid"):
-    """The query is valid: the schema of its result, and the fingerprint of its state, if any."""
+    """The query is valid: see :class:`odf_engine.transform.engines.contract.ValidatedQuery`."""
 
     schema: bytes
     state: str | None = None
+    rereads: bool = False
 
 
 class MigrateQuery(Wire, frozen=True):
@@ -190,7 +199,8 @@ def decode(data: bytes, document_type: Any) -> Any:
 
 
 _KINDS: Final = {
-    each.__name__: each for each in (BadData, InvalidQuery, NotFound, StateUnusable, Unsupported)
+    each.__name__: each
+    for each in (BadData, InvalidQuery, NotFound, StateUnusable, EarlierRowsRequired, Unsupported)
 }
 
 

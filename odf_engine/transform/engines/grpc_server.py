@@ -349,7 +349,7 @@ class EngineServer:
             valid = self._engine.validate(
                 query.transform, inputs, query.vocab, _decode_optional_schema(query.declared)
             )
-            return encode_fields(encode(Valid(encode_schema(valid.schema), valid.state)))
+            return encode_fields(encode(Valid(encode_schema(valid.schema), valid.state, valid.rereads)))
 
         return self._requests.run_streamed(work, context, JsonResponses())
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from odf_engine.chain.normal_form import rules_revision
 from odf_engine.data.changelog import OPERATION, POSITION, Op
@@ -18,7 +19,7 @@ from odf_engine.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import translate_errors
 from odf_engine.spark.plan_rewrite import analyzed_plan, node_name, run_sql, to_list
-from odf_engine.spark.readers import query_schema
+from odf_engine.spark.readers import query_schema, slices_frame
 from odf_engine.spark.repeatability import check_repeatable
 from odf_engine.spark.sql_types import arrow_schema, identifier
 from odf_engine.spark.stateful.as_of_join import IS_ACTIVE, TIME, AsOfQuery, joined_schema
@@ -29,7 +30,12 @@ from odf_engine.spark.user_query import run_query, temporal_tables
 from odf_engine.sql.query_text import tokenize
 from odf_engine.transform.engines.contract import QueryInput, TransactionResult
 from odf_engine.transform.engines.output_contract import OutputContract, input_schemas
-from odf_engine.transform.engines.stateful_transaction import Watermarks, input_frame
+from odf_engine.transform.engines.stateful_transaction import (
+    Watermarks,
+    has_few_rows,
+    input_frame,
+    interpret_queries,
+)
 
 if TYPE_CHECKING:
     from odf_engine.spark import DataFrame, SparkSession
@@ -39,7 +45,12 @@ _RETRACTS: Final = f"IN ({Op.RETRACT:d}, {Op.CORRECT_FROM:d})"
 
 
 def recompute(
-    session: SparkSession, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
+    session: SparkSession,
+    request: TransformRequest,
+    declared: pa.Schema | None,
+    reporter: Reporter,
+    *,
+    rereads: bool,
 ) -> TransactionResult:
     """Run a query as one batch over the latest state of its inputs, and write the rows as a slice.
 
@@ -52,6 +63,7 @@ def recompute(
         request: has all input data.
         declared: schema of the dataset.
         reporter: receives amounts; checked for cancellation.
+        rereads: whether the rows of the query can change at any time (:attr:`ValidatedQuery.rereads`).
 
     Returns:
         The rows, all with the operation +A. The watermark is the time up to which they are complete, or None
@@ -62,8 +74,10 @@ def recompute(
         OdfError: as for :meth:`odf_engine.transform.engines.contract.Engine.execute`.
     """
     _check_text(request)
-    batch = _BatchQuery(session, request)
-    frame = batch.result()
+    if has_few_rows([Path(path) for each in request.query_inputs for path in each.data_paths]):
+        interpret_queries(session)
+    batch = None if rereads else _BatchQuery(session, request)
+    frame = _complete_result(session, request) if batch is None else batch.result()
     contract = OutputContract(arrow_schema(frame.schema), request.vocab, declared, input_schemas(request))
     zeros = pa.scalar(int(Op.APPEND), pa.int32())
     written = write_slice(
@@ -79,8 +93,22 @@ def recompute(
         fallback_event_time=request.system_time,
         reporter=reporter,
     )
-    watermark = Timestamp.from_ms(batch.watermark) if batch.has_unmatched and batch.watermark else None
+    until = batch.watermark if batch is not None and batch.has_unmatched else None
+    watermark = Timestamp.from_ms(until) if until else None
     return TransactionResult(written, contract.schema, None, watermark=watermark)
+
+
+def _complete_result(session: SparkSession, request: TransformRequest) -> DataFrame:
+    """Return the result of a query whose rows do not wait for the watermark."""
+    views: dict[str, DataFrame] = {}
+    for each in request.query_inputs:
+        vocab = each.vocab
+        rows = slices_frame(
+            session, list(map(Path, each.data_paths)), pq.read_schema(each.schema_file), vocab
+        )
+        system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
+        views[each.query_alias] = latest_state(rows, vocab).drop(*system)
+    return run_query(session, views, request.transform.queries or [])
 
 
 def _check_text(request: TransformRequest) -> None:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import UNSET
 
 from odf_engine.chain.normal_form import rules_revision, spark_engine_version
 from odf_engine.data.changelog import OPERATION, POSITION
 from odf_engine.data.slices import TableFiles
-from odf_engine.errors import InvalidQuery, NotFound
+from odf_engine.errors import InvalidQuery, NotFound, Unsupported
 from odf_engine.metadata.model import (
     DatasetVocabulary,
     OffsetInterval,
@@ -46,6 +47,8 @@ from odf_engine.transform.engines.as_of_transaction import (
     as_of_fingerprint,
     prepare_as_of_query,
 )
+from odf_engine.transform.engines.changes_transaction import ChangesTransaction, validate_changes_query
+from odf_engine.transform.engines.checkpoint import CheckpointMetadata
 from odf_engine.transform.engines.contract import (
     ComputedResult,
     QueryInput,
@@ -147,11 +150,14 @@ def validate_query(
     vocabs = {each.alias: each.vocab for each in inputs}
     views = {each.alias: slices_frame(session, [], each.schema, each.vocab) for each in inputs}
     frame = run_query(session, views, transform.queries or [])
-    check_repeatable(frame, transform.queries or [])
+    check_repeatable(frame, transform.queries or [], windows=True)
     try:
         tracked = track_origins(session, frame, vocabs)
     except StatefulQueryError:
-        return _validate_stateful(session, transform, inputs, vocab, declared)
+        try:
+            return _validate_stateful(session, transform, inputs, vocab, declared)
+        except (InvalidQuery, Unsupported):
+            return validate_changes_query(session, transform, inputs, vocab, declared)
     if vocab.operation_type_column not in tracked.frame.columns:
         with translate_errors():
             check_operations(OriginTracker(session, vocabs).inlined_plan(frame), vocabs)
@@ -223,18 +229,11 @@ class SparkEngine:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
         session = self._new_session(request)
         checkpoint = matching_checkpoint(request)
-        transaction_class = _stateful_class(request)
-        tracked = (
-            None
-            if checkpoint is not None or transaction_class is AsOfTransaction
-            else self._track_query(session, request)
-        )
+        is_stateful = checkpoint is not None or uses_as_of_join(request.transform.queries or [])
+        tracked = None if is_stateful else self._track_query(session, request)
         if tracked is None:
-            state = None if checkpoint is None else checkpoint.state
-            is_tracked = checkpoint is None and transaction_class is StatefulTransaction
-            state = state or self._state_fingerprint(request, is_stateful=is_tracked)
-            result = transaction_class(session, request, declared, reporter, state).run()
-            return _with_version(result, request)
+            transaction = self._stateful_transaction(session, request, declared, reporter, checkpoint)
+            return _with_version(transaction.run(), request)
         output = _StatelessOutput(tracked, request, declared)
         sort = False
         while True:
@@ -260,31 +259,35 @@ class SparkEngine:
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
-        checkpoint = matching_checkpoint(request)
-        state = (None if checkpoint is None else checkpoint.state) or self._state_fingerprint(request)
-        transaction = _stateful_class(request)(self._new_session(request), request, declared, reporter, state)
+        session, checkpoint = self._new_session(request), matching_checkpoint(request)
+        transaction = self._stateful_transaction(session, request, declared, reporter, checkpoint)
         return _with_version(transaction.finish(), request)
 
     def rebuild(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
-        state = self._state_fingerprint(request)
-        transaction = _stateful_class(request)(self._new_session(request), request, declared, reporter, state)
+        session = self._new_session(request)
+        transaction = self._stateful_transaction(session, request, declared, reporter, None)
         return _with_version(transaction.rebuild(), request)
 
     def recompute(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
-        return _with_version(recompute(self._new_session(request), request, declared, reporter), request)
+        inputs = [QueryInput.from_request(each) for each in request.query_inputs]
+        rereads = self.validate(request.transform, inputs, request.vocab, None).rereads
+        result = recompute(self._new_session(request), request, declared, reporter, rereads=rereads)
+        return _with_version(result, request)
 
     def provenance(
         self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
     ) -> RowProvenance:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
         session = self._new_session(request)
-        stateful = matching_checkpoint(request) is not None or _stateful_class(request) is AsOfTransaction
+        stateful = matching_checkpoint(request) is not None or uses_as_of_join(
+            request.transform.queries or []
+        )
         tracked = None if stateful else self._track_query(session, request)
         if tracked is None:
             return all_input_rows(request, "the query is stateful")
@@ -320,25 +323,38 @@ class SparkEngine:
         define_system_time(session, request.system_time.to_datetime().isoformat())
         return session
 
-    def _state_fingerprint(self, request: TransformRequest, *, is_stateful: bool = False) -> str:
-        """Return the fingerprint of the query's state.
+    def _stateful_transaction(
+        self,
+        session: SparkSession,
+        request: TransformRequest,
+        declared: pa.Schema | None,
+        reporter: Reporter,
+        checkpoint: CheckpointMetadata | None,
+    ) -> StatefulTransaction | ChangesTransaction:
+        """Return the transaction of a query with state.
 
         Args:
-            request: has the query.
-            is_stateful: the query has state, no as-of join, and returns the same rows in each run.
+            session: session of the job.
+            request, declared, reporter: as for :meth:`execute`.
+            checkpoint: of exactly this query; None if it has none yet.
 
         Raises:
             InvalidQuery: the query is stateless.
         """
-        inputs = [QueryInput.from_request(each) for each in request.query_inputs]
-        if is_stateful:
-            session = self._new_session(request)
-            state = _validate_stateful(session, request.transform, inputs, request.vocab, None).state
+        if checkpoint is not None and checkpoint.state is not None:
+            state, rereads = checkpoint.state, checkpoint.result is not UNSET
         else:
-            state = self.validate(request.transform, inputs, request.vocab, None).state
-        if state is None:
-            raise InvalidQuery("the query is stateless", where="query")
-        return state_dependencies(state, [str(each.dataset_id) for each in request.query_inputs])
+            inputs = [QueryInput.from_request(each) for each in request.query_inputs]
+            checked = self.validate(request.transform, inputs, request.vocab, None)
+            if checked.state is None:
+                raise InvalidQuery("the query is stateless", where="query")
+            state, rereads = checked.state, checked.rereads
+            state = state_dependencies(state, [str(each.dataset_id) for each in request.query_inputs])
+        if rereads:
+            return ChangesTransaction(session, request, declared, reporter, state)
+        as_of = uses_as_of_join(request.transform.queries or [])
+        made = AsOfTransaction if as_of else StatefulTransaction
+        return made(session, request, declared, reporter, state)
 
     def _track_query(self, session: SparkSession, request: TransformRequest) -> TrackedResult | None:
         """Return the result of a stateless query; None if it needs state."""
@@ -349,7 +365,7 @@ class SparkEngine:
                 session, list(map(Path, each.data_paths)), schema, each.vocab
             )
         frame = run_query(session, views, request.transform.queries or [])
-        check_repeatable(frame, request.transform.queries or [])
+        check_repeatable(frame, request.transform.queries or [], windows=True)
         try:
             return track_origins(
                 session, frame, {each.query_alias: each.vocab for each in request.query_inputs}
@@ -393,11 +409,6 @@ class _StatelessOutput:
     def _make_frame(self, sort: bool) -> tuple[DataFrame, Step]:
         frame = self._tracked.frame
         return frame.sort(POSITION) if sort else frame, self._contract.require_event_time
-
-
-def _stateful_class(request: TransformRequest) -> type[StatefulTransaction]:
-    """Return the class that runs a stateful query."""
-    return AsOfTransaction if uses_as_of_join(request.transform.queries or []) else StatefulTransaction
 
 
 def define_system_time(session: SparkSession, time: str) -> None:

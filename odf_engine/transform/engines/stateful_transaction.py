@@ -304,7 +304,7 @@ def is_late(slice: Slice, watermark: int) -> bool:
 def _slices_of_commits(path: Path, input_index: int, input: TransformRequestInput) -> Iterator[Slice]:
     """Yield a slice, or the rows of each commit in it. Each commit has one system time."""
     vocab = input.vocab
-    found, last_added = _read_slice(path, input_index, vocab)
+    found, last_added = read_slice(path, input_index, vocab)
     if found.added == last_added:
         yield found
         return
@@ -315,10 +315,10 @@ def _slices_of_commits(path: Path, input_index: int, input: TransformRequestInpu
         copy = Path(input.schema_file).with_name(f"{input_index}-{path.stem[-16:]}-commit-{first}.parquet")
         if not copy.exists():
             copy_rows(path, copy, (first, stop), vocab=vocab, reporter=Reporter())
-        yield _read_slice(copy, input_index, vocab)[0]
+        yield read_slice(copy, input_index, vocab)[0]
 
 
-def _read_slice(path: Path, input_index: int, vocab: DatasetVocabulary) -> tuple[Slice, int]:
+def read_slice(path: Path, input_index: int, vocab: DatasetVocabulary) -> tuple[Slice, int]:
     """Return a slice, and the latest system time of its rows in milliseconds."""
     names = (vocab.system_time_column, vocab.event_time_column, vocab.operation_type_column)
     try:
@@ -386,6 +386,7 @@ _EMITTED: Final = "emitted.arrow"
 _BATCHES_AT_ONCE: Final = 32
 _SMALL_ROWS: Final = 20_000
 """Rows that one task processes sooner than Spark compiles the query and starts several tasks."""
+_SMALL_SLICES: Final = 200
 _INTERPRETED: Final = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 _PLANS: Final[dict[tuple[str | bytes, ...], StreamingPlan]] = {}
 """Plans of recent queries, which depend on the query and the schemas of its inputs."""
@@ -594,8 +595,7 @@ class StatefulTransaction:
         slices = read_slices(self._request.query_inputs)
         self._is_small = sum(each.rows for each in slices) + self._state.count_rows() <= _SMALL_ROWS
         if self._is_small:
-            for name, value in _INTERPRETED.items():
-                self._session.conf.set(name, value)
+            interpret_queries(self._session)
         self._values = self._values or any(each.changes for each in slices)
         aliases = {
             self._request.query_inputs[each.input_index].query_alias for each in slices if each.changes
@@ -676,14 +676,14 @@ class StatefulTransaction:
             return CheckpointMetadata(
                 format=FORMAT,
                 engine=spark_engine_version(self._request.transform.version or ""),
-                query=_query_hash(self._request),
+                query=query_hash(self._request),
                 watermarks={},
                 watermark=None,
             )
         metadata = read_checkpoint(Path(path), self._checkpoint_folder)
         if metadata.format != FORMAT:
             raise StateUnusable(f"the state has the earlier format {metadata.format}", where=path)
-        if metadata.query != _query_hash(self._request) and metadata.state != self._fingerprint:
+        if metadata.query != query_hash(self._request) and metadata.state != self._fingerprint:
             raise Unsupported(
                 "the checkpoint belongs to another query or to other inputs",
                 where=path,
@@ -707,7 +707,7 @@ class StatefulTransaction:
         metadata = CheckpointMetadata(
             format=FORMAT,
             engine=spark_engine_version(self._request.transform.version or ""),
-            query=_query_hash(self._request),
+            query=query_hash(self._request),
             state=self._fingerprint,
             watermarks=dict(watermarks.by_alias),
             watermark=watermarks.combined(aliases),
@@ -840,6 +840,26 @@ class StatefulTransaction:
         )
 
 
+def interpret_queries(session: SparkSession) -> None:
+    """Let Spark interpret the queries of a session instead of compiling them: faster for few rows."""
+    for name, value in _INTERPRETED.items():
+        session.conf.set(name, value)
+
+
+def has_few_rows(paths: Sequence[Path]) -> bool:
+    """Return whether Spark interprets a query over these slices sooner than it compiles it.
+
+    Raises:
+        NotFound, BadData: a slice is missing or damaged.
+    """
+    if len(paths) > _SMALL_SLICES:
+        return False
+    try:
+        return sum(pq.read_metadata(path).num_rows for path in paths) <= _SMALL_ROWS
+    except UNREADABLE:
+        return False  # the query reports it
+
+
 def matching_checkpoint(request: TransformRequest) -> CheckpointMetadata | None:
     """Return the checkpoint's metadata if it belongs to exactly this query; else None.
 
@@ -848,10 +868,10 @@ def matching_checkpoint(request: TransformRequest) -> CheckpointMetadata | None:
     """
     path = request.prev_checkpoint_path
     metadata = None if path is None else read_checkpoint_metadata(Path(path))
-    return metadata if metadata is not None and metadata.query == _query_hash(request) else None
+    return metadata if metadata is not None and metadata.query == query_hash(request) else None
 
 
-def _query_hash(request: TransformRequest) -> str:
+def query_hash(request: TransformRequest) -> str:
     """Return the hash of the query and its inputs, to which the state belongs."""
     steps = msgspec.json.encode(request.transform.queries or [], order="sorted")
     if request.transform.temporal_tables:

@@ -108,6 +108,6 @@ def query_files(spark: SparkRuntime, folder: Path, names: Sequence[str], query: 
     """Run a query over the Parquet files of folders in bare Spark, and write the result."""
     session = spark.session()
     for name in names:
-        reader = session.read.schema(SCHEMA) if query == WITHIN else session.read
+        reader = session.read.schema(SCHEMA) if query != BARE_AS_OF else session.read
         reader.parquet(str(folder / name)).createOrReplaceTempView(name)
     session.sql(query).write.mode("overwrite").parquet(str(folder / "bare"))

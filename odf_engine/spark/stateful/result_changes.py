@@ -1,0 +1,436 @@
+"""The changes of a query's result: which rows a transaction of its inputs adds and removes.
+
+The query runs twice, over the rows of its inputs before and after the transaction. Both plans have the same
+shape, so they are compared node by node. A row-by-row node passes the changes below it through. An inner join
+joins the changes of one side with all rows of the other. Every other node is computed before and after for
+those keys alone that a change below it has, and the two results are subtracted. A node without keys is
+computed completely. Hence the changes are always those of Spark's own batch query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from odf_engine.spark.errors import translate_errors
+from odf_engine.spark.plan_rewrite import (
+    PlanBuilder,
+    analyzed_plan,
+    function_name,
+    is_orderable,
+    node_name,
+    output_ids,
+    referenced_ids,
+    run_sql,
+    to_list,
+    unsupported_at,
+)
+from odf_engine.spark.stateful.group_aggregates import find_aggregates
+from odf_engine.spark.stateful.stream_checks import check_collations, compared_expressions, conjuncts
+from odf_engine.spark.stateful.window_functions import comparable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+WEIGHT: Final = "odf_weight"
+"""How many times a row is added; negative if it is removed."""
+_ROW_BY_ROW: Final = ("Project", "Filter", "Generate", "Expand", "ResolvedHint")
+_LIMITING: Final = ("GlobalLimit", "LocalLimit", "Offset", "Tail")
+_NORMAL_FORMS: Final = (
+    "ReplaceIntersectWithSemiJoin",
+    "ReplaceExceptWithAntiJoin",
+    "RewriteExceptAll",
+    "RewriteIntersectAll",
+    "ReplaceDistinctWithAggregate",
+    "PullupCorrelatedPredicates",
+    "RewriteCorrelatedScalarSubquery",
+    "RewriteLateralSubquery",
+    "RewritePredicateSubquery",
+)
+"""Rules of Spark's optimizer that express set operations and subqueries as joins and groups."""
+_ORDER_IGNORING: Final = frozenset({
+    "Count", "CountIf", "Min", "Max", "BoolAnd", "BoolOr", "BitAndAgg", "BitOrAgg", "BitXorAgg",
+    "CollectSet", "CollectList", "Percentile", "Median", "HyperLogLogPlusPlus",
+})  # fmt: skip
+"""Aggregates whose result does not depend on the order of the rows (of collected lists, see
+:func:`odf_engine.spark.repeatability.check_repeatable`)."""
+_EXACT_SUMS: Final = ("Sum", "Average")
+_KEYS_VIEW: Final = "odf_changed_keys_"
+_SESSION: Final = "spark.sessionWindow"
+
+
+class InputRows(NamedTuple):
+    """The rows of an input, without system columns.
+
+    Attributes:
+        before, after: the latest state before and after the transaction.
+        changes: the changed rows with :data:`WEIGHT`; None without any.
+    """
+
+    before: DataFrame
+    after: DataFrame
+    changes: DataFrame | None
+
+
+class ResultChanges(PlanBuilder):
+    """Computes the changes of a query's result.
+
+    Args:
+        session: the session of the query.
+        inputs: rows of each input by the name of its view.
+    """
+
+    def __init__(self, session: SparkSession, inputs: Mapping[str, InputRows]) -> None:
+        super().__init__(session)
+        self._inputs = {name.lower(): rows for name, rows in inputs.items()}
+        self._cached: list[DataFrame] = []
+
+    def release(self) -> None:
+        """Remove the keys from the cache of Spark."""
+        for each in self._cached:
+            each.unpersist()
+
+    def all_rows(self, frame: DataFrame) -> DataFrame:
+        """Return all rows of a query as additions, as :meth:`changes`.
+
+        Raises:
+            Unsupported: the result depends on how Spark divides the work.
+        """
+        with translate_errors():
+            rows = self._weighted(self._normal_form(frame), 1)
+            return self._net(rows).toDF(*frame.columns, WEIGHT)
+
+    def changes(self, before: DataFrame, after: DataFrame) -> DataFrame | None:
+        """Return the changes from one result of a query to another; None if there can be none.
+
+        Args:
+            before: the query over :attr:`InputRows.before`.
+            after: the query over :attr:`InputRows.after`.
+
+        Returns:
+            The columns of the query, and :data:`WEIGHT`, which is not 0. No two rows have the same values.
+        """
+        with translate_errors():
+            old, new = self._normal_form(before), self._normal_form(after)
+            found = self._changes(old, new)
+            return None if found is None else self._net(found).toDF(*before.columns, WEIGHT)
+
+    def difference(self, before: DataFrame, after: DataFrame) -> DataFrame:
+        """Return the changes from one result to another with the same columns, as :meth:`changes`."""
+        with translate_errors():
+            plans = (self._normal_form(before), self._normal_form(after))
+            return self._net(self._subtract(*plans)).toDF(*before.columns, WEIGHT)
+
+    # --- Plans --------------------------------------------------------------------------------
+
+    def _normal_form(self, frame: DataFrame) -> Any:
+        plan = self.inline_ctes(analyzed_plan(frame))
+        for name in _NORMAL_FORMS:
+            plan = self.companion(name, self.catalyst.optimizer).apply(plan)
+        return plan
+
+    def _input_name(self, plan: Any) -> str | None:
+        if node_name(plan) != "View":
+            return None
+        name = _view_name(plan)
+        return name if name in self._inputs else None
+
+    def _may_change(self, plan: Any) -> bool:
+        """Return whether a plan reads an input that has changed."""
+        if (name := self._input_name(plan)) is not None:
+            return self._inputs[name].changes is not None
+        return any(map(self._may_change, [*to_list(plan.children()), *to_list(plan.subqueries())]))
+
+    def _is_row_by_row(self, plan: Any) -> bool:
+        """Return whether each row of a plan is derived from one row of an input."""
+        if self._input_name(plan) is not None:
+            return True
+        name = node_name(plan)
+        return name in ("View", "SubqueryAlias", "Union", *_ROW_BY_ROW) and all(
+            map(self._is_row_by_row, to_list(plan.children()))
+        )
+
+    # --- Changes ------------------------------------------------------------------------------
+
+    def _changes(self, before: Any, after: Any) -> DataFrame | None:
+        """Return the changes of a plan: its columns as ``c0``, …, and the weight; None without any."""
+        if not self._may_change(before):
+            return None
+        if (name := self._input_name(before)) is not None:
+            return self._changes_of_input(before, self._inputs[name])
+        name = node_name(before)
+        if name in ("SubqueryAlias", "View", "Sort"):
+            return self._changes(before.child(), after.child())
+        if any(map(self._may_change, to_list(before.subqueries()))):
+            return self._subtract(before, after)
+        if name in _ROW_BY_ROW:
+            below = self._changes(before.child(), after.child())
+            return None if below is None else self._over_changes(before, before.child(), below)
+        if name == "Union":
+            pairs = zip(to_list(before.children()), to_list(after.children()), strict=True)
+            return _union([self._changes(*pair) for pair in pairs])
+        if name == "Join":
+            return self._changes_of_join(before, after)
+        if name == "Aggregate":
+            return self._changes_by_keys(before, after, _grouping_keys)
+        if name == "Window":
+            return self._changes_by_keys(before, after, lambda node: [to_list(node.partitionSpec())])
+        return self._subtract(before, after)
+
+    def _changes_of_input(self, view: Any, rows: InputRows) -> DataFrame:
+        names = [f"c{index}" for index in range(len(to_list(view.output())))]
+        assert rows.changes is not None
+        return rows.changes.toDF(*names, WEIGHT)
+
+    def _over_changes(self, node: Any, child: Any, changes: DataFrame) -> DataFrame:
+        """Return the changes of a row-by-row node."""
+        rows, weight = self._as_rows(child, changes)
+        if node_name(node) == "Expand":
+            projections = [self.seq([*to_list(row), weight]) for row in to_list(node.projections())]
+            output = self.seq([*to_list(node.output()), weight])
+            plan = self.catalyst.plans.logical.Expand(self.seq(projections), output, rows)
+        elif node_name(node) == "Project":
+            plan = self.project([*to_list(node.projectList()), weight], rows)
+        else:
+            plan = self.with_children(node, [rows])
+        return self._named(to_list(node.output()), weight, plan)
+
+    def _as_rows(self, plan: Any, changes: DataFrame) -> tuple[Any, Any]:
+        """Return changes as rows of a plan, and the column of their weight."""
+        found = analyzed_plan(changes)
+        *values, weight = to_list(found.output())
+        columns = list(map(self.replace_column, values, to_list(plan.output())))
+        own = self.alias(weight, WEIGHT)
+        return self.project([*columns, own], found), own.toAttribute()
+
+    def _named(self, columns: Sequence[Any], weight: Any, plan: Any) -> DataFrame:
+        named = [self.plain_alias(each, f"c{index}") for index, each in enumerate(columns)]
+        return self.to_frame(self.project([*named, self.plain_alias(weight, WEIGHT)], plan))
+
+    def _weighted(self, plan: Any, weight: int) -> DataFrame:
+        """Return all rows of a plan with the same weight."""
+        return self._named(to_list(plan.output()), self.long_literal(weight), self._repeatable(plan))
+
+    def _subtract(self, before: Any, after: Any) -> DataFrame:
+        """Return the changes from all rows of a plan to all rows of another."""
+        return self._net(self._weighted(before, -1).unionAll(self._weighted(after, 1)))
+
+    def _net(self, changes: DataFrame) -> DataFrame:
+        """Return changes without those that cancel each other."""
+        names = changes.columns[:-1]
+        groups = comparable(names, changes.schema)
+        values = [
+            name if name == group else f"first({name}) AS {name}"
+            for name, group in zip(names, groups, strict=True)
+        ]
+        return run_sql(
+            f"SELECT {', '.join(values)}, sum({WEIGHT}) AS {WEIGHT} FROM odf_changes "
+            f"GROUP BY {', '.join(groups)} HAVING sum({WEIGHT}) <> 0",
+            changes=changes,
+        )
+
+    # --- Joins --------------------------------------------------------------------------------
+
+    def _changes_of_join(self, before: Any, after: Any) -> DataFrame | None:
+        kind = before.joinType().toString()
+        left = self._changes(before.left(), after.left())
+        right = self._changes(before.right(), after.right())
+        if kind in ("Inner", "Cross"):
+            return _union([self._joined(before, 0, left), self._joined(after, 1, right)])
+        if right is None and kind not in ("RightOuter", "FullOuter"):
+            return self._joined(before, 0, left)
+        if left is None and kind == "RightOuter":
+            return self._joined(before, 1, right)
+        return self._changes_by_keys(before, after, _join_keys, [left, right])
+
+    def _joined(self, join: Any, side: int, changes: DataFrame | None) -> DataFrame | None:
+        """Return the rows of a join whose rows of the left (0) or right (1) side are changes."""
+        if changes is None:
+            return None
+        sides = [join.left(), join.right()]
+        rows, weight = self._as_rows(sides[side], changes)
+        others, keys = sides[1 - side], _join_keys(join)
+        if keys[0] and not self._is_row_by_row(others):
+            view = self._keys_view([self._keys_of_changes(sides[side], changes, keys[side])])
+            if view is None:
+                return None
+            others = self._with_keys(others, keys[1 - side], view)
+        others = self._repeatable(others)
+        plan = self.with_children(join, [others, rows] if side else [rows, others])
+        return self._named(to_list(join.output()), weight, plan)
+
+    # --- Nodes that are computed again ----------------------------------------------------------
+
+    def _changes_by_keys(
+        self,
+        before: Any,
+        after: Any,
+        keys_of: Callable[[Any], Sequence[Sequence[Any]]],
+        changes: Sequence[DataFrame | None] | None = None,
+    ) -> DataFrame | None:
+        """Return the changes of a node that is computed before and after, for the keys that have changed.
+
+        Args:
+            before, after: the node.
+            keys_of: returns the expressions of the keys over the rows of each child of a node.
+            changes: the changes of each child.
+        """
+        keys = keys_of(before)
+        if not all(keys):
+            return self._subtract(before, after)
+        children = to_list(before.children())
+        if changes is None:
+            changes = list(map(self._changes, children, to_list(after.children())))
+        changed = [
+            self._keys_of_changes(child, below, expressions)
+            for child, below, expressions in zip(children, changes, keys, strict=True)
+            if below is not None
+        ]
+        view = self._keys_view(changed)
+        if view is None:
+            return None
+        return self._subtract(*(self._restricted(node, keys_of(node), view) for node in (before, after)))
+
+    def _keys_view(self, changed: Sequence[DataFrame]) -> str | None:
+        """Return the name of a view with the distinct keys; None without any."""
+        if not changed:
+            return None
+        view = f"{_KEYS_VIEW}{len(self._cached)}"
+        frame = reduce(lambda one, other: one.unionAll(other), changed).distinct().persist()
+        self._cached.append(frame)
+        frame.createOrReplaceTempView(view)
+        # Spark then knows the number of keys, and sends few to all tasks instead of sorting the rows.
+        return view if frame.count() else None
+
+    def _keys_of_changes(self, child: Any, changes: DataFrame, keys: Sequence[Any]) -> DataFrame:
+        rows, _ = self._as_rows(child, changes)
+        named = [self.plain_alias(each, f"k{index}") for index, each in enumerate(keys)]
+        return self.to_frame(self.project(named, rows))
+
+    def _restricted(self, node: Any, keys: Sequence[Sequence[Any]], view: str) -> Any:
+        """Return a node over those rows of its children that have one of the keys in a view."""
+        children = to_list(node.children())
+        return self.with_children(
+            node, [self._with_keys(child, own, view) for child, own in zip(children, keys, strict=True)]
+        )
+
+    def _with_keys(self, plan: Any, keys: Sequence[Any], view: str) -> Any:
+        """Return the rows of a plan that have one of the keys in a view."""
+        plans, found = self.catalyst.plans, analyzed_plan(self.session.table(view))
+        same = map(self.expressions.EqualNullSafe, keys, to_list(found.output()))
+        condition = self.java.scala.Option.apply(reduce(self.expressions.And, same))
+        hint = self.companion("JoinHint", plans.logical).NONE()
+        return plans.logical.Join(plan, found, self.companion("LeftSemi", plans), condition, hint)
+
+    # --- Repeatable results -------------------------------------------------------------------
+
+    def _repeatable(self, plan: Any) -> Any:
+        """Return a plan whose result does not depend on how Spark divides the work.
+
+        Floating point sums and functions of windows get their rows in a total order.
+
+        Raises:
+            Unsupported: the result depends on it.
+        """
+        if node_name(plan) == "View" and (self._input_name(plan) or _view_name(plan).startswith(_KEYS_VIEW)):
+            return plan
+        for each in to_list(plan.subqueries()):
+            if not self._repeatable(each).fastEquals(each):
+                raise unsupported_at(
+                    plan,
+                    "a subquery in an expression depends on the order of rows",
+                    "move it to FROM, or to an earlier step of the query",
+                )
+        children = to_list(plan.children())
+        rewritten = list(map(self._repeatable, children))
+        if any(new is not old for new, old in zip(rewritten, children, strict=True)):
+            plan = self.with_children(plan, rewritten)
+        name = node_name(plan)
+        if name in ("Aggregate", "Join", "Window", "Distinct"):
+            check_collations(plan, compared_expressions(plan))
+        if name == "Aggregate" and any(
+            _depends_on_order(each) for column in to_list(plan.aggregateExpressions())
+            for each in find_aggregates(column)
+        ):  # fmt: skip
+            return self.with_children(plan, [self._sorted(plan.child(), to_list(plan.groupingExpressions()))])
+        if name == "Window":
+            orders = to_list(plan.orderSpec())
+            return self.with_children(
+                plan, [self._sorted(plan.child(), to_list(plan.partitionSpec()), orders)]
+            )
+        if name == "Sort" and getattr(plan, "global")():
+            return self.sort(
+                [*to_list(plan.order()), *self._all_columns(plan.child())], plan.child(), everywhere=True
+            )
+        if name in _LIMITING and not _is_ordered(plan.child()):
+            raise unsupported_at(plan, "LIMIT without ORDER BY depends on the order of rows", "add ORDER BY")
+        if name == "Sample":
+            raise unsupported_at(plan, "TABLESAMPLE is not deterministic", "filter rows by their values")
+        return plan
+
+    def _sorted(self, plan: Any, keys: Sequence[Any], orders: Sequence[Any] = ()) -> Any:
+        """Return rows of which each key is in one partition, in a total order."""
+        logical = self.catalyst.plans.logical
+        if keys:
+            none = self.none()
+            plan = logical.RepartitionByExpression(self.seq(keys), plan, none, none)
+        else:
+            plan = logical.Repartition(1, True, plan)
+        terms = [*map(self.ascending, keys), *orders, *self._all_columns(plan)]
+        return self.sort(terms, plan, everywhere=False)
+
+    def _all_columns(self, plan: Any) -> list[Any]:
+        return [self.ascending(each) for each in to_list(plan.output()) if is_orderable(each)]
+
+
+def _view_name(view: Any) -> str:
+    return view.desc().identifier().table().lower()
+
+
+def _union(frames: Sequence[DataFrame | None]) -> DataFrame | None:
+    present = [each for each in frames if each is not None]
+    return reduce(lambda one, other: one.unionAll(other), present) if present else None
+
+
+def _grouping_keys(aggregate: Any) -> list[list[Any]]:
+    """Return the grouping expressions; a session is none, since its end depends on other rows."""
+    return [
+        [
+            each
+            for each in to_list(aggregate.groupingExpressions())
+            if not (node_name(each) == "AttributeReference" and each.metadata().contains(_SESSION))
+        ]
+    ]
+
+
+def _join_keys(join: Any) -> tuple[list[Any], list[Any]]:
+    """Return the expressions of each side that a join compares for equality."""
+    left, right = output_ids(join.left()), output_ids(join.right())
+    keys: tuple[list[Any], list[Any]] = ([], [])
+    for each in conjuncts([join.condition().get()] if join.condition().isDefined() else []):
+        if node_name(each) not in ("EqualTo", "EqualNullSafe"):
+            continue
+        sides = [each.left(), each.right()]
+        ids = list(map(referenced_ids, sides))
+        if ids[0] <= right and ids[1] <= left:
+            sides, ids = sides[::-1], ids[::-1]
+        if ids[0] and ids[1] and ids[0] <= left and ids[1] <= right:
+            keys[0].append(sides[0])
+            keys[1].append(sides[1])
+    return keys
+
+
+def _depends_on_order(aggregate: Any) -> bool:
+    function = aggregate.aggregateFunction()
+    name = function_name(function)
+    if name in _EXACT_SUMS:
+        return to_list(function.children())[0].dataType().typeName() in ("double", "float")
+    return name not in _ORDER_IGNORING
+
+
+def _is_ordered(plan: Any) -> bool:
+    while node_name(plan) in ("Project", "SubqueryAlias", "Filter", "ResolvedHint", *_LIMITING):
+        plan = plan.child()
+    return node_name(plan) == "Sort" and getattr(plan, "global")()

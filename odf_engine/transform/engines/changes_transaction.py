@@ -1,0 +1,352 @@
+"""Transactions of queries whose rows can change at any time: joins without a time bound, subqueries, …
+
+Their state is the inputs themselves: a transaction reads the earlier rows of its inputs again, for the keys
+that have changed, and writes the changes of the result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from odf_engine.chain.normal_form import spark_engine_version
+from odf_engine.data.changelog import OPERATION, Op
+from odf_engine.errors import EarlierRowsRequired, InvalidQuery, Unsupported
+from odf_engine.metadata.model import (
+    Checkpoint,
+    DatasetVocabulary,
+    Sql,
+    SqlQueryStep,
+    TransformRequest,
+    TransformRequestInput,
+)
+from odf_engine.progress import Reporter
+from odf_engine.spark.arrow_batches import arrow_batches
+from odf_engine.spark.errors import translate_errors
+from odf_engine.spark.plan_rewrite import null_value, run_sql
+from odf_engine.spark.readers import slices_frame
+from odf_engine.spark.repeatability import check_repeatable
+from odf_engine.spark.sql_types import arrow_schema, identifier
+from odf_engine.spark.stateful.incremental import IS_ADDITION
+from odf_engine.spark.stateful.result_changes import WEIGHT, InputRows, ResultChanges
+from odf_engine.spark.stateful.window_functions import comparable
+from odf_engine.spark.user_query import run_query
+from odf_engine.sql.query_text import tokenize
+from odf_engine.transform.engines.checkpoint import (
+    FORMAT,
+    CheckpointMetadata,
+    ResultState,
+    read_checkpoint_metadata,
+    write_checkpoint,
+)
+from odf_engine.transform.engines.contract import QueryInput, TransactionResult, ValidatedQuery
+from odf_engine.transform.engines.output_contract import OutputContract, input_schemas, write_result
+from odf_engine.transform.engines.stateful_transaction import (
+    BatchSorter,
+    has_few_rows,
+    interpret_queries,
+    query_hash,
+    read_slice,
+)
+
+if TYPE_CHECKING:
+    from odf_engine.spark import DataFrame, SparkSession
+
+_RETRACTS: Final = f"IN ({Op.RETRACT:d}, {Op.CORRECT_FROM:d})"
+
+
+def validate_changes_query(
+    session: SparkSession,
+    transform: Sql,
+    inputs: Sequence[QueryInput],
+    vocab: DatasetVocabulary,
+    declared: pa.Schema | None,
+) -> ValidatedQuery:
+    """Check that the changes of a query's result can be computed.
+
+    Raises:
+        InvalidQuery, Unsupported: they cannot.
+    """
+    steps = transform.queries or []
+    _check_text(steps)
+    views = {
+        each.alias: _data_rows(slices_frame(session, [], each.schema, each.vocab), each.vocab)
+        for each in inputs
+    }
+    try:
+        frame = run_query(session, views, steps)
+    except InvalidQuery as error:  # with all columns, it was valid
+        raise Unsupported(
+            "the query reads a system column of an input (offset, op or system_time), which rows that can "
+            f"change do not have: {error.message}",
+            where=error.where,
+            hint="remove the column, or compute it in a separate dataset",
+        ) from error
+    check_repeatable(frame, steps, windows=True)
+    ResultChanges(session, _unchanged(views)).all_rows(frame)
+    contract = _contract(frame, vocab, declared, [each.schema for each in inputs])
+    text = "\n".join(["changes", *(f"{each.alias or ''} {each.query}" for each in steps)])
+    return ValidatedQuery(contract.schema, hashlib.sha3_256(text.encode()).hexdigest(), rereads=True)
+
+
+def _unchanged(views: Mapping[str, DataFrame]) -> dict[str, InputRows]:
+    return {name: InputRows(view, view, None) for name, view in views.items()}
+
+
+def _check_text(steps: Sequence[SqlQueryStep]) -> None:
+    for step in steps:
+        tokens = [token.text.lower() for token in tokenize(step.query)]
+        if ("system_time", "(") in pairwise(tokens):
+            raise Unsupported(
+                "the query uses system_time(), but its earlier rows can change in later transactions, which "
+                "have another time",
+                where="query",
+                hint="remove system_time(), or compute the time in a separate dataset",
+            )
+
+
+def _contract(
+    frame: DataFrame, vocab: DatasetVocabulary, declared: pa.Schema | None, inputs: Sequence[pa.Schema]
+) -> OutputContract:
+    contract = OutputContract(arrow_schema(frame.schema), vocab, declared, inputs)
+    if contract.operation is not None:
+        raise Unsupported(
+            f"the query returns operations ('{contract.operation}'), but its rows can change at any time",
+            where="query",
+            hint="remove the column: the engine determines the operations",
+        )
+    return contract
+
+
+def _data_rows(frame: DataFrame, vocab: DatasetVocabulary, *more: str) -> DataFrame:
+    """Return rows without system columns."""
+    system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
+    return frame.selectExpr(*(identifier(name) for name in frame.columns if name not in system), *more)
+
+
+def latest_rows(frame: DataFrame, vocab: DatasetVocabulary, *, retracted: bool) -> DataFrame:
+    """Return the rows of a changelog that are not retracted, without system columns.
+
+    Args:
+        frame: all rows.
+        vocab: names of the system columns.
+        retracted: whether there may be retractions.
+    """
+    if not retracted:
+        return _data_rows(frame, vocab)
+    names = [identifier(name) for name in _data_rows(frame, vocab).columns]
+    groups = comparable(names, frame.schema)
+    values = [
+        name if name == group else f"first({name}) AS {name}"
+        for name, group in zip(names, groups, strict=True)
+    ]
+    sign = f"IF({identifier(vocab.operation_type_column)} {_RETRACTS}, -1L, 1L)"
+    return run_sql(
+        f"SELECT {', '.join(names)} FROM (SELECT {', '.join(values)}, sum({sign}) AS odf_copies "
+        f"FROM odf_rows GROUP BY {', '.join(groups)} HAVING sum({sign}) > 0) "
+        "LATERAL VIEW explode(sequence(1L, odf_copies)) AS odf_copy",
+        rows=frame,
+    )
+
+
+class ChangesTransaction:
+    """A transaction that writes the changes of a query's result.
+
+    Args:
+        session: session of the job.
+        request: the request; the folder of its new checkpoint is used for temporary files.
+        declared: schema of the dataset; None before it has one.
+        reporter: receives amounts; checked for cancellation.
+        state: fingerprint of the query (:attr:`ValidatedQuery.state`).
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        request: TransformRequest,
+        declared: pa.Schema | None,
+        reporter: Reporter,
+        state: str,
+    ) -> None:
+        self._session = session
+        self._request = request
+        self._declared = declared
+        self._reporter = reporter
+        self._fingerprint = state
+        self._steps = request.transform.queries or []
+        self._folder = Path(request.new_checkpoint_path).with_name("changes")
+
+    def run(self) -> TransactionResult:
+        """Run it; write the slice and the checkpoint.
+
+        Raises:
+            EarlierRowsRequired: the request lacks the rows that earlier transactions have read.
+            BadData: a value or a slice is invalid.
+            Cancelled: no output files remain.
+        """
+        state = self._previous_state()
+        if state is not None and any(each.earlier_paths is None for each in self._request.query_inputs):
+            raise EarlierRowsRequired(
+                "the query reads earlier rows of its inputs again, which the request does not have",
+                where="query",
+                hint="run it in the workspace that has its inputs, without an external coordinator",
+            )
+        read = self._request.query_inputs
+        paths = [path for each in read for path in (*(each.earlier_paths or ()), *each.data_paths)]
+        if has_few_rows(list(map(Path, paths))):
+            interpret_queries(self._session)
+        retracted = self._retracted_inputs(() if state is None else state.retracted)
+        inputs = {each.query_alias: self._rows(each, retracted) for each in self._request.query_inputs}
+        after = self._query({name: rows.after for name, rows in inputs.items()}, self._steps)
+        changes = ResultChanges(self._session, inputs)
+        try:
+            if state is None:
+                changed = changes.all_rows(after)
+            else:
+                before = self._query({name: rows.before for name, rows in inputs.items()}, self._steps)
+                changed = changes.changes(before, after)
+            return self._write(after, changed, retracted, state)
+        finally:
+            changes.release()
+
+    def finish(self) -> TransactionResult:
+        """Write nothing: no rows wait, and the rows of the query stay."""
+        return TransactionResult(None, self._declared or pa.schema([]), None, True)
+
+    def rebuild(self) -> TransactionResult:
+        """Write the changes from the result of the query in the previous checkpoint to that of this one.
+
+        Raises:
+            Unsupported: the previous query has another kind of state.
+            OdfError: as for :meth:`run`.
+        """
+        state = self._previous_state()
+        if state is None:
+            raise Unsupported(
+                "the rows of the old query cannot be compared with those of the new one, which can change at "
+                "any time",
+                where="query",
+                hint="create a new dataset with the new query",
+            )
+        retracted = self._retracted_inputs(())
+        views = {each.query_alias: self._rows(each, retracted).after for each in self._request.query_inputs}
+        after = self._query(views, self._steps)
+        before = self._aligned(self._query(views, state.queries), after)
+        changed = ResultChanges(self._session, _unchanged(views)).difference(before, after)
+        return self._write(after, changed, retracted, None)
+
+    def _query(self, views: Mapping[str, DataFrame], steps: Sequence[SqlQueryStep]) -> DataFrame:
+        return run_query(self._session, views, steps)
+
+    # --- Input --------------------------------------------------------------------------------
+
+    def _previous_state(self) -> ResultState | None:
+        path = self._request.prev_checkpoint_path
+        metadata = None if path is None else read_checkpoint_metadata(Path(path))
+        return None if metadata is None or metadata.result is msgspec.UNSET else metadata.result
+
+    def _retracted_inputs(self, before: Collection[str]) -> list[str]:
+        """Return the names of the inputs that have had retractions."""
+        found = set(before)
+        for each in self._request.query_inputs:
+            paths = () if each.query_alias in found else map(Path, each.data_paths)
+            if any(read_slice(path, 0, each.vocab)[0].changes for path in paths):
+                found.add(each.query_alias)
+        return sorted(found)
+
+    def _rows(self, each: TransformRequestInput, retracted: Collection[str]) -> InputRows:
+        """Return the rows of an input before and after the transaction."""
+        schema, vocab = pq.read_schema(each.schema_file), each.vocab
+        earlier = list(map(Path, each.earlier_paths or ()))
+        new = list(map(Path, each.data_paths))
+        frames = [slices_frame(self._session, paths, schema, vocab, ordered=False)
+                  for paths in (earlier, [*earlier, *new], new)]  # fmt: skip
+        has_retracted = each.query_alias in retracted
+        before, after = (latest_rows(frame, vocab, retracted=has_retracted) for frame in frames[:2])
+        weight = f"IF({identifier(vocab.operation_type_column)} {_RETRACTS}, -1L, 1L) AS {WEIGHT}"
+        return InputRows(before, after, _data_rows(frames[2], vocab, weight) if new else None)
+
+    def _aligned(self, before: DataFrame, after: DataFrame) -> DataFrame:
+        """Return the rows of the old query with the columns of the new one; new columns are null."""
+        names = {name.lower(): name for name in before.columns}
+        columns = [
+            identifier(names[name.lower()]) if name.lower() in names else null_value(after, name)
+            for name in after.columns
+        ]
+        with translate_errors():
+            aligned = before.selectExpr(*columns).toDF(*after.columns)
+        for old, new in zip(aligned.schema, after.schema, strict=True):
+            before_type, after_type = old.dataType.simpleString(), new.dataType.simpleString()
+            if before_type != after_type:
+                raise InvalidQuery(
+                    f"column '{new.name}' was {before_type}, is {after_type}",
+                    where="query",
+                    hint=f"restore the type: CAST(… AS {before_type}) AS {new.name}",
+                )
+        return aligned
+
+    # --- Output -------------------------------------------------------------------------------
+
+    def _write(
+        self,
+        result: DataFrame,
+        changed: DataFrame | None,
+        retracted: Sequence[str],
+        state: ResultState | None,
+    ) -> TransactionResult:
+        request = self._request
+        contract = _contract(result, request.vocab, self._declared, input_schemas(request))
+        written = None
+        if changed is not None:
+            rows = self._sorted_rows(changed, contract)
+            written = write_result(
+                (contract.select_columns(batch, batch.column(OPERATION)) for batch in rows),
+                contract.schema,
+                request,
+                self._reporter,
+            )
+        new_state = ResultState(queries=list(self._steps), retracted=list(retracted))
+        checkpoint = None if new_state == state else self._write_checkpoint(new_state)
+        return TransactionResult(written, contract.schema, checkpoint, retracts_emitted=True)
+
+    def _sorted_rows(self, changed: DataFrame, contract: OutputContract) -> Iterator[pa.RecordBatch]:
+        """Yield the changed rows with their operation: retractions first, then by event time."""
+        names = changed.columns[:-1]
+        frame = changed.toDF(*(f"c{index}" for index in range(len(names))), WEIGHT)
+        is_addition = f"IF({WEIGHT} < 0, 0, 1) AS {IS_ADDITION}"
+        operation = f"IF({WEIGHT} < 0, {Op.RETRACT:d}, {Op.APPEND:d}) AS {OPERATION}"
+        with translate_errors():
+            rows = run_sql(
+                f"SELECT {', '.join(frame.columns[:-1])}, {operation}, {is_addition} FROM odf_changed "
+                f"LATERAL VIEW explode(sequence(1L, abs({WEIGHT}))) AS odf_copy",
+                changed=frame,
+            ).toDF(*names, OPERATION, IS_ADDITION)
+        schema, batches = arrow_batches(rows, self._reporter)
+        self._folder.mkdir(parents=True)
+        try:
+            sorter = BatchSorter(self._session, self._folder, self._reporter)
+            checked = map(contract.require_event_time, batches)
+            yield from sorter.sort_by_time(checked, schema, contract.event_time, 0)
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _write_checkpoint(self, state: ResultState) -> Checkpoint:
+        empty = self._folder.with_name("no-files")
+        metadata = CheckpointMetadata(
+            format=FORMAT,
+            engine=spark_engine_version(self._request.transform.version or ""),
+            query=query_hash(self._request),
+            watermarks={},
+            watermark=None,
+            state=self._fingerprint,
+            result=state,
+        )
+        return write_checkpoint(Path(self._request.new_checkpoint_path), metadata, empty)

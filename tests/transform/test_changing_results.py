@@ -1,0 +1,208 @@
+"""Queries whose rows can change at any time: their latest state is that of Spark's batch query."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from odf_engine.chain.compaction import CompactionPolicy, compact
+from odf_engine.errors import BadData, UsageError
+from odf_engine.progress import Reporter
+from odf_engine.provenance.step import trace_back
+from odf_engine.spark.runtime.session import SparkRuntime
+from tests.transform.deriving import Deriving
+from tests.transform.test_as_of_corrections import days, latest_state, recompute
+from tests.transform.test_query_migration import becomes
+from tests.transform.test_replay import check
+from tests.transform.test_stateful import CF, CT, R
+
+QUERIES = {
+    "inner": "SELECT a.event_time, a.city, a.x, b.x AS y FROM a JOIN b ON a.city = b.city",
+    "self": "SELECT p.event_time, p.city, p.x, q.x AS y FROM a p JOIN a q ON p.city = q.city "
+    "AND p.x < q.x",
+    "left": "SELECT a.event_time, a.city, a.x, b.x AS y FROM a LEFT JOIN b ON a.city = b.city",
+    "right": "SELECT b.event_time, a.city, a.x, b.x AS y FROM a RIGHT JOIN b ON a.city = b.city "
+    "AND a.x < b.x",
+    "full": "SELECT coalesce(a.event_time, b.event_time) AS event_time, a.x, b.x AS y\nFROM a "
+    "FULL JOIN b ON a.city = b.city",
+    "cross": "SELECT a.event_time, a.x, b.x AS y FROM a CROSS JOIN b WHERE a.x > 3",
+    "unequal": "SELECT a.event_time, a.x, b.x AS y FROM a LEFT JOIN b ON a.x < b.x",
+    "semi": "SELECT a.* FROM a LEFT SEMI JOIN b ON a.city = b.city",
+    "anti": "SELECT a.* FROM a LEFT ANTI JOIN b ON a.city = b.city AND a.x <= b.x",
+    "exists": "SELECT * FROM a WHERE EXISTS (SELECT 1 FROM b WHERE b.city = a.city AND b.x > a.x)",
+    "not exists": "SELECT * FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.city = a.city)",
+    "in": "SELECT * FROM a WHERE city IN (SELECT city FROM b WHERE x > 2)",
+    "in or": "SELECT * FROM a WHERE x > 7 OR city IN (SELECT city FROM b WHERE x > 2)",
+    "not in": "SELECT * FROM a WHERE city NOT IN (SELECT city FROM b)",
+    "scalar": "SELECT *, x - (SELECT max(x) FROM b) AS d FROM a",
+    "correlated": "SELECT *, (SELECT max(x) FROM b WHERE b.city = a.city) AS m FROM a",
+    "correlated count": "SELECT *, (SELECT count(*) FROM b WHERE b.city = a.city) AS n FROM a",
+    "lateral": "SELECT a.event_time, a.city, t.s FROM a, LATERAL (SELECT sum(x) AS s FROM b WHERE "
+    "b.city = a.city) t",
+    "joined groups": "SELECT max(a.event_time) AS event_time, a.city, count(*) AS n, sum(b.x / 3) AS "
+    "s\nFROM a JOIN b ON a.city = b.city GROUP BY a.city",
+    "groups joined": "SELECT a.event_time, a.city, a.x, t.s FROM a JOIN (\nSELECT city, sum(x) AS s, "
+    "max(x) AS m FROM b GROUP BY city) t ON a.city = t.city AND a.x <= t.m",
+    "nested": "SELECT max(event_time) AS event_time, s, count(*) AS n FROM (\nSELECT city, "
+    "sum(x) AS s, max(event_time) AS event_time FROM a GROUP BY city) GROUP BY s",
+    "rollup": "SELECT min(event_time) AS event_time, city, sum(x) AS s, grouping_id() AS g FROM "
+    "a\nGROUP BY ROLLUP (city)",
+    "cube": "SELECT max(event_time) AS event_time, city, x, count(*) AS n FROM a GROUP BY CUBE "
+    "(city, x)",
+    "distinct sum": "SELECT max(event_time) AS event_time, city, sum(DISTINCT x) AS s, count(*) FILTER "
+    "(WHERE x > 3) AS n\nFROM a GROUP BY city HAVING count(*) > 1",
+    "moments": "SELECT min(event_time) AS event_time, city, stddev(x) AS d, corr(x, x * x) AS c, "
+    "median(x) AS m FROM a\nGROUP BY city",
+    "lag": "SELECT event_time, city, x, lag(x) OVER (PARTITION BY city ORDER BY event_time, "
+    "x) AS p FROM a",
+    "sliding": "SELECT event_time, city, x, sum(x) OVER (PARTITION BY city ORDER BY x\nROWS "
+    "BETWEEN 1 PRECEDING AND 1 FOLLOWING) AS s, first_value(x) OVER (PARTITION BY city ORDER BY x) AS "
+    "f FROM a",
+    "ranks": "SELECT event_time, city, x, rank() OVER (ORDER BY x) AS r, ntile(3) OVER (ORDER "
+    "BY x, event_time, city) AS t,\npercent_rank() OVER (PARTITION BY city ORDER BY x) AS p FROM a",
+    "share": "SELECT event_time, city, x, x / sum(x) OVER () AS s FROM a",
+    "union": "SELECT date_trunc('day', event_time) AS event_time, city FROM a UNION SELECT "
+    "event_time, city FROM b",
+    "intersect": "SELECT city, x, event_time FROM a INTERSECT SELECT city, x, event_time FROM b",
+    "intersect all": "SELECT city, event_time FROM a INTERSECT ALL SELECT city, event_time FROM b",
+    "except": "SELECT city, event_time FROM a EXCEPT SELECT city, event_time FROM b",
+    "except all": "SELECT event_time, city FROM a EXCEPT ALL SELECT event_time, city FROM b",
+    "explode": "SELECT a.event_time, a.city, e FROM a JOIN b ON a.city = b.city\nLATERAL VIEW "
+    "explode(sequence(1, a.x)) AS e",
+    "pivot": "SELECT * FROM (SELECT date_trunc('day', event_time) AS event_time, city, x FROM "
+    "a)\nPIVOT (sum(x) FOR city IN ('a', 'b'))",
+    "unpivot": "SELECT event_time, k, v FROM (SELECT event_time, city, x, x * 2 AS y FROM "
+    "a\nWHERE city IN (SELECT city FROM b)) UNPIVOT (v FOR k IN (x, y))",
+    "limit": "SELECT * FROM a ORDER BY x DESC, event_time LIMIT 3",
+    "cte": "WITH t AS (SELECT city, max(x) AS m FROM b GROUP BY city)\nSELECT a.event_time, "
+    "a.city, m, (SELECT count(*) FROM t) AS n FROM a JOIN t ON a.city = t.city",
+    "pipe": "FROM a |> WHERE x > 1 |> JOIN b ON a.city = b.city |> SELECT a.event_time, "
+    "a.city, b.x",
+    "three": "SELECT a.event_time, a.city, b.x, c.x AS y FROM a JOIN b ON a.city = b.city\nLEFT "
+    "JOIN a c ON c.city = b.city AND c.x > b.x",
+    "empty group": "SELECT max(event_time) AS event_time, count(*) AS n FROM a WHERE city IN (SELECT "
+    "city FROM b)\nHAVING n > 0",
+}  # fmt: skip
+
+
+TIES = """
+SELECT event_time, city, x, row_number() OVER (PARTITION BY city ORDER BY x % 2) AS n,
+    sum(x / 7) OVER (ORDER BY x % 2) AS s, last_value(x) OVER (PARTITION BY city ORDER BY x % 3) AS l
+FROM a WHERE city IN (SELECT city FROM b)
+"""
+FLOATS = """
+SELECT min(a.event_time) AS event_time, a.city, sum(a.x / 7) AS s, avg(b.x / 3) AS m, stddev(b.x) AS d,
+    max_by(b.x, a.x) AS y
+FROM a JOIN b ON a.city = b.city GROUP BY a.city
+"""
+Row = tuple[int, str, int]
+
+
+class Changing:
+    """Roots whose rows are added, retracted and corrected at random.
+
+    Attributes:
+        roots: the roots by name.
+    """
+
+    def __init__(self, deriving: Deriving, seed: str, *names: str) -> None:
+        self._deriving, self._random = deriving, Random(seed)
+        self.roots = {name: deriving.root(name) for name in names}
+        self._live: dict[str, list[Row]] = {name: [] for name in names}
+
+    def step(self, *, all_roots: bool = False) -> None:
+        """Commit rows to some roots."""
+        count = len(self.roots) if all_roots else self._random.randint(1, len(self.roots))
+        for name in self._random.sample(sorted(self.roots), count):
+            self._deriving.rows(self.roots[name], *self._changes(self._live[name]))
+
+    def _changes(self, live: list[Row]) -> list[tuple[Any, ...]]:
+        random, rows = self._random, list[tuple[Any, ...]]()
+        for _ in range(random.randint(1, 6)):
+            kind = random.random() if live else 1.0
+            old = live.pop(random.randrange(len(live))) if kind < 0.45 else None
+            if old is not None and kind < 0.25:
+                rows.append((*old, R))
+                continue
+            row = (random.randint(1, 4), random.choice("abcd"), random.randint(1, 9))
+            rows += [row] if old is None else [(*old, CF), (*row, CT)]
+            live.append(row)
+        return rows
+
+
+@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.complete(after=4)
+def test_latest_state_is_that_of_the_batch_query(
+    deriving: Deriving, runtime: SparkRuntime, name: str
+) -> None:
+    inputs = ["a", "b"] if " b" in QUERIES[name] else ["a"]
+    changing = Changing(deriving, name, *inputs)
+    entry = deriving.derivative(QUERIES[name], *inputs)
+    for number in range(3):
+        changing.step(all_roots=number == 0)
+        deriving.run(entry)
+    found = recompute(deriving, entry, runtime)
+    assert (found.missing, found.extra, found.differences) == (0, 0, [])
+
+
+@pytest.mark.parametrize(("query", "columns"), [(TIES, "xnsl"), (FLOATS, "smdy"), (QUERIES["full"], "xy")])
+def test_result_depends_neither_on_pulls_nor_on_the_division_of_work(
+    deriving: Deriving, query: str, columns: str
+) -> None:
+    changing = Changing(deriving, query, "a", "b")
+    once, parts = (deriving.derivative(query, "a", "b", name=name) for name in ("once", "parts"))
+    for number in range(4):
+        changing.step(all_roots=number == 0)
+        if number == 2:
+            compact(changing.roots["a"].dataset, CompactionPolicy(), Reporter())
+        deriving.run(parts)
+    deriving.run(once)
+    states = [latest_state(days(deriving, entry, *columns)) for entry in (once, parts)]
+    assert states[0] == states[1] and states[0]
+    for entry in (once, parts):
+        report = check(deriving, entry)
+        assert (report.findings, report.unchecked) == ([], [])
+
+
+@pytest.mark.complete
+def test_changed_query_replaces_the_rows(deriving: Deriving, runtime: SparkRuntime) -> None:
+    changing = Changing(deriving, "migration", "a", "b")
+    entry = deriving.derivative(QUERIES["inner"], "a", "b")
+    for number in range(2):
+        changing.step(all_roots=number == 0)
+        deriving.run(entry)
+    left = QUERIES["left"].replace(" AS y", " AS y, a.x + 1 AS z")
+    for choice, message in (("", "cannot continue"), ("flush", "cannot start with an empty state")):
+        with pytest.raises(UsageError, match=message):
+            becomes(deriving, entry, left, "a", "b", choice=choice, accept_columns=True)
+    assert becomes(deriving, entry, left, "a", "b", choice="rebuild", accept_columns=True).state == "rebuilt"
+    assert recompute(deriving, entry, runtime).differences == []
+    changing.step(all_roots=True)
+    deriving.run(entry)
+    assert recompute(deriving, entry, runtime).differences == []
+    assert check(deriving, entry).findings == []
+
+
+@pytest.mark.complete
+def test_all_earlier_rows_are_candidates_of_a_changing_row(deriving: Deriving, runtime: SparkRuntime) -> None:
+    changing = Changing(deriving, "trace", "a", "b")
+    entry = deriving.derivative(QUERIES["left"], "a", "b")
+    for number in range(2):
+        changing.step(all_roots=number == 0)
+        deriving.run(entry)
+    last = entry.dataset.state().last_offset
+    assert last is not None
+    trace = trace_back(deriving.workspace, entry, [(last, last)], runtime, Reporter())[-1]
+    assert not trace.exact and "can change at any time" in str(trace.reason)
+    assert [runs[0][0] for _, _, runs in trace.feeds] == [0, 0]
+
+
+def test_row_without_event_time_is_reported(deriving: Deriving) -> None:
+    changing = Changing(deriving, "null", "a", "b")
+    changing.step(all_roots=True)
+    query = "SELECT max(event_time) AS event_time FROM a WHERE x > 99 AND city IN (SELECT city FROM b)"
+    entry = deriving.derivative(query, "a", "b")
+    with pytest.raises(BadData, match="event time 'event_time' of a result row is null"):
+        deriving.run(entry)
