@@ -19,6 +19,7 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.provenance.as_of_step import AsOfTrace
+from odf_engine.provenance.changes_step import trace_changes
 from odf_engine.provenance.model import OffsetRange, OffsetSet
 from odf_engine.provenance.stateful_step import PlannedTransaction, StatefulTrace
 from odf_engine.provenance.stateless_step import (
@@ -36,7 +37,7 @@ from odf_engine.transform.engines.contract import Engine, RowProvenance
 from odf_engine.transform.engines.engine_router import engines_for
 from odf_engine.transform.history import TransactionHistory, transaction_history
 from odf_engine.transform.plan import Transaction
-from odf_engine.transform.run import make_request
+from odf_engine.transform.run import make_request, with_earlier_rows
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
@@ -71,7 +72,7 @@ def producing_transactions(
 
 _MAX_RANGES: Final = 2000
 _MAX_TRACED_TRANSACTIONS: Final = 100
-_REREADS: Final = "its rows can change at any time, and may depend on all earlier rows of the inputs"
+_REPLACED: Final = "the rows replace those of another query"
 _TOO_MANY: Final = f"more than {_MAX_TRACED_TRANSACTIONS} transactions produced these rows: trace fewer rows"
 
 
@@ -170,12 +171,15 @@ def _run_trace(
     folder: Path,
     reporter: Reporter,
 ) -> StepResult:
-    if _rereads(history):
-        return StepResult([], reason=_REREADS, lost=True)
     own = _plan(history, history.transaction(workspace), folder / "own")
     selection = _select_rows(history, runs)
     session = transaction_session(spark, own.request)
     try:
+        if _rereads(history):
+            if own.transaction.kind != "execute":
+                return StepResult([], reason=_REPLACED, lost=True)
+            request = with_earlier_rows(own.request, own.transaction)
+            return trace_changes(session, request, selection, reporter)
         if not history.keeps_state:
             return trace_rows(session, own.request, selection, reporter)
         if history.carries_state:

@@ -65,11 +65,13 @@ class MigrationPreview:
         columns: result columns of the query, without the system columns of the engine.
         new: columns that the dataset does not have yet; empty if it has no schema.
         state: outcome for the state of the current query, see :data:`StateOutcome`.
+        rereads: as in :class:`odf_engine.transform.engines.contract.ValidatedQuery`.
     """
 
     columns: pa.Schema
     new: list[str]
     state: StateOutcome
+    rereads: bool
 
 
 def preview_migration(
@@ -96,7 +98,7 @@ def preview_migration(
         outcome = state_outcome(state, before, transform, checked)
     filled = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
     columns = pa.schema([field for field in checked.schema if field.name not in filled])
-    return MigrationPreview(columns, new, outcome)
+    return MigrationPreview(columns, new, outcome, checked.rereads)
 
 
 def transform_after(update: Update, state: ChainState | None) -> SetTransform | None:

@@ -352,7 +352,7 @@ def execute_transaction(
         try:
             return work(request, declared, reporter)
         except EarlierRowsRequired:
-            return work(_with_earlier_rows(request, transaction), declared, reporter)
+            return work(with_earlier_rows(request, transaction), declared, reporter)
         except StateUnusable as error:
             reporter.log(f"{error}; computing the state again from the inputs")
             with job_scratch_folder(workspace.odf / "cache", "transform") as folder:
@@ -360,7 +360,7 @@ def execute_transaction(
                 return work(structs_replace(request, prev_checkpoint_path=state), declared, reporter)
 
 
-def _with_earlier_rows(request: TransformRequest, transaction: Transaction) -> TransformRequest:
+def with_earlier_rows(request: TransformRequest, transaction: Transaction) -> TransformRequest:
     """Return a request with the files of all rows that earlier transactions have read."""
     inputs: list[TransformRequestInput] = []
     for each, plan in zip(request.query_inputs, transaction.inputs, strict=True):

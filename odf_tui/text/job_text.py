@@ -603,6 +603,8 @@ def validation_lines(result: ValidateResult) -> Iterator[str]:
         yield printable(f"{result.name}: {result.message}")
         return
     yield f"{result.name}: query valid{_STATE_CHANGES.get(result.state, '')}"
+    if result.message:
+        yield printable(f"  {result.message}")
     for column in result.schema or ():
         yield printable(f"  {column}")
     if result.new:

@@ -16,7 +16,7 @@ from tests.transform.deriving import Deriving
 from tests.transform.test_as_of_corrections import days, latest_state, recompute
 from tests.transform.test_query_migration import becomes
 from tests.transform.test_replay import check
-from tests.transform.test_stateful import CF, CT, R
+from tests.transform.test_stateful import CF, CT, A, R
 
 QUERIES = {
     "inner": "SELECT a.event_time, a.city, a.x, b.x AS y FROM a JOIN b ON a.city = b.city",
@@ -185,18 +185,57 @@ def test_changed_query_replaces_the_rows(deriving: Deriving, runtime: SparkRunti
     assert check(deriving, entry).findings == []
 
 
+ORIGINS = {
+    "inner": [{0}, {2}], "joined groups": [{0, 1}, {2, 4}], "exists": [{0}, {2, 4}],
+    "left": [{0}, {2}], "semi": [{0}, {2, 4}], "anti": [{2}, set[int]()], "in": [{0}, {2, 4}],
+    "correlated": [{0}, {2, 4}], "lag": [{0, 1}], "limit": [{0}], "cube": [{0, 1, 2}],
+    "union": [{0, 1}, {2}], "except": [{2}, set[int]()],
+}  # fmt: skip
+"""Offsets of the rows of each input that the first row of a query is derived from."""
+REASONS = {
+    "exists": "all rows with the keys",
+    "lateral": "ambiguous",
+    "cte": "a subquery in an expression",
+    "share": "without PARTITION BY",
+}
+
+
+@pytest.mark.parametrize("name", ORIGINS | REASONS)
+@pytest.mark.complete(after=3)
+def test_rows_are_traced_to_the_rows_of_their_keys(
+    deriving: Deriving, runtime: SparkRuntime, name: str
+) -> None:
+    roots = [deriving.root(each) for each in "ab"]
+    deriving.rows(roots[0], (1, "a", 1), (1, "a", 2), (1, "c", 5))
+    deriving.rows(roots[1], (1, "a", 3), (1, "b", 4), (1, "a", 3))
+    deriving.rows(roots[1], (1, "a", 3, R), (2, "a", 6))
+    entry = deriving.derivative(QUERIES[name], *("ab" if " b" in QUERIES[name] else "a"))
+    deriving.run(entry)
+    (trace,) = trace_back(deriving.workspace, entry, [(0, 0)], runtime, Reporter())
+    assert REASONS.get(name, "None") in str(trace.reason)
+    if name in ORIGINS:
+        assert [offsets(runs) for _, _, runs in trace.feeds] == ORIGINS[name]
+
+
 @pytest.mark.complete
-def test_all_earlier_rows_are_candidates_of_a_changing_row(deriving: Deriving, runtime: SparkRuntime) -> None:
-    changing = Changing(deriving, "trace", "a", "b")
-    entry = deriving.derivative(QUERIES["left"], "a", "b")
-    for number in range(2):
-        changing.step(all_roots=number == 0)
-        deriving.run(entry)
-    last = entry.dataset.state().last_offset
-    assert last is not None
-    trace = trace_back(deriving.workspace, entry, [(last, last)], runtime, Reporter())[-1]
-    assert not trace.exact and "can change at any time" in str(trace.reason)
-    assert [runs[0][0] for _, _, runs in trace.feeds] == [0, 0]
+def test_retracted_rows_are_traced_to_the_rows_before_the_transaction(
+    deriving: Deriving, runtime: SparkRuntime
+) -> None:
+    roots = [deriving.root(each) for each in "ab"]
+    deriving.rows(roots[0], (1, "a", 1), (1, "c", 5))
+    deriving.rows(roots[1], (1, "a", 3))
+    entry = deriving.derivative(QUERIES["joined groups"], "a", "b")
+    deriving.run(entry)
+    deriving.rows(roots[1], (1, "a", 3, CF), (1, "a", 4, CT))
+    deriving.run(entry)
+    assert [row[-1] for row in days(deriving, entry, "n")] == [A, R, A]
+    _, trace = trace_back(deriving.workspace, entry, [(0, 2)], runtime, Reporter())
+    assert [offsets(runs) for _, _, runs in trace.feeds] == [{0}, {0, 2}] and trace.exact
+    assert trace.operations == ["joined: INNER JOIN ON (a.city = b.city)", "grouped by a.city"]
+
+
+def offsets(runs: list[tuple[int, int]]) -> set[int]:
+    return {offset for first, last in runs for offset in range(first, last + 1)}
 
 
 def test_row_without_event_time_is_reported(deriving: Deriving) -> None:

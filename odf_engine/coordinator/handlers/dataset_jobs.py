@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     from odf_engine.workspace.workspace import Workspace
 
 
+_REREADS = "its rows can change at any time, and each pull reads earlier rows of the inputs again"
+
+
 def validate(request: Validate, context: JobContext, reporter: Reporter) -> ValidateResult:
     """Validate the query of a definition.
 
@@ -70,7 +73,12 @@ def validate(request: Validate, context: JobContext, reporter: Reporter) -> Vali
     if found is None:
         return ValidateResult(snapshot.name, message="the definition has no query")
     return ValidateResult(
-        snapshot.name, checked=True, schema=to_ddl(found.columns), new=found.new, state=found.state
+        snapshot.name,
+        checked=True,
+        message=_REREADS if found.rereads else None,
+        schema=to_ddl(found.columns),
+        new=found.new,
+        state=found.state,
     )
 
 

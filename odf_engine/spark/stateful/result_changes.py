@@ -93,14 +93,13 @@ class ResultChanges(PlanBuilder):
             each.unpersist()
 
     def all_rows(self, frame: DataFrame) -> DataFrame:
-        """Return all rows of a query as additions, as :meth:`changes`.
+        """Return all rows of a query with the weight 1.
 
         Raises:
             Unsupported: the result depends on how Spark divides the work.
         """
         with translate_errors():
-            rows = self._weighted(self._normal_form(frame), 1)
-            return self._net(rows).toDF(*frame.columns, WEIGHT)
+            return self._weighted(self._normal_form(frame), 1).toDF(*frame.columns, WEIGHT)
 
     def changes(self, before: DataFrame, after: DataFrame) -> DataFrame | None:
         """Return the changes from one result of a query to another; None if there can be none.
@@ -187,15 +186,17 @@ class ResultChanges(PlanBuilder):
     def _over_changes(self, node: Any, child: Any, changes: DataFrame) -> DataFrame:
         """Return the changes of a row-by-row node."""
         rows, weight = self._as_rows(child, changes)
+        return self._named(to_list(node.output()), weight, self._passing(node, rows, weight))
+
+    def _passing(self, node: Any, rows: Any, column: Any) -> Any:
+        """Return a row-by-row node over other rows, which have a further column that it passes through."""
         if node_name(node) == "Expand":
-            projections = [self.seq([*to_list(row), weight]) for row in to_list(node.projections())]
-            output = self.seq([*to_list(node.output()), weight])
-            plan = self.catalyst.plans.logical.Expand(self.seq(projections), output, rows)
-        elif node_name(node) == "Project":
-            plan = self.project([*to_list(node.projectList()), weight], rows)
-        else:
-            plan = self.with_children(node, [rows])
-        return self._named(to_list(node.output()), weight, plan)
+            projections = [self.seq([*to_list(row), column]) for row in to_list(node.projections())]
+            output = self.seq([*to_list(node.output()), column])
+            return self.catalyst.plans.logical.Expand(self.seq(projections), output, rows)
+        if node_name(node) == "Project":
+            return self.project([*to_list(node.projectList()), column], rows)
+        return self.with_children(node, [rows])
 
     def _as_rows(self, plan: Any, changes: DataFrame) -> tuple[Any, Any]:
         """Return changes as rows of a plan, and the column of their weight."""
@@ -243,7 +244,7 @@ class ResultChanges(PlanBuilder):
             return self._joined(before, 0, left)
         if left is None and kind == "RightOuter":
             return self._joined(before, 1, right)
-        return self._changes_by_keys(before, after, _join_keys, [left, right])
+        return self._changes_by_keys(before, after, join_keys, [left, right])
 
     def _joined(self, join: Any, side: int, changes: DataFrame | None) -> DataFrame | None:
         """Return the rows of a join whose rows of the left (0) or right (1) side are changes."""
@@ -251,7 +252,7 @@ class ResultChanges(PlanBuilder):
             return None
         sides = [join.left(), join.right()]
         rows, weight = self._as_rows(sides[side], changes)
-        others, keys = sides[1 - side], _join_keys(join)
+        others, keys = sides[1 - side], join_keys(join)
         if keys[0] and not self._is_row_by_row(others):
             view = self._keys_view([self._keys_of_changes(sides[side], changes, keys[side])])
             if view is None:
@@ -405,7 +406,7 @@ def _grouping_keys(aggregate: Any) -> list[list[Any]]:
     ]
 
 
-def _join_keys(join: Any) -> tuple[list[Any], list[Any]]:
+def join_keys(join: Any) -> tuple[list[Any], list[Any]]:
     """Return the expressions of each side that a join compares for equality."""
     left, right = output_ids(join.left()), output_ids(join.right())
     keys: tuple[list[Any], list[Any]] = ([], [])

@@ -1,0 +1,116 @@
+"""Traces a transaction of a query whose rows can change at any time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.parquet as pq
+
+from odf_engine.data.arrow_compute import pc
+from odf_engine.data.changelog import OPERATION, Op
+from odf_engine.metadata.model import DatasetVocabulary, TransformRequest
+from odf_engine.progress import Reporter
+from odf_engine.provenance.model import OffsetSet
+from odf_engine.provenance.stateless_step import RowSelection, StepResult, record_ambiguity
+from odf_engine.spark.arrow_batches import arrow_batches
+from odf_engine.spark.plan_rewrite import run_sql
+from odf_engine.spark.readers import slices_frame
+from odf_engine.spark.sql_types import identifier
+from odf_engine.spark.stateful.result_origins import ResultOrigins
+from odf_engine.spark.stateful.row_lineage import ORIGINS_COLUMN
+from odf_engine.spark.stateful.row_match import MATCH_COUNT, SLICE_COUNT, match_rows
+from odf_engine.spark.stateful.window_functions import comparable
+from odf_engine.spark.user_query import run_query
+
+if TYPE_CHECKING:
+    from odf_engine.spark import DataFrame, SparkSession
+
+_CANDIDATES: Final = "all rows with the keys of a subquery are listed"
+
+
+def trace_changes(
+    session: SparkSession, request: TransformRequest, selection: RowSelection, reporter: Reporter
+) -> StepResult:
+    """Trace rows of a transaction: additions to the inputs after it, retractions to those before it.
+
+    Args:
+        session: created by :func:`odf_engine.provenance.stateless_step.transaction_session`.
+        request: the transaction, with the earlier rows of the inputs.
+        selection: the rows.
+        reporter: receives amounts; checked for cancellation.
+
+    Raises:
+        StatefulQueryError: the rows cannot be traced; the message names the operation.
+        OdfError: the query cannot run any more.
+    """
+    after = _Result(session, request, earlier=False)
+    before = _Result(session, request, earlier=True)
+    rows = after.rows(Op.APPEND).unionAll(before.rows(Op.RETRACT))
+    names = [name for name in rows.columns if name not in (OPERATION, ORIGINS_COLUMN)]
+    targets = selection.target_rows(session, signed=True, ranked=False)
+    found = match_rows(rows, names, OPERATION, [ORIGINS_COLUMN], targets)
+    places = found.selectExpr(SLICE_COUNT, MATCH_COUNT, f"explode_outer({ORIGINS_COLUMN}) AS place")
+    traced = StepResult([OffsetSet() for _ in request.query_inputs], after.origins.operations)
+    for batch in arrow_batches(places.selectExpr(SLICE_COUNT, MATCH_COUNT, "place.*"), reporter)[1]:
+        record_ambiguity(batch, traced, ranked=False)
+        inputs, offsets = batch.column("at"), batch.column("offset")
+        for index, offset_set in enumerate(traced.feeds):
+            offset_set.add(offsets.filter(pc.equal(inputs, index)).drop_null())
+    if traced.reason is None and not after.origins.is_exact:
+        traced.reason = _CANDIDATES
+    return traced
+
+
+class _Result:
+    """The result of a query before or after a transaction, with the origins of its rows."""
+
+    def __init__(self, session: SparkSession, request: TransformRequest, *, earlier: bool) -> None:
+        self._session = session
+        self._request = request
+        tables: dict[str, DataFrame] = {}
+        for index, each in enumerate(request.query_inputs):
+            paths = [*(each.earlier_paths or ()), *(() if earlier else each.data_paths)]
+            schema = pq.read_schema(each.schema_file)
+            rows = slices_frame(session, list(map(Path, paths)), schema, each.vocab, ordered=False)
+            tables[each.query_alias] = _rows_with_origins(rows, each.vocab, index)
+        self.origins = ResultOrigins(session, tables)
+        self._views = {name: table.drop(ORIGINS_COLUMN) for name, table in tables.items()}
+
+    def rows(self, operation: Op) -> DataFrame:
+        """Return the rows with this operation, and their origins."""
+        frame = run_query(self._session, self._views, self._request.transform.queries or [])
+        rows = self.origins.rows(frame)
+        return rows.selectExpr("*", f"{operation:d} AS {OPERATION}")
+
+
+def _rows_with_origins(changes: DataFrame, vocab: DatasetVocabulary, index: int) -> DataFrame:
+    """Return the rows of an input that are not retracted, without system columns, and their origins.
+
+    A retraction ends the oldest of the rows with the same values.
+    """
+    system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
+    names = [identifier(name) for name in changes.columns if name not in system]
+    offset, operation = identifier(vocab.offset_column), identifier(vocab.operation_type_column)
+    is_retraction = f"{operation} IN ({Op.RETRACT:d}, {Op.CORRECT_FROM:d})"
+    values = _first_values(names, comparable(names, changes.schema))
+    return run_sql(
+        f"""
+        SELECT {", ".join(names)}, array(struct({index} AS at, odf_offset AS offset)) AS {ORIGINS_COLUMN}
+        FROM (
+            SELECT {", ".join(values)}, CAST(count_if({is_retraction}) AS INT) AS odf_retracted,
+                array_sort(collect_list(IF({is_retraction}, NULL, {offset}))) AS odf_added
+            FROM odf_changes GROUP BY {", ".join(comparable(names, changes.schema))}
+        )
+        LATERAL VIEW posexplode(odf_added) AS odf_number, odf_offset WHERE odf_number >= odf_retracted
+        """,
+        changes=changes,
+    )
+
+
+def _first_values(names: Sequence[str], groups: Sequence[str]) -> list[str]:
+    return [
+        name if name == group else f"first({name}) AS {name}"
+        for name, group in zip(names, groups, strict=True)
+    ]
