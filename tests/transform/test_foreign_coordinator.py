@@ -155,6 +155,15 @@ def test_stateless_query_reads_only_the_offset_interval(
 
 
 @pytest.mark.net
+def test_query_that_requires_earlier_rows_is_refused(served: str, files: list[Path], tmp_path: Path) -> None:
+    query = "SELECT event_time, x FROM input WHERE x > (SELECT avg(x) FROM input)"
+    theirs = Coordinator(served, tmp_path, files, query)
+    assert [row["x"] for row in theirs.run((0, 1), 1)] == [2]
+    with pytest.raises(AssertionError, match="a coordinator that passes them"):
+        theirs.run((2, 3), 3)
+
+
+@pytest.mark.net
 def test_stateful_query_reads_only_the_offset_interval(
     served: str, files: list[Path], tmp_path: Path
 ) -> None:

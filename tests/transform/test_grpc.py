@@ -103,6 +103,21 @@ def test_grpc_and_embedded_transactions_give_equal_rows(deriving: Deriving, serv
 
 
 @pytest.mark.net
+def test_earlier_rows_are_passed_over_grpc(deriving: Deriving, served: str) -> None:
+    root = deriving.root()
+    query = "SELECT p.event_time, p.city, q.x FROM input p JOIN input q ON p.city = q.city"
+    near, far = deriving.derivative(query, name="near"), deriving.derivative(query, name="far")
+    embedded, remote = deriving.engine, GrpcEngine(served)
+    for day in (1, 2, 3):
+        deriving.rows(root, (day, "a", day), (day, "b", 0))
+        for made, engine in ((near, embedded), (far, remote)):
+            deriving.engine = engine
+            assert deriving.run(made) == 1
+    assert len(deriving.result(near, "x")) == 18
+    assert deriving.result(near, "event_time", "city", "x") == deriving.result(far, "event_time", "city", "x")
+
+
+@pytest.mark.net
 def test_raw_query_over_grpc_writes_rows_or_reports_errors(served: str, tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1, 2, 3]}), tmp_path / "in.parquet")
 

@@ -238,12 +238,13 @@ def test_untrusted_query_in_the_sandbox_gives_equal_rows(
         "SELECT window.end AS event_time, sum(x) AS s FROM input GROUP BY window(event_time, '1 day')"
     )
     wrong = deriving.derivative("SELECT event_time,\n  nothing FROM input", name="wrong")
+    rereads = deriving.derivative("SELECT * FROM input WHERE x IN (SELECT x - 1 FROM input)", name="rereads")
     (made.dataset.folder / ORIGIN_FILE).write_text("https://example.com/output.yaml")
     reporter, here = Listening(), deriving.engine
     with engines_for(deriving.workspace, made, lambda: runtime) as deriving.engine:
         for day in (1, 2):
             deriving.rows(root, (day, "a", day), (day, "b", 1))
-            assert deriving.run(made, reporter) == 1
+            assert deriving.run(made, reporter) == deriving.run(rereads) == 1
         with pytest.raises(InvalidQuery) as error:
             deriving.run(wrong)
     assert error.value.where == "query, line 2, column 3"
@@ -251,8 +252,10 @@ def test_untrusted_query_in_the_sandbox_gives_equal_rows(
     assert len(said) == 1 and said[0].startswith("output is untrusted")
     assert list((deriving.workspace.odf / "cache").glob("sandbox-*")) == []
     assert deriving.result(made, "s") == [(2,)]
-    replay = Replay(deriving.workspace, made, here, reporter)
-    assert verify(made.dataset, reporter, None, None, replay).findings == []
+    assert deriving.result(rereads, "city") == [("a",), ("b",), ("b",)]
+    for each in (made, rereads):
+        replay = Replay(deriving.workspace, each, here, reporter)
+        assert verify(each.dataset, reporter, None, None, replay).findings == []
 
 
 def test_missing_sandbox_is_refused_unless_allowed(

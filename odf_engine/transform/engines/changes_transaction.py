@@ -197,7 +197,7 @@ class ChangesTransaction:
             raise EarlierRowsRequired(
                 "the query reads earlier rows of its inputs again, which the request does not have",
                 where="query",
-                hint="run it in the workspace that has its inputs, without an external coordinator",
+                hint="run it with a coordinator that passes them, such as odf pull",
             )
         read = self._request.query_inputs
         paths = [path for each in read for path in (*(each.earlier_paths or ()), *each.data_paths)]
