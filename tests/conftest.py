@@ -36,6 +36,8 @@ _MAX_PROCESSES = 4
 _LASTING = ("runtime", "demo", "help_pages")
 """Expensive fixtures that last until their process ends, all with Spark. Tests of a folder that use one of
 them run in the same process."""
+_MOST_TESTS = 200
+"""Tests of a folder with Spark that run in the same process."""
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -78,10 +80,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     _deselect_long_tests(config, items)
     ranks: dict[pytest.Item, int] = {}
+    parts: dict[tuple[str, str], int] = {}
+    counts: Counter[str] = Counter()
     for item in items:
         file = item.nodeid.partition("::")[0]
         used = [name for name in _LASTING if name in getattr(item, "fixturenames", ())]
         group = f"{file.rpartition('/')[0]} {used[0]}" if used else file
+        if used[:1] == ["runtime"]:
+            counts[group] += 1
+            group = f"{group} {parts.setdefault((group, file), counts[group] // _MOST_TESTS)}"
         item.add_marker(pytest.mark.xdist_group(group))
         if used:
             item.add_marker(pytest.mark.spark)
