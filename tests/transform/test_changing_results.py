@@ -133,7 +133,7 @@ class Changing:
 
 
 @pytest.mark.parametrize("name", QUERIES)
-@pytest.mark.complete(after=4)
+@pytest.mark.complete(after=2)
 def test_latest_state_is_that_of_the_batch_query(
     deriving: Deriving, runtime: SparkRuntime, name: str
 ) -> None:
@@ -148,6 +148,7 @@ def test_latest_state_is_that_of_the_batch_query(
 
 
 @pytest.mark.parametrize(("query", "columns"), [(TIES, "xnsl"), (FLOATS, "smdy"), (QUERIES["full"], "xy")])
+@pytest.mark.complete(after=1)
 def test_result_depends_neither_on_pulls_nor_on_the_division_of_work(
     deriving: Deriving, query: str, columns: str
 ) -> None:
@@ -201,7 +202,7 @@ REASONS = {
 
 
 @pytest.mark.parametrize("name", ORIGINS | REASONS)
-@pytest.mark.complete(after=3)
+@pytest.mark.complete(after=1)
 def test_rows_are_traced_to_the_rows_of_their_keys(
     deriving: Deriving, runtime: SparkRuntime, name: str
 ) -> None:

@@ -62,6 +62,7 @@ def test_event_at_the_end_of_a_session_extends_it(deriving: Deriving) -> None:
         ),
     ],
 )
+@pytest.mark.complete(after=2)
 def test_rows_that_are_never_complete_are_not_final(deriving: Deriving, query: str, is_final: bool) -> None:
     for name in "ab":
         deriving.rows(deriving.root(name), (1, "a", 1))
