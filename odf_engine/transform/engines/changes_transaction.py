@@ -29,7 +29,7 @@ from odf_engine.metadata.model import (
     TransformRequestInput,
 )
 from odf_engine.progress import Reporter
-from odf_engine.spark.arrow_batches import arrow_batches
+from odf_engine.spark.arrow_batches import arrow_batches, cancellable
 from odf_engine.spark.errors import translate_errors
 from odf_engine.spark.plan_rewrite import null_value, run_sql
 from odf_engine.spark.readers import slices_frame
@@ -192,19 +192,13 @@ class ChangesTransaction:
             BadData: a value or a slice is invalid.
             Cancelled: no output files remain.
         """
-        state = self._previous_state()
-        if state is not None and any(each.earlier_paths is None for each in self._request.query_inputs):
-            raise EarlierRowsRequired(
-                "the query reads earlier rows of its inputs again, which the request does not have",
-                where="query",
-                hint="run it with a coordinator that passes them, such as odf pull",
-            )
-        read = self._request.query_inputs
+        state, read = self._previous_state(), self._request.query_inputs
+        self._check_state(state)
         paths = [path for each in read for path in (*(each.earlier_paths or ()), *each.data_paths)]
         if has_few_rows(list(map(Path, paths))):
             interpret_queries(self._session)
         retracted = self._retracted_inputs(() if state is None else state.retracted)
-        inputs = {each.query_alias: self._rows(each, retracted) for each in self._request.query_inputs}
+        inputs = {each.query_alias: self._rows(each, retracted) for each in read}
         after = self._query({name: rows.after for name, rows in inputs.items()}, self._steps)
         changes = ResultChanges(self._session, inputs)
         try:
@@ -212,7 +206,8 @@ class ChangesTransaction:
                 changed = changes.all_rows(after)
             else:
                 before = self._query({name: rows.before for name, rows in inputs.items()}, self._steps)
-                changed = changes.changes(before, after)
+                with cancellable(self._session, self._reporter):
+                    changed = changes.changes(before, after)
             return self._write(after, changed, retracted, state)
         finally:
             changes.release()
@@ -245,6 +240,27 @@ class ChangesTransaction:
 
     def _query(self, views: Mapping[str, DataFrame], steps: Sequence[SqlQueryStep]) -> DataFrame:
         return run_query(self._session, views, steps)
+
+    def _check_state(self, state: ResultState | None) -> None:
+        """Check that the earlier transactions had the same query, and that their rows are known."""
+        request = self._request
+        is_first = request.prev_checkpoint_path is None and not any(
+            each.offset_interval is not None and each.offset_interval.start for each in request.query_inputs
+        )
+        if is_first:
+            return
+        if state is None or state.queries != self._steps:
+            raise Unsupported(
+                "earlier rows belong to another query, or to other inputs",
+                where="query",
+                hint="restore the old query, and change it with odf add --update and --rebuild",
+            )
+        if any(each.earlier_paths is None for each in request.query_inputs):
+            raise EarlierRowsRequired(
+                "the query reads earlier rows of its inputs again, which the request does not have",
+                where="query",
+                hint="run it with a coordinator that passes them, such as odf pull",
+            )
 
     # --- Input --------------------------------------------------------------------------------
 
