@@ -19,6 +19,7 @@ from odf_engine.metadata.model import DEFAULT_VOCABULARY, Sql, SqlQueryStep
 from odf_engine.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import translate_errors
+from odf_engine.spark.plan_rewrite import merge_sessions_first
 from odf_engine.spark.query_functions import register_functions
 from odf_engine.spark.row_order import has_nondeterministic_order
 from odf_engine.spark.sql_types import arrow_schema
@@ -81,7 +82,7 @@ def preprocess(
         if is_datafusion(step):
             return _run_datafusion(session, frame, steps, folder, memory, reporter)
         register_functions(session, steps)
-        result = run_query(session, {INPUT: frame}, steps)
+        result = merge_sessions_first(run_query(session, {INPUT: frame}, steps))
     return PreprocessedRows(result, arrow_schema(result.schema), has_nondeterministic_order(result))
 
 

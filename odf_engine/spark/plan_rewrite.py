@@ -46,6 +46,7 @@ class _Package:
         return self._companions[name]
 
 
+_SESSION_METADATA: Final = "spark.sessionWindow"
 _ROOTS: Final[WeakKeyDictionary[Any, _Package]] = WeakKeyDictionary()
 """The root package of each JVM."""
 
@@ -147,6 +148,52 @@ class PlanBuilder:
             return self.catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
         return plan
 
+    def merge_sessions_first(self, plan: Any) -> Any:
+        """Return a plan that reads the times of a session only after the rows of the session are merged.
+
+        Spark moves conditions on a session below its group, where they apply to the times of single rows. It
+        does not move conditions on the results of aggregates.
+        """
+        children = to_list(plan.children())
+        rewritten = list(map(self.merge_sessions_first, children))
+        if any(new is not old for new, old in zip(rewritten, children, strict=True)):
+            plan = self.with_children(plan, rewritten)
+        if node_name(plan) != "Aggregate":
+            return plan
+        grouping = plan.groupingExpressions()
+        session = next(filter(is_session, to_list(grouping)), None)
+        if session is None:
+            return plan
+        aggregate, fields = self.expressions.aggregate, list[Any]()
+        for index, (name, function) in enumerate((("start", aggregate.Min), ("end", aggregate.Max))):
+            time = self.expressions.GetStructField(session, index, self.none())
+            fields += [self.literal(name), function(time).toAggregateExpression(False, self.none())]
+        merged = self.expressions.CreateNamedStruct(self.seq(fields))
+        # Spark would take a column with the id of the session for the session of single rows.
+        columns = [
+            self.alias(merged, column.name())
+            if column.semanticEquals(session)
+            else self._replaced(column, session, merged)
+            for column in to_list(plan.aggregateExpressions())
+        ]
+        groups = self.catalyst.plans.logical.Aggregate(grouping, self.seq(columns), plan.child(), plan.hint())
+        output = zip(to_list(groups.output()), to_list(plan.output()), strict=True)
+        return self.project(
+            [new if new.semanticEquals(old) else self.replace_column(new, old) for new, old in output], groups
+        )
+
+    def _replaced(self, expression: Any, column: Any, replacement: Any) -> Any:
+        """Return an expression that has a replacement for a column, except in aggregates."""
+        if expression.semanticEquals(column):
+            return replacement
+        if node_name(expression) == "AggregateExpression":
+            return expression
+        children = to_list(expression.children())
+        rewritten = [self._replaced(each, column, replacement) for each in children]
+        if all(new is old for new, old in zip(rewritten, children, strict=True)):
+            return expression
+        return self.with_children(expression, rewritten)
+
 
 def run_sql(query: str, **frames: DataFrame) -> DataFrame:
     """Run a query over frames, which it names ``odf_`` and the name of the argument."""
@@ -165,6 +212,21 @@ def analyzed_plan(frame: DataFrame) -> Any:
     """Return the analyzed plan of a frame."""
     java: Any = frame._jdf
     return java.queryExecution().analyzed()
+
+
+def merge_sessions_first(frame: DataFrame) -> DataFrame:
+    """Return a frame that reads the times of a session only after the rows of the session are merged.
+
+    See :meth:`PlanBuilder.merge_sessions_first`.
+    """
+    build, plan = PlanBuilder(frame.sparkSession), analyzed_plan(frame)
+    merged = build.merge_sessions_first(plan)
+    return frame if merged is plan else build.to_frame(merged)
+
+
+def is_session(grouping: Any) -> bool:
+    """Return whether a grouping expression is a session window."""
+    return node_name(grouping) == "AttributeReference" and grouping.metadata().contains(_SESSION_METADATA)
 
 
 def node_name(node: Any) -> str:

@@ -17,7 +17,7 @@ from pyspark.sql import types as st
 from odf_engine.errors import InvalidQuery, InvalidSchema, NotFound, OdfError, UsageError
 from odf_engine.metadata.model import DatasetVocabulary, SqlQueryStep, TemporalTable
 from odf_engine.spark.errors import QueryError, to_user_error, translate_errors
-from odf_engine.spark.plan_rewrite import PlanBuilder, node_name, to_list
+from odf_engine.spark.plan_rewrite import PlanBuilder, merge_sessions_first, node_name, to_list
 from odf_engine.spark.sql_types import arrow_schema, identifier
 from odf_engine.sql.query_text import (
     TableName,
@@ -588,6 +588,8 @@ class AdHocQuery:
             _create_views(session, plan, find)
             frame = PlanBuilder(session).to_frame(plan)
             check_analyzed(session, frame)
+            if "session_window" in self.sql.lower():
+                frame = merge_sessions_first(frame)
             return to_storable(frame)
 
     def _error_at(self, name: TableName, error: OdfError) -> QueryError:

@@ -52,6 +52,19 @@ def test_query_steps_see_the_input_and_earlier_steps(pulled: Pulled) -> None:
     ]  # fmt: skip
 
 
+def test_condition_on_a_session_applies_to_all_its_rows(pulled: Pulled) -> None:
+    pulled.write("in.csv", TEXT)
+    add(
+        pulled,
+        "SELECT session_window.start AS event_time, town, count(*) AS n FROM input "
+        "GROUP BY session_window(CAST(day AS TIMESTAMP), '30 hours'), town HAVING session_window.end < "
+        "'2024-01-03'",
+        "SELECT TIMESTAMP'2024-01-05' AS event_time, count(*) AS n FROM s1",
+    )
+    pulled.pull()
+    assert pulled.rows("n") == [(0,)]
+
+
 def test_invalid_queries_are_reported_with_their_location(pulled: Pulled) -> None:
     pulled.write("in.csv", TEXT)
     add(pulled, "SELECT * FROM input", "SELECT\n  town,\n  SUM(n FROM s1", name="syntax")

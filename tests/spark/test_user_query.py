@@ -14,7 +14,7 @@ from odf_engine.errors import InvalidQuery, OdfError
 from odf_engine.metadata.model import SqlQueryStep
 from odf_engine.spark.errors import QueryError, RejectedRow
 from odf_engine.spark.runtime.spark_conf import FIXED
-from odf_engine.spark.user_query import run_query
+from odf_engine.spark.user_query import AdHocQuery, run_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -172,6 +172,27 @@ def test_view_and_cte_names_are_case_insensitive(query: Query) -> None:
     assert query(
         ("one", "FROM input |> SELECT id"), "SELECT transform(array(id), x -> x + 1) AS a FROM ONE"
     ) == [{"a": [2]}]
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [("session_window.end <= timestamp_seconds(15)", []),
+     ("session_window.start > timestamp_seconds(5)", [(120, 132, 2)]),
+     ("e >= timestamp_seconds(30)", [(0, 31, 22), (120, 132, 2)]),
+     ("session_window = struct(timestamp_seconds(0), timestamp_seconds(31))", [(0, 31, 22)])],
+)  # fmt: skip
+def test_condition_on_a_session_applies_to_all_its_rows(
+    session: SparkSession, condition: str, expected: list[tuple[int, int, int]]
+) -> None:
+    sql = f"""
+        SELECT unix_timestamp(session_window.start) AS s, unix_timestamp(session_window.end) AS u, n FROM (
+            SELECT session_window, session_window.end AS e, count(DISTINCT x) AS n FROM (
+                SELECT x, timestamp_seconds(x) AS t FROM explode(sequence(0, 122)) AS r (x)
+                WHERE x < 22 OR x IN (120, 122)
+            ) GROUP BY session_window(t, '10 seconds') HAVING {condition}
+        ) ORDER BY s"""
+    frame = AdHocQuery(sql, []).run(session, lambda name, call: pytest.fail(f"reads {name}"))
+    assert [tuple(row) for row in frame.collect()] == expected
 
 
 def test_error_names_the_failing_query_step(query: Query) -> None:

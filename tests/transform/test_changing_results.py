@@ -147,6 +147,27 @@ def test_latest_state_is_that_of_the_batch_query(
     assert (found.missing, found.extra, found.differences) == (0, 0, [])
 
 
+SESSIONS = """
+SELECT s.t AS event_time, s.city, s.n, b.x FROM (
+    SELECT session_window.start AS t, city, count(*) AS n FROM a
+    GROUP BY session_window(event_time, '30 hours'), city HAVING session_window.end > '2024-01-04'
+) s JOIN b ON s.city = b.city AND s.t = b.event_time
+"""
+
+
+@pytest.mark.parametrize("kind", ["JOIN", "LEFT JOIN"])
+def test_condition_on_a_session_applies_to_all_its_rows(deriving: Deriving, kind: str) -> None:
+    a, b = deriving.root("a"), deriving.root("b")
+    entry = deriving.derivative(SESSIONS.replace("JOIN", kind), "a", "b")
+    deriving.rows(a, (1, "a", 1), (2, "a", 2), (1, "b", 1))
+    deriving.rows(b, (1, "a", 7), (2, "a", 8))
+    deriving.run(entry)
+    deriving.rows(a, (3, "a", 3))
+    deriving.rows(b, (1, "a", 9), (3, "a", 9))
+    deriving.run(entry)
+    assert sorted(deriving.result(entry, "op", "city", "n", "x")) == [(0, "a", 3, 7), (0, "a", 3, 9)]
+
+
 @pytest.mark.parametrize(("query", "columns"), [(TIES, "xnsl"), (FLOATS, "smdy"), (QUERIES["full"], "xy")])
 @pytest.mark.complete(after=1)
 def test_result_depends_neither_on_pulls_nor_on_the_division_of_work(

@@ -12,6 +12,7 @@ from odf_engine.spark.plan_rewrite import (
     analyzed_plan,
     column_id,
     function_name,
+    is_session,
     node_name,
     run_sql,
     to_list,
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 SESSION: Final = "odf_session_window"
 IS_LAST: Final = "odf_is_last"
-_MARKER: Final = "spark.sessionWindow"
 _SAME: Final = {
     "Min": "min", "Max": "max", "BoolAnd": "bool_and", "BoolOr": "bool_or",
     "BitAndAgg": "bit_and", "BitOrAgg": "bit_or", "BitXorAgg": "bit_xor",
@@ -106,11 +106,7 @@ class GroupAggregates:
         self._retractable = signed
         self._operation = operation
         self._changed = changed
-        sessions = [
-            index
-            for index, each in enumerate(grouping)
-            if node_name(each) == "AttributeReference" and each.metadata().contains(_MARKER)
-        ]
+        sessions = [index for index, each in enumerate(grouping) if is_session(each)]
         self.session = sessions[0] if sessions else None
         found = [(each, self._is_change(column)) for column in columns for each in find_aggregates(column)]
         self.can_keep_values = signed and any(

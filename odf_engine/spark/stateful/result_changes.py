@@ -19,6 +19,7 @@ from odf_engine.spark.plan_rewrite import (
     analyzed_plan,
     function_name,
     is_orderable,
+    is_session,
     node_name,
     output_ids,
     referenced_ids,
@@ -58,7 +59,6 @@ _ORDER_IGNORING: Final = frozenset({
 :func:`odf_engine.spark.repeatability.check_repeatable`)."""
 _EXACT_SUMS: Final = ("Sum", "Average")
 _KEYS_VIEW: Final = "odf_changed_keys_"
-_SESSION: Final = "spark.sessionWindow"
 
 
 class InputRows(NamedTuple):
@@ -125,7 +125,7 @@ class ResultChanges(PlanBuilder):
     # --- Plans --------------------------------------------------------------------------------
 
     def _normal_form(self, frame: DataFrame) -> Any:
-        plan = self.inline_ctes(analyzed_plan(frame))
+        plan = self.merge_sessions_first(self.inline_ctes(analyzed_plan(frame)))
         for name in _NORMAL_FORMS:
             plan = self.companion(name, self.catalyst.optimizer).apply(plan)
         return plan
@@ -397,13 +397,7 @@ def _union(frames: Sequence[DataFrame | None]) -> DataFrame | None:
 
 def _grouping_keys(aggregate: Any) -> list[list[Any]]:
     """Return the grouping expressions; a session is none, since its end depends on other rows."""
-    return [
-        [
-            each
-            for each in to_list(aggregate.groupingExpressions())
-            if not (node_name(each) == "AttributeReference" and each.metadata().contains(_SESSION))
-        ]
-    ]
+    return [[each for each in to_list(aggregate.groupingExpressions()) if not is_session(each)]]
 
 
 def join_keys(join: Any) -> tuple[list[Any], list[Any]]:

@@ -13,6 +13,7 @@ from odf_engine.spark.plan_rewrite import (
     TrackedPlan,
     analyzed_plan,
     column_id,
+    is_session,
     node_name,
     run_sql,
     to_list,
@@ -44,13 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-_SESSION_METADATA: Final = "spark.sessionWindow"
 _FIRST_ROW: Final = "the first row is the result; later ones up to this transaction are alternatives"
-
-
-def is_session(grouping: Any) -> bool:
-    """Return whether a grouping expression is a session window."""
-    return node_name(grouping) == "AttributeReference" and grouping.metadata().contains(_SESSION_METADATA)
 
 
 def describe_distinct(columns: Sequence[Any]) -> str:

@@ -69,7 +69,8 @@ def watermark_delays(
     checked = builder.catalyst.plans.logical.Join(
         join.left(), join.right(), join.joinType(), option.apply(condition), join.hint()
     )
-    if helper.isWatermarkInJoinKeys(checked):
+    have_times = all(any(map(has_watermark, to_list(side.output()))) for side in (join.left(), join.right()))
+    if have_times and helper.isWatermarkInJoinKeys(checked):
         return 0, 0
     watermark = option.apply(_TEST_WATERMARK)
     if revision >= 4:

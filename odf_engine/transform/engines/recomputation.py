@@ -18,7 +18,14 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import translate_errors
-from odf_engine.spark.plan_rewrite import analyzed_plan, node_name, run_sql, to_list
+from odf_engine.spark.plan_rewrite import (
+    analyzed_plan,
+    is_session,
+    merge_sessions_first,
+    node_name,
+    run_sql,
+    to_list,
+)
 from odf_engine.spark.readers import query_schema, slices_frame
 from odf_engine.spark.repeatability import check_repeatable
 from odf_engine.spark.sql_types import arrow_schema, identifier
@@ -108,7 +115,7 @@ def _complete_result(session: SparkSession, request: TransformRequest) -> DataFr
         )
         system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
         views[each.query_alias] = latest_state(rows, vocab).drop(*system)
-    return run_query(session, views, request.transform.queries or [])
+    return merge_sessions_first(run_query(session, views, request.transform.queries or []))
 
 
 def _check_text(request: TransformRequest) -> None:
@@ -171,7 +178,7 @@ class _BatchQuery:
         frame = self._as_of.query_after_joins(views)
         with translate_errors():
             plan = self._complete(self._as_of.inline_ctes(analyzed_plan(frame)))
-            frame = self._as_of.to_frame(plan)
+            frame = self._as_of.to_frame(self._as_of.merge_sessions_first(plan))
             vocab = self._request.vocab
             return frame.drop(vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
 
@@ -234,9 +241,10 @@ class _BatchQuery:
         if time is None:
             return plan
         is_window = time.dataType().typeName() == "struct"
-        is_session = "session_window" in time.sql()
         # A row may still arrive for an exact time, or extend a session.
-        slack = int(not is_window or (is_session and rules_revision(self._request.transform.version) >= 4))
+        slack = int(
+            not is_window or (is_session(time) and rules_revision(self._request.transform.version) >= 4)
+        )
         end = as_of.expressions.GetStructField(time, 1, as_of.none()) if is_window else time
         named = as_of.plain_alias(end, _END)
         output = to_list(plan.output())

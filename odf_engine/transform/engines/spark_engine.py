@@ -32,6 +32,7 @@ from odf_engine.spark.plan_rewrite import (
     StatefulQueryError,
     TrackedResult,
     check_operations,
+    merge_sessions_first,
     track_origins,
 )
 from odf_engine.spark.readers import slices_frame
@@ -94,7 +95,7 @@ def run_raw_query(session: SparkSession, request: RawQueryRequest, reporter: Rep
             raise NotFound("input file not found", where=path)
     with translate_errors():
         frame = session.read.parquet(*(spark_path(Path(path)) for path in request.input_data_paths))
-    result = run_query(session, {INPUT: frame}, request.transform.queries or [])
+    result = merge_sessions_first(run_query(session, {INPUT: frame}, request.transform.queries or []))
     schema, batches = arrow_batches(result, reporter)
     output = Path(request.output_data_path)
     rows = 0
