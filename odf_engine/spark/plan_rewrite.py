@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from py4j.java_gateway import JavaClass, JavaPackage
+from py4j.java_gateway import JavaClass, JavaObject, JavaPackage, is_instance_of
 from pyspark.sql import DataFrame, SparkSession
 
 from odf_engine.data.changelog import INPUT_BITS, OPERATION, POSITION
@@ -17,6 +17,8 @@ from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.spark.errors import SEPARATOR, translate_errors
 from odf_engine.spark.sql_types import CONVERTED_PREFIX, RAW_PREFIX
 from odf_engine.spark.text_files import LINE_COLUMN, RECORD_COLUMN
+
+_EXPRESSIONS: Final = "org.apache.spark.sql.catalyst.expressions"
 
 
 class _Package:
@@ -141,6 +143,36 @@ class PlanBuilder:
     def with_children(self, node: Any, children: Sequence[Any]) -> Any:
         """Return a plan or expression with other children."""
         return node.withNewChildren(self.seq(children))
+
+    def map_subqueries(self, node: Any, change: Callable[[Any], Any]) -> Any:
+        """Return a plan node whose own subqueries are changed."""
+        if not to_list(node.subqueries()):
+            return node
+        arguments = [self._map_subqueries(each, change) for each in to_list(node.productIterator().toSeq())]
+        array = self.session._sc._gateway.new_array(self.session._jvm.Object, len(arguments))
+        for index, argument in enumerate(arguments):
+            array[index] = argument
+        return node.makeCopy(array)
+
+    def _map_subqueries(self, argument: Any, change: Callable[[Any], Any]) -> Any:
+        """Return an argument of a node: expressions in it have other subqueries."""
+        if self._is_a(argument, "scala.Option"):
+            changed = [self._map_subqueries(each, change) for each in to_list(argument.toList())]
+            return self.java.scala.Option.apply(changed[0]) if changed else argument
+        if self._is_a(argument, "scala.collection.immutable.Seq"):
+            return self.seq([self._map_subqueries(each, change) for each in to_list(argument)])
+        if not self._is_a(argument, f"{_EXPRESSIONS}.Expression"):
+            return argument
+        if self._is_a(argument, f"{_EXPRESSIONS}.PlanExpression"):
+            argument = argument.withNewPlan(change(argument.plan()))
+        children = to_list(argument.children())
+        changed = [self._map_subqueries(each, change) for each in children]
+        if all(new is old for new, old in zip(changed, children, strict=True)):
+            return argument
+        return self.with_children(argument, changed)
+
+    def _is_a(self, value: Any, name: str) -> bool:
+        return isinstance(value, JavaObject) and is_instance_of(self.session._sc._gateway, value, name)
 
     def inline_ctes(self, plan: Any) -> Any:
         """Return the plan with common table expressions inlined."""

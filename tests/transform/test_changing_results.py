@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from odf_engine.chain.compaction import CompactionPolicy, compact
-from odf_engine.errors import BadData, UsageError
+from odf_engine.errors import BadData, Unsupported, UsageError
 from odf_engine.progress import Reporter
 from odf_engine.provenance.step import trace_back
 from odf_engine.spark.runtime.session import SparkRuntime
@@ -36,6 +36,15 @@ QUERIES = {
     "in": "SELECT * FROM a WHERE city IN (SELECT city FROM b WHERE x > 2)",
     "in or": "SELECT * FROM a WHERE x > 7 OR city IN (SELECT city FROM b WHERE x > 2)",
     "not in": "SELECT * FROM a WHERE city NOT IN (SELECT city FROM b)",
+    "in under not": "SELECT * FROM a WHERE NOT (x > 5 OR nullif(city, 'a') IN (SELECT city FROM b))",
+    "in under not in exists": "SELECT * FROM a WHERE EXISTS (SELECT 1 FROM a c WHERE c.x = a.x AND\n"
+    "NOT (c.x > 5 OR nullif(c.city, 'a') IN (SELECT city FROM b)))",
+    "sorted subqueries": "SELECT *, (SELECT sum(x / 7) FROM b WHERE x > (SELECT avg(x / 3) FROM a)) AS s\n"
+    "FROM a WHERE x < (SELECT max(n) FROM (SELECT row_number() OVER (ORDER BY x) AS n FROM b))",
+    "lateral in scalar": "SELECT * FROM a WHERE (SELECT count(*) FROM (SELECT p.city, t.s FROM b p,\n"
+    "LATERAL (SELECT sum(x) AS s FROM a q WHERE q.city = p.city) t) u WHERE u.city = a.city) > 1",
+    "limited lateral": "SELECT a.event_time, a.city, t.x FROM a, LATERAL (SELECT x, event_time FROM b\n"
+    "WHERE b.city = a.city ORDER BY x, event_time LIMIT 1) t",
     "scalar": "SELECT *, x - (SELECT max(x) FROM b) AS d FROM a",
     "correlated": "SELECT *, (SELECT max(x) FROM b WHERE b.city = a.city) AS m FROM a",
     "correlated count": "SELECT *, (SELECT count(*) FROM b WHERE b.city = a.city) AS n FROM a",
@@ -267,3 +276,14 @@ def test_row_without_event_time_is_reported(deriving: Deriving) -> None:
     entry = deriving.derivative(query, "a", "b")
     with pytest.raises(BadData, match="event time 'event_time' of a result row is null"):
         deriving.run(entry)
+
+
+def test_limit_ordered_by_hidden_columns_of_a_lateral_subquery_is_reported(deriving: Deriving) -> None:
+    changing = Changing(deriving, "lateral", "a", "b")
+    changing.step(all_roots=True)
+    query = """SELECT a.event_time, t.city FROM a,
+LATERAL (SELECT city FROM b WHERE b.x = a.x ORDER BY b.event_time LIMIT 1) t"""
+    entry = deriving.derivative(query, "a", "b")
+    with pytest.raises(Unsupported, match="ORDER BY has columns that are not selected") as raised:
+        deriving.run(entry)
+    assert raised.value.where == "line 1, column 29"

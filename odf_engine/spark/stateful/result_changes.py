@@ -88,7 +88,7 @@ class ResultChanges(PlanBuilder):
         self._cached: list[DataFrame] = []
 
     def release(self) -> None:
-        """Remove the keys from the cache of Spark."""
+        """Remove computed rows from the cache of Spark."""
         for each in self._cached:
             each.unpersist()
 
@@ -125,10 +125,26 @@ class ResultChanges(PlanBuilder):
     # --- Plans --------------------------------------------------------------------------------
 
     def _normal_form(self, frame: DataFrame) -> Any:
-        plan = self.merge_sessions_first(self.inline_ctes(analyzed_plan(frame)))
+        plan = self._normalized(self.inline_ctes(analyzed_plan(frame)))
+        return self._with_subqueries(plan, self._repeatable_subquery)
+
+    def _normalized(self, plan: Any) -> Any:
+        """Return a plan after :data:`_NORMAL_FORMS`, which assume that subqueries are optimized first."""
+        plan = self.merge_sessions_first(self._with_subqueries(plan, self._normalized))
+        # As a join, `NOT (a OR x IN (subquery))` would lose the null of the comparison.
+        rule = self.companion("BooleanSimplification", self.catalyst.optimizer)
+        while not (simpler := rule.apply(plan)).fastEquals(plan):
+            plan = simpler
         for name in _NORMAL_FORMS:
             plan = self.companion(name, self.catalyst.optimizer).apply(plan)
         return plan
+
+    def _with_subqueries(self, plan: Any, change: Callable[[Any], Any]) -> Any:
+        """Return a plan whose subqueries, those of all nodes, are changed."""
+        if not to_list(plan.subqueriesAll()):
+            return plan
+        children = [self._with_subqueries(child, change) for child in to_list(plan.children())]
+        return self.map_subqueries(self.with_children(plan, children), change)
 
     def _input_name(self, plan: Any) -> str | None:
         if node_name(plan) != "View":
@@ -251,14 +267,15 @@ class ResultChanges(PlanBuilder):
         if changes is None:
             return None
         sides = [join.left(), join.right()]
-        rows, weight = self._as_rows(sides[side], changes)
         others, keys = sides[1 - side], join_keys(join)
         if keys[0] and not self._is_row_by_row(others):
+            changes = self._materialized(changes)
             view = self._keys_view([self._keys_of_changes(sides[side], changes, keys[side])])
             if view is None:
                 return None
             others = self._with_keys(others, keys[1 - side], view)
         others = self._repeatable(others)
+        rows, weight = self._as_rows(sides[side], changes)
         plan = self.with_children(join, [others, rows] if side else [rows, others])
         return self._named(to_list(join.output()), weight, plan)
 
@@ -299,11 +316,18 @@ class ResultChanges(PlanBuilder):
         if not changed:
             return None
         view = f"{_KEYS_VIEW}{len(self._cached)}"
-        frame = reduce(lambda one, other: one.unionAll(other), changed).distinct().persist()
-        self._cached.append(frame)
+        frame = self._materialized(reduce(lambda one, other: one.unionAll(other), changed).distinct())
         frame.createOrReplaceTempView(view)
         # Spark then knows the number of keys, and sends few to all tasks instead of sorting the rows.
         return view if frame.count() else None
+
+    def _materialized(self, frame: DataFrame) -> DataFrame:
+        """Return a frame whose rows are computed once.
+
+        Its plan is a leaf. Otherwise, each of nested nodes would double the plan.
+        """
+        self._cached.append(frame.localCheckpoint(eager=False).persist())
+        return self._cached[-1]
 
     def _keys_of_changes(self, child: Any, changes: DataFrame, keys: Sequence[Any]) -> DataFrame:
         rows, _ = self._as_rows(child, changes)
@@ -337,13 +361,6 @@ class ResultChanges(PlanBuilder):
         """
         if node_name(plan) == "View" and (self._input_name(plan) or _view_name(plan).startswith(_KEYS_VIEW)):
             return plan
-        for each in to_list(plan.subqueries()):
-            if not self._repeatable(each).fastEquals(each):
-                raise unsupported_at(
-                    plan,
-                    "a subquery in an expression depends on the order of rows",
-                    "move it to FROM, or to an earlier step of the query",
-                )
         children = to_list(plan.children())
         rewritten = list(map(self._repeatable, children))
         if any(new is not old for new, old in zip(rewritten, children, strict=True)):
@@ -358,6 +375,14 @@ class ResultChanges(PlanBuilder):
             return self.with_children(plan, [self._sorted(plan.child(), to_list(plan.groupingExpressions()))])
         if name == "Window":
             orders = to_list(plan.orderSpec())
+            functions = [each.child().windowFunction() for each in to_list(plan.windowExpressions())]
+            if not orders and "RowNumber" in map(function_name, functions):
+                raise unsupported_at(
+                    plan,
+                    "LIMIT in a LATERAL subquery depends on the order of rows: its ORDER BY has columns that "
+                    "are not selected",
+                    "select all columns of ORDER BY in the subquery",
+                )
             return self.with_children(
                 plan, [self._sorted(plan.child(), to_list(plan.partitionSpec()), orders)]
             )
@@ -370,6 +395,9 @@ class ResultChanges(PlanBuilder):
         if name == "Sample":
             raise unsupported_at(plan, "TABLESAMPLE is not deterministic", "filter rows by their values")
         return plan
+
+    def _repeatable_subquery(self, plan: Any) -> Any:
+        return self._with_subqueries(self._repeatable(plan), self._repeatable_subquery)
 
     def _sorted(self, plan: Any, keys: Sequence[Any], orders: Sequence[Any] = ()) -> Any:
         """Return rows of which each key is in one partition, in a total order."""
