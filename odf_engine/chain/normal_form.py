@@ -156,7 +156,7 @@ def normal_form_problem(transform: Sql) -> str | None:
 
 SPARK: Final = "spark"
 DATAFUSION: Final = "datafusion"
-RULES_REVISION: Final = 4
+RULES_REVISION: Final = 5
 """Revision of the transformation rules of Spark; increment it when the same query returns other rows.
 
 Queries of earlier revisions keep their rules:
@@ -171,6 +171,8 @@ Queries of earlier revisions keep their rules:
 4. A late row or a correction of an as-of join has the version at its event time, and a late version corrects
    the rows that were emitted without it. Before, such a row had the oldest version in the state, and emitted
    rows stayed as they were.
+5. Groups without a window of which each is several rows, by explode() or UNPIVOT, are computed as changes of
+   the result. Before, each group kept one of its rows.
 """
 _PACKAGES: Final = {SPARK: ("pyspark", RULES_REVISION), DATAFUSION: ("datafusion", 1)}
 """The package of each built-in engine, and the revision of its transformation rules."""

@@ -80,6 +80,10 @@ QUERIES = {
     "except all": "SELECT event_time, city FROM a EXCEPT ALL SELECT event_time, city FROM b",
     "explode": "SELECT a.event_time, a.city, e FROM a JOIN b ON a.city = b.city\nLATERAL VIEW "
     "explode(sequence(1, a.x)) AS e",
+    "exploded groups": "SELECT event_time, city, e FROM (SELECT min(event_time) AS event_time, city,\n"
+    "count(*) AS n FROM a GROUP BY city) LATERAL VIEW explode(sequence(1, n)) AS e",
+    "unpivoted groups": "SELECT event_time, city, k, v FROM (SELECT min(event_time) AS event_time, city,\n"
+    "count(*) AS n, sum(x) AS s FROM a GROUP BY city) UNPIVOT (v FOR k IN (n, s))",
     "pivot": "SELECT * FROM (SELECT date_trunc('day', event_time) AS event_time, city, x FROM "
     "a)\nPIVOT (sum(x) FOR city IN ('a', 'b'))",
     "unpivot": "SELECT event_time, k, v FROM (SELECT event_time, city, x, x * 2 AS y FROM "

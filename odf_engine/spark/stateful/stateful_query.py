@@ -381,18 +381,16 @@ class StreamPlanner(OriginTracker):
         name = node_name(plan)
         if name in ("Aggregate", "Distinct", "Window") or is_stream_join(plan):
             self._check_collations(plan)
+        if name in ("Generate", "Expand"):
+            return self._track_multiplied(plan)
         if name == "Aggregate":
             return self._track_aggregate(plan)
         if name == "Distinct":
             return self._track_distinct(plan)
-        if name == "Expand":
-            return self._track_expand(plan)
         if name == "Filter":
             return self._track_filter(plan)
         if name in PASS_THROUGH_NODES:
-            tracked = super().track(plan)
-            self._record_operations(to_list(plan.expressions()))
-            return tracked
+            return self._track_passed(plan)
         if name in ("GlobalLimit", "LocalLimit", "Sort", "Offset"):
             raise unsupported_at(
                 plan,
@@ -403,6 +401,23 @@ class StreamPlanner(OriginTracker):
         if name == "Window":
             return self._track_running_totals(plan)
         return super().track(plan)
+
+    def _track_passed(self, plan: Any) -> TrackedPlan:
+        tracked = super().track(plan)
+        self._record_operations(to_list(plan.expressions()))
+        return tracked
+
+    def _track_multiplied(self, plan: Any) -> TrackedPlan:
+        """Track a node that makes several rows of one."""
+        is_expand = node_name(plan) == "Expand"
+        tracked = self._track_expand(plan) if is_expand else self._track_passed(plan)
+        if self._running is not None and self._revision >= 5:
+            raise unsupported_at(
+                plan,
+                "the query makes several rows of a group without a window, which has only one latest row",
+                "explode or unpivot the rows in a separate dataset",
+            )
+        return tracked
 
     def _check_collations(self, plan: Any) -> None:
         if self._revision >= 4:
