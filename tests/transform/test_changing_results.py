@@ -36,9 +36,9 @@ QUERIES = {
     "in": "SELECT * FROM a WHERE city IN (SELECT city FROM b WHERE x > 2)",
     "in or": "SELECT * FROM a WHERE x > 7 OR city IN (SELECT city FROM b WHERE x > 2)",
     "not in": "SELECT * FROM a WHERE city NOT IN (SELECT city FROM b)",
-    "in under not": "SELECT * FROM a WHERE NOT (x > 5 OR nullif(city, 'a') IN (SELECT city FROM b))",
+    "in under not": "SELECT * FROM a WHERE NOT (x > 8 OR if(x > 2, NULL, city) IN (SELECT city FROM b))",
     "in under not in exists": "SELECT * FROM a WHERE EXISTS (SELECT 1 FROM a c WHERE c.x = a.x AND\n"
-    "NOT (c.x > 5 OR nullif(c.city, 'a') IN (SELECT city FROM b)))",
+    "NOT (c.x > 8 OR if(c.x > 2, NULL, c.city) IN (SELECT city FROM b)))",
     "sorted subqueries": "SELECT *, (SELECT sum(x / 7) FROM b WHERE x > (SELECT avg(x / 3) FROM a)) AS s\n"
     "FROM a WHERE x < (SELECT max(n) FROM (SELECT row_number() OVER (ORDER BY x) AS n FROM b))",
     "lateral in scalar": "SELECT * FROM a WHERE (SELECT count(*) FROM (SELECT p.city, t.s FROM b p,\n"
