@@ -48,6 +48,12 @@ def test_event_at_the_end_of_a_session_extends_it(deriving: Deriving) -> None:
     [
         (f"{BOUND}timestamp_seconds(a.x)", False),
         (f"{BOUND}timestamp_seconds(a.x) AND b.event_time <= a.event_time + INTERVAL 1 HOUR", True),
+        (
+            "SELECT a.event_time, b.x FROM a JOIN b ON a.city = b.city\n"
+            "AND a.event_time = timestamp_seconds(b.x)",
+            False,
+        ),
+        ("SELECT a.event_time, b.x FROM a JOIN b ON a.city = b.city AND a.event_time = b.event_time", True),
         ("SELECT a.* FROM a LEFT SEMI JOIN b ON a.city = b.city AND a.event_time = b.event_time", False),
         ("SELECT a.* FROM a LEFT ANTI JOIN b ON a.city = b.city AND a.event_time = b.event_time", False),
         (

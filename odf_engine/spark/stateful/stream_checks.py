@@ -69,8 +69,13 @@ def watermark_delays(
     checked = builder.catalyst.plans.logical.Join(
         join.left(), join.right(), join.joinType(), option.apply(condition), join.hint()
     )
-    have_times = all(any(map(has_watermark, to_list(side.output()))) for side in (join.left(), join.right()))
-    if have_times and helper.isWatermarkInJoinKeys(checked):
+    if revision >= 5:
+        is_time_key = any(map(_compares_times, conjuncts(conditions)))
+    else:
+        # One event time was enough, and rows left the state before the time of their partner.
+        both = (join.left(), join.right())
+        is_time_key = all(any(map(has_watermark, to_list(side.output()))) for side in both)
+    if is_time_key and helper.isWatermarkInJoinKeys(checked):
         return 0, 0
     watermark = option.apply(_TEST_WATERMARK)
     if revision >= 4:
@@ -164,6 +169,12 @@ def _is_equality(condition: Any, left: set[int], right: set[int]) -> bool:
     return bool(left_ids and right_ids) and (
         (left_ids <= left and right_ids <= right) or (left_ids <= right and right_ids <= left)
     )
+
+
+def _compares_times(condition: Any) -> bool:
+    """Return whether a condition is an equality of two event times."""
+    is_equality = node_name(condition) in ("EqualTo", "EqualNullSafe")
+    return is_equality and has_watermark(condition.left()) and has_watermark(condition.right())
 
 
 def check_streaming(builder: PlanBuilder, plan: Any, *, update: bool) -> None:
