@@ -14,7 +14,7 @@ from tests.transform.deriving import Deriving
 from tests.transform.test_as_of_corrections import recompute
 from tests.transform.test_replay import check
 
-EVENTS, RATE, INCREMENTS = 500, 45, 4
+EVENTS, RATE, INCREMENTS = 1000, 45, 2
 
 
 class AuctionHouse(Deriving):
