@@ -88,9 +88,10 @@ class ResultChanges(PlanBuilder):
         self._cached: list[DataFrame] = []
 
     def release(self) -> None:
-        """Remove computed rows from the cache of Spark."""
+        """Remove computed rows from the memory of Spark."""
         for each in self._cached:
             each.unpersist()
+            analyzed_plan(each).rdd().unpersist(False)
 
     def all_rows(self, frame: DataFrame) -> DataFrame:
         """Return all rows of a query with the weight 1.
