@@ -776,7 +776,7 @@ class TransformRequestInput(Model, kw_only=True):
     schema_file: str
     explicit_watermarks: list[Watermark]
     earlier_paths: list[str] | None = None
-    """Files with all rows before the interval; None if they are not known. No part of the specification."""
+    """Files with all rows before the interval, if known. This field is not part of the specification."""
 
 
 class TransformRequest(Model, kw_only=True):

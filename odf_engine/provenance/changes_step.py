@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +20,7 @@ from odf_engine.spark.sql_types import identifier
 from odf_engine.spark.stateful.result_origins import ResultOrigins
 from odf_engine.spark.stateful.row_lineage import ORIGINS_COLUMN
 from odf_engine.spark.stateful.row_match import MATCH_COUNT, SLICE_COUNT, match_rows
-from odf_engine.spark.stateful.window_functions import comparable
+from odf_engine.spark.stateful.window_functions import comparable, first_values
 from odf_engine.spark.user_query import run_query
 
 if TYPE_CHECKING:
@@ -94,12 +93,12 @@ def _rows_with_origins(changes: DataFrame, vocab: DatasetVocabulary, index: int)
     names = [identifier(name) for name in changes.columns if name not in system]
     offset, operation = identifier(vocab.offset_column), identifier(vocab.operation_type_column)
     is_retraction = f"{operation} IN ({Op.RETRACT:d}, {Op.CORRECT_FROM:d})"
-    values = _first_values(names, comparable(names, changes.schema))
     return run_sql(
         f"""
         SELECT {", ".join(names)}, array(struct({index} AS at, odf_offset AS offset)) AS {ORIGINS_COLUMN}
         FROM (
-            SELECT {", ".join(values)}, CAST(count_if({is_retraction}) AS INT) AS odf_retracted,
+            SELECT {", ".join(first_values(names, changes.schema))},
+                CAST(count_if({is_retraction}) AS INT) AS odf_retracted,
                 array_sort(collect_list(IF({is_retraction}, NULL, {offset}))) AS odf_added
             FROM odf_changes GROUP BY {", ".join(comparable(names, changes.schema))}
         )
@@ -107,10 +106,3 @@ def _rows_with_origins(changes: DataFrame, vocab: DatasetVocabulary, index: int)
         """,
         changes=changes,
     )
-
-
-def _first_values(names: Sequence[str], groups: Sequence[str]) -> list[str]:
-    return [
-        name if name == group else f"first({name}) AS {name}"
-        for name, group in zip(names, groups, strict=True)
-    ]

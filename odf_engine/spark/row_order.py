@@ -239,7 +239,7 @@ _ORDER_PRESERVING: Final = (
     "Filter",
     "ResolvedHint",
 )
-_LIMITING: Final = ("GlobalLimit", "LocalLimit", "Offset", "Tail")
+LIMITING: Final = ("GlobalLimit", "LocalLimit", "Offset", "Tail")
 _LIMITING_CLASSES: Final = re.compile(r'"class":"[\w.]+\.(?:GlobalLimit|LocalLimit|Offset|Tail|Sample)"')
 
 
@@ -282,7 +282,7 @@ class _TotalOrder(PlanBuilder):
                 "LIMIT within an expression is not deterministic",
                 hint="use a join, max_by or min_by instead",
             )
-        ordered = _is_ordered(plan)
+        ordered = is_ordered(plan)
         if not ordered:
             plan = self.sort(self._all_columns(plan), plan, everywhere=True)
         return self.to_frame(plan), ordered
@@ -301,9 +301,9 @@ class _TotalOrder(PlanBuilder):
         if name == "Sort" and getattr(plan, "global")():
             order = [*to_list(plan.order()), *self._all_columns(rewritten[0])]
             return self.sort(order, rewritten[0], everywhere=True)
-        if name in _LIMITING:
+        if name in LIMITING:
             self._limits += 1
-            if not _is_ordered(rewritten[0]):
+            if not is_ordered(rewritten[0]):
                 raise confinement_error(plan, "LIMIT without ORDER BY is not deterministic", "add ORDER BY")
         return plan
 
@@ -311,7 +311,8 @@ class _TotalOrder(PlanBuilder):
         return [self.ascending(each) for each in to_list(plan.output()) if is_orderable(each)]
 
 
-def _is_ordered(plan: Any) -> bool:
+def is_ordered(plan: Any) -> bool:
+    """Return whether an ORDER BY defines the order of the rows of a plan."""
     while node_name(plan) in _ORDER_PRESERVING:
         plan = plan.child()
     return node_name(plan) == "Sort" and getattr(plan, "global")()

@@ -2,9 +2,9 @@
 
 The query runs twice, over the rows of its inputs before and after the transaction. Both plans have the same
 shape, so they are compared node by node. A row-by-row node passes the changes below it through. An inner join
-joins the changes of one side with all rows of the other. Every other node is computed before and after for
-those keys alone that a change below it has, and the two results are subtracted. A node without keys is
-computed completely. Hence the changes are always those of Spark's own batch query.
+joins the changes of one side with all rows of the other. Every other node is computed before and after the
+transaction, only for the keys of the changed rows below it, and the two results are subtracted. A node
+without keys is computed completely. The latest state of the result therefore equals Spark's batch result.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from odf_engine.spark.plan_rewrite import (
     to_list,
     unsupported_at,
 )
+from odf_engine.spark.row_order import LIMITING, is_ordered
 from odf_engine.spark.stateful.group_aggregates import find_aggregates
 from odf_engine.spark.stateful.stream_checks import check_collations, compared_expressions, conjuncts
-from odf_engine.spark.stateful.window_functions import comparable
+from odf_engine.spark.stateful.window_functions import comparable, first_values
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 WEIGHT: Final = "odf_weight"
 """How many times a row is added; negative if it is removed."""
 _ROW_BY_ROW: Final = ("Project", "Filter", "Generate", "Expand", "ResolvedHint")
-_LIMITING: Final = ("GlobalLimit", "LocalLimit", "Offset", "Tail")
 _NORMAL_FORMS: Final = (
     "ReplaceIntersectWithSemiJoin",
     "ReplaceExceptWithAntiJoin",
@@ -66,7 +66,7 @@ class InputRows(NamedTuple):
 
     Attributes:
         before, after: the latest state before and after the transaction.
-        changes: the changed rows with :data:`WEIGHT`; None without any.
+        changes: the changed rows with :data:`WEIGHT`, or None if nothing has changed.
     """
 
     before: DataFrame
@@ -103,7 +103,7 @@ class ResultChanges(PlanBuilder):
             return self._weighted(self._normal_form(frame), 1).toDF(*frame.columns, WEIGHT)
 
     def changes(self, before: DataFrame, after: DataFrame) -> DataFrame | None:
-        """Return the changes from one result of a query to another; None if there can be none.
+        """Return the changes from one result of a query to another, or None if no input has changed.
 
         Args:
             before: the query over :attr:`InputRows.before`.
@@ -123,8 +123,6 @@ class ResultChanges(PlanBuilder):
             plans = (self._normal_form(before), self._normal_form(after))
             return self._net(self._subtract(*plans)).toDF(*before.columns, WEIGHT)
 
-    # --- Plans --------------------------------------------------------------------------------
-
     def _normal_form(self, frame: DataFrame) -> Any:
         plan = self._normalized(self.inline_ctes(analyzed_plan(frame)))
         return self._with_subqueries(plan, self._repeatable_subquery)
@@ -141,7 +139,7 @@ class ResultChanges(PlanBuilder):
         return plan
 
     def _with_subqueries(self, plan: Any, change: Callable[[Any], Any]) -> Any:
-        """Return a plan whose subqueries, those of all nodes, are changed."""
+        """Return a plan with the subqueries of all its nodes changed."""
         if not to_list(plan.subqueriesAll()):
             return plan
         children = [self._with_subqueries(child, change) for child in to_list(plan.children())]
@@ -168,10 +166,8 @@ class ResultChanges(PlanBuilder):
             map(self._is_row_by_row, to_list(plan.children()))
         )
 
-    # --- Changes ------------------------------------------------------------------------------
-
     def _changes(self, before: Any, after: Any) -> DataFrame | None:
-        """Return the changes of a plan: its columns as ``c0``, …, and the weight; None without any."""
+        """Return the changed rows of a plan (``c0``, … and the weight), or None if no input has changed."""
         if not self._may_change(before):
             return None
         if (name := self._input_name(before)) is not None:
@@ -239,17 +235,11 @@ class ResultChanges(PlanBuilder):
         """Return changes without those that cancel each other."""
         names = changes.columns[:-1]
         groups = comparable(names, changes.schema)
-        values = [
-            name if name == group else f"first({name}) AS {name}"
-            for name, group in zip(names, groups, strict=True)
-        ]
         return run_sql(
-            f"SELECT {', '.join(values)}, sum({WEIGHT}) AS {WEIGHT} FROM odf_changes "
-            f"GROUP BY {', '.join(groups)} HAVING sum({WEIGHT}) <> 0",
+            f"SELECT {', '.join(first_values(names, changes.schema))}, sum({WEIGHT}) AS {WEIGHT} "
+            f"FROM odf_changes GROUP BY {', '.join(groups)} HAVING sum({WEIGHT}) <> 0",
             changes=changes,
         )
-
-    # --- Joins --------------------------------------------------------------------------------
 
     def _changes_of_join(self, before: Any, after: Any) -> DataFrame | None:
         kind = before.joinType().toString()
@@ -279,8 +269,6 @@ class ResultChanges(PlanBuilder):
         rows, weight = self._as_rows(sides[side], changes)
         plan = self.with_children(join, [others, rows] if side else [rows, others])
         return self._named(to_list(join.output()), weight, plan)
-
-    # --- Nodes that are computed again ----------------------------------------------------------
 
     def _changes_by_keys(
         self,
@@ -313,7 +301,7 @@ class ResultChanges(PlanBuilder):
         return self._subtract(*(self._restricted(node, keys_of(node), view) for node in (before, after)))
 
     def _keys_view(self, changed: Sequence[DataFrame]) -> str | None:
-        """Return the name of a view with the distinct keys; None without any."""
+        """Return the name of a view with the distinct keys, or None if there are no keys."""
         if not changed:
             return None
         view = f"{_KEYS_VIEW}{len(self._cached)}"
@@ -325,7 +313,7 @@ class ResultChanges(PlanBuilder):
     def _materialized(self, frame: DataFrame) -> DataFrame:
         """Return a frame whose rows are computed once.
 
-        Its plan is a leaf. Otherwise, each of nested nodes would double the plan.
+        Its plan is a leaf: otherwise, every nested node would double the plan.
         """
         self._cached.append(frame.localCheckpoint(eager=False).persist())
         return self._cached[-1]
@@ -349,8 +337,6 @@ class ResultChanges(PlanBuilder):
         condition = self.java.scala.Option.apply(reduce(self.expressions.And, same))
         hint = self.companion("JoinHint", plans.logical).NONE()
         return plans.logical.Join(plan, found, self.companion("LeftSemi", plans), condition, hint)
-
-    # --- Repeatable results -------------------------------------------------------------------
 
     def _repeatable(self, plan: Any) -> Any:
         """Return a plan whose result does not depend on how Spark divides the work.
@@ -391,7 +377,7 @@ class ResultChanges(PlanBuilder):
             return self.sort(
                 [*to_list(plan.order()), *self._all_columns(plan.child())], plan.child(), everywhere=True
             )
-        if name in _LIMITING and not _is_ordered(plan.child()):
+        if name in LIMITING and not is_ordered(plan.child()):
             raise unsupported_at(plan, "LIMIT without ORDER BY depends on the order of rows", "add ORDER BY")
         if name == "Sample":
             raise unsupported_at(plan, "TABLESAMPLE is not deterministic", "filter rows by their values")
@@ -401,7 +387,7 @@ class ResultChanges(PlanBuilder):
         return self._with_subqueries(self._repeatable(plan), self._repeatable_subquery)
 
     def _sorted(self, plan: Any, keys: Sequence[Any], orders: Sequence[Any] = ()) -> Any:
-        """Return rows of which each key is in one partition, in a total order."""
+        """Return the rows in a total order, with all rows of a key in one partition."""
         logical = self.catalyst.plans.logical
         if keys:
             none = self.none()
@@ -425,7 +411,7 @@ def _union(frames: Sequence[DataFrame | None]) -> DataFrame | None:
 
 
 def _grouping_keys(aggregate: Any) -> list[list[Any]]:
-    """Return the grouping expressions; a session is none, since its end depends on other rows."""
+    """Return the grouping expressions without sessions, whose ends depend on other rows."""
     return [[each for each in to_list(aggregate.groupingExpressions()) if not is_session(each)]]
 
 
@@ -452,9 +438,3 @@ def _depends_on_order(aggregate: Any) -> bool:
     if name in _EXACT_SUMS:
         return to_list(function.children())[0].dataType().typeName() in ("double", "float")
     return name not in _ORDER_IGNORING
-
-
-def _is_ordered(plan: Any) -> bool:
-    while node_name(plan) in ("Project", "SubqueryAlias", "Filter", "ResolvedHint", *_LIMITING):
-        plan = plan.child()
-    return node_name(plan) == "Sort" and getattr(plan, "global")()

@@ -127,8 +127,6 @@ class ResultOrigins(ResultChanges):
         collected = self.expressions.aggregate.CollectList(origins)
         return self.expressions.Flatten(collected.toAggregateExpression(False, self.none()))
 
-    # --- Joins --------------------------------------------------------------------------------
-
     def _track_join(self, plan: Any) -> _Rows:
         kind, left = plan.joinType().toString(), self._track(plan.left())
         if kind == "LeftAnti":

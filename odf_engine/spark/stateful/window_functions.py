@@ -189,6 +189,14 @@ def comparable(names: Sequence[str], schema: StructType) -> list[str]:
     ]
 
 
+def first_values(names: Sequence[str], schema: StructType) -> list[str]:
+    """Return SQL expressions of columns, for a grouping by :func:`comparable` of the same columns."""
+    return [
+        name if name == group else f"first({name}) AS {name}"
+        for name, group in zip(names, comparable(names, schema), strict=True)
+    ]
+
+
 def _unquoted(name: str) -> str:
     return name[1:-1].replace("``", "`") if name.startswith("`") else name
 
@@ -288,11 +296,7 @@ def net_changes(
     Returns:
         A query of ``columns``, ``carried``, ``batch`` and :data:`SIGN`.
     """
-    groups = comparable(columns, schema)
-    values = [
-        name if name == group else f"first({name}) AS {name}"
-        for name, group in zip(columns, groups, strict=True)
-    ]
+    groups, values = comparable(columns, schema), first_values(columns, schema)
     values += [f"min({name}) AS {name}" for name in carried]
     selected = ", ".join([*columns, *carried, batch, f"CAST(sign(odf_net) AS INT) AS {SIGN}"])
     return (

@@ -37,7 +37,7 @@ from odf_engine.spark.repeatability import check_repeatable
 from odf_engine.spark.sql_types import arrow_schema, identifier
 from odf_engine.spark.stateful.incremental import IS_ADDITION
 from odf_engine.spark.stateful.result_changes import WEIGHT, InputRows, ResultChanges
-from odf_engine.spark.stateful.window_functions import comparable
+from odf_engine.spark.stateful.window_functions import comparable, first_values
 from odf_engine.spark.user_query import run_query
 from odf_engine.sql.query_text import tokenize
 from odf_engine.transform.engines.checkpoint import (
@@ -143,11 +143,7 @@ def latest_rows(frame: DataFrame, vocab: DatasetVocabulary, *, retracted: bool) 
     if not retracted:
         return _data_rows(frame, vocab)
     names = [identifier(name) for name in _data_rows(frame, vocab).columns]
-    groups = comparable(names, frame.schema)
-    values = [
-        name if name == group else f"first({name}) AS {name}"
-        for name, group in zip(names, groups, strict=True)
-    ]
+    values, groups = first_values(names, frame.schema), comparable(names, frame.schema)
     sign = f"IF({identifier(vocab.operation_type_column)} {_RETRACTS}, -1L, 1L)"
     return run_sql(
         f"SELECT {', '.join(names)} FROM (SELECT {', '.join(values)}, sum({sign}) AS odf_copies "
@@ -262,8 +258,6 @@ class ChangesTransaction:
                 hint="run it with a coordinator that passes them, such as odf pull",
             )
 
-    # --- Input --------------------------------------------------------------------------------
-
     def _previous_state(self) -> ResultState | None:
         path = self._request.prev_checkpoint_path
         metadata = None if path is None else read_checkpoint_metadata(Path(path))
@@ -308,8 +302,6 @@ class ChangesTransaction:
                     hint=f"restore the type: CAST(… AS {before_type}) AS {new.name}",
                 )
         return aligned
-
-    # --- Output -------------------------------------------------------------------------------
 
     def _write(
         self,
