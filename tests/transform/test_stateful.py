@@ -353,7 +353,8 @@ def test_cancelling_stops_spark(deriving: Deriving, runtime: SparkRuntime) -> No
     deriving.rows(root, *((1, "a", x) for x in range(50)))
     made = deriving.derivative(
         "SELECT window.start AS event_time, count(DISTINCT x * y % 7) AS n FROM input\n"
-        "LATERAL VIEW explode(sequence(1, 30000000)) AS y GROUP BY window(event_time, '1 day')"
+        "LATERAL VIEW explode(sequence(1, 10000)) AS z LATERAL VIEW explode(sequence(1, z)) AS y\n"
+        "GROUP BY window(event_time, '1 day')"
     )
     reporter = Reporter()
 
