@@ -350,11 +350,11 @@ def test_checkpoint_is_repeatable_and_damage_is_reported(deriving: Deriving, tmp
 @pytest.mark.complete
 def test_cancelling_stops_spark(deriving: Deriving, runtime: SparkRuntime) -> None:
     root = deriving.root()
-    deriving.rows(root, *((1, "a", x) for x in range(50)))
+    for x in range(200):  # Spark's tasks stop between files
+        deriving.rows(root, (1, "a", x))
     made = deriving.derivative(
         "SELECT window.start AS event_time, count(DISTINCT x * y % 7) AS n FROM input\n"
-        "LATERAL VIEW explode(sequence(1, 10000)) AS z LATERAL VIEW explode(sequence(1, z)) AS y\n"
-        "GROUP BY window(event_time, '1 day')"
+        "LATERAL VIEW explode(sequence(1, 1000000)) AS y GROUP BY window(event_time, '1 day')"
     )
     reporter = Reporter()
 
