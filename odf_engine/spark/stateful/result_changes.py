@@ -100,7 +100,7 @@ class ResultChanges(PlanBuilder):
             Unsupported: the result depends on how Spark divides the work.
         """
         with translate_errors():
-            return self._weighted(self._normal_form(frame), 1).toDF(*frame.columns, WEIGHT)
+            return self._weighted(self._plan(frame), 1).toDF(*frame.columns, WEIGHT)
 
     def changes(self, before: DataFrame, after: DataFrame) -> DataFrame | None:
         """Return the changes from one result of a query to another, or None if no input has changed.
@@ -113,15 +113,22 @@ class ResultChanges(PlanBuilder):
             The columns of the query, and :data:`WEIGHT`, which is not 0. No two rows have the same values.
         """
         with translate_errors():
-            old, new = self._normal_form(before), self._normal_form(after)
-            found = self._changes(old, new)
-            return None if found is None else self._net(found).toDF(*before.columns, WEIGHT)
+            changes = self._changes(*self._plans(before, after))
+            return None if changes is None else self._net(changes).toDF(*before.columns, WEIGHT)
 
     def difference(self, before: DataFrame, after: DataFrame) -> DataFrame:
         """Return the changes from one result to another with the same columns, as :meth:`changes`."""
         with translate_errors():
-            plans = (self._normal_form(before), self._normal_form(after))
+            plans = (self._normal_form(before), self._plan(after))
             return self._net(self._subtract(*plans)).toDF(*before.columns, WEIGHT)
+
+    def _plan(self, frame: DataFrame) -> Any:
+        """Return the plan that computes all rows of a query."""
+        return self._normal_form(frame)
+
+    def _plans(self, before: DataFrame, after: DataFrame) -> tuple[Any, Any]:
+        """Return the plans of a query before and after the transaction."""
+        return self._normal_form(before), self._normal_form(after)
 
     def _normal_form(self, frame: DataFrame) -> Any:
         plan = self._normalized(self.inline_ctes(analyzed_plan(frame)))
@@ -290,6 +297,7 @@ class ResultChanges(PlanBuilder):
         children = to_list(before.children())
         if changes is None:
             changes = list(map(self._changes, children, to_list(after.children())))
+        changes = [None if below is None else self._materialized(below) for below in changes]
         changed = [
             self._keys_of_changes(child, below, expressions)
             for child, below, expressions in zip(children, changes, keys, strict=True)
@@ -298,7 +306,26 @@ class ResultChanges(PlanBuilder):
         view = self._keys_view(changed)
         if view is None:
             return None
-        return self._subtract(*(self._restricted(node, keys_of(node), view) for node in (before, after)))
+        sides = [
+            self._rows_of_keys(child, below, expressions, view)
+            for child, below, expressions in zip(children, changes, keys, strict=True)
+        ]
+        return self._subtract(*(self.with_children(before, rows) for rows in zip(*sides, strict=True)))
+
+    def _rows_of_keys(
+        self, plan: Any, changes: DataFrame | None, keys: Sequence[Any], view: str
+    ) -> tuple[Any, Any]:
+        """Return the rows of a plan that have one of the keys in a view, before and after its changes."""
+        before = self._materialized(self._weighted(self._with_keys(plan, keys, view), 1))
+        frames = [before] if changes is None else [before, self._copies(self._net(before.unionAll(changes)))]
+        plans = [self.project(to_list(plan.output()), self._as_rows(plan, frame)[0]) for frame in frames]
+        return plans[0], plans[-1]
+
+    def _copies(self, changes: DataFrame) -> DataFrame:
+        """Return a row for each unit of the weights of changes, with the weight 1 or -1."""
+        columns = ", ".join([*changes.columns[:-1], f"CAST(sign({WEIGHT}) AS BIGINT) AS {WEIGHT}"])
+        copies = f"explode(sequence(1L, abs({WEIGHT})))"
+        return run_sql(f"SELECT {columns} FROM odf_changes LATERAL VIEW {copies} AS odf_copy", changes=changes)
 
     def _keys_view(self, changed: Sequence[DataFrame]) -> str | None:
         """Return the name of a view with the distinct keys, or None if there are no keys."""
@@ -322,13 +349,6 @@ class ResultChanges(PlanBuilder):
         rows, _ = self._as_rows(child, changes)
         named = [self.plain_alias(each, f"k{index}") for index, each in enumerate(keys)]
         return self.to_frame(self.project(named, rows))
-
-    def _restricted(self, node: Any, keys: Sequence[Sequence[Any]], view: str) -> Any:
-        """Return a node over those rows of its children that have one of the keys in a view."""
-        children = to_list(node.children())
-        return self.with_children(
-            node, [self._with_keys(child, own, view) for child, own in zip(children, keys, strict=True)]
-        )
 
     def _with_keys(self, plan: Any, keys: Sequence[Any], view: str) -> Any:
         """Return the rows of a plan that have one of the keys in a view."""
