@@ -350,6 +350,16 @@ class GroupAggregates:
             return f"SELECT * EXCEPT ({order[0]}), {largest} FROM ({groups})"
         return groups
 
+    def merge_rows(self, rows: str, *more: str) -> str:
+        """Return the SQL query that merges rows or groups to one group for each key.
+
+        Args:
+            rows: SQL query of rows with the columns of groups.
+            more: further columns.
+        """
+        columns = ", ".join([*self.key_names, *self._merged(), "sum(n) AS n", *more])
+        return f"SELECT {columns} FROM ({rows}){_group_by(self.key_names)}"
+
     def _merge_each(self, rows: str, order: Sequence[str]) -> str:
         keys, batch = ", ".join(self.key_names), order[0]
         if self.order_matters:

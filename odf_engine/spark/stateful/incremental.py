@@ -207,20 +207,28 @@ class StateFiles:
         )
         return stored >= _LARGE_STATE and len(added) < _MAX_ADDED_FILES and 2 * sum(added) < stored
 
-    def replace(self, states: Sequence[StoredState], open_groups: OpenGroups | None) -> None:
+    def replace(
+        self,
+        states: Sequence[StoredState],
+        open_groups: OpenGroups | None = None,
+        unchanged: Collection[str] = (),
+    ) -> None:
         """Replace all parts by those of the next state, which may be computed from the present ones.
 
         Args:
             states: parts to compute.
             open_groups: a part that :meth:`split_open_groups` has stored.
+            unchanged: names of parts that stay.
         """
         new = self._folder.with_name("new-state")
         new.mkdir(parents=True)
-        kept = [each.name for each in states if each.added]
+        kept = [*unchanged, *(each.name for each in states if each.added)]
         for each in states:
             keys = _sort_keys(arrow_schema(each.frame.schema), each.keys)
+            nested = [name for name in each.keys if name not in keys]
+            frame = each.frame.sort(*keys, *nested) if nested else each.frame
             rows = sorted_batches(
-                lambda sort, frame=each.frame, keys=keys: (frame.sort(*keys) if sort else frame, _identity),
+                lambda sort, frame=frame, keys=keys: (frame.sort(*keys) if sort else frame, _identity),
                 SortOrder(keys),
                 self._reporter,
             )

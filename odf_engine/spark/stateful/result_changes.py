@@ -325,7 +325,9 @@ class ResultChanges(PlanBuilder):
         """Return a row for each unit of the weights of changes, with the weight 1 or -1."""
         columns = ", ".join([*changes.columns[:-1], f"CAST(sign({WEIGHT}) AS BIGINT) AS {WEIGHT}"])
         copies = f"explode(sequence(1L, abs({WEIGHT})))"
-        return run_sql(f"SELECT {columns} FROM odf_changes LATERAL VIEW {copies} AS odf_copy", changes=changes)
+        return run_sql(
+            f"SELECT {columns} FROM odf_changes LATERAL VIEW {copies} AS odf_copy", changes=changes
+        )
 
     def _keys_view(self, changed: Sequence[DataFrame]) -> str | None:
         """Return the name of a view with the distinct keys, or None if there are no keys."""

@@ -35,7 +35,8 @@ from odf_engine.spark.plan_rewrite import null_value, run_sql
 from odf_engine.spark.readers import slices_frame
 from odf_engine.spark.repeatability import check_repeatable
 from odf_engine.spark.sql_types import arrow_schema, identifier
-from odf_engine.spark.stateful.incremental import IS_ADDITION
+from odf_engine.spark.stateful.incremental import IS_ADDITION, StateFiles
+from odf_engine.spark.stateful.kept_groups import KeptGroups
 from odf_engine.spark.stateful.result_changes import WEIGHT, InputRows, ResultChanges
 from odf_engine.spark.stateful.window_functions import comparable, first_values
 from odf_engine.spark.user_query import run_query
@@ -44,6 +45,7 @@ from odf_engine.transform.engines.checkpoint import (
     FORMAT,
     CheckpointMetadata,
     ResultState,
+    read_checkpoint,
     read_checkpoint_metadata,
     write_checkpoint,
 )
@@ -179,6 +181,8 @@ class ChangesTransaction:
         self._fingerprint = state
         self._steps = request.transform.queries or []
         self._folder = Path(request.new_checkpoint_path).with_name("changes")
+        self._kept_folder = self._folder / "kept"
+        self._files = StateFiles(session, self._kept_folder / "state", reporter)
 
     def run(self) -> TransactionResult:
         """Run it; write the slice and the checkpoint.
@@ -188,15 +192,23 @@ class ChangesTransaction:
             BadData: a value or a slice is invalid.
             Cancelled: no output files remain.
         """
+        try:
+            return self._run()
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _run(self) -> TransactionResult:
         state, read = self._previous_state(), self._request.query_inputs
         self._check_state(state)
+        if state is not None and self._request.prev_checkpoint_path is not None:
+            read_checkpoint(Path(self._request.prev_checkpoint_path), self._kept_folder)
         paths = [path for each in read for path in (*(each.earlier_paths or ()), *each.data_paths)]
         if has_few_rows(list(map(Path, paths))):
             interpret_queries(self._session)
         retracted = self._retracted_inputs(() if state is None else state.retracted)
         inputs = {each.query_alias: self._rows(each, retracted) for each in read}
         after = self._query({name: rows.after for name, rows in inputs.items()}, self._steps)
-        changes = ResultChanges(self._session, inputs)
+        changes = KeptGroups(self._session, inputs, self._files)
         try:
             if state is None:
                 changed = changes.all_rows(after)
@@ -204,7 +216,7 @@ class ChangesTransaction:
                 before = self._query({name: rows.before for name, rows in inputs.items()}, self._steps)
                 with cancellable(self._session, self._reporter):
                     changed = changes.changes(before, after)
-            return self._write(after, changed, retracted, state)
+            return self._write(changes, after, changed, retracted, state)
         finally:
             changes.release()
 
@@ -231,8 +243,13 @@ class ChangesTransaction:
         views = {each.query_alias: self._rows(each, retracted).after for each in self._request.query_inputs}
         after = self._query(views, self._steps)
         before = self._aligned(self._query(views, state.queries), after)
-        changed = ResultChanges(self._session, _unchanged(views)).difference(before, after)
-        return self._write(after, changed, retracted, None)
+        changes = KeptGroups(self._session, _unchanged(views), self._files)
+        try:
+            changed = changes.difference(before, after)
+            return self._write(changes, after, changed, retracted, None)
+        finally:
+            changes.release()
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _query(self, views: Mapping[str, DataFrame], steps: Sequence[SqlQueryStep]) -> DataFrame:
         return run_query(self._session, views, steps)
@@ -305,6 +322,7 @@ class ChangesTransaction:
 
     def _write(
         self,
+        changes: KeptGroups,
         result: DataFrame,
         changed: DataFrame | None,
         retracted: Sequence[str],
@@ -322,11 +340,14 @@ class ChangesTransaction:
                 self._reporter,
             )
         new_state = ResultState(queries=list(self._steps), retracted=list(retracted))
-        checkpoint = None if new_state == state else self._write_checkpoint(new_state)
+        checkpoint = None
+        if changes.states or new_state != state:
+            self._files.replace(changes.states, unchanged=changes.unchanged)
+            checkpoint = self._write_checkpoint(new_state)
         return TransactionResult(written, contract.schema, checkpoint, retracts_emitted=True)
 
     def _sorted_rows(self, changed: DataFrame, contract: OutputContract) -> Iterator[pa.RecordBatch]:
-        """Yield the changed rows with their operation: retractions first, then by event time."""
+        """Return the changed rows with their operation: retractions first, then by event time."""
         names = changed.columns[:-1]
         frame = changed.toDF(*(f"c{index}" for index in range(len(names))), WEIGHT)
         is_addition = f"IF({WEIGHT} < 0, 0, 1) AS {IS_ADDITION}"
@@ -338,16 +359,12 @@ class ChangesTransaction:
                 changed=frame,
             ).toDF(*names, OPERATION, IS_ADDITION)
         schema, batches = arrow_batches(rows, self._reporter)
-        self._folder.mkdir(parents=True)
-        try:
-            sorter = BatchSorter(self._session, self._folder, self._reporter)
-            checked = map(contract.require_event_time, batches)
-            yield from sorter.sort_by_time(checked, schema, contract.event_time, 0)
-        finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        sorter = BatchSorter(self._session, self._folder, self._reporter)
+        checked = map(contract.require_event_time, batches)
+        return sorter.sort_by_time(checked, schema, contract.event_time, 0)
 
     def _write_checkpoint(self, state: ResultState) -> Checkpoint:
-        empty = self._folder.with_name("no-files")
         metadata = CheckpointMetadata(
             format=FORMAT,
             engine=spark_engine_version(self._request.transform.version or ""),
@@ -357,4 +374,4 @@ class ChangesTransaction:
             state=self._fingerprint,
             result=state,
         )
-        return write_checkpoint(Path(self._request.new_checkpoint_path), metadata, empty)
+        return write_checkpoint(Path(self._request.new_checkpoint_path), metadata, self._kept_folder)
