@@ -10,7 +10,7 @@ import secrets
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -18,22 +18,14 @@ from shutil import rmtree
 from threading import Lock
 from typing import Final
 
-import pyarrow as pa
-
 from odf_engine.config import FetchConfig
-from odf_engine.data.slices import TableFiles
 from odf_engine.errors import InvalidManifest, OdfError, SourceUnavailable, Unsupported
 from odf_engine.ingest.fetch.container import ContainerRuntime
-from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval, Sql, TransformRequest
+from odf_engine.metadata.model import Sql
 from odf_engine.processes import is_process_running
 from odf_engine.progress import Reporter
-from odf_engine.transform.engines.contract import (
-    ComputedResult,
-    QueryInput,
-    RowProvenance,
-    TransactionResult,
-    ValidatedQuery,
-)
+from odf_engine.transform.engines.contract import Engine, TransactionResult
+from odf_engine.transform.engines.forwarding_engine import ForwardingEngine, ResultT
 from odf_engine.transform.engines.grpc_client import FileExchange, GrpcEngine
 
 CONTAINER: Final = "container"
@@ -79,14 +71,8 @@ class _Container:
     image: str
     pinned: str | None
 
-    def with_version(self, result: TransactionResult, request: TransformRequest) -> TransactionResult:
-        """Return the result with the image as version, unless the engine or the query has another one."""
-        if result.version is None and request.transform.version in (None, self.pinned):
-            return replace(result, version=self.pinned)
-        return result
 
-
-class ContainerEngine:
+class ContainerEngine(ForwardingEngine):
     """An engine in a container, started with the first request and stopped by :meth:`close`.
 
     The container has access to the files of one request only: they are linked or copied into a folder of the
@@ -100,6 +86,8 @@ class ContainerEngine:
         address: :data:`CONTAINER`, or ``container:IMAGE``.
         config: the runtime, and the time limit for the start.
         odf: the ``.odf`` folder of the workspace.
+
+    Each request raises SourceUnavailable if the container does not start.
 
     Raises:
         InvalidManifest: no image is known for this engine.
@@ -125,58 +113,18 @@ class ContainerEngine:
         with self._lock:
             self._stop()
 
-    def execute(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
-    ) -> TransactionResult:
-        """See the engine contract. Raises SourceUnavailable if the container does not start."""
-        with self._started(reporter, request.transform.version) as container:
-            return container.with_version(container.engine.execute(request, declared, reporter), request)
-
-    def finish(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
-    ) -> TransactionResult:
-        """See the engine contract."""
-        with self._started(reporter, request.transform.version) as container:
-            return container.with_version(container.engine.finish(request, declared, reporter), request)
-
-    def recompute(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
-    ) -> TransactionResult:
-        """See the engine contract."""
-        with self._started(reporter, request.transform.version) as container:
-            return container.with_version(container.engine.recompute(request, declared, reporter), request)
-
-    def rebuild(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
-    ) -> TransactionResult:
-        """See the engine contract."""
-        with self._started(reporter, request.transform.version) as container:
-            return container.with_version(container.engine.rebuild(request, declared, reporter), request)
-
-    def validate(
-        self,
-        transform: Sql,
-        inputs: Sequence[QueryInput],
-        vocab: DatasetVocabulary,
-        declared: pa.Schema | None,
-    ) -> ValidatedQuery:
-        """See the engine contract."""
-        with self._started(Reporter(), transform.version) as container:
-            return container.engine.validate(transform, inputs, vocab, declared)
-
-    def provenance(
-        self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
-    ) -> RowProvenance:
-        """See the engine contract."""
-        with self._started(reporter, request.transform.version) as container:
-            return container.engine.provenance(request, rows, reporter)
-
-    def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> ComputedResult:
-        """See the engine contract."""
-        with self._started(reporter, None) as container:
-            return container.engine.compute_outcome(sql, tables, reporter)
-
-    # --- The container ----------------------------------------------------------------------------
+    def _forward(self, query: Sql | None, reporter: Reporter, call: Callable[[Engine], ResultT]) -> ResultT:
+        version = None if query is None else query.version
+        with self._started(reporter, version) as container:
+            result = call(container.engine)
+            # The image is the version, unless the engine or the query has another one.
+            if (
+                isinstance(result, TransactionResult)
+                and result.version is None
+                and version in (None, container.pinned)
+            ):
+                return replace(result, version=container.pinned)
+            return result
 
     @contextmanager
     def _started(self, reporter: Reporter, version: str | None) -> Iterator[_Container]:

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from odf_engine.chain.normal_form import DATAFUSION, SPARK
 from odf_engine.config import Config
-from odf_engine.data.slices import TableFiles
 from odf_engine.errors import InvalidQuery
-from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval, Sql, TransformRequest
+from odf_engine.metadata.model import Sql
 from odf_engine.progress import Reporter
 from odf_engine.transform.engines.container_engine import CONTAINER, ContainerEngine
-from odf_engine.transform.engines.contract import (
-    ComputedResult,
-    Engine,
-    QueryInput,
-    RowProvenance,
-    TransactionResult,
-    ValidatedQuery,
-)
+from odf_engine.transform.engines.contract import Engine
 from odf_engine.transform.engines.datafusion_engine import DataFusionEngine
+from odf_engine.transform.engines.forwarding_engine import ForwardingEngine, ResultT
 from odf_engine.transform.engines.grpc_client import GrpcEngine
 from odf_engine.transform.engines.sandbox import Sandbox
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -45,7 +36,7 @@ class EngineMissing(InvalidQuery):
     """The query requires an engine that is not available."""
 
 
-class EngineRouter:
+class EngineRouter(ForwardingEngine):
     """All engines of a workspace behind the engine contract; each query runs on the engine it names.
 
     Args:
@@ -91,49 +82,8 @@ class EngineRouter:
         for each in self._containers:
             each.close()
 
-    def execute(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
-    ) -> TransactionResult:
-        """See :class:`odf_engine.transform.engines.contract.Engine`."""
-        return self.get_engine(request.transform.engine).execute(request, declared, reporter)
-
-    def finish(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
-    ) -> TransactionResult:
-        """See :class:`odf_engine.transform.engines.contract.Engine`."""
-        return self.get_engine(request.transform.engine).finish(request, declared, reporter)
-
-    def recompute(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
-    ) -> TransactionResult:
-        """See :class:`odf_engine.transform.engines.contract.Engine`."""
-        return self.get_engine(request.transform.engine).recompute(request, declared, reporter)
-
-    def rebuild(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
-    ) -> TransactionResult:
-        """See :class:`odf_engine.transform.engines.contract.Engine`."""
-        return self.get_engine(request.transform.engine).rebuild(request, declared, reporter)
-
-    def validate(
-        self,
-        transform: Sql,
-        inputs: Sequence[QueryInput],
-        vocab: DatasetVocabulary,
-        declared: pa.Schema | None,
-    ) -> ValidatedQuery:
-        """See :class:`odf_engine.transform.engines.contract.Engine`."""
-        return self.get_engine(transform.engine).validate(transform, inputs, vocab, declared)
-
-    def provenance(
-        self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
-    ) -> RowProvenance:
-        """See :class:`odf_engine.transform.engines.contract.Engine`."""
-        return self.get_engine(request.transform.engine).provenance(request, rows, reporter)
-
-    def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> ComputedResult:
-        """See :class:`odf_engine.transform.engines.contract.Engine`."""
-        return self.get_engine(SPARK).compute_outcome(sql, tables, reporter)
+    def _forward(self, query: Sql | None, reporter: Reporter, call: Callable[[Engine], ResultT]) -> ResultT:
+        return call(self.get_engine(SPARK if query is None else query.engine))
 
 
 def built_in_engines(workspace: Workspace, start: StartSpark) -> dict[str, BuildEngine]:

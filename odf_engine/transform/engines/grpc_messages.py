@@ -16,6 +16,7 @@ from odf_engine.errors import (
     StateUnusable,
     Unsupported,
 )
+from odf_engine.identity.multiformats import varint_encode
 from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval, Sql, decode_hook, encode_hook
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.query.query_proof import ResultSummary
@@ -270,7 +271,7 @@ def decode_field(message: bytes, field: int = CONTENT) -> bytes:
 
 
 def _field(number: int, data: bytes) -> bytes:
-    return bytes([number << 3 | _LENGTH_DELIMITED]) + _varint(len(data)) + data if data else b""
+    return bytes([number << 3 | _LENGTH_DELIMITED]) + varint_encode(len(data)) + data if data else b""
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
@@ -291,15 +292,6 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
         if position > len(message):
             raise ValueError("a field is longer than its message")
         yield tag, message[start:position] if wire_type == _LENGTH_DELIMITED else b""
-
-
-def _varint(value: int) -> bytes:
-    parts = bytearray()
-    while value > 0x7F:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)
 
 
 def _read_varint(data: bytes, position: int) -> tuple[int, int]:

@@ -8,11 +8,12 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple
 
 import grpc
 import msgspec
@@ -81,44 +82,40 @@ _PROGRESS_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.25
 
 
-class ResponseFormat(Protocol):
-    """Encoding of the responses of a service."""
+class ResponseTables(NamedTuple):
+    """The FlatBuffers of a method's responses, which have a JSON document as extension."""
 
-    def progress_message(self, message: ProgressMessage) -> bytes:
-        """Return a progress message."""
-        ...
-
-    def error_message(self, failure: ErrorMessage, *, invalid: bool) -> bytes:
-        """Return an error message; ``invalid`` if the query is the cause."""
-        ...
+    progress: Any
+    invalid: Callable[[str], Any]
+    failed: Callable[[str], Any]
 
 
-class JsonResponses:
-    """Responses as one JSON document."""
+_TABLES: Final = {
+    TRANSFORM: ResponseTables(TransformProgress(), TransformInvalidQuery, TransformInternalError),
+    RAW_QUERY: ResponseTables(RawQueryProgress(), RawQueryInvalidQuery, RawQueryInternalError),
+}
+"""By method. The other methods respond with one JSON document."""
 
-    def progress_message(self, message: ProgressMessage) -> bytes:
+
+def _progress_message(message: ProgressMessage, tables: ResponseTables | None) -> bytes:
+    if tables is None:
         return encode_fields(encode(message))
+    return encode_fields(encode_table(tables.progress), encode(message))
 
-    def error_message(self, failure: ErrorMessage, *, invalid: bool) -> bytes:
+
+def _error_message(error: Exception, tables: ResponseTables | None) -> bytes:
+    if isinstance(error, OdfError):
+        failure = to_error_message(error)
+    elif isinstance(error, msgspec.MsgspecError):
+        failure = ErrorMessage(f"the request cannot be read: {error}")
+    else:
+        failure = ErrorMessage(f"{type(error).__name__}: {error}")
+    if tables is None:
         return encode_fields(encode(failure))
-
-
-class FlatBufferResponses:
-    """Responses as FlatBuffer, with a JSON document as extension."""
-
-    def __init__(self, progress: Any, invalid: Callable[[str], Any], failed: Callable[[str], Any]) -> None:
-        self._progress, self._invalid, self._failed = progress, invalid, failed
-
-    def progress_message(self, message: ProgressMessage) -> bytes:
-        return encode_fields(encode_table(self._progress), encode(message))
-
-    def error_message(self, failure: ErrorMessage, *, invalid: bool) -> bytes:
-        location = f"{failure.where}: " if failure.where else ""
-        hint = f" ({failure.hint})" if failure.hint else ""
-        text = f"{location}{failure.message}{hint}"
-        return encode_fields(
-            encode_table((self._invalid if invalid else self._failed)(text)), encode(failure)
-        )
+    location = f"{failure.where}: " if failure.where else ""
+    hint = f" ({failure.hint})" if failure.hint else ""
+    table = tables.invalid if isinstance(error, InvalidQuery) else tables.failed
+    return encode_fields(encode_table(table(f"{location}{failure.message}{hint}")), encode(failure))
 
 
 class _ProgressBuffer(Reporter):
@@ -192,7 +189,7 @@ class Requests:
         self,
         work: Callable[[Reporter], bytes],
         context: grpc.ServicerContext,
-        response_format: ResponseFormat,
+        tables: ResponseTables | None,
     ) -> Iterator[bytes]:
         """Yield progress while the work runs, then its result. The work is cancelled when the client
         disconnects.
@@ -202,7 +199,7 @@ class Requests:
         context.add_callback(reporter.cancel)
         threading.Thread(
             target=self._run,
-            args=(work, reporter, response_format, results),
+            args=(work, reporter, tables, results),
             name="engine-request",
             daemon=True,
         ).start()
@@ -216,14 +213,14 @@ class Requests:
             message = reporter.take_message()
             if message != ProgressMessage() or (answer is None and idle_seconds >= _PROGRESS_SECONDS):
                 idle_seconds = 0.0
-                yield response_format.progress_message(message)
+                yield _progress_message(message, tables)
         yield answer
 
     def _run(
         self,
         work: Callable[[Reporter], bytes],
         reporter: Reporter,
-        response_format: ResponseFormat,
+        tables: ResponseTables | None,
         results: queue.Queue[bytes],
     ) -> None:
         with self._gate:
@@ -231,22 +228,8 @@ class Requests:
             self._open += 1
         try:
             results.put(work(reporter))
-        except OdfError as error:
-            results.put(
-                response_format.error_message(
-                    to_error_message(error), invalid=isinstance(error, InvalidQuery)
-                )
-            )
-        except msgspec.MsgspecError as error:
-            results.put(
-                response_format.error_message(
-                    ErrorMessage(f"the request cannot be read: {error}"), invalid=False
-                )
-            )
         except Exception as error:
-            results.put(
-                response_format.error_message(ErrorMessage(f"{type(error).__name__}: {error}"), invalid=False)
-            )
+            results.put(_error_message(error, tables))
         finally:
             with self._gate:
                 self._open -= 1
@@ -299,8 +282,15 @@ class EngineServer:
         """Cancel running requests and stop."""
         self._server.stop(grace=1).wait()
 
-    def _add_handlers(self, service: str, methods: dict[str, Callable[..., Iterator[bytes]]]) -> None:
-        handlers = {name: grpc.unary_stream_rpc_method_handler(each) for name, each in methods.items()}
+    def _add_handlers(self, service: str, methods: Mapping[str, Callable[[bytes, Reporter], bytes]]) -> None:
+        def handler(name: str) -> grpc.RpcMethodHandler:
+            def run(message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+                work = partial(methods[name], message)
+                return self._requests.run_streamed(work, context, _TABLES.get(name))
+
+            return grpc.unary_stream_rpc_method_handler(run)
+
+        handlers = {name: handler(name) for name in methods}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
 
     def _on_cancelled(self) -> None:
@@ -311,83 +301,59 @@ class EngineServer:
                     self._runtime.stop()
                     self._runtime.start()
 
-    # --- engine.Engine --------------------------------------------------------------------------
+    def _transform(self, message: bytes, reporter: Reporter) -> bytes:
+        received = decode_table(decode_field(message), TransformRequest)
+        extension = decode(decode_field(message, EXTENSION) or b"{}", RequestExtension)
+        with with_rows_of_intervals(received, self._runtime.scratch) as request:
+            declared = _decode_optional_schema(extension.declared)
+            result = self._engine.execute(request, declared, reporter)
+        watermark = result.watermark or _combined_watermark(request)
+        late = [InputRows(each.alias, to_intervals(each.offsets.to_pylist())) for each in result.late]
+        return encode_fields(
+            encode_table(TransformSuccess(_written_interval(result), watermark)),
+            encode(ResponseExtension(result.version, late, result.pending)),
+        )
 
-    def _transform(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        def work(reporter: Reporter) -> bytes:
-            received = decode_table(decode_field(message), TransformRequest)
-            extension = decode(decode_field(message, EXTENSION) or b"{}", RequestExtension)
-            with with_rows_of_intervals(received, self._runtime.scratch) as request:
-                declared = _decode_optional_schema(extension.declared)
-                result = self._engine.execute(request, declared, reporter)
-            watermark = result.watermark or _combined_watermark(request)
-            late = [InputRows(each.alias, to_intervals(each.offsets.to_pylist())) for each in result.late]
-            return encode_fields(
-                encode_table(TransformSuccess(_written_interval(result), watermark)),
-                encode(ResponseExtension(result.version, late, result.pending)),
-            )
+    def _raw_query(self, message: bytes, reporter: Reporter) -> bytes:
+        request = decode_table(decode_field(message), RawQueryRequest)
+        return encode_fields(
+            encode_table(RawQuerySuccess(run_raw_query(self._runtime.session(), request, reporter)))
+        )
 
-        progress, failures = TransformProgress(), (TransformInvalidQuery, TransformInternalError)
-        return self._requests.run_streamed(work, context, FlatBufferResponses(progress, *failures))
+    def _validate(self, message: bytes, reporter: Reporter) -> bytes:
+        query = decode(decode_field(message), ValidateQuery)
+        inputs = [QueryInput(each.alias, decode_schema(each.schema), each.vocab) for each in query.inputs]
+        valid = self._engine.validate(
+            query.transform, inputs, query.vocab, _decode_optional_schema(query.declared)
+        )
+        return encode_fields(encode(Valid(encode_schema(valid.schema), valid.state, valid.rereads)))
 
-    def _raw_query(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        def work(reporter: Reporter) -> bytes:
-            request = decode_table(decode_field(message), RawQueryRequest)
-            return encode_fields(
-                encode_table(RawQuerySuccess(run_raw_query(self._runtime.session(), request, reporter)))
-            )
+    def _migrate(self, message: bytes, reporter: Reporter) -> bytes:
+        query = decode(decode_field(message), MigrateQuery)
+        received = decode_table(query.request, TransformRequest)
+        engine = self._engine
+        work_of = {"finish": engine.finish, "rebuild": engine.rebuild, "recompute": engine.recompute}
+        with with_rows_of_intervals(received, self._runtime.scratch) as request:
+            result = work_of[query.how](request, _decode_optional_schema(query.declared), reporter)
+        migrated = Migrated(_written_interval(result), result.watermark, result.version)
+        return encode_fields(encode(migrated))
 
-        progress, failures = RawQueryProgress(), (RawQueryInvalidQuery, RawQueryInternalError)
-        return self._requests.run_streamed(work, context, FlatBufferResponses(progress, *failures))
+    def _provenance(self, message: bytes, reporter: Reporter) -> bytes:
+        query = decode(decode_field(message), DeriveProvenance)
+        received = decode_table(query.request, TransformRequest)
+        with with_rows_of_intervals(received, self._runtime.scratch) as request:
+            derived = self._engine.provenance(request, query.rows, reporter)
+        feeds = [InputRows(alias, rows) for alias, rows in derived.feeds]
+        return encode_fields(encode(Derivation(feeds, derived.exact, derived.reason)))
 
-    # --- odf.engine.v1.Engine -------------------------------------------------------------------
-
-    def _validate(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        def work(reporter: Reporter) -> bytes:
-            query = decode(decode_field(message), ValidateQuery)
-            inputs = [QueryInput(each.alias, decode_schema(each.schema), each.vocab) for each in query.inputs]
-            valid = self._engine.validate(
-                query.transform, inputs, query.vocab, _decode_optional_schema(query.declared)
-            )
-            return encode_fields(encode(Valid(encode_schema(valid.schema), valid.state, valid.rereads)))
-
-        return self._requests.run_streamed(work, context, JsonResponses())
-
-    def _migrate(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        def work(reporter: Reporter) -> bytes:
-            query = decode(decode_field(message), MigrateQuery)
-            received = decode_table(query.request, TransformRequest)
-            engine = self._engine
-            work_of = {"finish": engine.finish, "rebuild": engine.rebuild, "recompute": engine.recompute}
-            with with_rows_of_intervals(received, self._runtime.scratch) as request:
-                result = work_of[query.how](request, _decode_optional_schema(query.declared), reporter)
-            migrated = Migrated(_written_interval(result), result.watermark, result.version)
-            return encode_fields(encode(migrated))
-
-        return self._requests.run_streamed(work, context, JsonResponses())
-
-    def _provenance(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        def work(reporter: Reporter) -> bytes:
-            query = decode(decode_field(message), DeriveProvenance)
-            received = decode_table(query.request, TransformRequest)
-            with with_rows_of_intervals(received, self._runtime.scratch) as request:
-                derived = self._engine.provenance(request, query.rows, reporter)
-            feeds = [InputRows(alias, rows) for alias, rows in derived.feeds]
-            return encode_fields(encode(Derivation(feeds, derived.exact, derived.reason)))
-
-        return self._requests.run_streamed(work, context, JsonResponses())
-
-    def _outcome(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        def work(reporter: Reporter) -> bytes:
-            query = decode(decode_field(message), ComputeOutcome)
-            tables = [
-                TableFiles(each.name, list(map(Path, each.paths)), decode_schema(each.schema), each.vocab)
-                for each in query.tables
-            ]
-            found = self._engine.compute_outcome(query.query, tables, reporter)
-            return encode_fields(encode(ComputedOutcome(found.outcome, found.read, found.spark)))
-
-        return self._requests.run_streamed(work, context, JsonResponses())
+    def _outcome(self, message: bytes, reporter: Reporter) -> bytes:
+        query = decode(decode_field(message), ComputeOutcome)
+        tables = [
+            TableFiles(each.name, list(map(Path, each.paths)), decode_schema(each.schema), each.vocab)
+            for each in query.tables
+        ]
+        found = self._engine.compute_outcome(query.query, tables, reporter)
+        return encode_fields(encode(ComputedOutcome(found.outcome, found.read, found.spark)))
 
 
 def _written_interval(result: TransactionResult) -> OffsetInterval | None:

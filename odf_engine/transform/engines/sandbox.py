@@ -11,32 +11,23 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final, TypeVar
-
-import pyarrow as pa
+from typing import Final
 
 import odf_engine
 from odf_engine.config import Config, SandboxConfig, parse_size
-from odf_engine.data.slices import TableFiles
 from odf_engine.errors import NotTrusted, OdfError, SourceUnavailable
 from odf_engine.files import open_file
-from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval, Sql, TransformRequest
+from odf_engine.metadata.model import Sql
 from odf_engine.progress import Reporter
 from odf_engine.spark.runtime import class_data_archive
 from odf_engine.spark.runtime.jvm import Java, find_java
 from odf_engine.spark.runtime.spark_conf import is_local
 from odf_engine.storage.scratch import job_scratch_folder
-from odf_engine.transform.engines.contract import (
-    ComputedResult,
-    Engine,
-    QueryInput,
-    RowProvenance,
-    TransactionResult,
-    ValidatedQuery,
-)
+from odf_engine.transform.engines.contract import Engine
+from odf_engine.transform.engines.forwarding_engine import ForwardingEngine, ResultT
 from odf_engine.transform.engines.grpc_client import EngineTimeout, FileExchange, GrpcEngine
 from odf_engine.transform.engines.namespaces import (
     PROGRAMS,
@@ -60,10 +51,8 @@ _SETTINGS: Final = (
     "alternatives", "group", "host.conf", "hosts", "java*", "ld.so.*", "localtime", "nsswitch.conf", "passwd"
 )  # fmt: skip
 
-ResultT = TypeVar("ResultT")
 
-
-class Sandbox:
+class Sandbox(ForwardingEngine):
     """The engine for the queries of an untrusted dataset or proof. It starts with the first query.
 
     Args:
@@ -73,6 +62,8 @@ class Sandbox:
         name: name of the dataset or other origin of the queries, for errors.
         fallback: runs the queries if no sandbox is available and the configuration allows that.
         dataset: whether the queries belong to a dataset, which can be trusted.
+
+    Each request raises NotTrusted if no sandbox is available, and running without one is not allowed.
     """
 
     def __init__(
@@ -93,59 +84,11 @@ class Sandbox:
         self._process = None
         self._resources.close()
 
-    def execute(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
-    ) -> TransactionResult:
-        """See :class:`odf_engine.transform.engines.contract.Engine`.
-
-        Raises:
-            NotTrusted: no sandbox is available, and running without one is not allowed.
-        """
-        return self._run(reporter, lambda engine: engine.execute(request, declared, reporter))
-
-    def finish(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
-    ) -> TransactionResult:
-        """See :meth:`execute`."""
-        return self._run(reporter, lambda engine: engine.finish(request, declared, reporter))
-
-    def recompute(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
-    ) -> TransactionResult:
-        """See :meth:`execute`."""
-        return self._run(reporter, lambda engine: engine.recompute(request, declared, reporter))
-
-    def rebuild(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
-    ) -> TransactionResult:
-        """See :meth:`execute`."""
-        return self._run(reporter, lambda engine: engine.rebuild(request, declared, reporter))
-
-    def validate(
-        self,
-        transform: Sql,
-        inputs: Sequence[QueryInput],
-        vocab: DatasetVocabulary,
-        declared: pa.Schema | None,
-    ) -> ValidatedQuery:
-        """See :meth:`execute`."""
-        return self._run(Reporter(), lambda engine: engine.validate(transform, inputs, vocab, declared))
-
-    def provenance(
-        self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
-    ) -> RowProvenance:
-        """See :meth:`execute`."""
-        return self._run(reporter, lambda engine: engine.provenance(request, rows, reporter))
-
-    def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> ComputedResult:
-        """See :meth:`execute`."""
-        return self._run(reporter, lambda engine: engine.compute_outcome(sql, tables, reporter))
-
-    def _run(self, reporter: Reporter, run: Callable[[Engine], ResultT]) -> ResultT:
+    def _forward(self, query: Sql | None, reporter: Reporter, call: Callable[[Engine], ResultT]) -> ResultT:
         with self._starting:
             engine = self._start_engine(reporter)
         try:
-            return run(engine)
+            return call(engine)
         except EngineTimeout as error:
             self.close()
             hint = "increase the limit: odf config set sandbox.minutes N"
