@@ -23,10 +23,12 @@ from odf_engine.spark.plan_rewrite import (
     column_id,
     node_name,
     referenced_ids,
+    run_sql,
     to_list,
 )
-from odf_engine.spark.sql_types import identifier
+from odf_engine.spark.sql_types import arrow_schema, identifier
 from odf_engine.spark.stateful.incremental import referenced_columns
+from odf_engine.spark.stateful.stateful_query import stream_view
 from odf_engine.spark.stateful.stream_checks import check_collations, conjuncts, has_watermark
 from odf_engine.spark.stateful.window_functions import comparable
 from odf_engine.spark.user_query import Table
@@ -46,8 +48,8 @@ IS_VERSION_LOST: Final = "odf_unknown"
 SINCE: Final = "odf_since"
 """The watermark before the batch that read a version. Rows up to it were emitted without the version."""
 _WAS_ACTIVE: Final = "odf_was_active"
-_ROWS: Final = "odf_rows_of_batch"
-_VERSIONS: Final = "odf_versions_of_batch"
+_ROWS: Final = "odf_rows"
+_VERSIONS: Final = "odf_versions"
 
 
 def add_due_time(rows: DataFrame, *, pairs: bool, revision: int) -> DataFrame:
@@ -105,7 +107,7 @@ def to_versions(rows: DataFrame, keys: Sequence[str], *, changes: bool, revision
     )
     moves_back = f"({is_from} AND odf_next.{TIME} < {TIME})" if revision >= 4 else "false"
     columns = [
-        f"IF({moves_back}, odf_next.{name}, {name}) AS {name}" if _is_version_column(name) else name
+        f"IF({moves_back}, odf_next.{name}, {name}) AS {name}" if is_version_column(name) else name
         for name in rows.columns
         if name != OPERATION
     ]
@@ -271,7 +273,7 @@ def look_up_again(
         for kind in ("LEFT ANTI", "LEFT SEMI")
     )  # fmt: skip
     with translate_errors():
-        renamed = {name: f"p{name[1:]}" for name in affected.columns if _is_version_column(name)}
+        renamed = {name: f"p{name[1:]}" for name in affected.columns if is_version_column(name)}
         previous = affected.drop(IS_VERSION_LOST).withColumnsRenamed({**renamed, IS_ACTIVE: _WAS_ACTIVE})
     return others, lookup_versions(previous, versions, keys)
 
@@ -283,7 +285,7 @@ def version_corrections(found: DataFrame, used: Sequence[str]) -> DataFrame:
         found: rows as of :func:`look_up_again`.
         used: names of the version columns that the rest of the query reads.
     """
-    columns = [name for name in found.columns if _is_version_column(name)]
+    columns = [name for name in found.columns if is_version_column(name)]
     rows = [
         name
         for name in found.columns
@@ -306,7 +308,8 @@ def version_corrections(found: DataFrame, used: Sequence[str]) -> DataFrame:
         return before.unionAll(after)
 
 
-def _is_version_column(name: str) -> bool:
+def is_version_column(name: str) -> bool:
+    """Return whether a column is one of a version: ``r0``, …"""
     return name[0] == "r" and name[1:].isdigit()
 
 
@@ -315,13 +318,9 @@ def _with_prefix(expression: str, prefix: str) -> str:
     return re.sub(r"\br(?=\d)", prefix, expression)
 
 
-def _run_sql(query: str, *, rows: DataFrame | None = None, versions: DataFrame | None = None) -> DataFrame:
-    frames: dict[str, Any] = {_ROWS: rows, _VERSIONS: versions}
-    views = {name: frame for name, frame in frames.items() if frame is not None}
+def _run_sql(query: str, **frames: DataFrame) -> DataFrame:
     with translate_errors():
-        for name, frame in views.items():
-            frame.createOrReplaceTempView(name)
-        return next(iter(views.values())).sparkSession.sql(query)
+        return run_sql(query, **frames)
 
 
 JOINED_VOCABULARY: Final = DatasetVocabulary(
@@ -361,6 +360,11 @@ class AsOfJoin:
     time: Any
     schema: st.StructType
 
+    @property
+    def key_names(self) -> list[str]:
+        """The names of the key columns in rows and versions."""
+        return [f"k{index}" for index in range(len(self.keys))]
+
 
 class AsOfQuery(PlanBuilder):
     """A query that is split at its as-of joins.
@@ -398,8 +402,6 @@ class AsOfQuery(PlanBuilder):
             opened = OriginTracker(session, inputs).inline_ctes(analyzed_plan(frame))
             self._rest_plan = self._split(opened)
 
-    # --- The plan -----------------------------------------------------------------------------
-
     def query_after_joins(self, views: Mapping[str, DataFrame]) -> DataFrame:
         """Return the part of the query after the joins.
 
@@ -432,8 +434,9 @@ class AsOfQuery(PlanBuilder):
             tracked = OriginTracker(self.session, self.inputs, self.system).track(
                 self._substitute(join.left, views)
             )
-            columns = [*to_list(join.left.output())]
-            named = [self.alias(column, f"l{index}") for index, column in enumerate(columns)]
+            named = [
+                self.alias(column, f"l{index}") for index, column in enumerate(to_list(join.left.output()))
+            ]
             keys = [self.alias(left, f"k{index}") for index, (left, _) in enumerate(join.keys)]
             projected = self.project(
                 [*named, *keys, self.alias(join.time, TIME), *tracked.origin], tracked.plan
@@ -519,6 +522,13 @@ class AsOfQuery(PlanBuilder):
             }  # fmt: skip
             return [index for index, column in enumerate(join.output) if column_id(column) in used]
 
+    def joined_streams(self, first: int) -> dict[str, DataFrame]:
+        """Return the joined rows of each join as streams without rows, numbered from ``first``."""
+        return {
+            join.view: stream_view(self.session, number, arrow_schema(joined_schema(join)), JOINED_VOCABULARY)
+            for number, join in enumerate(self.joins, first)
+        }
+
     def check_operations(self) -> None:
         """Check that no column of the result depends on the operation of a row, see
         :func:`check_operations`.
@@ -553,8 +563,6 @@ class AsOfQuery(PlanBuilder):
             return None
         view = plan.desc().identifier().table().lower()
         return next((name for name in self.inputs if name.lower() == view), None)
-
-    # --- Splitting ----------------------------------------------------------------------------
 
     def _split(self, plan: Any) -> Any:
         """Return the plan with a placeholder for the rows of each join."""
@@ -664,8 +672,6 @@ class AsOfQuery(PlanBuilder):
         hidden = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
         self.system |= {column_id(column): "" for column in join.right if column.name() in hidden}
         self.inputs[join.view] = JOINED_VOCABULARY
-
-    # --- Replaced rows ------------------------------------------------------------------------
 
     def _substitute(self, plan: Any, views: Mapping[str, DataFrame]) -> Any:
         """Return the plan over other rows with the same columns."""

@@ -78,8 +78,6 @@ class _KeyedRows(NamedTuple):
 class ChangelogPlanner(IncrementalPlanner):
     """Adds the stages whose results can change to the incremental plans."""
 
-    # --- The first rows of each key -----------------------------------------------------------
-
     def _track_distinct(self, plan: Any) -> TrackedPlan:
         below = self.track(plan.child())
         columns = [each for each in to_list(plan.output()) if column_id(each) not in below.passed]
@@ -145,14 +143,11 @@ class ChangelogPlanner(IncrementalPlanner):
         plan = analyzed_plan(run_sql(changes, first=first))
         by_name = {column.name(): column for column in to_list(plan.output())}
         restored = map(self.replace_column, map(by_name.__getitem__, rows.columns), columns)
-        origin = self._changed_origin(by_name[BATCH], by_name[OPERATION])
-        projected = self.project([*restored, by_name[NUMBER], *origin], plan)
-        result = TrackedPlan(projected, [each.toAttribute() for each in origin], frozenset())
+        origin = self._computed_origin(by_name[BATCH], by_name[OPERATION])
+        result = self._with_origin([*restored, by_name[NUMBER]], origin, plan)
         self._mark_changes(result, retracting=True)
         self._set_delay(result, self._delay(below))
         return result
-
-    # --- Running totals -----------------------------------------------------------------------
 
     def _track_running_totals(self, window: Any) -> TrackedPlan:
         below = self.track(window.child())
@@ -175,9 +170,8 @@ class ChangelogPlanner(IncrementalPlanner):
         final = aggregates.finish(frame, f"{BATCH} > 0", [])
         by_name = final.columns_by_name
         restored = map(self.replace_column, map(by_name.__getitem__, rows.columns), columns)
-        origin = self._changed_origin(by_name[BATCH], by_name[OPERATION], by_name[PLACE])
-        projected = self.project([*restored, *final.columns, *origin], final.plan)
-        result = TrackedPlan(projected, [each.toAttribute() for each in origin], below.passed)
+        origin = self._computed_origin(by_name[BATCH], by_name[OPERATION], by_name[PLACE])
+        result = self._with_origin([*restored, *final.columns], origin, final.plan, below.passed)
         if self._is_retractable(below):
             self._mark_changes(result, retracting=rows.all_rows)
         self._set_delay(result, delay)
@@ -234,8 +228,6 @@ class ChangelogPlanner(IncrementalPlanner):
             add_operation(lifetime_changes(query, names, BATCH, NEVER, schema)), lives=self._cache(lives)
         )
 
-    # --- Joins --------------------------------------------------------------------------------
-
     def _join_sides(self, plan: Any, left: JoinSide, right: JoinSide, passed: frozenset[int]) -> TrackedPlan:
         if left.until is None:
             return super()._join_sides(plan, left, right, passed)
@@ -262,10 +254,9 @@ class ChangelogPlanner(IncrementalPlanner):
         changes = lifetime_changes(rows, names, BATCH, NEVER, parts[0].schema)
         restored = analyzed_plan(run_sql(add_operation(changes), **frames))
         by_name = {column.name(): column for column in to_list(restored.output())}
-        origin = self._changed_origin(by_name[BATCH], by_name[OPERATION])
+        origin = self._computed_origin(by_name[BATCH], by_name[OPERATION])
         shown = map(self.replace_column, map(by_name.__getitem__, names), columns)
-        projected = self.project([*shown, *origin], restored)
-        return TrackedPlan(projected, [each.toAttribute() for each in origin], passed)
+        return self._with_origin(list(shown), origin, restored, passed)
 
     def _join(self, plan: Any, left: Any, right: Any, kind: Any) -> Any:
         """Return a join of other rows with the condition of a join."""
@@ -281,8 +272,6 @@ class ChangelogPlanner(IncrementalPlanner):
             for index, column in enumerate(columns)
         ]
         return self.to_frame(self.project([*named, self.alias(first, FROM), self.alias(until, UNTIL)], plan))
-
-    # --- Rows ---------------------------------------------------------------------------------
 
     def _keyed_rows(
         self,
@@ -326,9 +315,3 @@ class ChangelogPlanner(IncrementalPlanner):
         lives = self._cache(run_sql(query, **frames))
         order = [*order_terms(orders, order_names), PLACE, *comparable(names, schema)]
         return _KeyedRows(name, all_rows, lives, names, stored, order)
-
-    def _changed_origin(self, batch: Any, operation: Any, place: Any = None) -> list[Any]:
-        """Return the origin columns of rows that may be retractions."""
-        position = place if place is not None else self.expressions.Literal(None, self.types.LongType)
-        watermark = self.expressions.Literal(None, self.types.TimestampType)
-        return self._origin_columns(position, operation, batch, watermark)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+ExpressionT = TypeVar("ExpressionT")
 NEVER: Final = (1 << 31) - 1
 """The number of the batch of rows that are not emitted yet."""
 END: Final = "odf_end"
@@ -107,22 +108,39 @@ class BatchWatermarks:
 
 
 def first_batch_reaching(time: str, steps: Sequence[tuple[int, int]]) -> str:
-    """Return an SQL expression of the first batch whose watermark reaches a time, as binary search.
+    """Return an SQL expression of the first batch whose watermark reaches a time.
 
     Args:
         time: SQL expression of the time.
         steps: watermarks in milliseconds, and the batch that reaches each, in ascending order.
     """
-    if not steps:
-        return str(NEVER)
-    if len(steps) == 1:
-        return f"IF({time} <= timestamp_millis({steps[0][0]}L), {steps[0][1]}, {NEVER})"
-    middle = (len(steps) - 1) // 2
-    left, right = (
-        first_batch_reaching(time, steps[: middle + 1]),
-        first_batch_reaching(time, steps[middle + 1 :]),
+    batches = [(watermark, str(number)) for watermark, number in steps]
+    return search_steps(
+        batches, str(NEVER), lambda limit: f"{time} <= timestamp_millis({limit}L)", "IF({}, {}, {})".format
     )
-    return f"IF({time} <= timestamp_millis({steps[middle][0]}L), {left}, {right})"
+
+
+def search_steps(
+    steps: Sequence[tuple[int, ExpressionT]],
+    otherwise: ExpressionT,
+    is_reached: Callable[[int], ExpressionT],
+    choose: Callable[[ExpressionT, ExpressionT, ExpressionT], ExpressionT],
+) -> ExpressionT:
+    """Return an expression of the value of the first step that reaches a number, as binary search.
+
+    Args:
+        steps: the limits of steps in ascending order, and their values.
+        otherwise: the value if the number is above all limits.
+        is_reached: returns the condition that the number is at or below a limit.
+        choose: returns the expression of one of two values by a condition.
+    """
+    if not steps:
+        return otherwise
+    middle = len(steps) // 2
+    limit, value = steps[middle]
+    before = search_steps(steps[:middle], value, is_reached, choose)
+    after = search_steps(steps[middle + 1 :], otherwise, is_reached, choose)
+    return choose(is_reached(limit), before, after)
 
 
 class StoredState(NamedTuple):
@@ -224,7 +242,7 @@ class StateFiles:
         new.mkdir(parents=True)
         kept = [*unchanged, *(each.name for each in states if each.added)]
         for each in states:
-            keys = _sort_keys(arrow_schema(each.frame.schema), each.keys)
+            keys = sort_keys(arrow_schema(each.frame.schema), each.keys)
             nested = [name for name in each.keys if name not in keys]
             frame = each.frame.sort(*keys, *nested) if nested else each.frame
             rows = sorted_batches(
@@ -237,7 +255,7 @@ class StateFiles:
             kept += [open_groups.name] if open_groups.added else []
             with pq.ParquetFile(self._unsorted) as file:
                 schema = file.schema_arrow
-                order = SortOrder(_sort_keys(schema, open_groups.keys))
+                order = SortOrder(sort_keys(schema, open_groups.keys))
                 rows = external_sort(file.iter_batches(), order, self._unsorted.with_suffix(".sorted"))
                 _write(new / self._next_file(open_groups), schema, rows)
             self._unsorted.unlink()
@@ -278,7 +296,7 @@ class StateFiles:
         return self._folder / (f"{name}.{number}.parquet" if number else f"{name}.parquet")
 
 
-def _sort_keys(schema: pa.Schema, keys: Sequence[str]) -> tuple[str, ...]:
+def sort_keys(schema: pa.Schema, keys: Sequence[str]) -> tuple[str, ...]:
     """Return all columns that can be compared, beginning with some of them."""
     flat = [field.name for field in schema if not types.is_nested(field.type)]
     return (*(name for name in keys if name in flat), *(name for name in flat if name not in keys))
@@ -397,8 +415,6 @@ class IncrementalPlanner(TablePlanner):
                 frame, [each.name() for each in shown], [each.name() for each in tracked.origin[4:]]
             )
 
-    # --- Nodes --------------------------------------------------------------------------------
-
     def track(self, plan: Any) -> TrackedPlan:
         self._is_top = self._is_top and node_name(plan) in ("Project", "SubqueryAlias", "Aggregate")
         return super().track(plan)
@@ -473,7 +489,7 @@ class IncrementalPlanner(TablePlanner):
             for column in (*to_list(plan.left().output()), *to_list(plan.right().output()))
             if column_id(column) in columns
         ]
-        return self._emitted([*shown, *origin], origin, joined, passed)
+        return self._emitted(shown, origin, joined, passed)
 
     def _join_side(
         self, name: str, below: TrackedPlan, child: Any, retention: int, closing: int, *, changes: bool
@@ -531,8 +547,6 @@ class IncrementalPlanner(TablePlanner):
         self._set_delay(result, delay)
         return result
 
-    # --- Aggregations -------------------------------------------------------------------------
-
     def _track_aggregate(self, plan: Any) -> TrackedPlan:
         is_top, self._is_top = self._is_top, False
         below = self.track(plan.child())
@@ -587,15 +601,12 @@ class IncrementalPlanner(TablePlanner):
         if windowed:
             positive = self.filter(self.expressions.GreaterThan(final.rows, self.long_literal(0)), final.plan)
             origin = self._computed_origin(final.columns_by_name[BATCH])
-            projected = self.project([*final.columns, *origin], positive)
-            result = TrackedPlan(projected, [each.toAttribute() for each in origin], frozenset())
+            result = self._with_origin(final.columns, origin, positive)
             self._set_delay(result, delay)
             return result
         self._running = [grouping_column_id(each, columns) for each in grouping]
         self._grouping = [each.sql() for each in grouping]
-        batch = final.columns_by_name[BATCH]
-        projected = self.project([*final.columns, rows_column, batch], final.plan)
-        return TrackedPlan(projected, [rows_column.toAttribute(), batch.toAttribute()], frozenset())
+        return self._with_origin(final.columns, [rows_column, final.columns_by_name[BATCH]], final.plan)
 
     def _all_groups(
         self, name: str, aggregates: GroupAggregates, groups: DataFrame, keys: Sequence[str], *, added: bool
@@ -611,8 +622,7 @@ class IncrementalPlanner(TablePlanner):
         self.open_groups = OpenGroups(name, columns, keys, added)
         origin = [*self._computed_origin(by_name[BATCH]), *state]
         rows = self.filter(self.expressions.Or(is_open, has_rows), final.plan)
-        projected = self.project([*final.columns, *origin], rows)
-        return TrackedPlan(projected, [each.toAttribute() for each in origin], frozenset())
+        return self._with_origin(final.columns, origin, rows)
 
     def _choose_form(self, name: str, aggregates: GroupAggregates) -> None:
         """Choose the form of the state: that of the stored one.
@@ -628,8 +638,6 @@ class IncrementalPlanner(TablePlanner):
             error = StateUnusable("the state has no single values to retract")
             error.lacks_values = True
             raise error
-
-    # --- State --------------------------------------------------------------------------------
 
     def _keeps_all_rows(self, name: str, below: TrackedPlan) -> bool:
         """Return whether the state of an operator has all rows, which retractions require.
@@ -707,8 +715,6 @@ class IncrementalPlanner(TablePlanner):
         self.cached.append(frame.persist())
         return self.cached[-1]
 
-    # --- Rows and their origin ----------------------------------------------------------------
-
     def _restored(self, frame: DataFrame, names: Sequence[str], columns: Sequence[Any]) -> TrackedPlan:
         """Return the emitted rows of a frame, with the columns of the original plan."""
         plan = analyzed_plan(frame)
@@ -717,25 +723,27 @@ class IncrementalPlanner(TablePlanner):
             self.replace_column(by_name[name], column) for name, column in zip(names, columns, strict=True)
         ]
         origin = self._computed_origin(by_name[BATCH])
-        return self._emitted([*renamed, *origin], origin, plan, frozenset())
+        return self._emitted(renamed, origin, plan, frozenset())
 
     def _emitted(
         self, columns: Sequence[Any], origin: Sequence[Any], plan: Any, passed: frozenset[int]
     ) -> TrackedPlan:
         """Return the rows that the new batches emit."""
-        attributes = [each.toAttribute() for each in origin]
-        batch = attributes[2]
+        tracked = self._with_origin(columns, origin, plan, passed)
+        batch = tracked.origin[2]
         is_new = self.expressions.And(
             self.expressions.GreaterThan(batch, self.literal(0)),
             self.expressions.LessThan(batch, self.literal(NEVER)),
         )
-        return TrackedPlan(self.filter(is_new, self.project(columns, plan)), attributes, passed)
+        return tracked._replace(plan=self.filter(is_new, tracked.plan))
 
-    def _computed_origin(self, batch: Any) -> list[Any]:
-        """Return the origin columns of computed rows."""
-        position = self.expressions.Literal(None, self.types.LongType)
+    def _computed_origin(self, batch: Any, operation: Any = None, place: Any = None) -> list[Any]:
+        """Return the origin columns of computed rows, which are additions without a position by default."""
+        if operation is None:
+            operation = self.literal(int(Op.APPEND))
+        position = self.expressions.Literal(None, self.types.LongType) if place is None else place
         watermark = self.expressions.Literal(None, self.types.TimestampType)
-        return self._origin_columns(position, self.literal(int(Op.APPEND)), batch, watermark)
+        return self._origin_columns(position, operation, batch, watermark)
 
     def _mark_changes(self, tracked: TrackedPlan, *, retracting: bool) -> None:
         """Record that rows may be retracted, now or later."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from odf_engine.data.changelog import INPUT_BITS, OPERATION, POSITION, ROWS, Op
@@ -25,21 +26,22 @@ from odf_engine.spark.stateful.as_of_join import (
     TIME,
     AsOfQuery,
     add_due_time,
+    is_version_column,
     joined_schema,
     lookup_versions,
     select_version_columns,
     to_versions,
 )
 from odf_engine.spark.stateful.group_aggregates import FinishedGroups, GroupAggregates
-from odf_engine.spark.stateful.incremental import BATCH, NEVER, WATERMARK, first_batch_reaching
+from odf_engine.spark.stateful.incremental import BATCH, NEVER, WATERMARK, first_batch_reaching, search_steps
 from odf_engine.spark.stateful.stateful_query import (
     TablePlanner,
     grouping_column_id,
     is_first_arrival,
     replace_window,
 )
-from odf_engine.spark.stateful.stream_checks import JOIN_KINDS, conjuncts, has_watermark
-from odf_engine.spark.stateful.window_functions import RankedRows, ranked_rows
+from odf_engine.spark.stateful.stream_checks import has_watermark, is_stream_join
+from odf_engine.spark.stateful.window_functions import RankedRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -173,8 +175,6 @@ class Lineage(TablePlanner):
                 )
             )
 
-    # --- Nodes --------------------------------------------------------------------------------
-
     def track(self, plan: Any) -> TrackedPlan:
         if node_name(plan) not in (*_STATELESS_NODES, "Aggregate"):
             self._is_last_step = False
@@ -182,11 +182,8 @@ class Lineage(TablePlanner):
 
     def track_join(self, plan: Any, condition: Any = None) -> TrackedPlan:
         self._is_last_step = False
-        if not (plan.left().isStreaming() and plan.right().isStreaming()):
+        if not is_stream_join(plan):
             return super().track_join(plan)
-        kind = plan.joinType().sql()
-        if kind not in JOIN_KINDS:
-            raise StatefulQueryError(f"a {kind} JOIN of inputs")
         sides = [self.track(plan.left()), self.track(plan.right())]
         self._record_operations([plan.condition().get()] if plan.condition().isDefined() else [])
         self._require_additions(plan, "a join")
@@ -215,7 +212,7 @@ class Lineage(TablePlanner):
         origin = self._computed_origin(origins, batch, sides[0].origin)
         columns = [*to_list(plan.left().output()), *to_list(plan.right().output())]
         columns = [columns_by_id[column_id(column)] for column in columns]
-        return self._project_with_origin(columns, origin, rewritten, sides[0].passed | sides[1].passed)
+        return self._with_origin(columns, origin, rewritten, sides[0].passed | sides[1].passed)
 
     def _track_distinct(self, plan: Any) -> TrackedPlan:
         self._is_last_step = False
@@ -270,8 +267,6 @@ class Lineage(TablePlanner):
         )
         return TrackedPlan(rewritten, grouped.origin, below.passed)
 
-    # --- Aggregations -------------------------------------------------------------------------
-
     def _track_aggregate(self, plan: Any) -> TrackedPlan:
         is_last_step, self._is_last_step = self._is_last_step, False
         below = self.track(plan.child())
@@ -315,11 +310,8 @@ class Lineage(TablePlanner):
         )
         origins_or_null = self._typed_null(origins.toAttribute()) if is_last_step else origins.toAttribute()
         origin = self._computed_origin(origins_or_null, batch, below.origin)
-        return self._project_with_origin(
-            groups.columns,
-            [*origin, *(key_attributes if is_last_step else ())],
-            aggregated,
-            frozenset(),
+        return self._with_origin(
+            groups.columns, [*origin, *(key_attributes if is_last_step else ())], aggregated
         )
 
     def _running_groups(self, aggregates: GroupAggregates, plan: Any, rows: Any, batch: Any) -> TrackedPlan:
@@ -330,25 +322,18 @@ class Lineage(TablePlanner):
         """Return groups with the number of their rows and further columns."""
         none = self.long_literal(0)
         count = self.alias(self.expressions.Coalesce(self.seq([groups.rows, none])), ROWS)
-        projected = self.project([*groups.columns, count, *added], groups.plan)
-        return TrackedPlan(projected, [count.toAttribute(), *added], frozenset())
+        return self._with_origin(groups.columns, [count, *added], groups.plan)
 
     def _emitting_batch(self, grouping: Sequence[Any], keys: Sequence[Any]) -> Any:
         """Return the batch whose watermark closes a group, and which emits it."""
         time = next(key for key, each in zip(keys, grouping, strict=True) if has_watermark(each))
-        return self._first_batch_reaching(self._end_time(time), self._watermarks)
+        end, steps = self._end_time(time), [(mark, self.literal(number)) for mark, number in self._watermarks]
 
-    def _first_batch_reaching(self, end: Any, watermarks: Sequence[tuple[int, int]]) -> Any:
-        if not watermarks:
-            return self.literal(NEVER)
-        middle = len(watermarks) // 2
-        time, number = watermarks[middle]
-        reached = self.expressions.LessThanOrEqual(end, self._timestamp(time))
-        before = self._first_batch_reaching(end, watermarks[:middle]) if middle else self.literal(number)
-        if middle:
-            last = self.expressions.LessThanOrEqual(end, self._timestamp(watermarks[middle - 1][0]))
-            before = self.expressions.If(last, before, self.literal(number))
-        return self.expressions.If(reached, before, self._first_batch_reaching(end, watermarks[middle + 1 :]))
+        def is_reached(milliseconds: int) -> Any:
+            mark = self.expressions.MillisToTimestamp(self.long_literal(milliseconds))
+            return self.expressions.LessThanOrEqual(end, mark)
+
+        return search_steps(steps, self.literal(NEVER), is_reached, self.expressions.If)
 
     def _group_with_origin(
         self, keys: Sequence[Any], columns: Sequence[Any], rows: Any, below: TrackedPlan
@@ -371,16 +356,12 @@ class Lineage(TablePlanner):
         )
         origins, batch = (each.toAttribute() for each in added)
         origin = self._computed_origin(origins, batch, below.origin)
-        return self._project_with_origin(
-            [each.toAttribute() for each in columns], origin, aggregated, frozenset()
-        )
+        return self._with_origin([each.toAttribute() for each in columns], origin, aggregated)
 
     def _collect_origins(self, origins: Any) -> Any:
         """Collect the origins of the rows of a group, in any order."""
         collected = self.expressions.aggregate.CollectList(origins)
         return self.expressions.Flatten(collected.toAggregateExpression(False, self.none()))
-
-    # --- Rows and their origin ----------------------------------------------------------------
 
     def _drop_late(self, tracked: TrackedPlan, keys: Sequence[Any]) -> Any:
         """Return the rows that are not late for their group."""
@@ -391,19 +372,10 @@ class Lineage(TablePlanner):
         is_late = self.expressions.Coalesce(self.seq([late, self.literal(False)]))
         return self.filter(self.expressions.Not(is_late), tracked.plan)
 
-    def _timestamp(self, milliseconds: int) -> Any:
-        return self.expressions.MillisToTimestamp(self.long_literal(milliseconds))
-
     def _computed_origin(self, origins: Any, batch: Any, like: Sequence[Any]) -> list[Any]:
         """Return the origin columns of computed rows."""
         none, operation = self._typed_null(like[0]), self.literal(int(Op.APPEND))
         return self._origin_columns(none, operation, origins, batch, self._typed_null(like[4]))
-
-    def _project_with_origin(
-        self, columns: Sequence[Any], origin: Sequence[Any], plan: Any, passed: frozenset[int]
-    ) -> TrackedPlan:
-        projected = self.project([*columns, *origin], plan)
-        return TrackedPlan(projected, [each.toAttribute() for each in origin], passed)
 
     def _typed_null(self, like: Any) -> Any:
         """Return a typed null."""
@@ -477,7 +449,7 @@ class AsOfTables:
         join = self._as_of.joins[number]
         if _multiplies_rows(join.left):
             raise StatefulQueryError("a generator before a join FOR SYSTEM_TIME AS OF")
-        keys = [f"k{index}" for index in range(len(join.keys))]
+        keys = join.key_names
         rows = add_due_time(
             self._as_of.left_rows(number, views), pairs=self._pairs[number], revision=self._revision
         )
@@ -515,9 +487,7 @@ class AsOfTables:
             )
             for each in sources
         ]
-        origins = parts[0]
-        for part in parts[1:]:
-            origins = origins.unionAll(part)
+        origins = reduce(lambda one, other: one.unionAll(other), parts)
         due = first_batch_reaching(DUE, self._watermarks)
         return run_sql(
             f"SELECT a.*, b.{ORIGINS_COLUMN}, greatest(b.{BATCH}, {due}) AS {BATCH} "
@@ -527,7 +497,7 @@ class AsOfTables:
 
     def _apply_late_versions(self, found: DataFrame, late: DataFrame, keys: Sequence[str]) -> DataFrame:
         """Replace the version of rows by a late version that was available when the row was emitted."""
-        version_columns = [name for name in late.columns if name[0] == "r" and name[1:].isdigit()]
+        version_columns = list(filter(is_version_column, late.columns))
         replaced = [*version_columns, *_VERSION_COLUMNS, IS_ACTIVE]
         key_condition = " AND ".join(f"a.{key} = b.{key}" for key in keys)
         picked = ", ".join(f"late.{name} AS late_{name}" for name in replaced)
@@ -553,7 +523,7 @@ class AsOfTables:
 
     def _add_corrections(self, found: DataFrame, versions: DataFrame, keys: Sequence[str]) -> DataFrame:
         """Add a -C and a +C for each emitted row in each batch that read a later version for its time."""
-        values = [name for name in versions.columns if name[0] == "r" and name[1:].isdigit()]
+        values = list(filter(is_version_column, versions.columns))
         replaced = [*values, *_VERSION_COLUMNS, IS_ACTIVE]
         others = [name for name in found.columns if name not in (*replaced, BATCH, OPERATION, POSITION)]
         same_key = " AND ".join(f"a.{key} = b.{key}" for key in keys)
@@ -596,7 +566,7 @@ class AsOfTables:
         schema = joined_schema(self._as_of.joins[number])
         width = len(schema) - 3
         left_columns = [name for name in found.columns if name[0] == "l" and name[1:].isdigit()]
-        right_columns = [name for name in found.columns if name[0] == "r" and name[1:].isdigit()]
+        right_columns = filter(is_version_column, found.columns)
         columns = [
             f"{name} AS c{index}" for index, name in enumerate([*left_columns, *right_columns][:width])
         ]
@@ -648,18 +618,3 @@ class PrefixLineage(Lineage):
             self.companion("JoinHint", logical).NONE(),
         )
         return self._groups_with(aggregates.aggregate_rows(plan, joined, [last], [last]), [last])
-
-    def _track_filter(self, plan: Any) -> TrackedPlan:
-        if ranked_rows(plan, conjuncts([plan.condition()])) is not None:
-            return super()._track_filter(plan)
-        below, condition = self.track(plan.child()), plan.condition()
-        self._record_operations([condition])
-        if self._running is None:
-            return below._replace(plan=self.filter(condition, below.plan))
-        rows, last = below.origin
-        passes = self.expressions.Coalesce(self.seq([condition, self.literal(False)]))
-        counted = self.alias(self.expressions.If(passes, rows, self.long_literal(0)), ROWS)
-        columns = [column for column in to_list(below.plan.output()) if column_id(column) != column_id(rows)]
-        return below._replace(
-            plan=self.project([*columns, counted], below.plan), origin=[counted.toAttribute(), last]
-        )

@@ -375,8 +375,6 @@ class StreamPlanner(OriginTracker):
         # No check of subqueries: Spark rejects them over streams.
         return self.inline_ctes(analyzed_plan(frame))
 
-    # --- Nodes --------------------------------------------------------------------------------
-
     def track(self, plan: Any) -> TrackedPlan:
         name = node_name(plan)
         if name in ("Aggregate", "Distinct", "Window") or is_stream_join(plan):
@@ -577,8 +575,6 @@ class StreamPlanner(OriginTracker):
         rewritten = replace_window(self, window, to_list(window.child().output()), totals, below.plan)
         return TrackedPlan(rewritten, [], below.passed)
 
-    # --- Aggregations -------------------------------------------------------------------------
-
     def _track_aggregate(self, plan: Any) -> TrackedPlan:
         below = self.track(plan.child())
         self._require_last_step(plan)
@@ -647,8 +643,6 @@ class StreamPlanner(OriginTracker):
         if not children:
             return expression
         return self.with_children(expression, list(map(self._replace_distinct, children)))
-
-    # --- Properties of inputs -----------------------------------------------------------------
 
     def _record_operations(self, expressions: list[Any]) -> None:
         """Record the inputs whose operation column the query itself reads."""
@@ -756,11 +750,9 @@ class TablePlanner(StreamPlanner):
         self._operations |= {
             number: self._names[name] for each, number in named if each == vocab.operation_type_column
         }
-        attributes = [column.toAttribute() for column in origin]
-        self._input_origins.add(column_id(attributes[0]))
-        return TrackedPlan(
-            self.project([*columns, *origin], table), attributes, frozenset(passed | self.system.keys())
-        )
+        tracked = self._with_origin(columns, origin, table, frozenset(passed | self.system.keys()))
+        self._input_origins.add(column_id(tracked.origin[0]))
+        return tracked
 
     def track_union(self, plan: Any) -> TrackedPlan:
         branches = [self.track(child) for child in to_list(plan.children())]
@@ -772,6 +764,13 @@ class TablePlanner(StreamPlanner):
         if all(column_id(branch.origin[0]) in self._input_origins for branch in branches):
             self._input_origins.add(column_id(tracked.origin[0]))
         return tracked
+
+    def _with_origin(
+        self, columns: Sequence[Any], origin: Sequence[Any], plan: Any, passed: frozenset[int] = frozenset()
+    ) -> TrackedPlan:
+        """Return the rows of a plan with these columns and their origin."""
+        projected = self.project([*columns, *origin], plan)
+        return TrackedPlan(projected, [each.toAttribute() for each in origin], passed)
 
     def _origin_columns(self, *values: Any) -> list[Any]:
         """Return the columns with the origin of a row, in the order of ``_ORIGIN``."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import types
 
 from odf_engine.chain.normal_form import rules_revision
 from odf_engine.data.arrow_compute import pc
@@ -19,7 +18,6 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark.arrow_batches import arrow_batches, sort_partitions
 from odf_engine.spark.errors import translate_errors
 from odf_engine.spark.plan_rewrite import StatefulQueryError, TrackedResult
-from odf_engine.spark.readers import query_schema
 from odf_engine.spark.repeatability import check_repeatable
 from odf_engine.spark.row_order import SortOrder, external_sort, keeps_order, map_batches, sorted_batches
 from odf_engine.spark.sql_types import arrow_schema, identifier
@@ -27,7 +25,6 @@ from odf_engine.spark.stateful.as_of_join import (
     DUE,
     IS_ACTIVE,
     IS_VERSION_LOST,
-    JOINED_VOCABULARY,
     SINCE,
     TIME,
     AsOfJoin,
@@ -43,12 +40,11 @@ from odf_engine.spark.stateful.as_of_join import (
     to_versions,
     version_corrections,
 )
-from odf_engine.spark.stateful.incremental import nullable_schema
+from odf_engine.spark.stateful.incremental import nullable_schema, sort_keys
 from odf_engine.spark.stateful.stateful_query import (
     StreamingPlan,
     plan_stream,
     state_fingerprint,
-    stream_view,
 )
 from odf_engine.spark.stateful.window_functions import comparable
 from odf_engine.spark.text_files import spark_path
@@ -62,8 +58,8 @@ from odf_engine.transform.engines.stateful_transaction import (
     Slice,
     StatefulTransaction,
     Watermarks,
-    batches_by_watermark,
     input_frame,
+    input_streams,
     is_late,
 )
 
@@ -87,6 +83,28 @@ class PreparedAsOfQuery(NamedTuple):
     by_row: bool
 
 
+def split_at_joins(session: SparkSession, transform: Sql, inputs: Sequence[QueryInput]) -> AsOfQuery:
+    """Return a query over streams without rows, split at its as-of joins.
+
+    Args:
+        session: session of the job.
+        transform: the query.
+        inputs: its inputs, in the order of declaration.
+
+    Raises:
+        InvalidQuery, Unsupported: the query cannot run.
+    """
+    steps, by_alias = transform.queries or [], {each.alias: each for each in inputs}
+    columns = {each.alias: (each.schema.names, each.vocab) for each in inputs}
+    tables = temporal_tables(transform.temporal_tables or [], columns)
+    for table in tables.values():
+        empty = input_frame(session, [], by_alias[table.name])
+        empty.createOrReplaceTempView(identifier(table.view))
+    frame = run_query(session, input_streams(session, inputs), steps, tables)
+    check_repeatable(frame, steps)
+    return AsOfQuery(session, frame, {each.alias: each.vocab for each in inputs}, tables)
+
+
 def prepare_as_of_query(
     session: SparkSession,
     transform: Sql,
@@ -97,31 +115,17 @@ def prepare_as_of_query(
     """Prepare a query with as-of joins over streams without rows.
 
     Args:
-        session: session of the job.
-        transform: the query.
-        inputs: its inputs, in the order of declaration.
+        session, transform, inputs: as for :func:`split_at_joins`.
         event_time: event time column of the result.
         changing: inputs with retractions or corrections in this transaction.
 
     Raises:
         InvalidQuery, Unsupported: the query cannot run.
     """
-    schemas = {each.alias: query_schema(each.schema, each.vocab) for each in inputs}
-    vocabs = {each.alias: each.vocab for each in inputs}
-    columns = {each.alias: (each.schema.names, each.vocab) for each in inputs}
-    tables = temporal_tables(transform.temporal_tables or [], columns)
-    empty = {each.alias: input_frame(session, [], each) for each in inputs}
-    for table in tables.values():
-        empty[table.name].createOrReplaceTempView(identifier(table.view))
-    views = {
-        each.alias: stream_view(session, index, schemas[each.alias], each.vocab)
-        for index, each in enumerate(inputs)
-    }
-    frame = run_query(session, views, transform.queries or [], tables)
-    check_repeatable(frame, transform.queries or [])
-    as_of = AsOfQuery(session, frame, vocabs, tables)
+    as_of = split_at_joins(session, transform, inputs)
     as_of.check_operations()
     try:
+        empty = {each.alias: input_frame(session, [], each) for each in inputs}
         rows = as_of.track_rest(empty).frame.drop(POSITION, OPERATION)
         return PreparedAsOfQuery(
             as_of,
@@ -130,10 +134,7 @@ def prepare_as_of_query(
             by_row=True,
         )
     except StatefulQueryError:
-        joined = {
-            join.view: stream_view(session, index, arrow_schema(joined_schema(join)), JOINED_VOCABULARY)
-            for index, join in enumerate(as_of.joins, len(inputs))
-        }
+        joined = as_of.joined_streams(len(inputs))
     rest = as_of.query_after_joins(joined)
     query = plan_stream(
         session,
@@ -157,10 +158,7 @@ def as_of_fingerprint(session: SparkSession, query: PreparedAsOfQuery, inputs: S
         query: the prepared query.
     """
     as_of = query.as_of
-    joined = {
-        join.view: stream_view(session, index, arrow_schema(joined_schema(join)), JOINED_VOCABULARY)
-        for index, join in enumerate(as_of.joins, len(inputs))
-    }
+    joined = as_of.joined_streams(len(inputs))
     parts = [f"rows {query.by_row}"]
     with translate_errors():
         for index, join in enumerate(as_of.joins):
@@ -191,6 +189,7 @@ _PARTITION_ROWS: Final = 1 << 19
 class AsOfTransaction(StatefulTransaction):
     """A transaction of a query with as-of joins."""
 
+    _has_as_of_joins = True
     _as_of: AsOfQuery
     _by_row: bool
     _revision: int
@@ -202,15 +201,10 @@ class AsOfTransaction(StatefulTransaction):
     """The inputs of the joins with late rows in the batch."""
     _files_written: int = 0
 
-    # --- The query ----------------------------------------------------------------------------
-
     def _plan_query(self, changing: set[str]) -> tuple[StreamingPlan, QuerySource]:
         request = self._request
         self._revision = rules_revision(request.transform.version)
-        self._inputs = [
-            QueryInput(each.query_alias, pq.read_schema(each.schema_file), each.vocab)
-            for each in request.query_inputs
-        ]
+        self._inputs = [QueryInput.from_request(each) for each in request.query_inputs]
         self._as_of, query, rest, self._by_row = prepare_as_of_query(
             self._session,
             request.transform,
@@ -230,11 +224,8 @@ class AsOfTransaction(StatefulTransaction):
                 unsupported |= dict.fromkeys(changing, operation)
         return unsupported
 
-    # --- Batches ------------------------------------------------------------------------------
-
     def _plan_batches(self, ready: PreparedQuery, watermarks: Watermarks) -> list[Batch]:
-        each = ready.emitted is not None or ready.query.by_commit
-        batches = list(batches_by_watermark(ready.slices, self._request.query_inputs, watermarks, each=each))
+        batches = super()._plan_batches(ready, watermarks)
         if self._revision >= 4:
             late = self._late_inputs(batches, watermarks.combined([each.alias for each in self._inputs]))
             self._values = self._values or bool(late)
@@ -339,7 +330,7 @@ class AsOfTransaction(StatefulTransaction):
         path: Path,
     ) -> None:
         """Run one join: write the joined rows and the new state."""
-        keys = [f"k{number}" for number in range(len(join.keys))]
+        keys = join.key_names
         folder = self._checkpoint_folder / f"as-of-{index}"
         folder.mkdir(parents=True, exist_ok=True)
         # The joined rows of an earlier join may contain corrections from earlier batches.
@@ -385,7 +376,7 @@ class AsOfTransaction(StatefulTransaction):
             folder: folder of the state of the join.
         """
         join = self._as_of.joins[index]
-        keys = [f"k{number}" for number in range(len(join.keys))]
+        keys = join.key_names
         versions = self._materialize(new, folder / _ALL_VERSIONS, (*keys, TIME, POSITION))
 
         def look_up(rows: DataFrame) -> DataFrame:
@@ -442,7 +433,7 @@ class AsOfTransaction(StatefulTransaction):
             folder: folder of the state of the join.
         """
         join = self._as_of.joins[index]
-        keys = [f"k{number}" for number in range(len(join.keys))]
+        keys = join.key_names
         reached = "NULL" if self._reached is None else f"timestamp_millis({self._reached}L)"
         with translate_errors():
             is_retraction = f"{OPERATION} IN ({Op.RETRACT:d}, {Op.CORRECT_FROM:d})"
@@ -560,8 +551,6 @@ class AsOfTransaction(StatefulTransaction):
         self._last_positions[index] = (positions[-1].as_py(), numbers[-1].as_py())
         return numbers
 
-    # --- Rows as frames -----------------------------------------------------------------------
-
     def _input_frames(self, slices: Sequence[Slice], names: set[str]) -> dict[str, DataFrame]:
         """Return inputs as frames, with the rows of some slices."""
         return {
@@ -583,9 +572,7 @@ class AsOfTransaction(StatefulTransaction):
         return external_sort(batches, SortOrder(tuple(keys)), self._scratch / "sorted.arrow")
 
     def _total_order(self, frame: DataFrame, first: Sequence[str]) -> tuple[str, ...]:
-        """Return all comparable columns, beginning with some of them."""
-        flat = [field.name for field in arrow_schema(frame.schema) if not types.is_nested(field.type)]
-        return (*first, *(name for name in flat if name not in first))
+        return sort_keys(arrow_schema(frame.schema), first)
 
 
 def _number_corrections(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -26,15 +26,14 @@ from odf_engine.spark.plan_rewrite import (
     run_sql,
     to_list,
 )
-from odf_engine.spark.readers import query_schema, slices_frame
-from odf_engine.spark.repeatability import check_repeatable
+from odf_engine.spark.readers import slices_frame
 from odf_engine.spark.sql_types import arrow_schema, identifier
-from odf_engine.spark.stateful.as_of_join import IS_ACTIVE, TIME, AsOfQuery, joined_schema
-from odf_engine.spark.stateful.stateful_query import stream_view
+from odf_engine.spark.stateful.as_of_join import IS_ACTIVE, TIME, joined_schema
 from odf_engine.spark.stateful.stream_checks import has_watermark
 from odf_engine.spark.stateful.window_functions import comparable
-from odf_engine.spark.user_query import run_query, temporal_tables
+from odf_engine.spark.user_query import run_query
 from odf_engine.sql.query_text import tokenize
+from odf_engine.transform.engines.as_of_transaction import split_at_joins
 from odf_engine.transform.engines.contract import QueryInput, TransactionResult
 from odf_engine.transform.engines.output_contract import OutputContract, input_schemas
 from odf_engine.transform.engines.stateful_transaction import (
@@ -144,27 +143,8 @@ class _BatchQuery:
         self._inputs = [QueryInput.from_request(each) for each in request.query_inputs]
         aliases = [each.alias for each in self._inputs]
         self.watermark = Watermarks({}).after(request.query_inputs, None).combined(aliases)
-        self._as_of = self._split()
+        self._as_of = split_at_joins(session, request.transform, self._inputs)
         self.has_unmatched = False
-
-    def _split(self) -> AsOfQuery:
-        """Return the query over streaming views, split at its as-of joins."""
-        session, transform = self._session, self._request.transform
-        tables = temporal_tables(
-            transform.temporal_tables or [],
-            {each.alias: (each.schema.names, each.vocab) for each in self._inputs},
-        )
-        by_alias = {each.alias: each for each in self._inputs}
-        for table in tables.values():
-            empty = input_frame(session, [], by_alias[table.name])
-            empty.createOrReplaceTempView(identifier(table.view))
-        views = {
-            each.alias: stream_view(session, index, query_schema(each.schema, each.vocab), each.vocab)
-            for index, each in enumerate(self._inputs)
-        }
-        frame = run_query(session, views, transform.queries or [], tables)
-        check_repeatable(frame, transform.queries or [])
-        return AsOfQuery(session, frame, {each.alias: each.vocab for each in self._inputs}, tables)
 
     def result(self) -> DataFrame:
         """Return the rows, without system columns."""

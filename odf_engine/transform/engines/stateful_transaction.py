@@ -22,7 +22,7 @@ from odf_engine.chain.normal_form import rules_revision, spark_engine_version
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import INPUT_BITS, ROWS, Op
 from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded
-from odf_engine.data.slices import WrittenSlice, copy_rows, read_batches, write_slice
+from odf_engine.data.slices import WrittenSlice, copy_rows, read_batches
 from odf_engine.errors import BadData, InvalidQuery, NotFound, StateUnusable, Unsupported
 from odf_engine.metadata.model import (
     Checkpoint,
@@ -69,6 +69,7 @@ from odf_engine.transform.engines.output_contract import (
     OutputContract,
     input_schemas,
     read_emitted_rows,
+    write_result,
 )
 
 if TYPE_CHECKING:
@@ -99,7 +100,8 @@ class BatchSorter:
         path = self._path(number)
         if any(types.is_nested(field.type) for field in schema):
             self._write(rows, schema, path)
-            return arrow_batches(self._sorted_frame(schema, path, time), self._reporter, progress=False)[1]
+            frame = sort_by_all_columns(self._read(schema, path), *_first_order(schema), identifier(time))
+            return arrow_batches(frame, self._reporter, progress=False)[1]
         first = [*_first_order(schema), time]
         order = SortOrder((*first, *(name for name in schema.names if name not in first)))
         sorted_rows = external_sort(rows, order, path)
@@ -136,9 +138,6 @@ class BatchSorter:
         with pq.ParquetWriter(path, schema, compression="lz4") as writer:
             for batch in rows:
                 writer.write_batch(pa.record_batch(batch.select(schema.names).columns, schema=schema))
-
-    def _sorted_frame(self, schema: pa.Schema, path: Path, time: str) -> DataFrame:
-        return sort_by_all_columns(self._read(schema, path), *_first_order(schema), identifier(time))
 
     def _read(self, schema: pa.Schema, path: Path) -> DataFrame:
         return self._session.read.schema(spark_schema(schema)).parquet(spark_path(path))
@@ -296,6 +295,22 @@ def batches_by_watermark(
         yield Batch(pending, reached)
 
 
+def split_batches(
+    slices: Sequence[Slice],
+    inputs: Sequence[TransformRequestInput],
+    before: Watermarks,
+    query: StreamingPlan,
+    *,
+    as_of: bool,
+) -> list[Batch]:
+    """Return the batches of a transaction of a query; ``as_of`` if it has as-of joins.
+
+    The other arguments are as for :func:`batches_by_watermark`.
+    """
+    split = batches_by_watermark if as_of or query.by_commit else batches_by_slice
+    return list(split(slices, inputs, before, each=query.by_commit or query.mode == "update"))
+
+
 def is_late(slice: Slice, watermark: int) -> bool:
     """Return whether a slice has rows before a watermark in milliseconds."""
     return slice.earliest is not None and slice.earliest < watermark
@@ -418,6 +433,14 @@ class PreparedQuery(NamedTuple):
         return self.emitted is not None and self.contract.operation is None
 
 
+def input_streams(session: SparkSession, inputs: Sequence[QueryInput]) -> dict[str, DataFrame]:
+    """Return the inputs of a query as streams without rows, of which only the plan is used."""
+    return {
+        each.alias: stream_view(session, index, query_schema(each.schema, each.vocab), each.vocab)
+        for index, each in enumerate(inputs)
+    }
+
+
 def plan_query(
     session: SparkSession, transform: Sql, inputs: Sequence[QueryInput], time: str
 ) -> tuple[StreamingPlan, QuerySource]:
@@ -433,11 +456,7 @@ def plan_query(
         InvalidQuery, Unsupported: the query is invalid or not supported.
     """
     steps = transform.queries or []
-    views = {
-        each.alias: stream_view(session, index, query_schema(each.schema, each.vocab), each.vocab)
-        for index, each in enumerate(inputs)
-    }
-    frame = run_query(session, views, steps)
+    frame = run_query(session, input_streams(session, inputs), steps)
     vocabs = {each.alias: each.vocab for each in inputs}
     revision = rules_revision(transform.version)
     key = (
@@ -465,6 +484,8 @@ class StatefulTransaction:
         reporter: receives amounts and late rows; checked for cancellation.
         state: fingerprint of the query's state (:attr:`ValidatedQuery.state`).
     """
+
+    _has_as_of_joins = False
 
     def __init__(
         self,
@@ -611,10 +632,8 @@ class StatefulTransaction:
         return PreparedQuery(query, source, contract, slices, emitted)
 
     def _plan_batches(self, ready: PreparedQuery, watermarks: Watermarks) -> list[Batch]:
-        inputs = self._request.query_inputs
-        if ready.query.by_commit:
-            return list(batches_by_watermark(ready.slices, inputs, watermarks, each=True))
-        return list(batches_by_slice(ready.slices, inputs, watermarks, each=ready.emitted is not None))
+        inputs, as_of = self._request.query_inputs, self._has_as_of_joins
+        return split_batches(ready.slices, inputs, watermarks, ready.query, as_of=as_of)
 
     def _run_batches(
         self, ready: PreparedQuery, batches: Sequence[Batch], before: Watermarks
@@ -661,8 +680,6 @@ class StatefulTransaction:
             watermark = batch.watermark
         if group:
             yield group
-
-    # --- The query and its state --------------------------------------------------------------
 
     def _plan_query(self, changing: set[str]) -> tuple[StreamingPlan, QuerySource]:
         inputs = [QueryInput.from_request(each) for each in self._request.query_inputs]
@@ -730,8 +747,6 @@ class StatefulTransaction:
     def _unsupported_changes(self, query: StreamingPlan) -> Mapping[str, str]:
         """Return the inputs whose changes are not supported, with the operation that prevents it."""
         return query.unsupported_changes
-
-    # --- Batches ------------------------------------------------------------------------------
 
     def _run_group(
         self, ready: PreparedQuery, batches: Sequence[Batch], watermarks: BatchWatermarks, number: int
@@ -827,17 +842,8 @@ class StatefulTransaction:
         }
 
     def _write_slice(self, rows: Iterator[pa.RecordBatch], contract: OutputContract) -> WrittenSlice | None:
-        request = self._request
-        return write_slice(
-            (_select_columns(contract, batch) for batch in rows),
-            schema=contract.schema,
-            vocab=request.vocab,
-            path=Path(request.new_data_path),
-            first_offset=request.next_offset,
-            system_time=request.system_time,
-            fallback_event_time=request.system_time,
-            reporter=self._reporter,
-        )
+        selected = (_select_columns(contract, batch) for batch in rows)
+        return write_result(selected, contract.schema, self._request, self._reporter)
 
 
 def interpret_queries(session: SparkSession) -> None:
