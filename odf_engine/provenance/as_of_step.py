@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -15,9 +16,7 @@ from odf_engine.data.slices import read_batches
 from odf_engine.provenance.model import OffsetRange, normalize_ranges
 from odf_engine.provenance.stateful_step import StatefulTrace, Timeline
 from odf_engine.provenance.stateless_step import RowSelection, StepResult
-from odf_engine.spark.arrow_batches import cancellable
-from odf_engine.spark.sql_types import arrow_schema
-from odf_engine.spark.stateful.as_of_join import JOINED_VOCABULARY, joined_schema
+from odf_engine.spark.stateful.as_of_join import JOINED_VOCABULARY
 from odf_engine.spark.stateful.incremental import BATCH, WATERMARK
 from odf_engine.spark.stateful.row_lineage import (
     ORIGINS_COLUMN,
@@ -25,8 +24,7 @@ from odf_engine.spark.stateful.row_lineage import (
     JoinRows,
     Lineage,
 )
-from odf_engine.spark.stateful.stateful_query import StreamingPlan, stream_view
-from odf_engine.spark.text_files import spark_path
+from odf_engine.spark.stateful.stateful_query import StreamingPlan
 from odf_engine.transform.engines.as_of_transaction import prepare_as_of_query
 from odf_engine.transform.engines.contract import QueryInput
 
@@ -67,29 +65,18 @@ class AsOfTrace(StatefulTrace):
         )
         return self._prepared.by_row and not has_operation
 
-    def _empty_query(self, time: Timeline) -> DataFrame:
+    def _empty_query(self) -> DataFrame:
         as_of = self._prepared.as_of
-        if self._prepared.by_row:
-            return as_of.query_after_joins({})
-        return as_of.query_after_joins(
-            {
-                join.view: stream_view(
-                    self._session, index, arrow_schema(joined_schema(join)), JOINED_VOCABULARY
-                )
-                for index, join in enumerate(as_of.joins, len(self._query_inputs))
-            }
-        )
+        joined = {} if self._prepared.by_row else as_of.joined_streams(len(self._query_inputs))
+        return as_of.query_after_joins(joined)
 
     def _build_lineage(self, time: Timeline, lineage_class: type[Lineage] = Lineage) -> Lineage:
         as_of = self._prepared.as_of
         self._joined = self._joined or self._compute_joins(time)
-        changing = {
-            *time.changing,
-            *(
-                join.view
-                for join in as_of.joins
-                if time.changing & as_of.inputs_before_join(join) or join.table.name in time.late
-            ),
+        changing = time.changing | {
+            join.view
+            for join in as_of.joins
+            if time.changing & as_of.inputs_before_join(join) or join.table.name in time.late
         }
         return lineage_class(
             self._session,
@@ -115,7 +102,8 @@ class AsOfTrace(StatefulTrace):
             pairs,
             rules_revision(self._request.transform.version),
         )
-        views, origins = time.frames(self._session), time.tables(self._session)
+        origins = time.tables(self._session)
+        views = {name: frame.drop(*_HIDDEN) for name, frame in origins.items()}
         sources = {
             each.alias: JoinRows(
                 index,
@@ -136,19 +124,12 @@ class AsOfTrace(StatefulTrace):
                 changes=name in time.changing,
                 may_be_late=name in time.late,
             )
-            rows = self._materialize(rows, f"joined-{index}")
+            rows = self._materialize(rows)
             joined[join.view] = rows
             views[join.view] = rows.drop(*_HIDDEN)
             frame = rows.selectExpr(f"{JOINED_VOCABULARY.offset_column} AS offset", ORIGINS_COLUMN, BATCH)
             sources[join.view] = JoinRows(len(inputs) + index, frame)
         return joined
-
-    def _materialize(self, frame: DataFrame, name: str) -> DataFrame:
-        """Return the rows of a frame, materialized in a Parquet file."""
-        path = self._folder / name
-        with cancellable(self._session, self._reporter):
-            frame.write.parquet(str(path))
-        return self._session.read.schema(frame.schema).parquet(spark_path(path))
 
 
 def add_correction_pairs(selection: RowSelection) -> RowSelection:
@@ -157,11 +138,7 @@ def add_correction_pairs(selection: RowSelection) -> RowSelection:
     for offset, code in _find_corrections(selection):
         if any(first <= offset <= last for first, last in selection.runs):
             pairs.append((offset, offset + 1) if code == Op.CORRECT_FROM else (offset - 1, offset))
-    return (
-        selection
-        if not pairs
-        else RowSelection(selection.path, normalize_ranges([*selection.runs, *pairs]), selection.vocab)
-    )
+    return replace(selection, runs=normalize_ranges([*selection.runs, *pairs])) if pairs else selection
 
 
 def _find_corrections(selection: RowSelection) -> Iterator[tuple[int, int]]:

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow.parquet as pq
 
-from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import OPERATION, Op
 from odf_engine.metadata.model import DatasetVocabulary, TransformRequest
 from odf_engine.progress import Reporter
-from odf_engine.provenance.model import OffsetSet
 from odf_engine.provenance.stateless_step import RowSelection, StepResult, record_ambiguity
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.plan_rewrite import run_sql
@@ -51,12 +49,11 @@ def trace_changes(
     targets = selection.target_rows(session, signed=True, ranked=False)
     found = match_rows(rows, names, OPERATION, [ORIGINS_COLUMN], targets)
     places = found.selectExpr(SLICE_COUNT, MATCH_COUNT, f"explode_outer({ORIGINS_COLUMN}) AS place")
-    traced = StepResult([OffsetSet() for _ in request.query_inputs], after.origins.operations)
+    traced = StepResult.empty(request)
+    traced.operations = after.origins.operations
     for batch in arrow_batches(places.selectExpr(SLICE_COUNT, MATCH_COUNT, "place.*"), reporter)[1]:
         record_ambiguity(batch, traced, ranked=False)
-        inputs, offsets = batch.column("at"), batch.column("offset")
-        for index, offset_set in enumerate(traced.feeds):
-            offset_set.add(offsets.filter(pc.equal(inputs, index)).drop_null())
+        traced.add_rows(batch)
     if traced.reason is None and not after.origins.is_exact:
         traced.reason = _CANDIDATES
     return traced

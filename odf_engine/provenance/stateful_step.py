@@ -5,24 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from odf_engine.chain.normal_form import rules_revision
-from odf_engine.data.arrow_compute import pc, python_rows
+from odf_engine.data.arrow_compute import python_rows
 from odf_engine.data.changelog import OPERATION, ROWS, Op
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.data.slices import read_batches
 from odf_engine.errors import Unsupported
 from odf_engine.metadata.model import TransformRequest
 from odf_engine.progress import Reporter
-from odf_engine.provenance.model import OffsetSet
 from odf_engine.provenance.stateless_step import LOST, RowSelection, StepResult, record_ambiguity
 from odf_engine.spark.arrow_batches import arrow_batches, cancellable
 from odf_engine.spark.sql_types import arrow_schema, identifier
-from odf_engine.spark.stateful.incremental import BATCH, WATERMARK
+from odf_engine.spark.stateful.incremental import BATCH, WATERMARK, search_steps
 from odf_engine.spark.stateful.row_lineage import (
     KEY_PREFIX,
     LAST_BATCH_COLUMN,
@@ -33,7 +33,6 @@ from odf_engine.spark.stateful.row_lineage import (
 from odf_engine.spark.stateful.row_match import (
     LAST_BATCH,
     MATCH_COUNT,
-    OFFSET,
     SLICE_COUNT,
     TargetRows,
     in_ranges,
@@ -50,11 +49,10 @@ from odf_engine.transform.engines.stateful_transaction import (
     END_OF_TIME,
     Batch,
     Watermarks,
-    batches_by_slice,
-    batches_by_watermark,
     input_frame,
     plan_query,
     read_slices,
+    split_batches,
 )
 from odf_engine.transform.plan import Transaction
 
@@ -133,9 +131,9 @@ def find_groups(
     _read_changelog(_limited(run_frame, log.sort("place")), columns, entries)
     for batch in _limited(run_frame, touched.sort(BATCH)):
         for row in python_rows(batch):
-            found = entries.get(group_key(row, columns))
-            if found is not None:
-                found.batches.append(row[BATCH])
+            group = entries.get(group_key(row, columns))
+            if group is not None:
+                group.batches.append(row[BATCH])
     return Groups(
         entries, grouping_rows.select(*columns, *keys).distinct() if columns else grouping_rows.limit(0)
     )
@@ -243,41 +241,14 @@ class PlannedTransaction:
     request: TransformRequest
 
 
-@dataclass(frozen=True)
-class BatchPolicy:
-    """How the input of a query is split into batches
-    (:mod:`odf_engine.transform.engines.stateful_transaction`).
-
-    Attributes:
-        by_commit: rows are emitted in the order of the inputs' commits.
-        update: groups without a window.
-        as_of: the query has as-of joins.
-    """
-
-    by_commit: bool
-    update: bool
-    as_of: bool
-
-    def split(self, planned: PlannedTransaction, watermarks: Watermarks) -> list[Batch]:
-        """Return the batches of a transaction that continues from these watermarks."""
-        inputs = planned.request.query_inputs
-        slices = read_slices(inputs)
-        if self.as_of:
-            each = self.update or self.by_commit
-            return list(batches_by_watermark(slices, inputs, watermarks, each=each))
-        if self.by_commit:
-            return list(batches_by_watermark(slices, inputs, watermarks, each=True))
-        return list(batches_by_slice(slices, inputs, watermarks, each=self.update))
-
-
 class Timeline:
     """All batches up to the end of a transaction, numbered from the beginning of its state.
 
     Args:
         past: the earlier transactions as one; None if the state begins with this transaction.
         own: the transaction.
-        policy: how its query is split into batches.
-        exact: whether rows with a time equal to the watermark may still arrive.
+        query: the plan of its query.
+        as_of: whether the query has as-of joins.
 
     Attributes:
         first, last: numbers of the batches of the transaction itself.
@@ -289,7 +260,7 @@ class Timeline:
     """
 
     def __init__(
-        self, past: PlannedTransaction | None, own: PlannedTransaction, policy: BatchPolicy, *, exact: bool
+        self, past: PlannedTransaction | None, own: PlannedTransaction, query: StreamingPlan, *, as_of: bool
     ) -> None:
         planned = [own] if past is None else [past, own]
         count = sum(len(each.data_paths) for part in planned for each in part.request.query_inputs)
@@ -297,14 +268,15 @@ class Timeline:
             raise Unsupported(f"the state covers {count:,} slices, more than can be traced at once")
         self._parts = planned
         self._request = own.request
-        self._exact = exact
+        self._exact = query.is_exact(rules_revision(own.request.transform.version))
         watermarks, self._batches = Watermarks({}), list[Batch]()
         for part in planned:
             self.first = len(self._batches)
             if part is own and part.transaction.kind == "finish":
                 self._batches.append(Batch([], END_OF_TIME))
             else:
-                self._batches += policy.split(part, watermarks)
+                inputs = part.request.query_inputs
+                self._batches += split_batches(read_slices(inputs), inputs, watermarks, query, as_of=as_of)
             watermarks = watermarks.after(part.request.query_inputs, None)
         self.last = len(self._batches) - 1
         aliases = [each.query_alias for each in own.request.query_inputs]
@@ -337,11 +309,6 @@ class Timeline:
         """Return the watermark before each batch in milliseconds, as SQL over ``odf_batch``."""
         watermarks = [0, *map(self._watermark, self._batches)]
         return _step_expression(BATCH, list(enumerate(watermarks[:-1])))
-
-    def frames(self, session: SparkSession) -> dict[str, DataFrame]:
-        """Return the rows of each input as the query reads them."""
-        hidden = (ORIGINS_COLUMN, BATCH, WATERMARK)
-        return {name: frame.drop(*hidden) for name, frame in self.tables(session).items()}
 
     def tables(self, session: SparkSession) -> dict[str, DataFrame]:
         """Return the rows of each input, with the columns for row lineage."""
@@ -392,24 +359,23 @@ def _last_offset(path: Path, offset_column: str) -> int:
 
 
 def _step_expression(column: str, steps: Sequence[tuple[int, int]]) -> str:
-    """Return an SQL expression of the value of the first step that reaches a column, as binary search."""
+    """Return an SQL expression of the value of the first step that reaches a column."""
     merged: list[tuple[int, int]] = []
     for end, value in steps:
         if merged and merged[-1][1] == value:
             merged.pop()
         merged.append((end, value))
-    return _binary_search(column, merged) if merged else "CAST(NULL AS INT)"
-
-
-def _binary_search(column: str, steps: Sequence[tuple[int, int]]) -> str:
-    if len(steps) == 1:
-        return str(steps[0][1])
-    middle = len(steps) // 2
-    left, right = _binary_search(column, steps[:middle]), _binary_search(column, steps[middle:])
-    return f"IF({column} <= {steps[middle - 1][0]}, {left}, {right})"
+    if not merged:
+        return "CAST(NULL AS INT)"
+    *values, (_, last) = [(end, str(value)) for end, value in merged]
+    return search_steps(values, last, lambda end: f"{column} <= {end}", "IF({}, {}, {})".format)
 
 
 _FINISHED: Final = "its transaction flushed the state of a query"
+
+
+def _from_comparable(value: Any, data_type: pa.DataType) -> Any:
+    return math.nan if value == "NaN" and pa.types.is_floating(data_type) else value
 
 
 class StatefulTrace:
@@ -448,11 +414,9 @@ class StatefulTrace:
             OdfError: the query cannot run any more.
         """
         query = self._plan_query()
-        policy = BatchPolicy(query.by_commit, query.mode == "update", as_of=self._as_of)
-        exact = query.is_exact(rules_revision(self._request.transform.version))
-        time = Timeline(self._past, self._own, policy, exact=exact)
+        time = Timeline(self._past, self._own, query, as_of=self._as_of)
         lineage = self._build_lineage(time)
-        recomputed = lineage.recomputed_rows(self._empty_query(time))
+        recomputed = lineage.recomputed_rows(self._empty_query())
         if query.mode == "update":
             traced = self._trace_groups(lineage, time)
         else:
@@ -472,7 +436,7 @@ class StatefulTrace:
             time.watermarks_after(),
         )
 
-    def _empty_query(self, time: Timeline) -> DataFrame:
+    def _empty_query(self) -> DataFrame:
         """Return the query over streams without rows, of which only the plan is used."""
         return self._streaming_query
 
@@ -491,8 +455,6 @@ class StatefulTrace:
         """Return whether the operation distinguishes a row from its retraction."""
         return False
 
-    # --- Rows that are final ------------------------------------------------------------------
-
     def _trace_rows(
         self, lineage: Lineage, recomputed: DataFrame, query: StreamingPlan, time: Timeline
     ) -> StepResult:
@@ -500,13 +462,13 @@ class StatefulTrace:
         columns = query.query_schema.names
         keys = key_columns(recomputed.columns)
         identity = [BATCH, *(keys if lineage.grouping_input is not None else [ORIGINS_COLUMN])]
-        traced = self._new_result()
+        traced = StepResult.empty(self._request)
         for approximate in (False, True):
             targets = self._selection.target_rows(
                 self._session, signed=self._is_signed(columns), approximate=approximate, ranked=self._ranked
             )
             found = match_rows(recomputed, columns, OPERATION, identity, targets)
-            traced = self._new_result()
+            traced = StepResult.empty(self._request)
             if lineage.grouping_input is None:
                 self._add_origins(found, traced)
             else:
@@ -517,30 +479,18 @@ class StatefulTrace:
 
     def _add_origins(self, found: DataFrame, traced: StepResult) -> None:
         """Add the origins that rows carry."""
-        rows = found.selectExpr(OFFSET, SLICE_COUNT, MATCH_COUNT, f"explode_outer({ORIGINS_COLUMN}) AS place")
-        rows = rows.selectExpr(OFFSET, SLICE_COUNT, MATCH_COUNT, "place.at AS at", "place.offset AS offset")
-        ambiguous = False
+        rows = found.selectExpr(SLICE_COUNT, MATCH_COUNT, f"explode_outer({ORIGINS_COLUMN}) AS place")
+        rows = rows.selectExpr(SLICE_COUNT, MATCH_COUNT, "place.*")
         for batch in self._run_frame(rows):
-            traced.lost = traced.lost or batch.column(MATCH_COUNT).null_count > 0
-            ambiguous = (
-                ambiguous
-                or pc.any(pc.not_equal(batch.column(SLICE_COUNT), batch.column(MATCH_COUNT))).as_py() is True
-            )
-            self._add_offsets(batch, traced)
-        if traced.lost:
-            traced.reason = LOST
-        elif ambiguous:
-            traced.reason = _AMBIGUOUS
+            record_ambiguity(batch, traced)
+            traced.add_rows(batch)
 
     def _add_group_origins(
         self, found: DataFrame, keys: Sequence[str], lineage: Lineage, traced: StepResult
     ) -> None:
         """Add the origins of the rows of the matched groups."""
-        path = self._folder / f"groups-{len(list(self._folder.iterdir()))}"
-        with cancellable(self._session, self._reporter):
-            found.write.parquet(str(path))
-        groups = self._session.read.schema(found.schema).parquet(spark_path(path))
-        for batch in self._run_frame(groups.select(OFFSET, SLICE_COUNT, MATCH_COUNT)):
+        groups = self._materialize(found)
+        for batch in self._run_frame(groups.select(SLICE_COUNT, MATCH_COUNT)):
             record_ambiguity(batch, traced)
         if traced.lost:
             return
@@ -552,12 +502,10 @@ class StatefulTrace:
         assert lineage.grouping_input is not None
         sessions = lineage.grouping_input.sessions
         for batch in self._run_frame(origins_by_key(lineage.grouping_rows(), groups, sessions)):
-            self._add_offsets(batch, traced)
-
-    # --- Groups without a window --------------------------------------------------------------
+            traced.add_rows(batch)
 
     def _trace_groups(self, lineage: Lineage, time: Timeline) -> StepResult:
-        traced = self._new_result()
+        traced = StepResult.empty(self._request)
         targets = self._selection.target_rows(self._session, signed=False, ranked=True)
         groups = find_groups(lineage, self._selection, targets, time.first, time.last, self._run_frame)
         rebuilt = self._own.transaction.kind == "rebuild"
@@ -596,7 +544,7 @@ class StatefulTrace:
         lineage = self._build_lineage(time, PrefixLineage)
         assert isinstance(lineage, PrefixLineage)
         lineage.targets = prefixes.selectExpr(*keys, f"explode(array({numbers})) AS {LAST_BATCH_COLUMN}")
-        recomputed = lineage.recomputed_rows(self._empty_query(time))
+        recomputed = lineage.recomputed_rows(self._empty_query())
         targets = self._selection.target_rows(self._session, signed=False, ranked=True)
         compared = comparable_groups(lineage.group_columns or [], targets)
         columns = [f"g{index}" for index in range(len(compared))]
@@ -609,7 +557,7 @@ class StatefulTrace:
                     values[group].append((row[LAST_BATCH_COLUMN], values_only))
         return {
             group: last_batch_of(
-                groups.entries[group], changing_batches(sorted(rows, key=_batch_number), time.first)
+                groups.entries[group], changing_batches(sorted(rows, key=itemgetter(0)), time.first)
             )
             for group, rows in values.items()
         }
@@ -638,28 +586,17 @@ class StatefulTrace:
             f"SELECT DISTINCT {keys}, b.{LAST_BATCH} FROM odf_groups a JOIN odf_cuts b ON {same}"
         )
 
-    # --- Results of Spark ---------------------------------------------------------------------
-
-    def _new_result(self) -> StepResult:
-        return StepResult([OffsetSet() for _ in self._request.query_inputs])
+    def _materialize(self, frame: DataFrame) -> DataFrame:
+        """Return the rows of a frame, materialized in a Parquet file."""
+        path = self._folder / f"rows-{len(list(self._folder.iterdir()))}"
+        with cancellable(self._session, self._reporter):
+            frame.write.parquet(str(path))
+        return self._session.read.schema(frame.schema).parquet(spark_path(path))
 
     def _run_frame(self, frame: DataFrame) -> Iterator[pa.RecordBatch]:
         for batch in arrow_batches(frame, self._reporter)[1]:
             self._reporter.raise_if_cancelled()
             yield batch
-
-    def _add_offsets(self, batch: pa.RecordBatch, traced: StepResult) -> None:
-        inputs, offsets = batch.column("at"), batch.column("offset")
-        for index, offset_set in enumerate(traced.feeds):
-            offset_set.add(offsets.filter(pc.equal(inputs, index)).drop_null())
-
-
-def _batch_number(value: tuple[int, dict[str, Any]]) -> int:
-    return value[0]
-
-
-def _from_comparable(value: Any, data_type: pa.DataType) -> Any:
-    return math.nan if value == "NaN" and pa.types.is_floating(data_type) else value
 
 
 _MAX_PREFIXES: Final = 200
@@ -667,4 +604,3 @@ _REPLACED: Final = "the row is from a previous query and was retracted when the 
 _UNKNOWN_BATCH: Final = (
     "its group changed too often in this transaction to determine the input rows of this version"
 )
-_AMBIGUOUS: Final = "several rows are equal in all columns, so their input rows are ambiguous"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -49,6 +49,17 @@ class StepResult:
     operations: list[str] = field(default_factory=list[str])
     reason: str | None = None
     lost: bool = False
+
+    @classmethod
+    def empty(cls, request: TransformRequest) -> Self:
+        """Return a result without rows of the inputs."""
+        return cls([OffsetSet() for _ in request.query_inputs])
+
+    def add_rows(self, batch: pa.RecordBatch) -> None:
+        """Add input rows by the columns ``at``, the index of an input, and ``offset``; null is skipped."""
+        inputs, offsets = batch.column("at"), batch.column("offset")
+        for index, offset_set in enumerate(self.feeds):
+            offset_set.add(offsets.filter(pc.equal(inputs, index)).drop_null())
 
 
 @dataclass(frozen=True)
@@ -107,7 +118,7 @@ def trace_rows(
     }
     frame = run_query(session, views, request.transform.queries or [])
     tracked = track_origins(session, frame, {each.query_alias: each.vocab for each in inputs})
-    traced = StepResult([OffsetSet() for _ in inputs])
+    traced = StepResult.empty(request)
     for batch in arrow_batches(_match_rows(session, tracked, selection), reporter)[1]:
         reporter.raise_if_cancelled()
         record_ambiguity(batch, traced, ranked=not tracked.ordered)
@@ -145,8 +156,7 @@ def _add_origins(batch: pa.RecordBatch, traced: StepResult) -> None:
     positions = pa.concat_arrays([positions, pc.add(positions, pc.cast(partner_step, pa.int64()))])
     inputs = pc.shift_right(positions, INPUT_BITS)
     offsets = pc.bit_wise_and(positions, (1 << INPUT_BITS) - 1)
-    for index, offset_set in enumerate(traced.feeds):
-        offset_set.add(offsets.filter(pc.equal(inputs, index)))
+    traced.add_rows(pa.record_batch({"at": inputs, "offset": offsets}))
 
 
 def _describe(tracked: TrackedResult, request: TransformRequest) -> str:

@@ -13,14 +13,13 @@ from msgspec import UNSET
 
 from odf_engine.chain.normal_form import SPARK
 from odf_engine.errors import Cancelled, NotFound, OdfError
-from odf_engine.metadata.model import (
-    OffsetInterval,
-)
+from odf_engine.metadata.model import OffsetInterval
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.provenance.as_of_step import AsOfTrace
 from odf_engine.provenance.changes_step import trace_changes
 from odf_engine.provenance.model import OffsetRange, OffsetSet
+from odf_engine.provenance.root_origins import ranges_by_slice
 from odf_engine.provenance.stateful_step import PlannedTransaction, StatefulTrace
 from odf_engine.provenance.stateless_step import (
     SCATTERED,
@@ -58,16 +57,8 @@ def producing_transactions(
     Raises:
         BadData: a block is invalid.
     """
-    if not runs:
-        return
-    for row in entry.dataset.slices(runs[0][0], runs[-1][1]):
-        ranges = [
-            (max(first, row.start), min(last, row.end))
-            for first, last in runs
-            if first <= row.end and last >= row.start
-        ]
-        if ranges:
-            yield transaction_history(entry, row.sequence_number), ranges
+    for row, ranges in ranges_by_slice(entry.dataset, runs):
+        yield transaction_history(entry, row.sequence_number), ranges
 
 
 _MAX_RANGES: Final = 2000
