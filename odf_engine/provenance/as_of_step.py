@@ -17,14 +17,14 @@ from odf_engine.provenance.model import OffsetRange, normalize_ranges
 from odf_engine.provenance.stateful_step import StatefulTrace, Timeline
 from odf_engine.provenance.stateless_step import RowSelection, StepResult
 from odf_engine.spark.stateful.as_of_join import JOINED_VOCABULARY
-from odf_engine.spark.stateful.incremental import BATCH, WATERMARK
 from odf_engine.spark.stateful.row_lineage import (
     ORIGINS_COLUMN,
     AsOfTables,
     JoinRows,
     Lineage,
 )
-from odf_engine.spark.stateful.stateful_query import StreamingPlan
+from odf_engine.spark.stateful.stateful_query import WATERMARK, StreamingPlan
+from odf_engine.spark.stateful.window_functions import BATCH
 from odf_engine.transform.engines.as_of_transaction import prepare_as_of_query
 from odf_engine.transform.engines.contract import QueryInput
 

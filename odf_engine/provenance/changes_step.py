@@ -47,7 +47,7 @@ def trace_changes(
     rows = after.rows(Op.APPEND).unionAll(before.rows(Op.RETRACT))
     names = [name for name in rows.columns if name not in (OPERATION, ORIGINS_COLUMN)]
     targets = selection.target_rows(session, signed=True, ranked=False)
-    found = match_rows(rows, names, OPERATION, [ORIGINS_COLUMN], targets)
+    found = match_rows(rows, names, [ORIGINS_COLUMN], targets)
     places = found.selectExpr(SLICE_COUNT, MATCH_COUNT, f"explode_outer({ORIGINS_COLUMN}) AS place")
     traced = StepResult.empty(request)
     traced.operations = after.origins.operations

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from odf_engine.chain.normal_form import rules_revision
 from odf_engine.data.arrow_compute import python_rows
-from odf_engine.data.changelog import OPERATION, ROWS, Op
+from odf_engine.data.changelog import ROWS, Op
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.data.slices import read_batches
 from odf_engine.errors import Unsupported
@@ -22,7 +22,7 @@ from odf_engine.progress import Reporter
 from odf_engine.provenance.stateless_step import LOST, RowSelection, StepResult, record_ambiguity
 from odf_engine.spark.arrow_batches import arrow_batches, cancellable
 from odf_engine.spark.sql_types import arrow_schema, identifier
-from odf_engine.spark.stateful.incremental import BATCH, WATERMARK, search_steps
+from odf_engine.spark.stateful.incremental import search_steps
 from odf_engine.spark.stateful.row_lineage import (
     KEY_PREFIX,
     LAST_BATCH_COLUMN,
@@ -42,7 +42,8 @@ from odf_engine.spark.stateful.row_match import (
     prefilter,
     stored_form,
 )
-from odf_engine.spark.stateful.stateful_query import StreamingPlan
+from odf_engine.spark.stateful.stateful_query import WATERMARK, StreamingPlan
+from odf_engine.spark.stateful.window_functions import BATCH
 from odf_engine.spark.text_files import spark_path
 from odf_engine.transform.engines.contract import QueryInput
 from odf_engine.transform.engines.stateful_transaction import (
@@ -467,7 +468,7 @@ class StatefulTrace:
             targets = self._selection.target_rows(
                 self._session, signed=self._is_signed(columns), approximate=approximate, ranked=self._ranked
             )
-            found = match_rows(recomputed, columns, OPERATION, identity, targets)
+            found = match_rows(recomputed, columns, identity, targets)
             traced = StepResult.empty(self._request)
             if lineage.grouping_input is None:
                 self._add_origins(found, traced)
@@ -495,8 +496,7 @@ class StatefulTrace:
         if traced.lost:
             return
         assert lineage.grouping_input is not None
-        keys_frame = groups.select(*keys).distinct() if keys else groups.selectExpr("1 AS one").limit(1)
-        self._add_origins_of_groups(lineage, keys_frame, traced)
+        self._add_origins_of_groups(lineage, groups.select(*keys).distinct(), traced)
 
     def _add_origins_of_groups(self, lineage: Lineage, groups: DataFrame, traced: StepResult) -> None:
         assert lineage.grouping_input is not None

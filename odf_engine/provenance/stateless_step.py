@@ -131,7 +131,7 @@ def _match_rows(session: SparkSession, tracked: TrackedResult, selection: RowSel
     columns = [name for name in tracked.frame.columns if name not in (POSITION, OPERATION)]
     has_operation = match_columns(columns, [selection.vocab.operation_type_column])[0] is not None
     targets = selection.target_rows(session, signed=not has_operation, ranked=not tracked.ordered)
-    return match_rows(tracked.frame, columns, OPERATION, [POSITION], targets)
+    return match_rows(tracked.frame, columns, [POSITION], targets)
 
 
 def record_ambiguity(batch: pa.RecordBatch, traced: StepResult, *, ranked: bool = True) -> None:

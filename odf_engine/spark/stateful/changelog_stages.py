@@ -16,9 +16,7 @@ from odf_engine.spark.plan_rewrite import (
     to_list,
 )
 from odf_engine.spark.stateful.incremental import (
-    BATCH,
     END,
-    NEVER,
     VALUES,
     WATERMARK,
     IncrementalPlanner,
@@ -27,7 +25,9 @@ from odf_engine.spark.stateful.incremental import (
 from odf_engine.spark.stateful.stateful_query import is_first_arrival, replace_window, running_aggregates
 from odf_engine.spark.stateful.stream_checks import has_watermark
 from odf_engine.spark.stateful.window_functions import (
+    BATCH,
     FROM,
+    NEVER,
     NUMBER,
     PLACE,
     UNTIL,
@@ -127,7 +127,7 @@ class ChangelogPlanner(IncrementalPlanner):
         partition = f"PARTITION BY {', '.join([*key_names, FROM])}"
         order = rows.order if function == "row_number" else rows.order[: len(orders)]
         number = f"{function}() OVER ({partition} ORDER BY {', '.join(order) or 1}) AS {NUMBER}"
-        numbered = f"SELECT *, {number} FROM ({rows_by_version(key_names, NEVER)})"
+        numbered = f"SELECT *, {number} FROM ({rows_by_version(key_names)})"
         first = self._cache(
             run_sql(f"SELECT * FROM ({numbered}) WHERE {NUMBER} <= {limits[1]}", lives=rows.lives)
         )
@@ -139,7 +139,7 @@ class ChangelogPlanner(IncrementalPlanner):
         self._store(rows.name, rows.lives if rows.all_rows else first, rows.stored, kept, order_of_state)
         names = [*rows.columns, NUMBER]
         within = f"SELECT * FROM odf_first WHERE {NUMBER} >= {limits[0]}"
-        changes = add_operation(lifetime_changes(within, names, BATCH, NEVER, first.schema))
+        changes = add_operation(lifetime_changes(within, names, first.schema))
         plan = analyzed_plan(run_sql(changes, first=first))
         by_name = {column.name(): column for column in to_list(plan.output())}
         restored = map(self.replace_column, map(by_name.__getitem__, rows.columns), columns)
@@ -219,14 +219,12 @@ class ChangelogPlanner(IncrementalPlanner):
     ) -> DataFrame:
         """Return the changes of the rows that the watermark has reached, and of their totals."""
         self._store(rows.name, lives, rows.stored, f"{UNTIL} = {NEVER}", [*aggregates.key_names, END])
-        versions = rows_by_version(aggregates.key_names, NEVER)
+        versions = rows_by_version(aggregates.key_names)
         peers = [f"o{index}" for index in range(terms)]
         query = aggregates.accumulate(versions, [*aggregates.key_names, FROM], rows.order, peers, ranges)
         names = [*aggregates.state_names, *rows.columns, PLACE]
         schema = run_sql(versions, lives=lives).schema
-        return run_sql(
-            add_operation(lifetime_changes(query, names, BATCH, NEVER, schema)), lives=self._cache(lives)
-        )
+        return run_sql(add_operation(lifetime_changes(query, names, schema)), lives=self._cache(lives))
 
     def _join_sides(self, plan: Any, left: JoinSide, right: JoinSide, passed: frozenset[int]) -> TrackedPlan:
         if left.until is None:
@@ -251,7 +249,7 @@ class ChangelogPlanner(IncrementalPlanner):
         names = [f"c{index}" for index in range(len(columns))]
         frames = {f"part{index}": part for index, part in enumerate(parts)}
         rows = " UNION ALL ".join(f"SELECT * FROM odf_{name}" for name in frames)
-        changes = lifetime_changes(rows, names, BATCH, NEVER, parts[0].schema)
+        changes = lifetime_changes(rows, names, parts[0].schema)
         restored = analyzed_plan(run_sql(add_operation(changes), **frames))
         by_name = {column.name(): column for column in to_list(restored.output())}
         origin = self._computed_origin(by_name[BATCH], by_name[OPERATION])
@@ -309,7 +307,7 @@ class ChangelogPlanner(IncrementalPlanner):
         if all_rows:
             values = [each for each, column in zip(names, columns, strict=True)
                       if column_id(column) not in below.passed]  # fmt: skip
-            query = lifetimes(add_sign(query), stored, values, BATCH, NEVER, schema)
+            query = lifetimes(add_sign(query), stored, values, schema)
         else:
             query = f"SELECT {', '.join(stored)}, {BATCH} AS {FROM}, {NEVER} AS {UNTIL} FROM ({query})"
         lives = self._cache(run_sql(query, **frames))

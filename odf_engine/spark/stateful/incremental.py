@@ -35,10 +35,12 @@ from odf_engine.spark.plan_rewrite import (
 from odf_engine.spark.row_order import SortOrder, external_sort, sorted_batches, strip_order_by
 from odf_engine.spark.sql_types import arrow_schema, identifier
 from odf_engine.spark.stateful.group_aggregates import IS_LAST, GroupAggregates
-from odf_engine.spark.stateful.stateful_query import BATCH, WATERMARK, TablePlanner, grouping_column_id
+from odf_engine.spark.stateful.stateful_query import WATERMARK, TablePlanner, grouping_column_id
 from odf_engine.spark.stateful.stream_checks import has_watermark, is_stream_join, watermark_delays
 from odf_engine.spark.stateful.window_functions import (
+    BATCH,
     FROM,
+    NEVER,
     SIGN,
     UNTIL,
     add_operation,
@@ -53,8 +55,6 @@ if TYPE_CHECKING:
 
 
 ExpressionT = TypeVar("ExpressionT")
-NEVER: Final = (1 << 31) - 1
-"""The number of the batch of rows that are not emitted yet."""
 END: Final = "odf_end"
 VALUES: Final = "-values"
 """Ending of the name of a state that has the single values which retractions require."""
@@ -505,7 +505,7 @@ class IncrementalPlanner(TablePlanner):
             values = [each for each, column in zip(names, columns, strict=False)
                       if column_id(column) not in below.passed]  # fmt: skip
             schema = run_sql(rows, **frames).schema
-            rows = lifetimes(add_sign(rows), names, values, BATCH, NEVER, schema)
+            rows = lifetimes(add_sign(rows), names, values, schema)
         reached = self._watermarks.first_batch_reaching(END, closing)
         both = run_sql(f"SELECT *, CAST({reached} AS INT) AS odf_closing FROM ({rows})", **frames)
         kept = f"{self._watermarks.first_batch_reaching(END, retention)} = {NEVER}"
@@ -811,7 +811,7 @@ def net_result(frame: DataFrame, names: Sequence[str], carried: Sequence[str]) -
         carried: columns that only define the order.
     """
     quoted = [identifier(each) for each in names]
-    query = net_changes(add_sign("SELECT * FROM odf_changes"), quoted, BATCH, frame.schema, carried)
+    query = net_changes(add_sign("SELECT * FROM odf_changes"), quoted, frame.schema, carried)
     is_addition = f"IF({SIGN} < 0, 0, 1) AS {IS_ADDITION}"
     return run_sql(add_operation(f"SELECT *, {is_addition} FROM ({query})"), changes=frame)
 

@@ -33,15 +33,16 @@ from odf_engine.spark.stateful.as_of_join import (
     to_versions,
 )
 from odf_engine.spark.stateful.group_aggregates import FinishedGroups, GroupAggregates
-from odf_engine.spark.stateful.incremental import BATCH, NEVER, WATERMARK, first_batch_reaching, search_steps
+from odf_engine.spark.stateful.incremental import first_batch_reaching, search_steps
 from odf_engine.spark.stateful.stateful_query import (
+    WATERMARK,
     TablePlanner,
     grouping_column_id,
     is_first_arrival,
     replace_window,
 )
 from odf_engine.spark.stateful.stream_checks import has_watermark, is_stream_join
-from odf_engine.spark.stateful.window_functions import RankedRows
+from odf_engine.spark.stateful.window_functions import BATCH, NEVER, RankedRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

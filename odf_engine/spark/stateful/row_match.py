@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql import types as st
 
-from odf_engine.data.changelog import Op
+from odf_engine.data.changelog import OPERATION, Op
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.spark.errors import translate_errors
 from odf_engine.spark.plan_rewrite import PlanBuilder, analyzed_plan, to_list
 from odf_engine.spark.sql_types import identifier, sql_type
-from odf_engine.spark.stateful.incremental import BATCH
 from odf_engine.spark.stateful.row_lineage import KEY_PREFIX, ORIGINS_COLUMN
+from odf_engine.spark.stateful.window_functions import BATCH
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,16 +64,14 @@ class TargetRows:
 def match_rows(
     recomputed: DataFrame,
     names: Sequence[str],
-    operation: str | None,
     identity: Sequence[str],
     targets: TargetRows,
 ) -> DataFrame:
     """Return the target rows, each with the identity of the matching recomputed row.
 
     Args:
-        recomputed: the recomputed rows.
+        recomputed: the recomputed rows, with ``odf_operation``.
         names: columns of the query in them.
-        operation: operation column, if it distinguishes rows.
         identity: columns of ``recomputed`` with the origin of a row. Equal rows of the slice match in their
             order.
         targets: the target rows.
@@ -86,7 +85,7 @@ def match_rows(
     session = recomputed.sparkSession
     with translate_errors():
         pairs = _column_pairs(recomputed, names, targets)
-        recomputed_columns = _comparison_columns(recomputed, pairs, targets, operation, identity)
+        recomputed_columns = _comparison_columns(recomputed, pairs, targets, OPERATION, identity)
         vocab = targets.vocab
         is_target = in_ranges(identifier(vocab.offset_column), targets.ranges)
         slice_columns = _comparison_columns(
@@ -141,7 +140,7 @@ def _comparison_columns(
     frame: DataFrame,
     columns: Sequence[tuple[str, str, st.DataType]],
     targets: TargetRows,
-    operation: str | None,
+    operation: str,
     added: Sequence[str],
 ) -> DataFrame:
     """Return the compared columns as ``c0``, … in the types of the slice, with their sign and further
@@ -155,7 +154,7 @@ def _comparison_columns(
         value = stored_form(identifier(name), data_type, stored, approximate=targets.approximate)
         exprs.append(f"{value} AS c{index}")
     sign = "1"
-    if targets.signed and operation is not None:
+    if targets.signed:
         retractions = f"{Op.RETRACT:d}, {Op.CORRECT_FROM:d}"
         sign = f"IF({identifier(operation)} IN ({retractions}), -1, 1)"
     return frame.selectExpr(*exprs, f"{sign} AS {SIGN}", *added)
@@ -188,12 +187,15 @@ def prefilter(
     targets = slice_rows.where(_IS_TARGET).select(*columns)
     rows = take_few_rows(targets)
     if rows is not None:
-        builder = PlanBuilder(session)
         row_type = analyzed_plan(targets).schema()
-        return (
-            _filter_equal(builder, recomputed, rows, row_type, len(columns)),
-            _filter_equal(builder, slice_rows, rows, row_type, len(columns)),
-        )
+
+        def filter_equal(frame: DataFrame) -> DataFrame:
+            builder, plan = PlanBuilder(session), analyzed_plan(frame)
+            output = to_list(plan.output())[: len(columns)]
+            conditions = [partial(builder.expressions.EqualNullSafe, column) for column in output]
+            return _filter_by_literals(builder, plan, rows, row_type, conditions)
+
+        return filter_equal(recomputed), filter_equal(slice_rows)
     hint = broadcast_hint(targets)
     targets.distinct().createOrReplaceTempView("odf_asked")
     condition = " AND ".join(f"a.{name} <=> b.{name}" for name in columns)
@@ -219,28 +221,33 @@ def broadcast_hint(frame: DataFrame) -> str:
     return "/*+ BROADCAST(b) */" if is_small else ""
 
 
-def _filter_equal(
+def _filter_by_literals(
     builder: PlanBuilder,
-    frame: DataFrame,
+    plan: Any,
     rows: Sequence[Any],
     row_type: Any,
-    width: int,
+    conditions: Sequence[Callable[[Any], Any]],
 ) -> DataFrame:
-    """Return the rows of a frame whose first columns equal those of any given row."""
-    plan = analyzed_plan(frame)
-    output = to_list(plan.output())[:width]
+    """Return the rows of a plan that meet the conditions with the values of any of some rows.
+
+    Args:
+        builder: builds plan nodes.
+        plan: the plan.
+        rows: the rows with the values, as Java objects.
+        row_type: their type.
+        conditions: for each column of ``rows``, returns the condition with its value.
+    """
     any_of = builder.literal(False)
     # Also compares each column alone, so that Spark can push the condition on grouping columns below the
     # aggregation.
-    of_column = [builder.literal(False) for _ in output]
+    of_column = [builder.literal(False) for _ in conditions]
     for row in rows:
         struct = builder.expressions.Literal(row, row_type)
         all_of = builder.literal(True)
-        for index, column in enumerate(output):
-            value = builder.expressions.GetStructField(struct, index, builder.none())
-            is_equal = builder.expressions.EqualNullSafe(column, value)
-            all_of = builder.expressions.And(all_of, is_equal)
-            of_column[index] = builder.expressions.Or(of_column[index], is_equal)
+        for index, condition in enumerate(conditions):
+            matches = condition(builder.expressions.GetStructField(struct, index, builder.none()))
+            all_of = builder.expressions.And(all_of, matches)
+            of_column[index] = builder.expressions.Or(of_column[index], matches)
         any_of = builder.expressions.Or(any_of, all_of)
     if len(rows) > 1:
         for each in of_column:
@@ -302,38 +309,32 @@ def origins_by_key(rows: DataFrame, keys: DataFrame, sessions: Sequence[bool]) -
         sessions: for each key, whether it is a session that contains the sessions of single rows.
     """
     with translate_errors():
-        key_rows = take_few_rows(keys)
-        matches = (
-            _filter_by_join(rows, keys, sessions)
-            if key_rows is None
-            else _filter_by_literals(rows, keys, sessions, key_rows)
-        )
+        if (key_rows := take_few_rows(keys)) is None:
+            matches = _filter_by_join(rows, keys, sessions)
+        else:
+            builder, plan = PlanBuilder(rows.sparkSession), analyzed_plan(rows)
+            by_name = {column.name(): column for column in to_list(plan.output())}
+            conditions = [
+                _key_condition(
+                    builder,
+                    name,
+                    by_name[BATCH if name == LAST_BATCH else name],
+                    session=name != LAST_BATCH and sessions[index],
+                )
+                for index, name in enumerate(keys.columns)
+            ]
+            row_type = analyzed_plan(keys).schema()
+            matches = _filter_by_literals(builder, plan, key_rows, row_type, conditions)
         exploded = matches.selectExpr(f"explode({ORIGINS_COLUMN}) AS place")
         return exploded.selectExpr("place.at AS at", "place.offset AS offset")
 
 
-def _filter_by_literals(
-    rows: DataFrame, keys: DataFrame, sessions: Sequence[bool], few: Sequence[Any]
-) -> DataFrame:
-    builder = PlanBuilder(rows.sparkSession)
-    plan, row_type = analyzed_plan(rows), analyzed_plan(keys).schema()
-    named = {column.name(): column for column in to_list(plan.output())}
-    expressions = builder.expressions
-    any_of = builder.literal(False)
-    for row in few:
-        struct = expressions.Literal(row, row_type)
-        all_of = builder.literal(True)
-        for index, name in enumerate(keys.columns):
-            value = expressions.GetStructField(struct, index, builder.none())
-            if name == LAST_BATCH:
-                matches = expressions.LessThanOrEqual(named[BATCH], value)
-            elif sessions[index]:
-                matches = _is_within_session(builder, named[name], value)
-            else:
-                matches = expressions.EqualNullSafe(named[name], value)
-            all_of = expressions.And(all_of, matches)
-        any_of = expressions.Or(any_of, all_of)
-    return builder.to_frame(builder.filter(any_of, plan))
+def _key_condition(builder: PlanBuilder, name: str, column: Any, *, session: bool) -> Callable[[Any], Any]:
+    if name == LAST_BATCH:
+        return partial(builder.expressions.LessThanOrEqual, column)
+    if session:
+        return partial(_is_within_session, builder, column)
+    return partial(builder.expressions.EqualNullSafe, column)
 
 
 def _is_within_session(builder: PlanBuilder, column: Any, session: Any) -> Any:

@@ -47,6 +47,7 @@ from odf_engine.spark.stateful.stream_checks import (
     watermark_delays,
 )
 from odf_engine.spark.stateful.window_functions import (
+    BATCH,
     RankedRows,
     ranked_rows,
     running_frames,
@@ -695,8 +696,6 @@ class StreamPlanner(OriginTracker):
         return self.project(to_list(child.output()), tracked.plan) if tracked.origin else tracked.plan
 
 
-BATCH: Final = "odf_batch"
-"""The batch in which a row was read or is emitted: 1, 2, … for the new batches, 0 for all earlier ones."""
 WATERMARK: Final = "odf_mark"
 """The watermark before the batch that read a row; null without a watermark, and for computed rows."""
 

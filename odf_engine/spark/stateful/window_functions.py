@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+BATCH: Final = "odf_batch"
+"""The batch in which a row was read or is emitted: 1, 2, … for the new batches, 0 for all earlier ones."""
+NEVER: Final = (1 << 31) - 1
+"""The number of the batch of rows that are not emitted yet, or not retracted."""
 SIGN: Final = "odf_sign"
 """1 for a row that is added, -1 for a row that is retracted."""
 PLACE: Final = "odf_place"
@@ -177,9 +181,6 @@ def order_terms(orders: Sequence[Any], names: Sequence[str]) -> list[str]:
     ]
 
 
-# --- Lifetimes of rows ------------------------------------------------------------------------
-
-
 def comparable(names: Sequence[str], schema: StructType) -> list[str]:
     """Return SQL expressions of columns by which rows can be grouped."""
     kinds = [schema[_unquoted(name)].dataType.simpleString() for name in names]
@@ -213,33 +214,29 @@ def add_operation(changes: str) -> str:
     return f"SELECT * EXCEPT ({SIGN}), {operation} FROM ({changes})"
 
 
-def lifetimes(
-    rows: str, names: Sequence[str], values: Sequence[str], batch: str, never: int, schema: StructType
-) -> str:
+def lifetimes(rows: str, names: Sequence[str], values: Sequence[str], schema: StructType) -> str:
     """Return an SQL query of the rows that are added, with the batch that retracts each.
 
     A retraction ends the oldest of the rows with the same values. One without such a row has no effect.
 
     Args:
-        rows: SQL query of rows with ``names``, ``batch`` and ``odf_sign``.
+        rows: SQL query of rows with ``names``, :data:`BATCH` and :data:`SIGN`.
         names: columns of a row, with :data:`PLACE`.
         values: those of them that a retraction repeats.
-        batch: name of the column with the batch of a row.
-        never: the batch of rows that are not retracted.
         schema: types of the columns.
     """
     same = f"OVER (PARTITION BY {', '.join(comparable(values, schema)) or 1}"
-    order = ", ".join([batch, *([PLACE] if PLACE in names else [])])
+    order = ", ".join([BATCH, *([PLACE] if PLACE in names else [])])
     index = f"row_number() {same} ORDER BY {SIGN} DESC, {order}) - 1"
-    ends = f"array_sort(collect_list(IF({SIGN} < 0, {batch}, NULL)) {same}))"
-    until = f"coalesce(get(odf_ends, odf_index), {never}) AS {UNTIL}"
+    ends = f"array_sort(collect_list(IF({SIGN} < 0, {BATCH}, NULL)) {same}))"
+    until = f"coalesce(get(odf_ends, odf_index), {NEVER}) AS {UNTIL}"
     return (
-        f"SELECT {', '.join(names)}, {batch} AS {FROM}, {until} "
+        f"SELECT {', '.join(names)}, {BATCH} AS {FROM}, {until} "
         f"FROM (SELECT *, {ends} AS odf_ends, {index} AS odf_index FROM ({rows})) WHERE {SIGN} > 0"
     )
 
 
-def rows_by_version(keys: Sequence[str], never: int) -> str:
+def rows_by_version(keys: Sequence[str]) -> str:
     """Return an SQL query of the rows of each key in each batch in which they changed.
 
     It reads ``odf_lives``: rows with ``keys``, and their lifetimes as :data:`FROM` and :data:`UNTIL`. In the
@@ -255,8 +252,8 @@ def rows_by_version(keys: Sequence[str], never: int) -> str:
         f"LATERAL VIEW explode(array({FROM}, {UNTIL})) AS odf_first WHERE {FROM} < {UNTIL}"
     )
     versions = (
-        f"SELECT *, lead(odf_first, 1, {never}) OVER ({partition} ORDER BY odf_first) AS odf_next "
-        f"FROM ({changed}) WHERE odf_first < {never}"
+        f"SELECT *, lead(odf_first, 1, {NEVER}) OVER ({partition} ORDER BY odf_first) AS odf_next "
+        f"FROM ({changed}) WHERE odf_first < {NEVER}"
     )
     return (
         f"SELECT a.* EXCEPT ({FROM}, {UNTIL}), odf_first AS {FROM}, odf_next AS {UNTIL} "
@@ -264,43 +261,39 @@ def rows_by_version(keys: Sequence[str], never: int) -> str:
     )
 
 
-def lifetime_changes(rows: str, columns: Sequence[str], batch: str, never: int, schema: StructType) -> str:
+def lifetime_changes(rows: str, columns: Sequence[str], schema: StructType) -> str:
     """Return an SQL query of the changes at the start and the end of lifetimes, as :func:`net_changes`.
 
     Args:
         rows: SQL query of rows with ``columns``, :data:`FROM` and :data:`UNTIL`.
-        columns, batch, schema: as for :func:`net_changes`.
-        never: the end of a lifetime that has not ended.
+        columns, schema: as for :func:`net_changes`.
     """
     ends = ", ".join(
         f"named_struct('batch', {each}, 'sign', {sign})" for each, sign in ((FROM, 1), (UNTIL, -1))
     )
-    inside = f"each -> each.batch > 0 AND each.batch < {never} AND {FROM} < {UNTIL}"
+    inside = f"each -> each.batch > 0 AND each.batch < {NEVER} AND {FROM} < {UNTIL}"
     changes = f"SELECT *, explode(filter(array({ends}), {inside})) AS odf_change FROM ({rows})"
-    selected = ", ".join([*columns, f"odf_change.batch AS {batch}", f"odf_change.sign AS {SIGN}"])
-    return net_changes(f"SELECT {selected} FROM ({changes})", columns, batch, schema)
+    selected = ", ".join([*columns, f"odf_change.batch AS {BATCH}", f"odf_change.sign AS {SIGN}"])
+    return net_changes(f"SELECT {selected} FROM ({changes})", columns, schema)
 
 
-def net_changes(
-    rows: str, columns: Sequence[str], batch: str, schema: StructType, carried: Sequence[str] = ()
-) -> str:
+def net_changes(rows: str, columns: Sequence[str], schema: StructType, carried: Sequence[str] = ()) -> str:
     """Return an SQL query of changes without those that cancel each other within a batch.
 
     Args:
-        rows: SQL query of the changes: ``columns``, ``batch`` and :data:`SIGN`.
+        rows: SQL query of the changes: ``columns``, :data:`BATCH` and :data:`SIGN`.
         columns: columns with the values of a row.
-        batch: name of the column with the batch.
         schema: types of the columns.
         carried: columns of which the result has the minimum.
 
     Returns:
-        A query of ``columns``, ``carried``, ``batch`` and :data:`SIGN`.
+        A query of ``columns``, ``carried``, :data:`BATCH` and :data:`SIGN`.
     """
     groups, values = comparable(columns, schema), first_values(columns, schema)
     values += [f"min({name}) AS {name}" for name in carried]
-    selected = ", ".join([*columns, *carried, batch, f"CAST(sign(odf_net) AS INT) AS {SIGN}"])
+    selected = ", ".join([*columns, *carried, BATCH, f"CAST(sign(odf_net) AS INT) AS {SIGN}"])
     return (
-        f"SELECT {selected} FROM (SELECT {', '.join([*values, batch])}, sum({SIGN}) AS odf_net FROM ({rows}) "
-        f"GROUP BY {', '.join([*groups, batch])}) "
+        f"SELECT {selected} FROM (SELECT {', '.join([*values, BATCH])}, sum({SIGN}) AS odf_net FROM ({rows}) "
+        f"GROUP BY {', '.join([*groups, BATCH])}) "
         "LATERAL VIEW explode(sequence(1L, abs(odf_net))) AS odf_copy WHERE odf_net <> 0"
     )

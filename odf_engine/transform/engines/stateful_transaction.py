@@ -46,14 +46,13 @@ from odf_engine.spark.row_order import (
 from odf_engine.spark.sql_types import arrow_schema, identifier, spark_schema
 from odf_engine.spark.stateful.changelog_stages import RANK, ChangelogPlanner
 from odf_engine.spark.stateful.incremental import (
-    BATCH,
     IS_ADDITION,
-    WATERMARK,
     BatchWatermarks,
     StateFiles,
     nullable,
 )
-from odf_engine.spark.stateful.stateful_query import StreamingPlan, plan_stream, stream_view
+from odf_engine.spark.stateful.stateful_query import WATERMARK, StreamingPlan, plan_stream, stream_view
+from odf_engine.spark.stateful.window_functions import BATCH
 from odf_engine.spark.text_files import spark_path
 from odf_engine.spark.user_query import run_query
 from odf_engine.transform.engines.checkpoint import (
