@@ -12,6 +12,8 @@ from msgspec.structs import replace
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from odf_engine.metadata.model import SqlQueryStep
+
 
 OffsetRange = tuple[int, int]
 """A range of offsets: first and last, both inclusive."""
@@ -35,6 +37,11 @@ class ProducingTransaction(msgspec.Struct, frozen=True, omit_defaults=True):
     runs: list[OffsetRange]
     query: list[tuple[str, str]] = []
     engine: str = ""
+
+
+def query_texts(steps: Iterable[SqlQueryStep]) -> list[tuple[str, str]]:
+    """Return the steps of a query as in :class:`ProducingTransaction`."""
+    return [(each.alias or "", each.query) for each in steps]
 
 
 class RowSource(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -151,7 +158,14 @@ def truncate_trace(step: TraceStep) -> TraceStep:
 
     The result is then not exact, with that reason. Row counts are unchanged.
     """
-    feeds = [_truncate_input(each) for each in step.feeds]
+    feeds = [
+        replace(
+            feed,
+            runs=merge_nearest_ranges(feed.runs),
+            step=None if feed.step is None else truncate_trace(feed.step),
+        )
+        for feed in step.feeds
+    ]
     changes: dict[str, object] = {
         "feeds": feeds,
         "runs": merge_nearest_ranges(step.runs),
@@ -167,14 +181,6 @@ def truncate_trace(step: TraceStep) -> TraceStep:
     made = step.made[-MAX_SOURCES:]
     changes["made"] = [replace(each, runs=merge_nearest_ranges(each.runs)) for each in made]
     return replace(step, **changes)
-
-
-def _truncate_input(feed: InputRows) -> InputRows:
-    return replace(
-        feed,
-        runs=merge_nearest_ranges(feed.runs),
-        step=None if feed.step is None else truncate_trace(feed.step),
-    )
 
 
 def merge_nearest_ranges(

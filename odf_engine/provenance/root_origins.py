@@ -111,7 +111,11 @@ class ChangelogHistory:
         self, columns: list[str], targets: dict[_Key, list[int]]
     ) -> Iterator[tuple[list[_Key], list[int]]]:
         """Yield once valid rows that may have such values, latest slices first, in order within a slice."""
-        value_filter = _ValueFilter(columns, self._batches([self._offset, *columns], self._changing_pairs()))
+        # A changing row may be the other half of the pair with the row before it.
+        pairs = {each for offset in self._changing for each in (max(offset - 1, 0), offset)}
+        value_filter = _ValueFilter(
+            columns, self._batches([self._offset, *columns], to_ranges(sorted(pairs)))
+        )
         end = max(offsets[-1] for offsets in targets.values())
         scan = self._rows.select([self._offset, self._operation, *columns]).rows([(0, end)])
         for part in reversed(scan.by_file()):
@@ -124,10 +128,6 @@ class ChangelogHistory:
                 names += _row_keys(candidates, columns)
                 offsets += candidates.column(0).to_pylist()
             yield names, offsets
-
-    def _changing_pairs(self) -> list[OffsetRange]:
-        """Return the changing rows and those before them, which may be the other half of a pair."""
-        return to_ranges(sorted({each for offset in self._changing for each in (max(offset - 1, 0), offset)}))
 
     @staticmethod
     def _resolve_targets(

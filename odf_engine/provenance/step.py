@@ -14,11 +14,10 @@ from msgspec import UNSET
 from odf_engine.chain.normal_form import SPARK
 from odf_engine.errors import Cancelled, NotFound, OdfError
 from odf_engine.metadata.model import OffsetInterval
-from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.provenance.as_of_step import AsOfTrace
 from odf_engine.provenance.changes_step import trace_changes
-from odf_engine.provenance.model import OffsetRange, OffsetSet
+from odf_engine.provenance.model import OffsetRange, OffsetSet, ProducingTransaction, query_texts
 from odf_engine.provenance.root_origins import ranges_by_slice
 from odf_engine.provenance.stateful_step import PlannedTransaction, StatefulTrace
 from odf_engine.provenance.stateless_step import (
@@ -72,24 +71,14 @@ class TransactionTrace:
     """The input rows of rows of a derivative dataset, for one transaction.
 
     Attributes:
-        block: hash of its block.
-        sequence_number: number of the block.
-        system_time: system time of the block.
-        runs: offset ranges of the result rows.
-        query: steps of the query as (alias, SQL); the last alias is empty.
-        engine: name and version of the engine.
+        made: the transaction.
         exact: whether exactly the rows of ``feeds`` contributed; otherwise they are all candidates.
         reason: why they are not exact.
         feeds: alias, dataset id and offset ranges of each input, in the order of the query's inputs.
         operations: descriptions of the operations.
     """
 
-    block: str
-    sequence_number: int
-    system_time: Timestamp
-    runs: list[OffsetRange]
-    query: list[tuple[str, str]]
-    engine: str
+    made: ProducingTransaction
     exact: bool
     reason: str | None
     feeds: list[tuple[str, str, list[OffsetRange]]]
@@ -265,18 +254,15 @@ def _to_transaction_trace(
             zip(history.transform.inputs, history.event.query_inputs, strict=True)
         )
     ]
-    return TransactionTrace(
+    made = ProducingTransaction(
         block=str(block.hash),
         sequence_number=block.block.sequence_number,
-        system_time=block.block.system_time,
+        system_time=str(block.block.system_time),
         runs=runs,
-        query=[(each.alias or "", each.query) for each in sql.queries or []],
+        query=query_texts(sql.queries or []),
         engine=" ".join(filter(None, [sql.engine, sql.version])),
-        exact=reason is None,
-        reason=reason,
-        feeds=feeds,
-        operations=traced.operations,
     )
+    return TransactionTrace(made, reason is None, reason, feeds, traced.operations)
 
 
 def refine_with_engine(
@@ -301,13 +287,13 @@ def refine_with_engine(
     local_engines = {SPARK} - set(map(str.lower, workspace.config.engines))
     trusted = Trust(workspace).is_trusted(entry)
     if trusted and all(
-        each.exact or each.engine.partition(" ")[0].lower() in local_engines for each in steps
+        each.exact or each.made.engine.partition(" ")[0].lower() in local_engines for each in steps
     ):
         return list(steps)
     refined: list[TransactionTrace] = []
     with engines_for(workspace, entry, lambda: spark) as engine:
         for each in steps:
-            (history, _), *_rest = producing_transactions(entry, each.runs)
+            (history, _), *_rest = producing_transactions(entry, each.made.runs)
             # For stateful transactions, an engine with one transaction alone cannot give an exact result.
             if each.exact or history.keeps_state:
                 refined.append(each)
@@ -323,7 +309,7 @@ def _refine_step(
     engine: Engine,
     reporter: Reporter,
 ) -> TransactionTrace:
-    rows = [OffsetInterval(first, last) for first, last in step.runs]
+    rows = [OffsetInterval(first, last) for first, last in step.made.runs]
     try:
         with job_scratch_folder(workspace.odf / "cache", "replay") as folder:
             system_time = history.block.block.system_time

@@ -14,9 +14,9 @@ from odf_engine.progress import Reporter, count_of
 from odf_engine.provenance.model import (
     InputRows,
     OffsetRange,
-    ProducingTransaction,
     TraceStep,
     normalize_ranges,
+    query_texts,
     row_count,
 )
 from odf_engine.provenance.root_origins import ChangelogHistory, describe_operations, join_words, root_origin
@@ -66,8 +66,8 @@ class CellLineage:
             return
         names = parse_column_names(state.schema, state.odf_schema) or []
         outputs = [name for name in names if name not in system_columns]
-        current = None if state.transform is None else _query_texts(state.transform.transform.queries or ())
-        queries = {tuple(each.query): each for each in steps}
+        current = None if state.transform is None else query_texts(state.transform.transform.queries or ())
+        queries = {tuple(each.made.query): each for each in steps}
         for query, each in queries.items():
             if list(query) == current:
                 columns = dataset_lineage(workspace, entry)
@@ -118,10 +118,6 @@ def root_column_sources(workspace: Workspace, entry: DatasetEntry, columns: Trac
             read = join_words(list(dict.fromkeys(f"{each.column} ({each.how})" for each in sources)))
             lines.append(f"{name} is derived from {read} as read")
     return lines
-
-
-def _query_texts(steps: Sequence[SqlQueryStep]) -> list[tuple[str, str]]:
-    return [(each.alias or "", each.query) for each in steps]
 
 
 def _past_query_lineage(
@@ -258,7 +254,7 @@ class Tracer:
             kind="derivative",
             runs=runs,
             rows=row_count(runs),
-            made=[_to_producing_transaction(each) for each in traces],
+            made=[each.made for each in traces],
             how=[
                 *describe_operations(changes.counts),
                 *_distinct(line for each in traces for line in each.operations),
@@ -323,17 +319,6 @@ class Tracer:
             self._reporter.raise_if_cancelled()
             problem = error.format_line
         return TraceStep(str(entry.id), str(entry.alias), kind, runs, row_count(runs), problem=problem)
-
-
-def _to_producing_transaction(step: TransactionTrace) -> ProducingTransaction:
-    return ProducingTransaction(
-        block=step.block,
-        sequence_number=step.sequence_number,
-        system_time=str(step.system_time),
-        runs=step.runs,
-        query=step.query,
-        engine=step.engine,
-    )
 
 
 def _distinct(lines: Iterable[str]) -> list[str]:

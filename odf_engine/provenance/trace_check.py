@@ -55,7 +55,7 @@ def check_trace(
     """
     verdicts: list[str] = []
     for each in steps[:_MAX_TRANSACTIONS]:
-        where = f"block {each.sequence_number}: " if len(steps) > 1 else ""
+        where = f"block {each.made.sequence_number}: " if len(steps) > 1 else ""
         try:
             lines = CounterfactualCheck(workspace, entry, each, engine, reporter).run()
         except Cancelled:
@@ -92,7 +92,7 @@ class CounterfactualCheck:
         self._step = step
         self._engine = engine
         self._reporter = reporter
-        ((self._history, _),) = producing_transactions(entry, step.runs)
+        ((self._history, _),) = producing_transactions(entry, step.made.runs)
 
     def run(self) -> list[str]:
         """Run with the traced rows alone, and without them; see :func:`check_trace`.
@@ -101,7 +101,7 @@ class CounterfactualCheck:
             OdfError: the transaction cannot run again.
             Cancelled: the job was cancelled.
         """
-        if sum(last - first + 1 for first, last in self._step.runs) > _MAX_ROWS:
+        if sum(last - first + 1 for first, last in self._step.made.runs) > _MAX_ROWS:
             raise Unsupported(f"more than {_MAX_ROWS:,} rows at once")
         slice_rows, traced = self._recorded_rows()
         with_rows_alone = self.run_on_part(only=True)
@@ -186,7 +186,7 @@ class CounterfactualCheck:
         assert data is not None  # it made rows
         path = self._entry.dataset.slice_path(data.physical_hash)
         start = data.offset_interval.start
-        ranges = [(first - start, last - start) for first, last in self._step.runs]
+        ranges = [(first - start, last - start) for first, last in self._step.made.runs]
         return self._count_rows(path, ranges), self._count_rows(path, ranges, only_ranges=True)
 
     def _count_rows(

@@ -238,18 +238,16 @@ def _state_before(
     """Return the part of the chain's state before a block that a transaction requires."""
     rows = entry.dataset.list_blocks(1, before=block.block.sequence_number, kinds=("ExecuteTransform",))
     last = entry.dataset.block(rows[0].hash).block.event if rows else None
+    before = event.prev_checkpoint
+    checkpoint = None if before is None else Checkpoint(physical_hash=before, size=0)
     return structs_replace(
         entry.dataset.state(),
         transform=transform,
         watermark=last.new_watermark if isinstance(last, ExecuteTransform) else None,
         last_inputs=last.query_inputs if isinstance(last, ExecuteTransform) else None,
-        last_checkpoint=_previous_checkpoint(event.prev_checkpoint),
+        last_checkpoint=checkpoint,
         last_offset=event.prev_offset,
     )
-
-
-def _previous_checkpoint(physical_hash: Multihash | None) -> Checkpoint | None:
-    return None if physical_hash is None else Checkpoint(physical_hash=physical_hash, size=0)
 
 
 def _merge_intervals(

@@ -162,25 +162,17 @@ def end_of_transaction(
     number = state.sequence_number
     first = 0 if begin is None or begin.offset is None else begin.offset + 1
     for row in dataset.slices(first, first):
-        number = min([number, *_blocks_before_schemas(dataset, row.sequence_number)])
-        number = min([number, *_block_of_offset(dataset, first + max_rows - 1)])
+        schemas = dataset.list_blocks(_MAX_SCHEMAS, kinds=("SetDataSchema",))
+        later = [each.sequence_number for each in schemas if each.sequence_number > row.sequence_number]
+        last_rows = dataset.slices(first + max_rows - 1, first + max_rows - 1)
+        ends = [*(each - 1 for each in later), *(each.sequence_number for each in last_rows)]
+        number = min([number, *ends])
     if begin is not None:
         reached = find_current_position(dataset, begin.in_history)
         if reached is not None and reached.is_end and number <= reached.number:
             return begin
     block = dataset.list_blocks(1, before=number + 1)[0].hash
     return ChainPosition(dataset, block, number, *_offset_and_watermark(dataset, number))
-
-
-def _blocks_before_schemas(dataset: Dataset, number: int) -> list[int]:
-    """Return the numbers of the blocks before each schema change after block ``number``."""
-    rows = dataset.list_blocks(_MAX_SCHEMAS, kinds=("SetDataSchema",))
-    return [row.sequence_number - 1 for row in rows if row.sequence_number > number]
-
-
-def _block_of_offset(dataset: Dataset, offset: int) -> list[int]:
-    """Return the number of the block with this offset, as a list of at most one."""
-    return [row.sequence_number for row in dataset.slices(offset, offset)]
 
 
 def schema_at(dataset: Dataset, number: int, alias: str) -> bytes:

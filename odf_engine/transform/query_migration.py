@@ -284,22 +284,14 @@ def migrate_query(
     return migration.run(choice, accept_columns, origin)
 
 
+@dataclass
 class _Migration:
-    def __init__(
-        self,
-        workspace: Workspace,
-        entry: DatasetEntry,
-        snapshot: DatasetSnapshot,
-        engine: Engine,
-        reporter: Reporter,
-        session: StartSession | None,
-    ) -> None:
-        self._session = session
-        self._workspace = workspace
-        self._entry = entry
-        self._snapshot = snapshot
-        self._engine = engine
-        self._reporter = reporter
+    _workspace: Workspace
+    _entry: DatasetEntry
+    _snapshot: DatasetSnapshot
+    _engine: Engine
+    _reporter: Reporter
+    _session: StartSession | None
 
     def run(self, choice: Choice, accept: bool, origin: str | None) -> MigrationResult:
         update, state = self._plan_update(), self._entry.dataset.state()
@@ -337,8 +329,6 @@ class _Migration:
         self._reporter.log(_OUTCOME_MESSAGES[outcome])
         return MigrationResult(update.changes, outcome)
 
-    # --- The new definition -------------------------------------------------------------------
-
     def _validate(self, transform: SetTransform, state: ChainState) -> ValidatedQuery:
         try:
             return validate_transform(self._workspace, transform, self._engine, state.vocabulary)
@@ -346,14 +336,12 @@ class _Migration:
             raise
         except Unsupported as error:
             # External engines may not implement validation. A query without state can continue without it.
-            if self._is_built_in(transform.transform.engine) or state.last_checkpoint is not None:
+            external = set(map(str.lower, self._workspace.config.engines))
+            is_built_in = transform.transform.engine.lower() in set(BUILT_IN_ENGINES) - external
+            if is_built_in or state.last_checkpoint is not None:
                 raise
             self._reporter.log(f"the new query was not validated: {error}", "warning")
             return ValidatedQuery(declared_schema(state) or pa.schema([]), None)
-
-    def _is_built_in(self, engine: str) -> bool:
-        external = map(str.lower, self._workspace.config.engines)
-        return engine.lower() in set(BUILT_IN_ENGINES) - set(external)
 
     def _plan_update(self) -> Update:
         (update,) = self._workspace.update([self._snapshot], dry_run=True)
@@ -392,8 +380,6 @@ class _Migration:
                 f"the old query could not process all rows: {error}; the new query continues from there",
                 "warning",
             )
-
-    # --- State --------------------------------------------------------------------------------
 
     def _flush_state(self, boundary: _Boundary, origin: str | None) -> None:
         self._reporter.phase("flush")

@@ -191,10 +191,8 @@ def test_trace_check_finds_a_wrong_answer(
     step = tracer.trace(made, [(4, 4)], depth=1)
     assert [line.partition(":")[0] for line in tracer.check_newest_step(made, step)] == ["yes", "yes"]
     (block,) = step.made
-    wrong = TransactionTrace(
-        block.block, block.sequence_number, made.dataset.state().system_time, [(4, 4)], block.query,
-        block.engine, True, None, [("doubled", step.feeds[0].dataset, [(1, 2)]), ("other", "", [])], [],
-    )  # fmt: skip
+    feeds = [("doubled", step.feeds[0].dataset, [(1, 2)]), ("other", "", [])]
+    wrong = TransactionTrace(block, True, None, feeds, [])
     said = check_trace(deriving.workspace, made, [wrong], deriving.engine, Reporter())
     assert said == [
         "no: with these rows alone, the query returns other rows",

@@ -49,10 +49,10 @@ def test_row_by_row_query_is_traced_exactly(deriving: Deriving, runtime: SparkRu
     assert exactly(deriving, runtime, made, (3, 3)) == [[], [(0, 0)]]
     both = asked(deriving, runtime, made, (1, 1), (4, 5), (7, 7))
     # A row that corrects has both rows of the correction; one that was torn off it has its own alone.
-    assert [(each.runs, [runs for _, _, runs in each.feeds], each.exact) for each in both] == [
+    assert [(each.made.runs, [runs for _, _, runs in each.feeds], each.exact) for each in both] == [
         ([(1, 1), (4, 4)], [[(2, 2)], [(1, 1)]], True), ([(5, 5), (7, 7)], [[(4, 6)], []], True),
     ]  # fmt: skip
-    assert both[0].feeds[0][:2] == ("l", str(left.id)) and both[0].engine.startswith("spark")
+    assert both[0].feeds[0][:2] == ("l", str(left.id)) and both[0].made.engine.startswith("spark")
 
 
 @pytest.mark.complete

@@ -399,10 +399,10 @@ class JoinRows(NamedTuple):
     frame: DataFrame
 
 
-class AsOfTables:
+class AsOfTables(NamedTuple):
     """Computes the joined rows of as-of joins.
 
-    Args:
+    Attributes:
         as_of: the query, split at its joins.
         watermarks: watermark after each batch in milliseconds, and batch number, in ascending order.
         before: SQL expression of the watermark before each batch, in milliseconds.
@@ -410,19 +410,11 @@ class AsOfTables:
         revision: revision of the rules, see :data:`odf_engine.chain.normal_form.RULES_REVISION`.
     """
 
-    def __init__(
-        self,
-        as_of: AsOfQuery,
-        watermarks: Sequence[tuple[int, int]],
-        before: str,
-        pairs: Sequence[bool],
-        revision: int,
-    ) -> None:
-        self._as_of = as_of
-        self._watermarks = watermarks
-        self._watermark_before = before
-        self._pairs = pairs
-        self._revision = revision
+    as_of: AsOfQuery
+    watermarks: Sequence[tuple[int, int]]
+    before: str
+    pairs: Sequence[bool]
+    revision: int
 
     def join_rows(
         self,
@@ -447,15 +439,15 @@ class AsOfTables:
         Raises:
             StatefulQueryError: one left row can produce several rows.
         """
-        join = self._as_of.joins[number]
+        join = self.as_of.joins[number]
         if _multiplies_rows(join.left):
             raise StatefulQueryError("a generator before a join FOR SYSTEM_TIME AS OF")
         keys = join.key_names
         rows = add_due_time(
-            self._as_of.left_rows(number, views), pairs=self._pairs[number], revision=self._revision
+            self.as_of.left_rows(number, views), pairs=self.pairs[number], revision=self.revision
         )
         known_versions = to_versions(
-            self._as_of.version_rows(number, versions[0]), keys, changes=changes, revision=self._revision
+            self.as_of.version_rows(number, versions[0]), keys, changes=changes, revision=self.revision
         )
         with translate_errors():
             rows = self._add_origins(rows, sources)
@@ -464,15 +456,15 @@ class AsOfTables:
                 f"FROM odf_a a JOIN odf_b b ON a.{POSITION} = b.offset",
                 a=known_versions, b=versions[1].frame,
             )  # fmt: skip
-            late = f"v_batch > {first_batch_reaching('v_time', self._watermarks)}"
+            late = f"v_batch > {first_batch_reaching('v_time', self.watermarks)}"
             found = lookup_versions(
                 rows, known_versions.where(f"NOT ({late})") if may_be_late else known_versions, keys
             )
             if may_be_late:
                 found = self._apply_late_versions(found, known_versions.where(late), keys)
-            if may_be_late and self._revision >= 4:
+            if may_be_late and self.revision >= 4:
                 found = self._add_corrections(found, known_versions, keys)
-        found = select_version_columns(self._as_of.matches_condition(number, found))
+        found = select_version_columns(self.as_of.matches_condition(number, found))
         with translate_errors():
             if not join.outer:
                 found = found.where(IS_ACTIVE)
@@ -489,7 +481,7 @@ class AsOfTables:
             for each in sources
         ]
         origins = reduce(lambda one, other: one.unionAll(other), parts)
-        due = first_batch_reaching(DUE, self._watermarks)
+        due = first_batch_reaching(DUE, self.watermarks)
         return run_sql(
             f"SELECT a.*, b.{ORIGINS_COLUMN}, greatest(b.{BATCH}, {due}) AS {BATCH} "
             f"FROM odf_a a JOIN odf_b b ON a.{POSITION} = b.b_place",
@@ -564,7 +556,7 @@ class AsOfTables:
         )  # fmt: skip
 
     def _output(self, number: int, found: DataFrame, input_index: int) -> DataFrame:
-        schema = joined_schema(self._as_of.joins[number])
+        schema = joined_schema(self.as_of.joins[number])
         width = len(schema) - 3
         left_columns = [name for name in found.columns if name[0] == "l" and name[1:].isdigit()]
         right_columns = filter(is_version_column, found.columns)
@@ -580,7 +572,7 @@ class AsOfTables:
             f"{OPERATION} AS odf_op",
             f"IF(v_place IS NULL, {ORIGINS_COLUMN}, concat({ORIGINS_COLUMN}, {version})) AS {ORIGINS_COLUMN}",
             BATCH,
-            f"timestamp_millis(CAST({self._watermark_before} AS BIGINT)) AS {WATERMARK}",
+            f"timestamp_millis(CAST({self.before} AS BIGINT)) AS {WATERMARK}",
         )
 
 

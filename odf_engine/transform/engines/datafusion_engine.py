@@ -6,13 +6,13 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import odf_engine
 from odf_engine.chain.normal_form import DATAFUSION, engine_version
 from odf_engine.config import Config, parse_size
 from odf_engine.data.changelog import OPERATION, POSITION
@@ -38,25 +38,26 @@ from odf_engine.transform.engines.sandbox import (
     find_program,
     kernel_limits,
     python_paths,
+    sandbox_environment,
 )
 
 _FOLDER: Final = Path("/query")  # path of the query's folder in the sandbox
 _ANY_TIME: Final = "1970-01-01T00:00:00Z"
 
 
+@dataclass(frozen=True)
 class DataFusionEngine:
     """Runs row-by-row queries of the dialect ``datafusion``, each in a separate process.
 
-    Args:
+    Attributes:
         config: the settings of the workspace.
         cache: folder for temporary files, on the file system of the datasets.
         untrusted: name of the dataset whose queries run in a sandbox; None to run them without one.
     """
 
-    def __init__(self, config: Config, cache: Path, untrusted: str | None) -> None:
-        self._config = config
-        self._cache = cache
-        self._untrusted = untrusted
+    config: Config
+    cache: Path
+    untrusted: str | None
 
     def execute(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
@@ -122,11 +123,11 @@ class DataFusionEngine:
                 where="temporalTables",
                 hint="remove temporalTables, or write the query for the engine spark",
             )
-        memory = parse_size(self._config.datafusion.memory)
-        with job_scratch_folder(self._cache, "transform") as folder:
+        memory = parse_size(self.config.datafusion.memory)
+        with job_scratch_folder(self.cache, "transform") as folder:
             isolation = self._isolation(reporter)
             if isolation is not None:
-                memory = min(memory, parse_size(self._config.sandbox.memory))
+                memory = min(memory, parse_size(self.config.sandbox.memory))
             with run_query(
                 transform.queries or [],
                 tables,
@@ -145,9 +146,9 @@ class DataFusionEngine:
         Raises:
             NotTrusted: no sandbox is available, and running without one is not allowed.
         """
-        if self._untrusted is None:
+        if self.untrusted is None:
             return None
-        config, name = self._config.sandbox, self._untrusted
+        config, name = self.config.sandbox, self.untrusted
         paths = {each: each for each in python_paths()}
         # The file system of the probe has no folder of a query, which is the only difference.
         program = find_program(config, MountSandbox(paths, {}, kernel_limits(config)), name, dataset=True)
@@ -164,12 +165,14 @@ class DataFusionEngine:
             )
             return sandbox.wrap_command(program, command)
 
-        return Isolation(wrap, _FOLDER, _environment(), self._watch)
+        language = {"LANG": os.environ.get("LANG", "C.UTF-8")}
+        environment = sandbox_environment(_FOLDER / "scratch") | language
+        return Isolation(wrap, _FOLDER, environment, self._watch)
 
     def _watch(self, process: subprocess.Popen[bytes], folder: Path) -> Callable[[], None]:
         """Watch the limits of a process, including its duration; see :class:`Isolation`."""
         messages = folder / "errors"
-        watch = LimitWatch(process, [folder / "scratch"], (messages, 0), self._config.sandbox, timed=True)
+        watch = LimitWatch(process, [folder / "scratch"], (messages, 0), self.config.sandbox, timed=True)
         watch.start()
 
         def raise_exceeded() -> None:
@@ -194,15 +197,3 @@ def _contract(
 ) -> OutputContract:
     fields = [field for field in rows.schema if field.name not in (POSITION, OPERATION)]
     return OutputContract(pa.schema(fields), vocab, declared, inputs)
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment of a sandboxed process, without secrets."""
-    return {
-        "PATH": os.environ.get("PATH", os.defpath),
-        "LANG": os.environ.get("LANG", "C.UTF-8"),
-        "HOME": "/tmp",
-        "TMPDIR": str(_FOLDER / "scratch"),
-        "PYTHONPATH": str(Path(odf_engine.__path__[0]).parent),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }

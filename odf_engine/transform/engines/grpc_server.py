@@ -416,11 +416,10 @@ def main() -> int:
         signal.signal(name, lambda *_: stopped.set())
     try:
         if arguments.socket is None:
-            config, address = _load_spark_config(arguments.settings_of), f"{arguments.host}:{arguments.port}"
-            if (
-                arguments.settings_of is not None
-            ):  # the executors of a cluster can access the workspace, not /tmp
-                arguments.scratch = arguments.settings_of / "cache"
+            odf, address = arguments.settings_of, f"{arguments.host}:{arguments.port}"
+            config = (load_workspace(odf) if odf else load(user_file())).spark
+            if odf is not None:  # the executors of a cluster can access the workspace, not /tmp
+                arguments.scratch = odf / "cache"
                 arguments.scratch.mkdir(exist_ok=True)
         else:
             config = SparkOptions(arguments.master, driver_memory=arguments.memory)
@@ -445,10 +444,6 @@ def _parse_arguments() -> argparse.Namespace:
     sandbox.add_argument("--master", default="local[*]", help="Spark master URL.")
     sandbox.add_argument("--memory", default="1g", help="Memory of the Spark process.")
     return parser.parse_args()
-
-
-def _load_spark_config(odf: Path | None) -> SparkConfig:
-    return (load_workspace(odf) if odf else load(user_file())).spark
 
 
 def _stop_at_end_of_input(stopped: threading.Event) -> None:

@@ -34,6 +34,7 @@ os.execvp(sys.argv[2], sys.argv[2:])
 namespace in which the limit is set.
 """
 
+_PYTHON: Final = (sys.executable, "-I", "-S")
 _DEVICES: Final = ("null", "zero", "full", "random", "urandom")
 _PROBE_SECONDS: Final = 20
 
@@ -85,14 +86,7 @@ class MountSandbox:
                 "--net",
             ]
             wrapper += ["--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--"]
-            wrapper += [
-                sys.executable,
-                "-I",
-                "-S",
-                str(Path(__file__).resolve()),
-                "--tmp",
-                str(self.limits.tmp),
-            ]
+            wrapper += [*_PYTHON, str(Path(__file__).resolve()), "--tmp", str(self.limits.tmp)]
             names, suffix = ("--read", "--write"), []
         else:
             wrapper = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
@@ -105,18 +99,8 @@ class MountSandbox:
         for name, places in zip(names, (read, self.write), strict=True):
             for inside, each in places.items():
                 wrapper += [name, str(each), str(inside)]
-        return [
-            *wrapper,
-            *suffix,
-            "--",
-            sys.executable,
-            "-I",
-            "-S",
-            "-c",
-            _LIMIT_SCRIPT,
-            self._kernel_limits(),
-            *command,
-        ]
+        limited = [*_PYTHON, "-c", _LIMIT_SCRIPT, self._kernel_limits(), *command]
+        return [*wrapper, *suffix, "--", *limited]
 
     def _kernel_limits(self) -> str:
         """Return the limits that the kernel enforces per process, in the format of :data:`_LIMIT_SCRIPT`."""
@@ -131,7 +115,7 @@ def unavailable_reason(program: Program, sandbox: MountSandbox) -> str | None:
     """Return why a program cannot create a sandbox here, in a few words; None if it can."""
     if shutil.which(program) is None:
         return "not installed"
-    command = sandbox.wrap_command(program, [sys.executable, "-I", "-S", "-c", ""])
+    command = sandbox.wrap_command(program, [*_PYTHON, "-c", ""])
     try:
         completed = subprocess.run(
             command, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
@@ -141,8 +125,6 @@ def unavailable_reason(program: Program, sandbox: MountSandbox) -> str | None:
     lines = completed.stderr.strip().splitlines()
     return None if completed.returncode == 0 else lines[-1] if lines else f"exit code {completed.returncode}"
 
-
-# --- Within the namespaces of `unshare` -------------------------------------------------------
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT = 0x1, 0x2, 0x4, 0x8, 0x20
 _MS_NOATIME, _MS_NODIRATIME, _MS_BIND, _MS_REC = 0x400, 0x800, 0x1000, 0x4000

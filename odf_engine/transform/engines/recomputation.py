@@ -206,7 +206,7 @@ class _BatchQuery:
         if any(new is not old for new, old in zip(completed, children, strict=True)):
             plan = self._as_of.with_children(plan, completed)
         name = node_name(plan)
-        if name == "Join" and is_outer(plan):
+        if name == "Join" and "OUTER" in plan.joinType().sql():
             self.has_unmatched = True
         if name == "Aggregate":
             return self._closed_groups(plan)
@@ -247,11 +247,6 @@ class _BatchQuery:
         return as_of.filter(as_of.expressions.LessThanOrEqual(time, limit), plan)
 
 
-def is_outer(join: Any) -> bool:
-    """Return whether a plan node is an outer join."""
-    return "OUTER" in join.joinType().sql()
-
-
 def _order_time(window: Any) -> Any:
     """Return the event time that orders running totals, or None for another window function."""
     orders = to_list(window.orderSpec())
@@ -279,11 +274,9 @@ def latest_state(changes: DataFrame, vocab: DatasetVocabulary) -> DataFrame:
     values = comparable([name for name in names if name not in (offset, operation, system_time)],
                         changes.schema)  # fmt: skip
     same = f"PARTITION BY {', '.join(values)}"
+    operation_type = changes.schema[vocab.operation_type_column].dataType.simpleString()
     columns = ", ".join(
-        f"CAST({Op.APPEND:d} AS {_type_of(changes, vocab.operation_type_column)}) AS {name}"
-        if name == operation
-        else name
-        for name in names
+        f"CAST({Op.APPEND:d} AS {operation_type}) AS {name}" if name == operation else name for name in names
     )
     return run_sql(
         f"""
@@ -296,10 +289,6 @@ def latest_state(changes: DataFrame, vocab: DatasetVocabulary) -> DataFrame:
         """,
         changes=changes,
     )
-
-
-def _type_of(frame: DataFrame, name: str) -> str:
-    return frame.schema[name].dataType.simpleString()
 
 
 def versions_of(rows: DataFrame, keys: int) -> DataFrame:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -374,18 +374,24 @@ def python_paths() -> list[Path]:
         *map(Path, _SYSTEM),
         *(found for pattern in _SETTINGS for found in sorted(Path("/etc").glob(pattern))),
         *map(Path, dict.fromkeys((sys.base_prefix, sys.base_exec_prefix, sys.prefix, sys.exec_prefix))),
-        *_package_folders(),
+        *(Path(each) for each in sys.path if Path(each).name in ("site-packages", "dist-packages")),
+        Path(odf_engine.__path__[0]),  # of a source checkout, only this program's package
     ]
 
 
-def _package_folders() -> Iterator[Path]:
-    """Yield the folders of Python packages; of a source checkout only this program's package."""
-    yield from (Path(each) for each in sys.path if Path(each).name in ("site-packages", "dist-packages"))
-    yield Path(odf_engine.__path__[0])
+def sandbox_environment(scratch: Path) -> dict[str, str]:
+    """Return the environment of a sandboxed process, without secrets."""
+    return {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": "/tmp",
+        "TMPDIR": str(scratch),
+        "PYTHONPATH": str(Path(odf_engine.__path__[0]).parent),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
 
 
 def _environment(java: Java) -> dict[str, str]:
-    """Return the environment without secrets, and without the Spark settings of the workspace."""
+    """Return the environment of the engine, without the Spark settings of the workspace."""
     inherited = {
         name: os.environ[name]
         for name in ("LANG", "ODF_SPARK_ARCHIVE", "JAVA_TOOL_OPTIONS")
@@ -393,11 +399,7 @@ def _environment(java: Java) -> dict[str, str]:
     }
     return {
         **inherited,
-        "PATH": os.environ.get("PATH", os.defpath),
-        "HOME": "/tmp",
-        "TMPDIR": str(_EXCHANGE / "scratch"),
+        **sandbox_environment(_EXCHANGE / "scratch"),
         "XDG_CACHE_HOME": str(class_data_archive.archive_folder().parent.parent),
         "ODF_JAVA": str(java.home),
-        "PYTHONPATH": str(Path(odf_engine.__path__[0]).parent),
-        "PYTHONDONTWRITEBYTECODE": "1",
     }
