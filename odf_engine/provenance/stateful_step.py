@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from odf_engine.spark import DataFrame, SparkSession
 
 
-RunFrame = Callable[["DataFrame"], Iterator[pa.RecordBatch]]
 Group = tuple[Any, ...]
 _IS_TARGET: Final = "odf_wanted"
 _MAX_ENTRIES: Final = 200_000
@@ -93,51 +92,6 @@ class Groups:
 
     entries: dict[Group, Entries]
     keys: DataFrame
-
-
-def find_groups(
-    lineage: Lineage, selection: RowSelection, targets: TargetRows, first: int, last: int, run_frame: RunFrame
-) -> Groups:
-    """Return the groups of the traced rows.
-
-    Args:
-        lineage: the tracked query.
-        selection: the traced rows.
-        targets: the same rows in Spark.
-        first, last: batches of the transaction.
-        run_frame: runs a frame.
-
-    Raises:
-        Unsupported: there are too many entries.
-    """
-    names, grouping_rows = lineage.group_columns or [], lineage.grouping_rows()
-    keys = [f"{KEY_PREFIX}{index}" for index in range(len(names))]
-    columns = [f"g{index}" for index in range(len(names))]
-    rows = targets.rows
-    slice_groups = comparable_groups(names, targets)
-    lineage_groups = comparable_groups(names, targets, keys)
-    offset, operation = selection.vocab.offset_column, selection.vocab.operation_type_column
-    is_target = in_ranges(identifier(offset), selection.runs)
-    grouping_rows = grouping_rows.selectExpr(*lineage_groups, *keys, BATCH)
-    log = rows.selectExpr(
-        *slice_groups,
-        f"{identifier(offset)} AS place",
-        f"{identifier(operation)} AS op",
-        f"{is_target} AS {_IS_TARGET}",
-    )
-    if columns:
-        grouping_rows, log = prefilter(rows.sparkSession, grouping_rows, log, columns)
-    touched = grouping_rows.where(f"{BATCH} BETWEEN {first} AND {last}").select(*columns, BATCH).distinct()
-    entries: dict[Group, Entries] = {}
-    _read_changelog(_limited(run_frame, log.sort("place")), columns, entries)
-    for batch in _limited(run_frame, touched.sort(BATCH)):
-        for row in python_rows(batch):
-            group = entries.get(group_key(row, columns))
-            if group is not None:
-                group.batches.append(row[BATCH])
-    return Groups(
-        entries, grouping_rows.select(*columns, *keys).distinct() if columns else grouping_rows.limit(0)
-    )
 
 
 def comparable_groups(
@@ -192,25 +146,17 @@ def changing_batches(values: Sequence[tuple[int, dict[str, Any]]], first: int) -
     emitted: dict[str, Any] | None = None
     changing: list[int] = []
     for batch, row in values:
-        in_result = row[ROWS] > 0
         values_only = {name: value for name, value in row.items() if name not in (ROWS, LAST_BATCH_COLUMN)}
-        changes = (
-            emitted is not None
-            if not in_result
-            else emitted is None or not _are_values_equal(values_only, emitted)
-        )
-        if changes and batch >= first:
-            changing.append(batch)
-        if changes:
-            emitted = values_only if in_result else None
+        latest = values_only if row[ROWS] > 0 else None
+        if not _are_values_equal(latest, emitted):
+            changing += [batch] if batch >= first else []
+            emitted = latest
     return changing
 
 
 def _are_values_equal(one: Any, other: Any) -> bool:
     if isinstance(one, float) and isinstance(other, float):
-        return (
-            math.isclose(one, other, rel_tol=1e-12) or one == other or (math.isnan(one) and math.isnan(other))
-        )
+        return math.isclose(one, other, rel_tol=1e-12) or (math.isnan(one) and math.isnan(other))
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_are_values_equal(one[name], other[name]) for name in one)
     return one == other
@@ -220,15 +166,6 @@ def group_key(row: dict[str, Any], columns: Sequence[str]) -> Group:
     """Return the values of a group in comparable form."""
     values = (row[name] for name in columns)
     return tuple("NaN" if isinstance(value, float) and math.isnan(value) else value for value in values)
-
-
-def _limited(run_frame: RunFrame, frame: DataFrame) -> Iterator[pa.RecordBatch]:
-    count = 0
-    for batch in run_frame(frame):
-        count += batch.num_rows
-        if count > _MAX_ENTRIES:
-            raise Unsupported(f"the groups of these rows changed more than {_MAX_ENTRIES:,} times")
-        yield batch
 
 
 _MAX_SLICES: Final = 3000
@@ -507,7 +444,7 @@ class StatefulTrace:
     def _trace_groups(self, lineage: Lineage, time: Timeline) -> StepResult:
         traced = StepResult.empty(self._request)
         targets = self._selection.target_rows(self._session, signed=False, ranked=True)
-        groups = find_groups(lineage, self._selection, targets, time.first, time.last, self._run_frame)
+        groups = self._find_groups(lineage, targets, time)
         rebuilt = self._own.transaction.kind == "rebuild"
         requested = {group: entries for group, entries in groups.entries.items() if any(entries.traced)}
         if not all(entries.batches or rebuilt for entries in requested.values()):
@@ -530,6 +467,42 @@ class StatefulTrace:
             lineage, self._keys_with_last_batches(groups, last_batches, time.last), traced
         )
         return traced
+
+    def _find_groups(self, lineage: Lineage, targets: TargetRows, time: Timeline) -> Groups:
+        """Return the groups of the traced rows.
+
+        Raises:
+            Unsupported: there are too many entries.
+        """
+        names, vocab = lineage.group_columns or [], self._selection.vocab
+        keys = [f"{KEY_PREFIX}{index}" for index in range(len(names))]
+        columns = [f"g{index}" for index in range(len(names))]
+        rows = lineage.grouping_rows().selectExpr(*comparable_groups(names, targets, keys), *keys, BATCH)
+        log = targets.rows.selectExpr(
+            *comparable_groups(names, targets),
+            f"{identifier(vocab.offset_column)} AS place",
+            f"{identifier(vocab.operation_type_column)} AS op",
+            f"{in_ranges(identifier(vocab.offset_column), self._selection.runs)} AS {_IS_TARGET}",
+        )
+        if columns:
+            rows, log = prefilter(self._session, rows, log, columns)
+        touched = rows.where(f"{BATCH} BETWEEN {time.first} AND {time.last}").select(*columns, BATCH)
+        entries: dict[Group, Entries] = {}
+        _read_changelog(self._run_limited(log.sort("place")), columns, entries)
+        for batch in self._run_limited(touched.distinct().sort(BATCH)):
+            for row in python_rows(batch):
+                group = entries.get(group_key(row, columns))
+                if group is not None:
+                    group.batches.append(row[BATCH])
+        return Groups(entries, rows.select(*columns, *keys).distinct() if columns else rows.limit(0))
+
+    def _run_limited(self, frame: DataFrame) -> Iterator[pa.RecordBatch]:
+        count = 0
+        for batch in self._run_frame(frame):
+            count += batch.num_rows
+            if count > _MAX_ENTRIES:
+                raise Unsupported(f"the groups of these rows changed more than {_MAX_ENTRIES:,} times")
+            yield batch
 
     def _compute_last_batches(
         self, groups: Groups, unresolved: Sequence[Group], time: Timeline

@@ -179,19 +179,19 @@ _LARGE_STATE: Final = 100_000
 _MAX_ADDED_FILES: Final = 32
 
 
+@dataclass(frozen=True)
 class StateFiles:
     """The state of a query: a Parquet file for each part, and for large parts files of rows added later.
 
-    Args:
+    Attributes:
         session: session of the job.
         folder: folder of the files.
         reporter: checked for cancellation.
     """
 
-    def __init__(self, session: SparkSession, folder: Path, reporter: Reporter) -> None:
-        self._session = session
-        self._folder = folder
-        self._reporter = reporter
+    session: SparkSession
+    folder: Path
+    reporter: Reporter
 
     def has(self, name: str) -> bool:
         """Return whether a part exists."""
@@ -199,11 +199,11 @@ class StateFiles:
 
     def has_values(self) -> bool:
         """Return whether a part has single values."""
-        return any(self._folder.glob(f"*{VALUES}.parquet"))
+        return any(self.folder.glob(f"*{VALUES}.parquet"))
 
     def count_rows(self) -> int:
         """Return the number of rows of all parts."""
-        return sum(pq.read_metadata(each).num_rows for each in self._folder.glob("*.parquet"))
+        return sum(pq.read_metadata(each).num_rows for each in self.folder.glob("*.parquet"))
 
     def read(self, name: str, schema: StructType) -> DataFrame:
         """Return the rows of a part, which exists.
@@ -214,7 +214,7 @@ class StateFiles:
         if missing := sorted(set(schema.names).difference(pq.read_schema(self._path(name)).names)):
             raise StateUnusable(f"the state '{name}' has no column '{missing[0]}'")
         paths = [self._path(name), *self._added_files(name)]
-        return self._session.read.schema(schema).parquet(*map(spark_path, paths))
+        return self.session.read.schema(schema).parquet(*map(spark_path, paths))
 
     def can_add(self, name: str) -> bool:
         """Return whether rows can be added to a part: it is much larger than the rows that were added."""
@@ -238,7 +238,7 @@ class StateFiles:
             open_groups: a part that :meth:`split_open_groups` has stored.
             unchanged: names of parts that stay.
         """
-        new = self._folder.with_name("new-state")
+        new = self.folder.with_name("new-state")
         new.mkdir(parents=True)
         kept = [*unchanged, *(each.name for each in states if each.added)]
         for each in states:
@@ -248,7 +248,7 @@ class StateFiles:
             rows = sorted_batches(
                 lambda sort, frame=frame, keys=keys: (frame.sort(*keys) if sort else frame, _identity),
                 SortOrder(keys),
-                self._reporter,
+                self.reporter,
             )
             _write(new / self._next_file(each), nullable_schema(each.frame), rows)
         if open_groups is not None:
@@ -262,8 +262,8 @@ class StateFiles:
         for name in kept:
             for path in (self._path(name), *self._added_files(name)):
                 path.rename(new / path.name)
-        shutil.rmtree(self._folder, ignore_errors=True)
-        new.rename(self._folder)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        new.rename(self.folder)
 
     def split_open_groups(
         self, groups: OpenGroups, rows: Iterable[pa.RecordBatch], schema: pa.Schema
@@ -289,11 +289,11 @@ class StateFiles:
 
     @property
     def _unsorted(self) -> Path:
-        return self._folder.with_name("open-groups.parquet")
+        return self.folder.with_name("open-groups.parquet")
 
     def _path(self, name: str, number: int = 0) -> Path:
         """Return the path of a file; ``number`` is above 0 for the files of added rows."""
-        return self._folder / (f"{name}.{number}.parquet" if number else f"{name}.parquet")
+        return self.folder / (f"{name}.{number}.parquet" if number else f"{name}.parquet")
 
 
 def sort_keys(schema: pa.Schema, keys: Sequence[str]) -> tuple[str, ...]:
@@ -330,7 +330,7 @@ class IncrementalPlanner(TablePlanner):
 
     Args:
         session: the session of the query.
-        inputs, event_time, changing, system: as for :func:`plan_stream`.
+        inputs, event_time, changing, system: as for :class:`StreamPlanner`.
         tables: new rows of each input: its columns in order, then ``odf_batch`` and ``odf_mark``.
         watermarks: watermarks of the batches.
         files: the state before the batches.

@@ -51,16 +51,6 @@ if TYPE_CHECKING:
 _FIRST_ROW: Final = "the first row is the result; later ones up to this transaction are alternatives"
 
 
-def describe_distinct(columns: Sequence[Any]) -> str:
-    """Describe a DISTINCT."""
-    return f"deduplicated by {_join_sql(columns)} (DISTINCT): {_FIRST_ROW}"
-
-
-def describe_first_row(keys: Sequence[Any]) -> str:
-    """Describe a deduplication by key."""
-    return f"deduplicated by {_join_sql(keys)}: {_FIRST_ROW}"
-
-
 def describe_grouping(grouping: Sequence[Any]) -> str:
     """Describe a grouping."""
     if not grouping:
@@ -110,7 +100,7 @@ class Lineage(TablePlanner):
 
     Args:
         session: the session of the query.
-        inputs, event_time, changing, system: as for :func:`plan_stream`.
+        inputs, event_time, changing, system: as for :class:`StreamPlanner`.
         tables: rows of each input: its columns in order, then others, among them ``odf_places``,
             ``odf_batch`` and ``odf_mark``.
         watermarks: watermark after each batch in milliseconds, and batch number, in ascending order.
@@ -221,7 +211,7 @@ class Lineage(TablePlanner):
         self._require_additions(plan, "DISTINCT")
         columns = [each for each in to_list(plan.output()) if column_id(each) not in below.passed]
         rows = self._drop_late(below, columns)
-        self.operations.append(describe_distinct(columns))
+        self.operations.append(f"deduplicated by {_join_sql(columns)} (DISTINCT): {_FIRST_ROW}")
         return self._group_with_origin(columns, columns, rows, below)
 
     def _require_additions(self, plan: Any, operation: str) -> None:
@@ -252,7 +242,7 @@ class Lineage(TablePlanner):
         order = self.expressions.CreateNamedStruct(
             self.seq([self.literal("b"), below.origin[3], self.literal("p"), below.origin[0]])
         )
-        self.operations.append(describe_first_row(keys))
+        self.operations.append(f"deduplicated by {_join_sql(keys)}: {_FIRST_ROW}")
         first = self.alias(
             aggregate.MinBy(self.expressions.CreateNamedStruct(self.seq(fields)), order)
             .toAggregateExpression(False, self.none()),

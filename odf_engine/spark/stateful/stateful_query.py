@@ -117,18 +117,9 @@ def _describe_state(node: Any) -> Iterator[str]:
         yield _plan_text(node)
         return
     yield f"by {', '.join(each.toString() for each in to_list(node.groupingExpressions()))}"
-    yield from dict.fromkeys(
-        text for column in to_list(node.aggregateExpressions()) for text in _aggregates(column)
-    )
+    columns = to_list(node.aggregateExpressions())
+    yield from dict.fromkeys(each.toString() for column in columns for each in find_aggregates(column))
     yield _plan_text(node.child())
-
-
-def _aggregates(expression: Any) -> Iterator[str]:
-    if node_name(expression) == "AggregateExpression":
-        yield expression.toString()
-        return
-    for each in to_list(expression.children()):
-        yield from _aggregates(each)
 
 
 def _plan_text(plan: Any) -> str:
@@ -239,39 +230,18 @@ class StreamingPlan:
         )
 
 
-def plan_stream(
-    session: SparkSession,
-    frame: DataFrame,
-    inputs: Mapping[str, DatasetVocabulary],
-    event_time: str,
-    changing: Collection[str],
-    system: Mapping[int, str] | None = None,
-    *,
-    revision: int,
-) -> StreamingPlan:
-    """Return the stream of a query over streaming views.
+class StreamPlanner(OriginTracker):
+    """Converts an analyzed plan into a streaming plan. Row lineage adds columns to it.
 
     Args:
         session: the session of the query.
-        frame: the result of the query.
         inputs: vocabulary of each input by the name of its view.
         event_time: event time column of the result.
         changing: inputs with retractions or corrections in this transaction. For the others, signs are not
             computed.
         system: as for :class:`odf_engine.spark.plan_rewrite.OriginTracker`.
         revision: revision of the rules, see :data:`odf_engine.chain.normal_form.RULES_REVISION`.
-
-    Raises:
-        InvalidQuery, Unsupported: the query cannot run as a stream; the hint shows the syntax.
     """
-    with translate_errors():
-        return StreamPlanner(session, inputs, event_time, changing, system, revision=revision).plan_query(
-            frame
-        )
-
-
-class StreamPlanner(OriginTracker):
-    """Converts an analyzed plan into a streaming plan. Row lineage adds columns to it."""
 
     def __init__(
         self,
@@ -279,7 +249,7 @@ class StreamPlanner(OriginTracker):
         inputs: Mapping[str, DatasetVocabulary],
         event_time: str,
         changing: Collection[str],
-        system: Mapping[int, str] | None,
+        system: Mapping[int, str] | None = None,
         *,
         revision: int = RULES_REVISION,
     ) -> None:
@@ -302,7 +272,13 @@ class StreamPlanner(OriginTracker):
         self._first_row_inputs: set[str] = set()
         self._first_row_steps: set[str] = set()
 
+    @translate_errors()
     def plan_query(self, frame: DataFrame) -> StreamingPlan:
+        """Return the stream of a query over streaming views.
+
+        Raises:
+            InvalidQuery, Unsupported: the query cannot run as a stream; the hint shows the syntax.
+        """
         plan, order = strip_order_by(self, self.inlined_plan(frame))
         try:
             tracked = self.track(plan)
@@ -704,7 +680,7 @@ class TablePlanner(StreamPlanner):
     """Rewrites the analyzed plan of a query over streaming views to read tables instead.
 
     Args:
-        session, inputs, event_time, changing, system: as for :func:`plan_stream`.
+        session, inputs, event_time, changing, system: as for :class:`StreamPlanner`.
         tables: rows of each input: its columns in order, then those of ``_ORIGIN`` that it does not have.
     """
 

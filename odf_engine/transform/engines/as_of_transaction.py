@@ -43,7 +43,7 @@ from odf_engine.spark.stateful.as_of_join import (
 from odf_engine.spark.stateful.incremental import nullable_schema, sort_keys
 from odf_engine.spark.stateful.stateful_query import (
     StreamingPlan,
-    plan_stream,
+    StreamPlanner,
     state_fingerprint,
 )
 from odf_engine.spark.stateful.window_functions import comparable
@@ -136,15 +136,11 @@ def prepare_as_of_query(
     except StatefulQueryError:
         joined = as_of.joined_streams(len(inputs))
     rest = as_of.query_after_joins(joined)
-    query = plan_stream(
-        session,
-        rest,
-        as_of.inputs,
-        event_time,
-        {*changing, *joined},
-        as_of.system,
-        revision=rules_revision(transform.version),
+    revision = rules_revision(transform.version)
+    planner = StreamPlanner(
+        session, as_of.inputs, event_time, {*changing, *joined}, as_of.system, revision=revision
     )
+    query = planner.plan_query(rest)
     return PreparedAsOfQuery(as_of, query, rest, by_row=False)
 
 
@@ -192,7 +188,6 @@ class AsOfTransaction(StatefulTransaction):
     _has_as_of_joins = True
     _as_of: AsOfQuery
     _by_row: bool
-    _revision: int
     _inputs: list[QueryInput]
     _last_positions: list[tuple[int, int]]
     _reached: int | None
@@ -203,7 +198,6 @@ class AsOfTransaction(StatefulTransaction):
 
     def _plan_query(self, changing: set[str]) -> tuple[StreamingPlan, QuerySource]:
         request = self._request
-        self._revision = rules_revision(request.transform.version)
         self._inputs = [QueryInput.from_request(each) for each in request.query_inputs]
         self._as_of, query, rest, self._by_row = prepare_as_of_query(
             self._session,
@@ -227,7 +221,7 @@ class AsOfTransaction(StatefulTransaction):
     def _plan_batches(self, ready: PreparedQuery, watermarks: Watermarks) -> list[Batch]:
         batches = super()._plan_batches(ready, watermarks)
         if self._revision >= 4:
-            late = self._late_inputs(batches, watermarks.combined([each.alias for each in self._inputs]))
+            late = self._late_inputs(batches, watermarks.combined(self._aliases))
             self._values = self._values or bool(late)
             unsupported = self._unsupported_changes(ready.query)
             for name in late & unsupported.keys() & self._tables_of_joins():
@@ -263,7 +257,7 @@ class AsOfTransaction(StatefulTransaction):
     def _run_batches(
         self, ready: PreparedQuery, batches: Sequence[Batch], before: Watermarks
     ) -> list[Iterator[pa.RecordBatch]]:
-        self._reached = before.combined([each.alias for each in self._inputs])
+        self._reached = before.combined(self._aliases)
         if not self._by_row:
             return super()._run_batches(ready, batches, before)
         files: list[list[Path]] = [[] for _ in self._as_of.joins]
@@ -521,7 +515,7 @@ class AsOfTransaction(StatefulTransaction):
                 writer.write_batch(pa.record_batch(batch.columns, schema=schema))
 
     def _write_checkpoint(self, ready: PreparedQuery, watermarks: Watermarks) -> Checkpoint:
-        watermark = watermarks.combined([each.alias for each in self._inputs])
+        watermark = watermarks.combined(self._aliases)
         self._pending = 0
         for index, join in enumerate(self._as_of.joins):
             pending_file = self._checkpoint_folder / f"as-of-{index}" / _ROWS

@@ -221,16 +221,10 @@ class FileExchange:
                 query_inputs=[
                     replace(
                         each,
-                        data_paths=[
-                            self._stage_slice(path, f"{index}-{number}.parquet", each.vocab)
-                            for number, path in enumerate(each.data_paths)
-                        ],
+                        data_paths=self._stage_slices(each.data_paths, f"{index}", each.vocab),
                         earlier_paths=None
                         if each.earlier_paths is None
-                        else [
-                            self._stage_slice(path, f"{index}-earlier-{number}.parquet", each.vocab)
-                            for number, path in enumerate(each.earlier_paths)
-                        ],
+                        else self._stage_slices(each.earlier_paths, f"{index}-earlier", each.vocab),
                         schema_file=self._stage_slice(
                             each.schema_file, f"{index}-schema.parquet", each.vocab
                         ),
@@ -284,6 +278,11 @@ class FileExchange:
         data = Path(request.new_data_path)
         if self._signed and data.exists():
             _convert_system_columns(data, request.vocab, declared)
+
+    def _stage_slices(self, paths: Sequence[str], name: str, vocab: DatasetVocabulary) -> list[str]:
+        return [
+            self._stage_slice(path, f"{name}-{number}.parquet", vocab) for number, path in enumerate(paths)
+        ]
 
     def _stage_slice(self, path: str, name: str, vocab: DatasetVocabulary) -> str:
         if self._signed:
@@ -513,8 +512,6 @@ class GrpcEngine:
             )
         return ComputedResult(found.outcome, found.read, found.spark)
 
-    # --- Transactions ---------------------------------------------------------------------------
-
     def _migrate(
         self,
         operation: Literal["finish", "rebuild", "recompute"],
@@ -557,8 +554,6 @@ class GrpcEngine:
                 raise self._contract_violation(error.message) from None
             except UNREADABLE as error:
                 raise self._contract_violation(f"its data cannot be read: {error}") from None
-
-    # --- Messages -------------------------------------------------------------------------------
 
     def _call(
         self,

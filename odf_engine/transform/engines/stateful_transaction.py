@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from functools import reduce
@@ -51,7 +52,7 @@ from odf_engine.spark.stateful.incremental import (
     StateFiles,
     nullable,
 )
-from odf_engine.spark.stateful.stateful_query import WATERMARK, StreamingPlan, plan_stream, stream_view
+from odf_engine.spark.stateful.stateful_query import WATERMARK, StreamingPlan, StreamPlanner, stream_view
 from odf_engine.spark.stateful.window_functions import BATCH
 from odf_engine.spark.text_files import spark_path
 from odf_engine.spark.user_query import run_query
@@ -75,19 +76,19 @@ if TYPE_CHECKING:
     from odf_engine.spark import DataFrame, SparkSession
 
 
+@dataclass(frozen=True)
 class BatchSorter:
     """Sorts the rows of batches.
 
-    Args:
+    Attributes:
         session: session of the job.
         folder: folder for files that must exist while the rows are read.
         reporter: receives amounts; checked for cancellation.
     """
 
-    def __init__(self, session: SparkSession, folder: Path, reporter: Reporter) -> None:
-        self._session = session
-        self._folder = folder
-        self._reporter = reporter
+    session: SparkSession
+    folder: Path
+    reporter: Reporter
 
     def sort_by_time(
         self, rows: Iterator[pa.RecordBatch], schema: pa.Schema, time: str, number: int
@@ -100,7 +101,7 @@ class BatchSorter:
         if any(types.is_nested(field.type) for field in schema):
             self._write(rows, schema, path)
             frame = sort_by_all_columns(self._read(schema, path), *_first_order(schema), identifier(time))
-            return arrow_batches(frame, self._reporter, progress=False)[1]
+            return arrow_batches(frame, self.reporter, progress=False)[1]
         first = [*_first_order(schema), time]
         order = SortOrder((*first, *(name for name in schema.names if name not in first)))
         sorted_rows = external_sort(rows, order, path)
@@ -124,13 +125,13 @@ class BatchSorter:
         """Sort rows by the query's ORDER BY (:attr:`StreamingPlan.order`), then by time and every other
         column.
         """
-        path = self._folder / "unsorted.parquet"
+        path = self.folder / "unsorted.parquet"
         self._write(rows, schema, path)
         frame = sort_by_terms(self._read(schema, path), order, time)
-        return arrow_batches(frame, self._reporter, progress=False)[1]
+        return arrow_batches(frame, self.reporter, progress=False)[1]
 
     def _path(self, number: int) -> Path:
-        return self._folder / f"rows-{number}.parquet"
+        return self.folder / f"rows-{number}.parquet"
 
     def _write(self, rows: Iterator[pa.RecordBatch], schema: pa.Schema, path: Path) -> None:
         schema = nullable(schema)
@@ -139,7 +140,7 @@ class BatchSorter:
                 writer.write_batch(pa.record_batch(batch.select(schema.names).columns, schema=schema))
 
     def _read(self, schema: pa.Schema, path: Path) -> DataFrame:
-        return self._session.read.schema(spark_schema(schema)).parquet(spark_path(path))
+        return self.session.read.schema(spark_schema(schema)).parquet(spark_path(path))
 
 
 def _first_order(schema: pa.Schema) -> list[str]:
@@ -194,11 +195,8 @@ class Watermarks:
     def combined(self, aliases: Sequence[str]) -> int | None:
         """Return the minimum of the watermarks; None if an input has none."""
         watermarks = [self.by_alias.get(alias) for alias in aliases]
-        return (
-            None
-            if None in watermarks
-            else min(watermark for watermark in watermarks if watermark is not None)
-        )
+        known = [watermark for watermark in watermarks if watermark is not None]
+        return min(known, default=None) if len(known) == len(watermarks) else None
 
     def after(self, inputs: Sequence[TransformRequestInput], until: int | None) -> Watermarks:
         """Return the watermarks just before a time; None for the end of the transaction."""
@@ -409,7 +407,7 @@ _MAX_PLANS: Final = 256
 
 class QuerySource(NamedTuple):
     """The result of a query over streaming views: ``frame``, ``inputs`` and ``system`` of
-    :func:`plan_stream`.
+    :class:`StreamPlanner`.
     """
 
     frame: DataFrame
@@ -466,7 +464,7 @@ def plan_query(
     )
     plan = _PLANS.get(key)
     if plan is None:
-        plan = plan_stream(session, frame, vocabs, time, set(), revision=revision)
+        plan = StreamPlanner(session, vocabs, time, set(), revision=revision).plan_query(frame)
         if len(_PLANS) == _MAX_PLANS:
             _PLANS.clear()
         _PLANS[key] = plan
@@ -497,6 +495,8 @@ class StatefulTransaction:
         self._session = session
         self._request = request
         self._fingerprint = state
+        self._revision = rules_revision(request.transform.version)
+        self._aliases = [each.query_alias for each in request.query_inputs]
         self._declared = declared
         self._reporter = reporter
         self._values = False
@@ -520,7 +520,16 @@ class StatefulTransaction:
             BadData: a value, a slice or the checkpoint is invalid.
             Cancelled: no output files remain.
         """
-        return self._run_and_clean(self._execute)
+        with self._temporary_files():
+            watermarks = self._load_state()
+            ready = self._prepare(load=True)
+            planned = self._plan_batches(ready, watermarks)
+            written = self._write_slice(self._run_batches(ready, planned, watermarks), ready.contract)
+            after = watermarks.after(self._request.query_inputs, None)
+            checkpoint = None
+            if planned or after != watermarks or self._request.prev_checkpoint_path is None:
+                checkpoint = self._write_checkpoint(ready, after)
+            return replace(self._result(ready, written, checkpoint, after), late=self._late_rows())
 
     def finish(self) -> TransactionResult:
         """Write the remaining rows and no checkpoint; the request has no new input data.
@@ -528,7 +537,12 @@ class StatefulTransaction:
         Raises:
             OdfError: as for :meth:`run`.
         """
-        return self._run_and_clean(self._flush)
+        with self._temporary_files():
+            watermarks = self._load_state()
+            ready = self._prepare(load=True)
+            rows = self._run_batches(ready, [Batch([], END_OF_TIME)], watermarks)
+            written = self._write_slice(rows, ready.contract)
+            return TransactionResult(written, ready.contract.schema, None, ready.retracts_emitted)
 
     def rebuild(self) -> TransactionResult:
         """Write the state after all input data of the request, from an empty state.
@@ -540,29 +554,26 @@ class StatefulTransaction:
         Raises:
             OdfError: as for :meth:`run`.
         """
-        return self._run_and_clean(self._rebuild)
+        with self._temporary_files():
+            self._values = True
+            ready, no_watermarks = self._prepare(load=False), Watermarks({})
+            planned = self._plan_batches(ready, no_watermarks)
+            for rows in self._run_batches(ready, planned, no_watermarks):
+                deque(rows, maxlen=0)
+            written = None
+            if ready.emitted is not None:
+                changes = _with_operations(*ready.emitted.replacement_changes(self._load_previous_rows()))
+                written = self._write_slice([iter(changes)], ready.contract)
+            after = no_watermarks.after(self._request.query_inputs, None)
+            checkpoint = self._write_checkpoint(ready, after)
+            return self._result(ready, written, checkpoint, after)
 
-    def _run_and_clean(self, work: Callable[[], TransactionResult]) -> TransactionResult:
+    @contextmanager
+    def _temporary_files(self) -> Iterator[None]:
         try:
-            return work()
+            yield
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _execute(self) -> TransactionResult:
-        metadata = self._load_state()
-        ready = self._prepare()
-        watermarks = Watermarks(metadata.watermarks)
-        if ready.emitted is not None:
-            ready.emitted.load(self._checkpoint_folder / _EMITTED)
-        planned = self._plan_batches(ready, watermarks)
-        written = self._write_slice(
-            chain.from_iterable(self._run_batches(ready, planned, watermarks)), ready.contract
-        )
-        after = watermarks.after(self._request.query_inputs, None)
-        checkpoint = None
-        if planned or after != watermarks or self._request.prev_checkpoint_path is None:
-            checkpoint = self._write_checkpoint(ready, after)
-        return replace(self._result(ready, written, checkpoint, after), late=self._late_rows())
 
     def _result(
         self,
@@ -580,47 +591,22 @@ class StatefulTransaction:
             pending=self._pending if ready.emitted is None else 0,  # groups without a window do not wait
         )
 
-    def _flush(self) -> TransactionResult:
-        metadata = self._load_state()
-        ready = self._prepare()
-        if ready.emitted is not None:
-            ready.emitted.load(self._checkpoint_folder / _EMITTED)
-        rows = self._run_batches(ready, [Batch([], END_OF_TIME)], Watermarks(metadata.watermarks))
-        written = self._write_slice(chain.from_iterable(rows), ready.contract)
-        return TransactionResult(written, ready.contract.schema, None, ready.retracts_emitted)
-
-    def _rebuild(self) -> TransactionResult:
-        self._values = True
-        ready, no_watermarks = self._prepare(), Watermarks({})
-        planned = self._plan_batches(ready, no_watermarks)
-        for rows in self._run_batches(ready, planned, no_watermarks):
-            deque(rows, maxlen=0)
-        written = None
-        if ready.emitted is not None:
-            changes = _with_operations(*ready.emitted.replacement_changes(self._load_previous_rows()))
-            written = self._write_slice(iter(changes), ready.contract)
-        after = no_watermarks.after(self._request.query_inputs, None)
-        checkpoint = self._write_checkpoint(ready, after)
-        return self._result(ready, written, checkpoint, after)
-
     def _output_watermark(self, ready: PreparedQuery, watermarks: Watermarks) -> Timestamp | None:
         """Return the watermark of the rows; None if it is that of the inputs."""
-        watermark = watermarks.combined([each.query_alias for each in self._request.query_inputs])
-        has_own = ready.query.delay and rules_revision(self._request.transform.version) >= 2
+        watermark = watermarks.combined(self._aliases)
+        has_own = ready.query.delay and self._revision >= 2
         if watermark is None or not has_own:
             return None
         return Timestamp.from_ms(watermark).shifted(ms=-ready.query.delay)
 
-    def _prepare(self) -> PreparedQuery:
+    def _prepare(self, *, load: bool) -> PreparedQuery:
+        """Plan the query; load the emitted rows of the previous transaction if ``load``."""
         slices = read_slices(self._request.query_inputs)
         self._is_small = sum(each.rows for each in slices) + self._state.count_rows() <= _SMALL_ROWS
         if self._is_small:
             interpret_queries(self._session)
         self._values = self._values or any(each.changes for each in slices)
-        aliases = {
-            self._request.query_inputs[each.input_index].query_alias for each in slices if each.changes
-        }
-        query, source = self._plan_query(aliases)
+        query, source = self._plan_query({self._alias(each) for each in slices if each.changes})
         contract = OutputContract(
             query.query_schema, self._request.vocab, self._declared, input_schemas(self._request)
         )
@@ -628,6 +614,8 @@ class StatefulTransaction:
         emitted = None
         if query.mode == "update":
             emitted = EmittedRows(query.query_schema, query.keys, contract.event_time)
+            if load:
+                emitted.load(self._checkpoint_folder / _EMITTED)
         return PreparedQuery(query, source, contract, slices, emitted)
 
     def _plan_batches(self, ready: PreparedQuery, watermarks: Watermarks) -> list[Batch]:
@@ -644,10 +632,8 @@ class StatefulTransaction:
             batches: the batches.
             before: watermarks before them.
         """
-        exact = ready.query.is_exact(rules_revision(self._request.transform.version))
-        watermark = _exclusive(
-            before.combined([each.query_alias for each in self._request.query_inputs]), exact
-        )
+        exact = ready.query.is_exact(self._revision)
+        watermark = _exclusive(before.combined(self._aliases), exact)
         results: list[Iterator[pa.RecordBatch]] = []
         for number, group in enumerate(self._group_batches(ready.query, batches, before)):
             watermarks = BatchWatermarks(watermark, [_exclusive(each.watermark, exact) for each in group])
@@ -667,7 +653,7 @@ class StatefulTransaction:
         has_values = self._values or self._state.has_values()
         is_sequential = query.sequential == "always" or (query.sequential == "changes" and has_values)
         size = 1 if is_sequential else _BATCHES_AT_ONCE
-        watermark = before.combined([each.query_alias for each in self._request.query_inputs])
+        watermark = before.combined(self._aliases)
         group: list[Batch] = []
         for batch in batches:
             # A session that was emitted is not extended.
@@ -685,17 +671,11 @@ class StatefulTransaction:
         time = self._request.vocab.event_time_column
         return plan_query(self._session, self._request.transform, inputs, time)
 
-    def _load_state(self) -> CheckpointMetadata:
-        """Extract and return the state of the previous transaction."""
+    def _load_state(self) -> Watermarks:
+        """Extract the state of the previous transaction, and return its watermarks."""
         path = self._request.prev_checkpoint_path
         if path is None:
-            return CheckpointMetadata(
-                format=FORMAT,
-                engine=spark_engine_version(self._request.transform.version or ""),
-                query=query_hash(self._request),
-                watermarks={},
-                watermark=None,
-            )
+            return Watermarks({})
         metadata = read_checkpoint(Path(path), self._checkpoint_folder)
         if metadata.format != FORMAT:
             raise StateUnusable(f"the state has the earlier format {metadata.format}", where=path)
@@ -705,7 +685,7 @@ class StatefulTransaction:
                 where=path,
                 hint="restore the old query, and change it with odf add --update, which migrates the state",
             )
-        return metadata
+        return Watermarks(metadata.watermarks)
 
     def _load_previous_rows(self) -> pa.Table | None:
         """Return the latest rows of the previous query's groups, if it had any."""
@@ -719,14 +699,13 @@ class StatefulTransaction:
     def _write_checkpoint(self, ready: PreparedQuery, watermarks: Watermarks) -> Checkpoint:
         if ready.emitted is not None:
             ready.emitted.save(self._checkpoint_folder / _EMITTED)
-        aliases = [each.query_alias for each in self._request.query_inputs]
         metadata = CheckpointMetadata(
             format=FORMAT,
             engine=spark_engine_version(self._request.transform.version or ""),
             query=query_hash(self._request),
             state=self._fingerprint,
             watermarks=dict(watermarks.by_alias),
-            watermark=watermarks.combined(aliases),
+            watermark=watermarks.combined(self._aliases),
         )
         return write_checkpoint(self._new_checkpoint, metadata, self._checkpoint_folder)
 
@@ -734,7 +713,7 @@ class StatefulTransaction:
         """Reject rows that the query cannot process correctly."""
         unsupported = self._unsupported_changes(query)
         for each in slices:
-            name = self._request.query_inputs[each.input_index].query_alias
+            name = self._alias(each)
             if each.changes and name in unsupported:
                 raise InvalidQuery(
                     f"the input '{name}' has retractions or corrections, which {unsupported[name]} "
@@ -757,7 +736,7 @@ class StatefulTransaction:
             ready.source.inputs,
             self._request.vocab.event_time_column,
             {self._alias(each) for batch in batches for each in batch.slices if each.changes}
-            | (ready.source.inputs.keys() - {each.query_alias for each in self._request.query_inputs}),
+            | (ready.source.inputs.keys() - set(self._aliases)),
             self._tables(batches, watermarks, number),
             watermarks,
             self._state,
@@ -766,7 +745,7 @@ class StatefulTransaction:
             read_operations=query.read_operations,
             values=self._values,
             single_task=self._is_small,
-            revision=rules_revision(self._request.transform.version),
+            revision=self._revision,
         )
         try:
             frame = planner.result(ready.source.frame)
@@ -788,7 +767,7 @@ class StatefulTransaction:
         return rows
 
     def _alias(self, slice: Slice) -> str:
-        return self._request.query_inputs[slice.input_index].query_alias
+        return self._aliases[slice.input_index]
 
     def _find_late_rows(self, planner: ChangelogPlanner) -> None:
         """Find the rows that were dropped because they are late."""
@@ -840,8 +819,10 @@ class StatefulTransaction:
             for index, each in enumerate(self._request.query_inputs)
         }
 
-    def _write_slice(self, rows: Iterator[pa.RecordBatch], contract: OutputContract) -> WrittenSlice | None:
-        selected = (_select_columns(contract, batch) for batch in rows)
+    def _write_slice(
+        self, parts: Sequence[Iterator[pa.RecordBatch]], contract: OutputContract
+    ) -> WrittenSlice | None:
+        selected = (_select_columns(contract, batch) for rows in parts for batch in rows)
         return write_result(selected, contract.schema, self._request, self._reporter)
 
 
