@@ -26,7 +26,6 @@ from odf_engine.spark.stateful.row_lineage import (
 from odf_engine.spark.stateful.stateful_query import WATERMARK, StreamingPlan
 from odf_engine.spark.stateful.window_functions import BATCH
 from odf_engine.transform.engines.as_of_transaction import prepare_as_of_query
-from odf_engine.transform.engines.contract import QueryInput
 
 if TYPE_CHECKING:
     from odf_engine.spark import DataFrame
@@ -49,11 +48,10 @@ class AsOfTrace(StatefulTrace):
         return traced
 
     def _plan_query(self) -> StreamingPlan:
-        self._query_inputs = [QueryInput.from_request(each) for each in self._request.query_inputs]
         self._prepared = prepare_as_of_query(
             self._session,
             self._request.transform,
-            self._query_inputs,
+            self._inputs,
             self._request.vocab.event_time_column,
             set(),
         )
@@ -67,7 +65,7 @@ class AsOfTrace(StatefulTrace):
 
     def _empty_query(self) -> DataFrame:
         as_of = self._prepared.as_of
-        joined = {} if self._prepared.by_row else as_of.joined_streams(len(self._query_inputs))
+        joined = {} if self._prepared.by_row else as_of.joined_streams(len(self._inputs))
         return as_of.query_after_joins(joined)
 
     def _build_lineage(self, time: Timeline, lineage_class: type[Lineage] = Lineage) -> Lineage:
@@ -90,7 +88,7 @@ class AsOfTrace(StatefulTrace):
 
     def _compute_joins(self, time: Timeline) -> dict[str, DataFrame]:
         """Compute the joined rows of each join."""
-        as_of, inputs = self._prepared.as_of, self._query_inputs
+        as_of, inputs = self._prepared.as_of, self._inputs
         pairs = [
             self._prepared.by_row and (index > 0 or bool(time.changing & as_of.inputs_before_join(join)))
             for index, join in enumerate(as_of.joins)

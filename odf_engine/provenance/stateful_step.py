@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pyarrow as pa
 
@@ -316,6 +317,7 @@ def _from_comparable(value: Any, data_type: pa.DataType) -> Any:
     return math.nan if value == "NaN" and pa.types.is_floating(data_type) else value
 
 
+@dataclass
 class StatefulTrace:
     """Traces a transaction of a stateful query.
 
@@ -328,21 +330,21 @@ class StatefulTrace:
         reporter: receives amounts; checked for cancellation.
     """
 
-    def __init__(
-        self,
-        session: SparkSession,
-        past: PlannedTransaction | None,
-        own: PlannedTransaction,
-        selection: RowSelection,
-        folder: Path,
-        reporter: Reporter,
-    ) -> None:
-        self._session = session
-        self._past, self._own = past, own
-        self._selection = selection
-        self._folder = folder
-        self._reporter = reporter
-        self._request = own.request
+    _session: SparkSession
+    _past: PlannedTransaction | None
+    _own: PlannedTransaction
+    _selection: RowSelection
+    _folder: Path
+    _reporter: Reporter
+    _as_of: ClassVar = False
+
+    @property
+    def _request(self) -> TransformRequest:
+        return self._own.request
+
+    @cached_property
+    def _inputs(self) -> list[QueryInput]:
+        return [QueryInput.from_request(each) for each in self._request.query_inputs]
 
     def trace(self) -> StepResult:
         """Trace the rows.
@@ -380,14 +382,10 @@ class StatefulTrace:
 
     def _plan_query(self) -> StreamingPlan:
         """Return the streaming plan of the query."""
-        inputs = [QueryInput.from_request(each) for each in self._request.query_inputs]
         time = self._request.vocab.event_time_column
-        query, source = plan_query(self._session, self._request.transform, inputs, time)
+        query, source = plan_query(self._session, self._request.transform, self._inputs, time)
         self._streaming_query = source.frame
         return query
-
-    _as_of = False
-    _ranked = True
 
     def _is_signed(self, columns: Sequence[str]) -> bool:
         """Return whether the operation distinguishes a row from its retraction."""
@@ -403,7 +401,7 @@ class StatefulTrace:
         traced = StepResult.empty(self._request)
         for approximate in (False, True):
             targets = self._selection.target_rows(
-                self._session, signed=self._is_signed(columns), approximate=approximate, ranked=self._ranked
+                self._session, signed=self._is_signed(columns), approximate=approximate, ranked=True
             )
             found = match_rows(recomputed, columns, identity, targets)
             traced = StepResult.empty(self._request)

@@ -405,13 +405,8 @@ class _Migration:
             events: list[MetadataEvent] = [*boundary.update.events, to_event(transaction, result)]
             if result.written is not None and boundary.schema is None:
                 events.insert(-1, self._declare_first(result.schema))
-            self._append(
-                boundary.update,
-                events,
-                origin,
-                data=staged if result.written else None,
-                checkpoint=checkpoint,
-            )
+            data = staged if result.written else None
+            self._append(boundary.update, events, origin, data=data, checkpoint=checkpoint)
             record_waiting(transaction, result, self._reporter)
 
     def _declare_first(self, schema: pa.Schema) -> SetDataSchema:

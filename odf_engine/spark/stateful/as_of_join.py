@@ -361,6 +361,12 @@ class AsOfJoin:
     schema: st.StructType
 
     @property
+    def names(self) -> list[str]:
+        """The names of the columns of ``output`` in rows, ``l0``, …, and versions, ``r0``, …"""
+        left = range(len(self.output) - len(self.right))
+        return [*(f"l{index}" for index in left), *(f"r{index}" for index in range(len(self.right)))]
+
+    @property
     def key_names(self) -> list[str]:
         """The names of the key columns in rows and versions."""
         return [f"k{index}" for index in range(len(self.keys))]

@@ -27,7 +27,6 @@ from odf_engine.spark.stateful.as_of_join import (
     AsOfQuery,
     add_due_time,
     is_version_column,
-    joined_schema,
     lookup_versions,
     select_version_columns,
     to_versions,
@@ -546,13 +545,7 @@ class AsOfTables(NamedTuple):
         )  # fmt: skip
 
     def _output(self, number: int, found: DataFrame, input_index: int) -> DataFrame:
-        schema = joined_schema(self.as_of.joins[number])
-        width = len(schema) - 3
-        left_columns = [name for name in found.columns if name[0] == "l" and name[1:].isdigit()]
-        right_columns = filter(is_version_column, found.columns)
-        columns = [
-            f"{name} AS c{index}" for index, name in enumerate([*left_columns, *right_columns][:width])
-        ]
+        columns = [f"{name} AS c{index}" for index, name in enumerate(self.as_of.joins[number].names)]
         mask = (1 << INPUT_BITS) - 1
         version = f"array(struct({input_index} AS at, v_place AS offset))"
         return found.selectExpr(

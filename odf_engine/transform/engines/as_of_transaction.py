@@ -55,7 +55,6 @@ from odf_engine.transform.engines.stateful_transaction import (
     Batch,
     PreparedQuery,
     QuerySource,
-    Slice,
     StatefulTransaction,
     Watermarks,
     input_frame,
@@ -188,7 +187,6 @@ class AsOfTransaction(StatefulTransaction):
     _has_as_of_joins = True
     _as_of: AsOfQuery
     _by_row: bool
-    _inputs: list[QueryInput]
     _last_positions: list[tuple[int, int]]
     _reached: int | None
     """The watermark before the next batch."""
@@ -198,7 +196,6 @@ class AsOfTransaction(StatefulTransaction):
 
     def _plan_query(self, changing: set[str]) -> tuple[StreamingPlan, QuerySource]:
         request = self._request
-        self._inputs = [QueryInput.from_request(each) for each in request.query_inputs]
         self._as_of, query, rest, self._by_row = prepare_as_of_query(
             self._session,
             request.transform,
@@ -247,7 +244,7 @@ class AsOfTransaction(StatefulTransaction):
         late: set[str] = set()
         for batch in batches:
             for slice in batch.slices:
-                name = self._inputs[slice.input_index].alias
+                name = self._alias(slice)
                 # A version may arrive for the exact time up to which rows were emitted.
                 if reached is not None and is_late(slice, reached + (name in tables)):
                     late.add(name)
@@ -303,7 +300,7 @@ class AsOfTransaction(StatefulTransaction):
         views = self._input_frames(batch.slices, self._as_of.joined_inputs())
         self._late = self._late_inputs([batch], self._reached)
         rows = sum(pq.read_metadata(each.path).num_rows for each in batch.slices)
-        changing = {self._inputs[each.input_index].alias for each in batch.slices if each.changes}
+        changing = {self._alias(each) for each in batch.slices if each.changes}
         files: list[Path] = []
         for index, join in enumerate(self._as_of.joins):
             path = self._scratch / f"joined-{number}-{index}.parquet"
@@ -395,7 +392,7 @@ class AsOfTransaction(StatefulTransaction):
             unaffected, again = look_up_again(emitted, late, versions, keys)
             again = self._materialize(self._select_versions(index, again), self._scratch_file("again"))
             left = len(join.output) - len(join.right)
-            used = [f"r{number - left}" for number in self._as_of.used_columns(join) if number >= left]
+            used = [join.names[number] for number in self._as_of.used_columns(join) if number >= left]
             corrections = version_corrections(again, used)
             emitted = unaffected.unionByName(again.select(*unaffected.columns))
         self._write_state(emitted, (TIME, POSITION), folder / _EMITTED_ROWS)
@@ -466,12 +463,11 @@ class AsOfTransaction(StatefulTransaction):
         self, index: int, join: AsOfJoin, found: DataFrame, corrections: DataFrame | None, path: Path
     ) -> None:
         """Write the rows that are due with their versions, in the order of emission, then the corrections."""
-        left = len(join.output) - len(join.right)
         used = range(len(join.output))
         order = self._total_order(found, (DUE, POSITION))
         if self._by_row and self._as_of.has_unique_positions(join):
             used, order = self._as_of.used_columns(join), (DUE, POSITION)
-        names = [f"l{number}" if number < left else f"r{number - left}" for number in used]
+        names = [join.names[number] for number in used]
         schema = arrow_schema(joined_schema(join))
         # Missing columns are read as null.
         schema = pa.schema([schema.field(number) for number in (*used, *range(-3, 0))])
@@ -544,16 +540,6 @@ class AsOfTransaction(StatefulTransaction):
         numbers = pc.add(pc.cumulative_sum(steps), self._last_positions[index][1])
         self._last_positions[index] = (positions[-1].as_py(), numbers[-1].as_py())
         return numbers
-
-    def _input_frames(self, slices: Sequence[Slice], names: set[str]) -> dict[str, DataFrame]:
-        """Return inputs as frames, with the rows of some slices."""
-        return {
-            each.alias: input_frame(
-                self._session, [one.path for one in slices if one.input_index == index], each
-            )
-            for index, each in enumerate(self._inputs)
-            if each.alias in names
-        }
 
     def _read(self, paths: Sequence[Path], schema: StructType) -> DataFrame:
         if not paths:

@@ -33,7 +33,6 @@ from odf_engine.transform.engines.namespaces import MountSandbox
 from odf_engine.transform.engines.output_contract import OutputContract, input_schemas, write_result
 from odf_engine.transform.engines.row_provenance import provenance_of_positions
 from odf_engine.transform.engines.sandbox import (
-    NO_SANDBOX,
     LimitWatch,
     find_program,
     kernel_limits,
@@ -151,11 +150,10 @@ class DataFusionEngine:
         config, name = self.config.sandbox, self.untrusted
         paths = {each: each for each in python_paths()}
         # The file system of the probe has no folder of a query, which is the only difference.
-        program = find_program(config, MountSandbox(paths, {}, kernel_limits(config)), name, dataset=True)
+        probe = MountSandbox(paths, {}, kernel_limits(config))
+        program = find_program(config, probe, name, reporter, dataset=True)
         if program is None:
-            reporter.log(NO_SANDBOX, "warning")
             return None
-        reporter.log(f"{name} is untrusted: its query runs in a sandbox ({program})")
 
         def wrap(command: list[str], folder: Path) -> list[str]:
             sandbox = MountSandbox(

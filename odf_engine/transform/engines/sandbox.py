@@ -45,7 +45,6 @@ _MAX_OUTPUT_BYTES: Final = 16 << 20
 _BLOCK_BYTES: Final = 4096
 _MAX_TAIL_BYTES: Final = 1 << 16
 _EXCHANGE: Final = Path("/exchange")  # path of the file exchange folder in the engine
-NO_SANDBOX: Final = "no sandbox is available: the query runs without one (sandbox.allowWithout)"
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store")
 _SETTINGS: Final = (
     "alternatives", "group", "host.conf", "hosts", "java*", "ld.so.*", "localtime", "nsswitch.conf", "passwd"
@@ -126,11 +125,9 @@ class Sandbox(ForwardingEngine):
                 },
                 limits=kernel_limits(self._config.sandbox),
             )
-            program = find_program(self._config.sandbox, sandbox, self._name, dataset=self._dataset)
+            program = find_program(self._config.sandbox, sandbox, self._name, reporter, dataset=self._dataset)
             if program is None:
-                reporter.log(NO_SANDBOX, "warning")
                 return self._fallback
-            reporter.log(f"{self._name} is untrusted: its query runs in a sandbox ({program})")
             process = _EngineProcess(
                 self._config, sandbox, program, java, exchange, sockets / "engine", self._log
             )
@@ -140,13 +137,16 @@ class Sandbox(ForwardingEngine):
             return process.engine
 
 
-def find_program(config: SandboxConfig, sandbox: MountSandbox, name: str, *, dataset: bool) -> Program | None:
+def find_program(
+    config: SandboxConfig, sandbox: MountSandbox, name: str, reporter: Reporter, *, dataset: bool
+) -> Program | None:
     """Return the program that creates a sandbox; None if none is available and that is allowed.
 
     Args:
         config: the sandbox settings.
         sandbox: the sandbox.
         name: name of the dataset or other origin of the queries, for errors.
+        reporter: receives how the query runs.
         dataset: whether the queries belong to a dataset, which can be trusted.
 
     Raises:
@@ -156,9 +156,11 @@ def find_program(config: SandboxConfig, sandbox: MountSandbox, name: str, *, dat
     for program in PROGRAMS if config.program == "auto" else (config.program,):
         reason = unavailable_reason(program, sandbox)
         if reason is None:
+            reporter.log(f"{name} is untrusted: its query runs in a sandbox ({program})")
             return program
         reasons.append(f"{program}: {reason}")
     if config.allow_without:
+        reporter.log("no sandbox is available: the query runs without one (sandbox.allowWithout)", "warning")
         return None
     raise NotTrusted(
         f"{name} is untrusted, and no sandbox is available for its query ({'; '.join(reasons)})",

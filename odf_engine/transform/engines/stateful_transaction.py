@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
@@ -21,7 +21,7 @@ from pyarrow import types
 
 from odf_engine.chain.normal_form import rules_revision, spark_engine_version
 from odf_engine.data.arrow_compute import pc
-from odf_engine.data.changelog import INPUT_BITS, ROWS, Op
+from odf_engine.data.changelog import INPUT_BITS, OPERATION, ROWS, Op
 from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded
 from odf_engine.data.slices import WrittenSlice, copy_rows, read_batches
 from odf_engine.errors import BadData, InvalidQuery, NotFound, StateUnusable, Unsupported
@@ -496,7 +496,8 @@ class StatefulTransaction:
         self._request = request
         self._fingerprint = state
         self._revision = rules_revision(request.transform.version)
-        self._aliases = [each.query_alias for each in request.query_inputs]
+        self._inputs = [QueryInput.from_request(each) for each in request.query_inputs]
+        self._aliases = [each.alias for each in self._inputs]
         self._declared = declared
         self._reporter = reporter
         self._values = False
@@ -522,7 +523,7 @@ class StatefulTransaction:
         """
         with self._temporary_files():
             watermarks = self._load_state()
-            ready = self._prepare(load=True)
+            ready = self._prepare()
             planned = self._plan_batches(ready, watermarks)
             written = self._write_slice(self._run_batches(ready, planned, watermarks), ready.contract)
             after = watermarks.after(self._request.query_inputs, None)
@@ -539,7 +540,7 @@ class StatefulTransaction:
         """
         with self._temporary_files():
             watermarks = self._load_state()
-            ready = self._prepare(load=True)
+            ready = self._prepare()
             rows = self._run_batches(ready, [Batch([], END_OF_TIME)], watermarks)
             written = self._write_slice(rows, ready.contract)
             return TransactionResult(written, ready.contract.schema, None, ready.retracts_emitted)
@@ -556,7 +557,7 @@ class StatefulTransaction:
         """
         with self._temporary_files():
             self._values = True
-            ready, no_watermarks = self._prepare(load=False), Watermarks({})
+            ready, no_watermarks = self._prepare(), Watermarks({})
             planned = self._plan_batches(ready, no_watermarks)
             for rows in self._run_batches(ready, planned, no_watermarks):
                 deque(rows, maxlen=0)
@@ -599,8 +600,7 @@ class StatefulTransaction:
             return None
         return Timestamp.from_ms(watermark).shifted(ms=-ready.query.delay)
 
-    def _prepare(self, *, load: bool) -> PreparedQuery:
-        """Plan the query; load the emitted rows of the previous transaction if ``load``."""
+    def _prepare(self) -> PreparedQuery:
         slices = read_slices(self._request.query_inputs)
         self._is_small = sum(each.rows for each in slices) + self._state.count_rows() <= _SMALL_ROWS
         if self._is_small:
@@ -614,8 +614,7 @@ class StatefulTransaction:
         emitted = None
         if query.mode == "update":
             emitted = EmittedRows(query.query_schema, query.keys, contract.event_time)
-            if load:
-                emitted.load(self._checkpoint_folder / _EMITTED)
+            emitted.load(self._checkpoint_folder / _EMITTED)
         return PreparedQuery(query, source, contract, slices, emitted)
 
     def _plan_batches(self, ready: PreparedQuery, watermarks: Watermarks) -> list[Batch]:
@@ -667,9 +666,8 @@ class StatefulTransaction:
             yield group
 
     def _plan_query(self, changing: set[str]) -> tuple[StreamingPlan, QuerySource]:
-        inputs = [QueryInput.from_request(each) for each in self._request.query_inputs]
         time = self._request.vocab.event_time_column
-        return plan_query(self._session, self._request.transform, inputs, time)
+        return plan_query(self._session, self._request.transform, self._inputs, time)
 
     def _load_state(self) -> Watermarks:
         """Extract the state of the previous transaction, and return its watermarks."""
@@ -810,13 +808,16 @@ class StatefulTransaction:
 
     def _batch_tables(self, batch: Batch, number: int) -> dict[str, DataFrame]:
         """Return the rows of a batch by input."""
+        return self._input_frames(batch.slices, self._aliases)
+
+    def _input_frames(self, slices: Sequence[Slice], names: Collection[str]) -> dict[str, DataFrame]:
+        """Return inputs as frames, with the rows of some slices."""
         return {
-            each.query_alias: input_frame(
-                self._session,
-                [slice.path for slice in batch.slices if slice.input_index == index],
-                QueryInput.from_request(each),
+            each.alias: input_frame(
+                self._session, [slice.path for slice in slices if slice.input_index == index], each
             )
-            for index, each in enumerate(self._request.query_inputs)
+            for index, each in enumerate(self._inputs)
+            if each.alias in names
         }
 
     def _write_slice(
@@ -890,12 +891,9 @@ def _exclusive(watermark: int | None, exact: bool) -> int | None:
     return None if watermark is None else watermark - exact
 
 
-_OPERATION: Final = "odf_operation"
-
-
 def _select_columns(contract: OutputContract, batch: pa.RecordBatch) -> pa.RecordBatch:
-    if _OPERATION in batch.schema.names:
-        return contract.select_columns(batch, batch.column(_OPERATION))
+    if OPERATION in batch.schema.names:
+        return contract.select_columns(batch, batch.column(OPERATION))
     return contract.select_columns(batch, pa.repeat(pa.scalar(int(Op.APPEND), pa.int32()), batch.num_rows))
 
 
@@ -915,5 +913,5 @@ def _yield_changes(emitted: EmittedRows, rows: Iterator[pa.RecordBatch]) -> Iter
 
 
 def _with_operations(changes: pa.Table, operations: Sequence[int]) -> list[pa.RecordBatch]:
-    table = changes.append_column(_OPERATION, pa.array(operations, pa.int32()))
+    table = changes.append_column(OPERATION, pa.array(operations, pa.int32()))
     return table.to_batches(max_chunksize=1 << 16)
