@@ -187,12 +187,10 @@ class CounterfactualCheck:
         path = self._entry.dataset.slice_path(data.physical_hash)
         start = data.offset_interval.start
         ranges = [(first - start, last - start) for first, last in self._step.made.runs]
-        return self._count_rows(path, ranges), self._count_rows(path, ranges, only_ranges=True)
+        return self._count_rows(path), self._count_rows(path, ranges)
 
-    def _count_rows(
-        self, path: Path, ranges: Sequence[OffsetRange] | None = None, *, only_ranges: bool = False
-    ) -> _Rows:
-        """Count rows by their values, without offset and system time."""
+    def _count_rows(self, path: Path, ranges: Sequence[OffsetRange] | None = None) -> _Rows:
+        """Count rows, all or those in ranges, by their values without offset and system time."""
         vocab = self._entry.dataset.state().vocabulary
         skipped = (vocab.offset_column, vocab.system_time_column)
         found: _Rows = Counter()
@@ -200,7 +198,7 @@ class CounterfactualCheck:
         for batch in read_batches(path):
             self._reporter.raise_if_cancelled()
             names = [name for name in batch.schema.names if name not in skipped]
-            parts = _slice_batch(batch, number, ranges) if only_ranges and ranges is not None else [batch]
+            parts = [batch] if ranges is None else _slice_batch(batch, number, ranges)
             for part in parts:
                 columns = [python_values(part.column(name)) for name in names]
                 found.update(tuple(map(_comparable_value, row)) for row in zip(*columns, strict=True))

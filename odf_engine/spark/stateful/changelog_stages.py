@@ -166,7 +166,7 @@ class ChangelogPlanner(IncrementalPlanner):
             lives=rows.lives,
         )
         total = self._changed_totals if rows.all_rows else self._new_totals
-        frame = total(rows, lives, aggregates, ranges, len(orders))
+        frame = total(rows._replace(lives=lives), aggregates, ranges, len(orders))
         final = aggregates.finish(frame, f"{BATCH} > 0", [])
         by_name = final.columns_by_name
         restored = map(self.replace_column, map(by_name.__getitem__, rows.columns), columns)
@@ -178,28 +178,23 @@ class ChangelogPlanner(IncrementalPlanner):
         return result
 
     def _new_totals(
-        self,
-        rows: _KeyedRows,
-        lives: DataFrame,
-        aggregates: GroupAggregates,
-        ranges: Sequence[bool],
-        terms: int,
+        self, rows: _KeyedRows, aggregates: GroupAggregates, ranges: Sequence[bool], terms: int
     ) -> DataFrame:
         """Return the rows that the watermark has reached, with the totals up to them, and store the last
         totals of each key.
         """
-        self._store(rows.name, lives, rows.stored, f"{FROM} = {NEVER}", [END])
+        self._store(rows.name, rows.lives, rows.stored, f"{FROM} = {NEVER}", [END])
         names, totals = aggregates.state_names, f"{rows.name}{_TOTALS}"
         others = [name for name in rows.stored if name not in names]
         query = (
             f"SELECT {', '.join([*names, *others])}, {FROM} AS {BATCH}, 1 AS {_IS_ROW} "
             f"FROM odf_lives WHERE {FROM} < {NEVER}"
         )
-        frames = {"lives": lives}
+        frames = {"lives": rows.lives}
         if self._files.has(totals):
-            schema = lives.select(*names).schema
+            schema = rows.lives.select(*names).schema
             frames["totals"] = self._files.read(totals, schema)
-            nulls = ", ".join(null_value(lives, each) for each in others)
+            nulls = ", ".join(null_value(rows.lives, each) for each in others)
             query += f" UNION ALL SELECT {', '.join(names)}, {nulls}, 0, 0 FROM odf_totals"
         peers = [_IS_ROW, *(f"o{index}" for index in range(terms))]
         query = aggregates.accumulate(query, aggregates.key_names, [_IS_ROW, *rows.order], peers, ranges)
@@ -210,21 +205,16 @@ class ChangelogPlanner(IncrementalPlanner):
         )
 
     def _changed_totals(
-        self,
-        rows: _KeyedRows,
-        lives: DataFrame,
-        aggregates: GroupAggregates,
-        ranges: Sequence[bool],
-        terms: int,
+        self, rows: _KeyedRows, aggregates: GroupAggregates, ranges: Sequence[bool], terms: int
     ) -> DataFrame:
         """Return the changes of the rows that the watermark has reached, and of their totals."""
-        self._store(rows.name, lives, rows.stored, f"{UNTIL} = {NEVER}", [*aggregates.key_names, END])
+        self._store(rows.name, rows.lives, rows.stored, f"{UNTIL} = {NEVER}", [*aggregates.key_names, END])
         versions = rows_by_version(aggregates.key_names)
         peers = [f"o{index}" for index in range(terms)]
         query = aggregates.accumulate(versions, [*aggregates.key_names, FROM], rows.order, peers, ranges)
         names = [*aggregates.state_names, *rows.columns, PLACE]
-        schema = run_sql(versions, lives=lives).schema
-        return run_sql(add_operation(lifetime_changes(query, names, schema)), lives=self._cache(lives))
+        schema = run_sql(versions, lives=rows.lives).schema
+        return run_sql(add_operation(lifetime_changes(query, names, schema)), lives=self._cache(rows.lives))
 
     def _join_sides(self, plan: Any, left: JoinSide, right: JoinSide, passed: frozenset[int]) -> TrackedPlan:
         if left.until is None:

@@ -50,6 +50,7 @@ from odf_engine.metadata.model import (
     TransformSuccess,
 )
 from odf_engine.progress import Reporter
+from odf_engine.transform.engines import grpc_messages as wire
 from odf_engine.transform.engines.contract import (
     ComputedResult,
     LateRows,
@@ -57,41 +58,6 @@ from odf_engine.transform.engines.contract import (
     RowProvenance,
     TransactionResult,
     ValidatedQuery,
-)
-from odf_engine.transform.engines.grpc_messages import (
-    EXTENSION,
-    MAX_MESSAGE_BYTES,
-    MIGRATE,
-    OUTCOME,
-    OWN_SERVICE,
-    PROVENANCE,
-    SERVICE,
-    TRANSFORM,
-    VALIDATE,
-    Answer,
-    ComputedOutcome,
-    ComputeOutcome,
-    Derivation,
-    DeriveProvenance,
-    ErrorMessage,
-    InputRows,
-    InputSchema,
-    Migrated,
-    MigrateQuery,
-    ProgressMessage,
-    QueryTable,
-    RequestExtension,
-    ResponseExtension,
-    UnimplementedMessage,
-    Valid,
-    ValidateQuery,
-    Wire,
-    decode,
-    decode_field,
-    encode,
-    encode_fields,
-    strip_control_characters,
-    to_exception,
 )
 
 
@@ -366,8 +332,8 @@ def _copy_regular_file(source: Path, target: Path) -> None:
 
 
 _OPTIONS: Final = [
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", wire.MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", wire.MAX_MESSAGE_BYTES),
 ]
 _CONNECT_SECONDS: Final = 30
 _AMOUNTS: Final = frozenset(("rows", "bytes", "files", "total_rows", "total_bytes", "total_files"))
@@ -386,7 +352,7 @@ class _Success(NamedTuple):
     """The response of an engine to a transaction."""
 
     success: TransformSuccess
-    extension: ResponseExtension
+    extension: wire.ResponseExtension
 
 
 class GrpcEngine:
@@ -430,10 +396,12 @@ class GrpcEngine:
         """
 
         def call(inner: TransformRequest) -> _Success:
-            message = encode_fields(
-                encode_table(inner), encode(RequestExtension(_encode_optional_schema(declared)))
+            message = wire.encode_fields(
+                encode_table(inner), wire.encode(wire.RequestExtension(_encode_optional_schema(declared)))
             )
-            return self._call(f"/{SERVICE}/{TRANSFORM}", message, self._parse_transform_response, reporter)
+            return self._call(
+                f"/{wire.SERVICE}/{wire.TRANSFORM}", message, self._parse_transform_response, reporter
+            )
 
         return self._run_transaction(request, declared, call)
 
@@ -467,9 +435,11 @@ class GrpcEngine:
         Raises:
             SourceUnavailable: the engine is unreachable, or ended the connection.
         """
-        input_schemas = [InputSchema(each.alias, encode_schema(each.schema), each.vocab) for each in inputs]
-        query = ValidateQuery(transform, input_schemas, vocab, _encode_optional_schema(declared))
-        valid = self._call_own_service(VALIDATE, query, Valid, Reporter())
+        input_schemas = [
+            wire.InputSchema(each.alias, encode_schema(each.schema), each.vocab) for each in inputs
+        ]
+        query = wire.ValidateQuery(transform, input_schemas, vocab, _encode_optional_schema(declared))
+        valid = self._call_own_service(wire.VALIDATE, query, wire.Valid, Reporter())
         return ValidatedQuery(decode_schema(valid.schema), valid.state, valid.rereads)
 
     def provenance(
@@ -481,8 +451,8 @@ class GrpcEngine:
             self._exchange_lock,
             nullcontext(request) if exchange is None else exchange.staged_request(request) as inner,
         ):
-            query = DeriveProvenance(encode_table(inner), list(rows))
-            found = self._call_own_service(PROVENANCE, query, Derivation, reporter)
+            query = wire.DeriveProvenance(encode_table(inner), list(rows))
+            found = self._call_own_service(wire.PROVENANCE, query, wire.Derivation, reporter)
         read = {each.query_alias: each.offset_interval for each in request.query_inputs}
         for feed in found.feeds:
             interval = read.get(feed.alias)
@@ -490,10 +460,9 @@ class GrpcEngine:
                 interval and interval.start <= each.start <= each.end <= interval.end for each in feed.rows
             )
             if not all(inside):
-                raise self._contract_violation(
-                    f"it reported rows of '{strip_control_characters(feed.alias)}' that are not in the input"
-                )
-        reason = None if found.reason is None else strip_control_characters(found.reason)
+                alias = wire.strip_control_characters(feed.alias)
+                raise self._contract_violation(f"it reported rows of '{alias}' that are not in the input")
+        reason = None if found.reason is None else wire.strip_control_characters(found.reason)
         return RowProvenance([(each.alias, each.rows) for each in found.feeds], found.exact, reason)
 
     def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> ComputedResult:
@@ -504,11 +473,11 @@ class GrpcEngine:
             nullcontext(tables) if exchange is None else exchange.staged_tables(tables) as inner,
         ):
             query_tables = [
-                QueryTable(each.name, list(map(str, each.paths)), encode_schema(each.schema), each.vocab)
+                wire.QueryTable(each.name, list(map(str, each.paths)), encode_schema(each.schema), each.vocab)
                 for each in inner
             ]
             found = self._call_own_service(
-                OUTCOME, ComputeOutcome(sql, query_tables), ComputedOutcome, reporter
+                wire.OUTCOME, wire.ComputeOutcome(sql, query_tables), wire.ComputedOutcome, reporter
             )
         return ComputedResult(found.outcome, found.read, found.spark)
 
@@ -520,10 +489,10 @@ class GrpcEngine:
         reporter: Reporter,
     ) -> TransactionResult:
         def call(inner: TransformRequest) -> _Success:
-            query = MigrateQuery(operation, encode_table(inner), _encode_optional_schema(declared))
-            found = self._call_own_service(MIGRATE, query, Migrated, reporter)
+            query = wire.MigrateQuery(operation, encode_table(inner), _encode_optional_schema(declared))
+            found = self._call_own_service(wire.MIGRATE, query, wire.Migrated, reporter)
             success = TransformSuccess(found.new_offset_interval, found.new_watermark)
-            return _Success(success, ResponseExtension(found.version))
+            return _Success(success, wire.ResponseExtension(found.version))
 
         return self._run_transaction(request, declared, call)
 
@@ -548,7 +517,7 @@ class GrpcEngine:
                     watermark=success.new_watermark,
                     late=[_parse_late_rows(each, request) for each in extension.late],
                     pending=extension.pending,
-                    version=strip_control_characters(extension.version or "")[:_MAX_VERSION] or None,
+                    version=wire.strip_control_characters(extension.version or "")[:_MAX_VERSION] or None,
                 )
             except (BadData, InvalidSchema) as error:
                 raise self._contract_violation(error.message) from None
@@ -584,36 +553,37 @@ class GrpcEngine:
         raise self._contract_violation("it ended without a response")
 
     def _call_own_service(
-        self, method: str, query: Wire, result_type: type[ResultT], reporter: Reporter
+        self, method: str, query: wire.Wire, result_type: type[ResultT], reporter: Reporter
     ) -> ResultT:
         """Call this program's own service, which other engines do not have."""
 
         def parse(message: bytes, reporter: Reporter) -> ResultT | None:
-            found = decode(decode_field(message), Answer)
-            if isinstance(found, ProgressMessage):
+            found = wire.decode(wire.decode_field(message), wire.Answer)
+            if isinstance(found, wire.ProgressMessage):
                 return _report_progress(found, reporter)
-            if isinstance(found, ErrorMessage):
-                raise to_exception(found)
-            if isinstance(found, UnimplementedMessage):
+            if isinstance(found, wire.ErrorMessage):
+                raise wire.to_exception(found)
+            if isinstance(found, wire.UnimplementedMessage):
                 raise Unsupported(found.message, where=self._address)
             if not isinstance(found, result_type):
                 raise self._contract_violation(f"it responded with {type(found).__name__}")
             return found
 
-        return self._call(f"/{OWN_SERVICE}/{method}", encode_fields(encode(query)), parse, reporter)
+        return self._call(
+            f"/{wire.OWN_SERVICE}/{method}", wire.encode_fields(wire.encode(query)), parse, reporter
+        )
 
     def _parse_transform_response(self, message: bytes, reporter: Reporter) -> _Success | None:
         """Parse a message of ExecuteTransform; None unless it is the last one."""
-        response = decode_table(decode_field(message), TransformResponse)
-        extension = decode_field(message, EXTENSION)
+        response = decode_table(wire.decode_field(message), TransformResponse)
+        extension = wire.decode_field(message, wire.EXTENSION)
         match response:
             case TransformSuccess():
-                found = decode(extension, ResponseExtension) if extension else ResponseExtension()
-                return _Success(response, found)
-            case TransformProgress():
-                return _report_progress(decode(extension, ProgressMessage), reporter) if extension else None
+                return _Success(response, wire.decode(extension or b"{}", wire.ResponseExtension))
+            case TransformProgress() if extension:
+                _report_progress(wire.decode(extension, wire.ProgressMessage), reporter)
             case TransformInvalidQuery() | TransformInternalError() if extension:
-                raise to_exception(decode(extension, ErrorMessage))
+                raise wire.to_exception(wire.decode(extension, wire.ErrorMessage))
             case TransformInvalidQuery():
                 raise InvalidQuery(response.message, where="query")
             case TransformInternalError():
@@ -660,20 +630,20 @@ def _parse_address(address: str) -> tuple[str, FileExchange | None]:
     return parts.netloc, FileExchange(folder, PurePosixPath(options.get("as", folder)))
 
 
-def _report_progress(message: ProgressMessage, reporter: Reporter) -> None:
+def _report_progress(message: wire.ProgressMessage, reporter: Reporter) -> None:
     if message.phase is not None:
-        reporter.phase(strip_control_characters(message.phase))
+        reporter.phase(wire.strip_control_characters(message.phase))
     if amounts := {name: value for name, value in message.amounts.items() if name in _AMOUNTS}:
         reporter.set_amounts(**amounts)
     for line in message.lines:
-        text = strip_control_characters(line.text)
+        text = wire.strip_control_characters(line.text)
         if line.level == "warning" and line.kind:
-            reporter.warn(text, strip_control_characters(line.kind)[:_MAX_KIND], line.count)
+            reporter.warn(text, wire.strip_control_characters(line.kind)[:_MAX_KIND], line.count)
         else:
             reporter.log(text, line.level)
 
 
-def _parse_late_rows(found: InputRows, request: TransformRequest) -> LateRows:
+def _parse_late_rows(found: wire.InputRows, request: TransformRequest) -> LateRows:
     """Return the late rows of an input.
 
     Raises:

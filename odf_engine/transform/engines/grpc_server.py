@@ -42,38 +42,8 @@ from odf_engine.settings import load, load_workspace, user_file
 from odf_engine.spark.runtime.session import SparkRuntime, has_runaway_tasks
 from odf_engine.spark.runtime.spark_conf import SparkConfig, SparkOptions
 from odf_engine.terminal_text import escape_standard_streams
+from odf_engine.transform.engines import grpc_messages as wire
 from odf_engine.transform.engines.contract import Engine, QueryInput, TransactionResult
-from odf_engine.transform.engines.grpc_messages import (
-    EXTENSION,
-    MAX_MESSAGE_BYTES,
-    MIGRATE,
-    OUTCOME,
-    OWN_SERVICE,
-    PROVENANCE,
-    RAW_QUERY,
-    SERVICE,
-    TRANSFORM,
-    VALIDATE,
-    ComputedOutcome,
-    ComputeOutcome,
-    Derivation,
-    DeriveProvenance,
-    ErrorMessage,
-    InputRows,
-    Line,
-    Migrated,
-    MigrateQuery,
-    ProgressMessage,
-    RequestExtension,
-    ResponseExtension,
-    Valid,
-    ValidateQuery,
-    decode,
-    decode_field,
-    encode,
-    encode_fields,
-    to_error_message,
-)
 from odf_engine.transform.engines.input_intervals import with_rows_of_intervals
 from odf_engine.transform.engines.row_provenance import to_intervals
 from odf_engine.transform.engines.spark_engine import SparkEngine, run_raw_query
@@ -91,31 +61,31 @@ class ResponseTables(NamedTuple):
 
 
 _TABLES: Final = {
-    TRANSFORM: ResponseTables(TransformProgress(), TransformInvalidQuery, TransformInternalError),
-    RAW_QUERY: ResponseTables(RawQueryProgress(), RawQueryInvalidQuery, RawQueryInternalError),
+    wire.TRANSFORM: ResponseTables(TransformProgress(), TransformInvalidQuery, TransformInternalError),
+    wire.RAW_QUERY: ResponseTables(RawQueryProgress(), RawQueryInvalidQuery, RawQueryInternalError),
 }
 """By method. The other methods respond with one JSON document."""
 
 
-def _progress_message(message: ProgressMessage, tables: ResponseTables | None) -> bytes:
+def _progress_message(message: wire.ProgressMessage, tables: ResponseTables | None) -> bytes:
     if tables is None:
-        return encode_fields(encode(message))
-    return encode_fields(encode_table(tables.progress), encode(message))
+        return wire.encode_fields(wire.encode(message))
+    return wire.encode_fields(encode_table(tables.progress), wire.encode(message))
 
 
 def _error_message(error: Exception, tables: ResponseTables | None) -> bytes:
     if isinstance(error, OdfError):
-        failure = to_error_message(error)
+        failure = wire.to_error_message(error)
     elif isinstance(error, msgspec.MsgspecError):
-        failure = ErrorMessage(f"the request cannot be read: {error}")
+        failure = wire.ErrorMessage(f"the request cannot be read: {error}")
     else:
-        failure = ErrorMessage(f"{type(error).__name__}: {error}")
+        failure = wire.ErrorMessage(f"{type(error).__name__}: {error}")
     if tables is None:
-        return encode_fields(encode(failure))
+        return wire.encode_fields(wire.encode(failure))
     location = f"{failure.where}: " if failure.where else ""
     hint = f" ({failure.hint})" if failure.hint else ""
     table = tables.invalid if isinstance(error, InvalidQuery) else tables.failed
-    return encode_fields(encode_table(table(f"{location}{failure.message}{hint}")), encode(failure))
+    return wire.encode_fields(encode_table(table(f"{location}{failure.message}{hint}")), wire.encode(failure))
 
 
 class _ProgressBuffer(Reporter):
@@ -126,7 +96,7 @@ class _ProgressBuffer(Reporter):
         self._buffer_lock = threading.Lock()
         self._phase: str | None = None
         self._amounts: dict[str, int] = {}
-        self._lines: list[Line] = []
+        self._lines: list[wire.Line] = []
 
     def phase(self, name: str) -> None:
         """See :class:`Reporter`."""
@@ -141,17 +111,17 @@ class _ProgressBuffer(Reporter):
     def warn(self, text: str, kind: str, count: int | None = None) -> None:
         """See :class:`Reporter`."""
         with self._buffer_lock:
-            self._lines.append(Line(text, "warning", kind, count))
+            self._lines.append(wire.Line(text, "warning", kind, count))
 
     def log(self, text: str, level: Any = "info") -> None:
         """See :class:`Reporter`."""
         with self._buffer_lock:
-            self._lines.append(Line(text, level))
+            self._lines.append(wire.Line(text, level))
 
-    def take_message(self) -> ProgressMessage:
+    def take_message(self) -> wire.ProgressMessage:
         """Return the progress since the last call."""
         with self._buffer_lock:
-            message = ProgressMessage(self._phase, self._amounts, self._lines)
+            message = wire.ProgressMessage(self._phase, self._amounts, self._lines)
             self._phase, self._amounts, self._lines = None, {}, []
         return message
 
@@ -211,7 +181,7 @@ class Requests:
             except queue.Empty:
                 idle_seconds += _POLL_SECONDS
             message = reporter.take_message()
-            if message != ProgressMessage() or (answer is None and idle_seconds >= _PROGRESS_SECONDS):
+            if message != wire.ProgressMessage() or (answer is None and idle_seconds >= _PROGRESS_SECONDS):
                 idle_seconds = 0.0
                 yield _progress_message(message, tables)
         yield answer
@@ -238,8 +208,8 @@ class Requests:
 
 
 _OPTIONS: Final = [
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", wire.MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", wire.MAX_MESSAGE_BYTES),
     ("grpc.so_reuseport", 0),
 ]
 _MAX_PARALLEL: Final = 4
@@ -261,14 +231,14 @@ class EngineServer:
         self._requests = Requests(self._on_cancelled)
         self._engine: Engine = SparkEngine(runtime)
         self._server = grpc.server(ThreadPoolExecutor(2 * _MAX_PARALLEL, "grpc"), options=_OPTIONS)
-        self._add_handlers(SERVICE, {TRANSFORM: self._transform, RAW_QUERY: self._raw_query})
+        self._add_handlers(wire.SERVICE, {wire.TRANSFORM: self._transform, wire.RAW_QUERY: self._raw_query})
         own_methods = {
-            VALIDATE: self._validate,
-            MIGRATE: self._migrate,
-            PROVENANCE: self._provenance,
-            OUTCOME: self._outcome,
+            wire.VALIDATE: self._validate,
+            wire.MIGRATE: self._migrate,
+            wire.PROVENANCE: self._provenance,
+            wire.OUTCOME: self._outcome,
         }
-        self._add_handlers(OWN_SERVICE, own_methods)
+        self._add_handlers(wire.OWN_SERVICE, own_methods)
         try:
             self.port = self._server.add_insecure_port(address)
         except RuntimeError as error:
@@ -302,58 +272,60 @@ class EngineServer:
                     self._runtime.start()
 
     def _transform(self, message: bytes, reporter: Reporter) -> bytes:
-        received = decode_table(decode_field(message), TransformRequest)
-        extension = decode(decode_field(message, EXTENSION) or b"{}", RequestExtension)
+        received = decode_table(wire.decode_field(message), TransformRequest)
+        extension = wire.decode(wire.decode_field(message, wire.EXTENSION) or b"{}", wire.RequestExtension)
         with with_rows_of_intervals(received, self._runtime.scratch) as request:
             declared = _decode_optional_schema(extension.declared)
             result = self._engine.execute(request, declared, reporter)
         watermark = result.watermark or _combined_watermark(request)
-        late = [InputRows(each.alias, to_intervals(each.offsets.to_pylist())) for each in result.late]
-        return encode_fields(
+        late = [wire.InputRows(each.alias, to_intervals(each.offsets.to_pylist())) for each in result.late]
+        return wire.encode_fields(
             encode_table(TransformSuccess(_written_interval(result), watermark)),
-            encode(ResponseExtension(result.version, late, result.pending)),
+            wire.encode(wire.ResponseExtension(result.version, late, result.pending)),
         )
 
     def _raw_query(self, message: bytes, reporter: Reporter) -> bytes:
-        request = decode_table(decode_field(message), RawQueryRequest)
-        return encode_fields(
+        request = decode_table(wire.decode_field(message), RawQueryRequest)
+        return wire.encode_fields(
             encode_table(RawQuerySuccess(run_raw_query(self._runtime.session(), request, reporter)))
         )
 
     def _validate(self, message: bytes, reporter: Reporter) -> bytes:
-        query = decode(decode_field(message), ValidateQuery)
+        query = wire.decode(wire.decode_field(message), wire.ValidateQuery)
         inputs = [QueryInput(each.alias, decode_schema(each.schema), each.vocab) for each in query.inputs]
         valid = self._engine.validate(
             query.transform, inputs, query.vocab, _decode_optional_schema(query.declared)
         )
-        return encode_fields(encode(Valid(encode_schema(valid.schema), valid.state, valid.rereads)))
+        return wire.encode_fields(
+            wire.encode(wire.Valid(encode_schema(valid.schema), valid.state, valid.rereads))
+        )
 
     def _migrate(self, message: bytes, reporter: Reporter) -> bytes:
-        query = decode(decode_field(message), MigrateQuery)
+        query = wire.decode(wire.decode_field(message), wire.MigrateQuery)
         received = decode_table(query.request, TransformRequest)
         engine = self._engine
         work_of = {"finish": engine.finish, "rebuild": engine.rebuild, "recompute": engine.recompute}
         with with_rows_of_intervals(received, self._runtime.scratch) as request:
             result = work_of[query.how](request, _decode_optional_schema(query.declared), reporter)
-        migrated = Migrated(_written_interval(result), result.watermark, result.version)
-        return encode_fields(encode(migrated))
+        migrated = wire.Migrated(_written_interval(result), result.watermark, result.version)
+        return wire.encode_fields(wire.encode(migrated))
 
     def _provenance(self, message: bytes, reporter: Reporter) -> bytes:
-        query = decode(decode_field(message), DeriveProvenance)
+        query = wire.decode(wire.decode_field(message), wire.DeriveProvenance)
         received = decode_table(query.request, TransformRequest)
         with with_rows_of_intervals(received, self._runtime.scratch) as request:
             derived = self._engine.provenance(request, query.rows, reporter)
-        feeds = [InputRows(alias, rows) for alias, rows in derived.feeds]
-        return encode_fields(encode(Derivation(feeds, derived.exact, derived.reason)))
+        feeds = [wire.InputRows(alias, rows) for alias, rows in derived.feeds]
+        return wire.encode_fields(wire.encode(wire.Derivation(feeds, derived.exact, derived.reason)))
 
     def _outcome(self, message: bytes, reporter: Reporter) -> bytes:
-        query = decode(decode_field(message), ComputeOutcome)
+        query = wire.decode(wire.decode_field(message), wire.ComputeOutcome)
         tables = [
             TableFiles(each.name, list(map(Path, each.paths)), decode_schema(each.schema), each.vocab)
             for each in query.tables
         ]
         found = self._engine.compute_outcome(query.query, tables, reporter)
-        return encode_fields(encode(ComputedOutcome(found.outcome, found.read, found.spark)))
+        return wire.encode_fields(wire.encode(wire.ComputedOutcome(found.outcome, found.read, found.spark)))
 
 
 def _written_interval(result: TransactionResult) -> OffsetInterval | None:
@@ -372,21 +344,8 @@ def _combined_watermark(request: TransformRequest) -> Timestamp | None:
     return min(known) if len(known) == len(latest) and known else None
 
 
-def serve(
-    config: SparkConfig,
-    address: str,
-    on_ready: Callable[[str], None],
-    stopped: threading.Event,
-    scratch: Path | None,
-) -> None:
-    """Serve until stopped.
-
-    Args:
-        config: Spark configuration.
-        address: see :class:`EngineServer`.
-        on_ready: receives a message when the engine listens.
-        stopped: set to stop the server.
-        scratch: folder for temporary files; the default of the system if None.
+def _serve(config: SparkConfig, address: str, stopped: threading.Event, scratch: Path | None) -> None:
+    """Serve until stopped, and print the address; temporary files are in ``scratch``.
 
     Raises:
         OdfError: Spark does not start, or the address is not available.
@@ -400,7 +359,7 @@ def serve(
             location = (
                 address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{server.port}"
             )
-            on_ready(f"{runtime.detail}\nthe engine listens at grpc://{location}")
+            print(f"{runtime.detail}\nthe engine listens at grpc://{location}", flush=True)
             stopped.wait()
             server.stop()
         finally:
@@ -425,7 +384,7 @@ def main() -> int:
             config = SparkOptions(arguments.master, driver_memory=arguments.memory)
             address = f"unix:{arguments.socket}"
             threading.Thread(target=_stop_at_end_of_input, args=(stopped,), daemon=True).start()
-        serve(config, address, lambda text: print(text, flush=True), stopped, arguments.scratch)
+        _serve(config, address, stopped, arguments.scratch)
     except OdfError as error:
         hint = f"\n  hint: {error.hint}" if error.hint else ""
         sys.stderr.write(f"error: {error}{hint}\n")
