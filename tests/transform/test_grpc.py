@@ -60,6 +60,7 @@ from odf_engine.transform.engines.grpc_messages import (
 )
 from odf_engine.transform.engines.grpc_server import EngineServer
 from odf_engine.verify.integrity import verify
+from odf_engine.verify.recompute import recompute_dataset
 from odf_engine.verify.replay import Replay
 from odf_engine.workspace.definition import current_definition
 from tests.transform.deriving import Deriving
@@ -115,6 +116,15 @@ def test_earlier_rows_are_passed_over_grpc(deriving: Deriving, served: str) -> N
             assert deriving.run(made) == 1
     assert len(deriving.result(near, "x")) == 18
     assert deriving.result(near, "event_time", "city", "x") == deriving.result(far, "event_time", "city", "x")
+
+
+@pytest.mark.net
+def test_result_is_recomputed_over_grpc(deriving: Deriving, served: str, runtime: SparkRuntime) -> None:
+    root, made = deriving.root(), deriving.derivative("SELECT event_time, city, x * 2 AS y FROM input")
+    deriving.rows(root, (1, "a", 1), (2, "b", 2))
+    deriving.run(made)
+    found = recompute_dataset(deriving.workspace, made, GrpcEngine(served), runtime.session(), Reporter())
+    assert (found.rows, found.differences) == (2, [])
 
 
 @pytest.mark.net

@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 
 from odf_engine.chain.normal_form import rules_revision
 from odf_engine.data.changelog import OPERATION, POSITION, Op
-from odf_engine.data.slices import write_slice
 from odf_engine.errors import Unsupported
 from odf_engine.metadata.model import DatasetVocabulary, TransformRequest
 from odf_engine.metadata.timestamp import Timestamp
@@ -35,7 +34,7 @@ from odf_engine.spark.user_query import run_query
 from odf_engine.sql.query_text import tokenize
 from odf_engine.transform.engines.as_of_transaction import split_at_joins
 from odf_engine.transform.engines.contract import QueryInput, TransactionResult
-from odf_engine.transform.engines.output_contract import OutputContract, input_schemas
+from odf_engine.transform.engines.output_contract import OutputContract, input_schemas, write_result
 from odf_engine.transform.engines.stateful_transaction import (
     Watermarks,
     has_few_rows,
@@ -86,19 +85,11 @@ def recompute(
     frame = _complete_result(session, request) if batch is None else batch.result()
     contract = OutputContract(arrow_schema(frame.schema), request.vocab, declared, input_schemas(request))
     zeros = pa.scalar(int(Op.APPEND), pa.int32())
-    written = write_slice(
-        (
-            contract.select_columns(contract.require_event_time(rows), pa.repeat(zeros, rows.num_rows))
-            for rows in arrow_batches(frame, reporter)[1]
-        ),
-        schema=contract.schema,
-        vocab=request.vocab,
-        path=Path(request.new_data_path),
-        first_offset=0,
-        system_time=request.system_time,
-        fallback_event_time=request.system_time,
-        reporter=reporter,
+    rows = (
+        contract.select_columns(contract.require_event_time(rows), pa.repeat(zeros, rows.num_rows))
+        for rows in arrow_batches(frame, reporter)[1]
     )
+    written = write_result(rows, contract.schema, request, reporter)
     until = batch.watermark if batch is not None and batch.has_unmatched else None
     watermark = Timestamp.from_ms(until) if until else None
     return TransactionResult(written, contract.schema, None, watermark=watermark)
