@@ -208,8 +208,9 @@ def describe_location(fetch: Any, state: model.SourceState | None) -> str:
         case model.Url():
             return fetch.url
         case model.FilesGlob():
-            name = _state_file_name(state)
-            return fetch.path if name is None else str(PurePath(glob_root(fetch.path), name))
+            if state is None or state.kind != ETAG:
+                return fetch.path
+            return str(PurePath(glob_root(fetch.path), read_state(state.value)[0]))
         case model.Container():
             return " ".join(["container", fetch.image, *(fetch.command or ()), *(fetch.args or ())])
         case model.Mqtt():
@@ -241,10 +242,6 @@ def describe_source_state(fetch: Any, state: model.SourceState | None) -> str:
         return f"up to block {number}, hash 0x{block_hash}"
     known = {ETAG: "ETag", LAST_MODIFIED: "changed at"}
     return f"{known.get(state.kind, state.kind)} {state.value}"
-
-
-def _state_file_name(state: model.SourceState | None) -> str | None:
-    return read_state(state.value)[0] if state is not None and state.kind == ETAG else None
 
 
 def describe_steps(source: DeclaredSource) -> list[str]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -29,7 +28,7 @@ from odf_engine.provenance.stateless_step import (
 )
 from odf_engine.spark.plan_rewrite import StatefulQueryError
 from odf_engine.spark.user_query import uses_as_of_join
-from odf_engine.storage.scratch import job_scratch_folder
+from odf_engine.storage.scratch import job_scratch_folder, payload_scratch_folder
 from odf_engine.transform.engines.checkpoint import read_checkpoint_metadata
 from odf_engine.transform.engines.contract import Engine, RowProvenance
 from odf_engine.transform.engines.engine_router import engines_for
@@ -131,13 +130,17 @@ def _trace_transaction(
     traced: StepResult | None = None
     if reason is None:
         try:
-            with _scratch_folder(workspace) as folder:
+            with (
+                job_scratch_folder(workspace.odf / "cache", "replay") as job,
+                payload_scratch_folder(job) as folder,
+            ):
                 traced = _run_trace(workspace, history, runs, spark, folder, reporter)
         except Cancelled:
             raise
         except OdfError as error:
             reporter.raise_if_cancelled()  # after a cancellation any error may occur
-            reason = _failure_reason(error)
+            how = "" if isinstance(error, NotFound) else " with row tracking"
+            reason = f"its transaction cannot be replayed{how}: {error}"
     if traced is None or traced.lost:
         traced = _all_candidates(history, reason or (traced.reason if traced else None))
     return _to_transaction_trace(history, runs, traced)
@@ -183,18 +186,6 @@ def _rereads(history: TransactionHistory) -> bool:
     return read_checkpoint_metadata(path).result is not UNSET
 
 
-@contextmanager
-def _scratch_folder(workspace: Workspace) -> Iterator[Path]:
-    """Create a folder for temporary files."""
-    with job_scratch_folder(workspace.odf / "cache", "replay") as job:
-        folder = job / "step"
-        folder.mkdir(exist_ok=True)
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
 def _plan(history: TransactionHistory, transaction: Transaction, folder: Path) -> PlannedTransaction:
     folder.mkdir()
     system_time = history.block.block.system_time
@@ -222,12 +213,6 @@ def _untraceable_reason(
     if len(runs) > _MAX_RANGES:
         return f"{len(runs):,} separate ranges of rows were requested at once"
     return None
-
-
-def _failure_reason(error: OdfError) -> str:
-    if isinstance(error, NotFound):
-        return f"its transaction cannot be replayed: {error}"
-    return f"its transaction cannot be replayed with row tracking: {error}"
 
 
 def _all_candidates(history: TransactionHistory, reason: str | None) -> StepResult:

@@ -239,7 +239,7 @@ def retained_versions(versions: DataFrame, keys: Sequence[str], until: int | Non
     )
 
 
-def select_version_columns(rows: DataFrame) -> DataFrame:
+def _select_version_columns(rows: DataFrame) -> DataFrame:
     """Return the rows with the columns of their version, which are null without a version."""
     row_columns = [name for name in rows.columns if name[0] != "r" and name != IS_VERSION_LOST]
     version_columns = [f"IF({IS_ACTIVE}, {name}, NULL) AS {name}" for name in rows.columns if name[0] == "r"]
@@ -470,6 +470,10 @@ class AsOfQuery(PlanBuilder):
                 )
             ]
             return self.to_frame(self.project([*named, *keys, *system], renamed))
+
+    def select_versions(self, number: int, frame: DataFrame) -> DataFrame:
+        """Return rows with the columns of their version if both meet the rest of the join's condition."""
+        return _select_version_columns(self.matches_condition(number, frame))
 
     def matches_condition(self, number: int, frame: DataFrame) -> DataFrame:
         """Set ``odf_alive`` to whether a row ``l…`` and its version ``r…`` meet the rest of the join's

@@ -80,16 +80,14 @@ class BatchWatermarks:
     def reached(self, time: str, delay: int) -> str:
         """Return an SQL condition of the times that the watermark after the batches reaches.
 
-        Args:
-            time, delay: as for :meth:`first_batch_reaching`.
+        The arguments are as for :meth:`first_batch_reaching`.
         """
         return "false" if self.last is None else f"{time} <= timestamp_millis({self.last - delay}L)"
 
     def not_reached_before(self, time: str, delay: int) -> str:
         """Return an SQL condition of the times that the watermark before the batches has not reached.
 
-        Args:
-            time, delay: as for :meth:`first_batch_reaching`.
+        The arguments are as for :meth:`first_batch_reaching`.
         """
         return "true" if self.before is None else f"{time} > timestamp_millis({self.before - delay}L)"
 

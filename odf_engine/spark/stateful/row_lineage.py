@@ -28,7 +28,6 @@ from odf_engine.spark.stateful.as_of_join import (
     add_due_time,
     is_version_column,
     lookup_versions,
-    select_version_columns,
     to_versions,
 )
 from odf_engine.spark.stateful.group_aggregates import FinishedGroups, GroupAggregates
@@ -453,7 +452,7 @@ class AsOfTables(NamedTuple):
                 found = self._apply_late_versions(found, known_versions.where(late), keys)
             if may_be_late and self.revision >= 4:
                 found = self._add_corrections(found, known_versions, keys)
-        found = select_version_columns(self.as_of.matches_condition(number, found))
+        found = self.as_of.select_versions(number, found)
         with translate_errors():
             if not join.outer:
                 found = found.where(IS_ACTIVE)

@@ -99,13 +99,7 @@ def match_rows(
         columns = [*(f"c{index}" for index in range(len(pairs))), SIGN]
         recomputed_columns, slice_columns = prefilter(session, recomputed_columns, slice_columns, columns)
         ranks = f"(a.{_RANK} = b.{_RANK} OR a.{SLICE_COUNT} <> b.{MATCH_COUNT})" if targets.ranked else "true"
-        return _join_matches(
-            session, recomputed_columns, slice_columns, columns, [_alias_of(each) for each in identity], ranks
-        )
-
-
-def _alias_of(text: str) -> str:
-    return text.rpartition(" AS ")[2]
+        return _join_matches(session, recomputed_columns, slice_columns, columns, identity, ranks)
 
 
 def _column_pairs(

@@ -36,7 +36,6 @@ from odf_engine.spark.stateful.as_of_join import (
     lookup_versions,
     match_late_rows,
     retained_versions,
-    select_version_columns,
     to_versions,
     version_corrections,
 )
@@ -344,7 +343,7 @@ class AsOfTransaction(StatefulTransaction):
         found = lookup_versions(due, versions, keys)
         if needs_all:
             found = self._look_up_changes(index, due, versions, new, folder)
-        self._write_joined_rows(index, join, self._select_versions(index, found), None, path)
+        self._write_joined_rows(index, join, self._as_of.select_versions(index, found), None, path)
         self._write_state(pending, (DUE, POSITION), folder / _ROWS)
         times = pq.read_table(folder / _ROWS, columns=[TIME]).column(TIME)
         # Pending rows will need versions at their own times.
@@ -371,7 +370,7 @@ class AsOfTransaction(StatefulTransaction):
         versions = self._materialize(new, folder / _ALL_VERSIONS, (*keys, TIME, POSITION))
 
         def look_up(rows: DataFrame) -> DataFrame:
-            return self._select_versions(index, lookup_versions(rows, versions, keys))
+            return self._as_of.select_versions(index, lookup_versions(rows, versions, keys))
 
         due_file = self._scratch_file("due")
         due = self._materialize(due, due_file)
@@ -390,7 +389,7 @@ class AsOfTransaction(StatefulTransaction):
             with translate_errors():
                 late = new.where(f"{TIME} <= timestamp_millis({self._reached}L)")
             unaffected, again = look_up_again(emitted, late, versions, keys)
-            again = self._materialize(self._select_versions(index, again), self._scratch_file("again"))
+            again = self._materialize(self._as_of.select_versions(index, again), self._scratch_file("again"))
             left = len(join.output) - len(join.right)
             used = [join.names[number] for number in self._as_of.used_columns(join) if number >= left]
             corrections = version_corrections(again, used)
@@ -407,9 +406,6 @@ class AsOfTransaction(StatefulTransaction):
     def _scratch_file(self, name: str) -> Path:
         self._files_written += 1
         return self._scratch / f"{name}-{self._files_written}.parquet"
-
-    def _select_versions(self, index: int, found: DataFrame) -> DataFrame:
-        return select_version_columns(self._as_of.matches_condition(index, found))
 
     def _look_up_changes(
         self, index: int, due: DataFrame, versions: DataFrame, new: DataFrame, folder: Path
