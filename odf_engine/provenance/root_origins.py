@@ -112,10 +112,8 @@ class ChangelogHistory:
     ) -> Iterator[tuple[list[_Key], list[int]]]:
         """Yield once valid rows that may have such values, latest slices first, in order within a slice."""
         # A changing row may be the other half of the pair with the row before it.
-        pairs = {each for offset in self._changing for each in (max(offset - 1, 0), offset)}
-        value_filter = _ValueFilter(
-            columns, self._batches([self._offset, *columns], to_ranges(sorted(pairs)))
-        )
+        pairs = to_ranges(sorted({at for offset in self._changing for at in (max(offset - 1, 0), offset)}))
+        hashes = _column_hashes(columns, self._batches([self._offset, *columns], pairs))
         end = max(offsets[-1] for offsets in targets.values())
         scan = self._rows.select([self._offset, self._operation, *columns]).rows([(0, end)])
         for part in reversed(scan.by_file()):
@@ -124,7 +122,7 @@ class ChangelogHistory:
             for batch in part.batches(self._reporter):
                 valid = pc.is_in(batch.column(1), pa.array([Op.APPEND, Op.CORRECT_TO], batch.column(1).type))
                 candidates = batch.filter(valid)
-                candidates = candidates.filter(value_filter.may_match(candidates))
+                candidates = candidates.filter(_may_match(candidates, hashes))
                 names += _row_keys(candidates, columns)
                 offsets += candidates.column(0).to_pylist()
             yield names, offsets
@@ -158,24 +156,22 @@ class ChangelogHistory:
         yield from self._rows.select(list(dict.fromkeys(names))).rows(spans).batches(self._reporter)
 
 
-class _ValueFilter:
-    """Filters rows that may have one of some values, by hashes of each column."""
+def _column_hashes(columns: list[str], batches: Iterable[pa.RecordBatch]) -> dict[str, pa.Array]:
+    """Return the hashes of the values of each column that is not nested."""
+    parts: dict[str, list[pa.Array]] = defaultdict(list)
+    for batch in batches:
+        for name in columns:
+            if not pa.types.is_nested(batch.column(name).type):
+                parts[name].append(hash_values(batch.column(name)))
+    return {name: pa.concat_arrays(each) for name, each in parts.items()}
 
-    def __init__(self, columns: list[str], batches: Iterable[pa.RecordBatch]) -> None:
-        self._hashes: dict[str, pa.Array] = {}
-        parts: dict[str, list[pa.Array]] = defaultdict(list)
-        for batch in batches:
-            for name in columns:
-                if not pa.types.is_nested(batch.column(name).type):
-                    parts[name].append(hash_values(batch.column(name)))
-        self._hashes = {name: pa.concat_arrays(each) for name, each in parts.items()}
 
-    def may_match(self, batch: pa.RecordBatch) -> pa.Array:
-        """Return a mask of the rows that may have one of the values."""
-        mask = pa.array([True]).take(pa.array([0] * batch.num_rows, pa.int64()))
-        for name, hashes in self._hashes.items():
-            mask = pc.and_(mask, pc.is_in(hash_values(batch.column(name)), hashes))
-        return mask
+def _may_match(batch: pa.RecordBatch, hashes: dict[str, pa.Array]) -> pa.Array:
+    """Return a mask of the rows that may have values with these hashes."""
+    mask = pa.array([True]).take(pa.array([0] * batch.num_rows, pa.int64()))
+    for name, column_hashes in hashes.items():
+        mask = pc.and_(mask, pc.is_in(hash_values(batch.column(name)), column_hashes))
+    return mask
 
 
 def _row_keys(batch: pa.RecordBatch, columns: Sequence[str]) -> list[_Key]:

@@ -16,7 +16,6 @@ from odf_engine.chain.normal_form import rules_revision
 from odf_engine.data.arrow_compute import python_rows
 from odf_engine.data.changelog import ROWS, Op
 from odf_engine.data.schema_enforcement import match_columns
-from odf_engine.data.slices import read_batches
 from odf_engine.errors import Unsupported
 from odf_engine.metadata.model import TransformRequest
 from odf_engine.progress import Reporter
@@ -47,6 +46,7 @@ from odf_engine.spark.stateful.stateful_query import WATERMARK, StreamingPlan
 from odf_engine.spark.stateful.window_functions import BATCH
 from odf_engine.spark.text_files import spark_path
 from odf_engine.transform.engines.contract import QueryInput
+from odf_engine.transform.engines.input_intervals import stored_offsets
 from odf_engine.transform.engines.stateful_transaction import (
     END_OF_TIME,
     Batch,
@@ -272,7 +272,7 @@ class Timeline:
                     paths.append(each.path)
                     end = ends.get(str(each.path))
                     if end is None:  # a copy of the rows of a commit in a merged slice
-                        end = _last_offset(each.path, input.vocab.offset_column)
+                        end = stored_offsets(each.path, input.vocab.offset_column).end
                     batch_by_end[end] = number
         numbers = sorted(batch_by_end.items())
         watermarks = [
@@ -289,12 +289,6 @@ class Timeline:
 
     def _watermark(self, batch: Batch) -> int:
         return max(0, (batch.watermark or 0) - self._exact)
-
-
-def _last_offset(path: Path, offset_column: str) -> int:
-    """Return the offset of the last row of a file."""
-    *_, last = read_batches(path, [offset_column])
-    return last.column(0)[-1].as_py()
 
 
 def _step_expression(column: str, steps: Sequence[tuple[int, int]]) -> str:

@@ -24,7 +24,7 @@ from odf_engine.spark.user_query import run_query
 from odf_engine.transform.engines.spark_engine import define_system_time
 
 if TYPE_CHECKING:
-    from odf_engine.spark import DataFrame, SparkSession
+    from odf_engine.spark import SparkSession
     from odf_engine.spark.runtime.session import SparkRuntime
 
 LOST: Final = (
@@ -119,19 +119,16 @@ def trace_rows(
     frame = run_query(session, views, request.transform.queries or [])
     tracked = track_origins(session, frame, {each.query_alias: each.vocab for each in inputs})
     traced = StepResult.empty(request)
-    for batch in arrow_batches(_match_rows(session, tracked, selection), reporter)[1]:
+    columns = [name for name in tracked.frame.columns if name not in (POSITION, OPERATION)]
+    has_operation = match_columns(columns, [selection.vocab.operation_type_column])[0] is not None
+    targets = selection.target_rows(session, signed=not has_operation, ranked=not tracked.ordered)
+    matches = match_rows(tracked.frame, columns, [POSITION], targets)
+    for batch in arrow_batches(matches, reporter)[1]:
         reporter.raise_if_cancelled()
         record_ambiguity(batch, traced, ranked=not tracked.ordered)
         _add_origins(batch.filter(batch.column(POSITION).is_valid()), traced)
     traced.operations.append(_describe(tracked, request))
     return traced
-
-
-def _match_rows(session: SparkSession, tracked: TrackedResult, selection: RowSelection) -> DataFrame:
-    columns = [name for name in tracked.frame.columns if name not in (POSITION, OPERATION)]
-    has_operation = match_columns(columns, [selection.vocab.operation_type_column])[0] is not None
-    targets = selection.target_rows(session, signed=not has_operation, ranked=not tracked.ordered)
-    return match_rows(tracked.frame, columns, [POSITION], targets)
 
 
 def record_ambiguity(batch: pa.RecordBatch, traced: StepResult, *, ranked: bool = True) -> None:

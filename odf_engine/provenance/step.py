@@ -30,7 +30,7 @@ from odf_engine.spark.plan_rewrite import StatefulQueryError
 from odf_engine.spark.user_query import uses_as_of_join
 from odf_engine.storage.scratch import job_scratch_folder, payload_scratch_folder
 from odf_engine.transform.engines.checkpoint import read_checkpoint_metadata
-from odf_engine.transform.engines.contract import Engine, RowProvenance
+from odf_engine.transform.engines.contract import Engine
 from odf_engine.transform.engines.engine_router import engines_for
 from odf_engine.transform.history import TransactionHistory, transaction_history
 from odf_engine.transform.plan import Transaction
@@ -305,22 +305,14 @@ def _refine_step(
     except OdfError as error:
         reporter.raise_if_cancelled()
         return replace(step, reason=f"{step.reason}; the engine reports: {error}")
-    return _apply_provenance(step, derived)
-
-
-def _apply_provenance(step: TransactionTrace, derived: RowProvenance) -> TransactionTrace:
     runs: dict[str, list[OffsetRange]] = {
         alias: [(each.start, each.end) for each in rows] for alias, rows in derived.feeds
     }
+    description = "row by row: each row is derived from one row of an input, according to the engine"
     return replace(
         step,
         exact=derived.exact,
         reason=derived.reason,
         feeds=[(alias, dataset, runs.get(alias, [])) for alias, dataset, _ in step.feeds],
-        operations=[
-            *step.operations,
-            "row by row: each row is derived from one row of an input, according to the engine",
-        ]
-        if derived.exact
-        else step.operations,
+        operations=[*step.operations, *([description] if derived.exact else [])],
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
@@ -257,7 +257,7 @@ class Tracer:
             made=[each.made for each in traces],
             how=[
                 *describe_operations(changes.counts),
-                *_distinct(line for each in traces for line in each.operations),
+                *dict.fromkeys(line for each in traces for line in each.operations),
                 *cells.operations,
             ],
             exact=all(each.exact for each in traces),
@@ -321,13 +321,9 @@ class Tracer:
         return TraceStep(str(entry.id), str(entry.alias), kind, runs, row_count(runs), problem=problem)
 
 
-def _distinct(lines: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(lines))
-
-
 def _join_reasons(steps: Sequence[TransactionTrace]) -> str | None:
     """Return why steps are not exact."""
-    reasons = _distinct(each.reason or "unknown reason" for each in steps if not each.exact)
+    reasons = list(dict.fromkeys(each.reason or "unknown reason" for each in steps if not each.exact))
     more = f"; and {len(reasons) - _MAX_REASONS} more reasons" if len(reasons) > _MAX_REASONS else ""
     return "; ".join(reasons[:_MAX_REASONS]) + more if reasons else None
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec.structs import replace
 
@@ -21,6 +20,7 @@ from odf_engine.provenance.model import OffsetRange
 from odf_engine.provenance.step import TransactionTrace, producing_transactions
 from odf_engine.storage.scratch import job_scratch_folder, payload_scratch_folder
 from odf_engine.transform.engines.contract import Engine
+from odf_engine.transform.engines.row_provenance import slice_batch
 from odf_engine.transform.history import without_state
 from odf_engine.transform.plan import Transaction
 from odf_engine.transform.run import CHECKPOINT, execute_transaction, make_request
@@ -198,7 +198,7 @@ class CounterfactualCheck:
         for batch in read_batches(path):
             self._reporter.raise_if_cancelled()
             names = [name for name in batch.schema.names if name not in skipped]
-            parts = [batch] if ranges is None else _slice_batch(batch, number, ranges)
+            parts = [batch] if ranges is None else slice_batch(batch, number, ranges)
             for part in parts:
                 columns = [python_values(part.column(name)) for name in names]
                 found.update(tuple(map(_comparable_value, row)) for row in zip(*columns, strict=True))
@@ -213,22 +213,12 @@ def _comparable_value(value: Any) -> Any:
     return repr(value) if isinstance(value, list | dict) else value
 
 
-def _slice_batch(
-    batch: pa.RecordBatch, number: int, ranges: Sequence[OffsetRange]
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of ranges within a batch that starts at row ``number``."""
-    for first, last in ranges:
-        start, stop = max(first - number, 0), min(last + 1 - number, batch.num_rows)
-        if start < stop:
-            yield batch.slice(start, stop - start)
-
-
 def copy_rows(path: Path, ranges: Sequence[OffsetRange], copy: Path) -> None:
     """Copy rows of a slice, by their positions in it, to another file; they keep their offsets."""
     with pq.ParquetWriter(copy, read_parquet_schema(path)) as writer:
         number = 0
         for batch in read_bounded(path):
-            for part in _slice_batch(batch, number, ranges):
+            for part in slice_batch(batch, number, ranges):
                 writer.write_batch(part)
             number += batch.num_rows
 

@@ -383,10 +383,7 @@ class _Migration:
 
     def _flush_state(self, boundary: _Boundary, origin: str | None) -> None:
         self._reporter.phase("flush")
-        transaction = boundary_transaction(
-            self._workspace, self._entry, boundary.state, "finish", boundary.system_time
-        )
-        with self._run_transaction(transaction, boundary.system_time) as (result, staged, _):
+        with self._run_transaction(boundary, boundary.state, "finish") as (transaction, result, staged, _):
             events: list[MetadataEvent] = [to_event(transaction, result), *boundary.update.events]
             if result.written is not None and not boundary.state.has_schema:
                 events = _with_first_schema(events, self._declare_first(result.schema), boundary)
@@ -398,10 +395,7 @@ class _Migration:
         if boundary.schema is not None:
             event = declare_schema(boundary.schema, state, odf=False)
             state = replace(state, schema=event.schema, odf_schema=event.odf_schema)
-        transaction = boundary_transaction(
-            self._workspace, self._entry, state, "rebuild", boundary.system_time
-        )
-        with self._run_transaction(transaction, boundary.system_time) as (result, staged, checkpoint):
+        with self._run_transaction(boundary, state, "rebuild") as (transaction, result, staged, checkpoint):
             events: list[MetadataEvent] = [*boundary.update.events, to_event(transaction, result)]
             if result.written is not None and boundary.schema is None:
                 events.insert(-1, self._declare_first(result.schema))
@@ -415,9 +409,11 @@ class _Migration:
 
     @contextmanager
     def _run_transaction(
-        self, transaction: Transaction, system_time: Timestamp
-    ) -> Iterator[tuple[TransactionResult, Path, Path]]:
-        """Run a transaction; yield its result with the paths of its slice and its checkpoint."""
+        self, boundary: _Boundary, state: ChainState, kind: Literal["finish", "rebuild"]
+    ) -> Iterator[tuple[Transaction, TransactionResult, Path, Path]]:
+        """Run the transaction of a change; yield it, its result, its slice and its checkpoint."""
+        system_time = boundary.system_time
+        transaction = boundary_transaction(self._workspace, self._entry, state, kind, system_time)
         staged = self._entry.dataset.staging_path("data")
         with (
             translate_os_errors(self._workspace.odf, "the transaction was not committed"),
@@ -430,7 +426,7 @@ class _Migration:
                 )
                 check_changelog(transaction, result, self._reporter)
                 self._check_rows(transaction, result, system_time)
-                yield result, staged, folder / CHECKPOINT
+                yield transaction, result, staged, folder / CHECKPOINT
             finally:
                 remove_temporary(staged)
 

@@ -45,7 +45,7 @@ def _files_of_interval(each: TransformRequestInput, folder: Path) -> Iterator[Pa
     if interval is None:
         return
     for path in map(Path, each.data_paths):
-        offsets = _stored_offsets(path, each.vocab.offset_column)
+        offsets = stored_offsets(path, each.vocab.offset_column)
         first, last = max(offsets.start, interval.start), min(offsets.end, interval.end)
         if first > last:
             continue
@@ -61,13 +61,15 @@ def _files_of_interval(each: TransformRequestInput, folder: Path) -> Iterator[Pa
         yield cut
 
 
-class _Offsets(NamedTuple):
+class SliceOffsets(NamedTuple):
+    """The first and the last offset of a slice, and the number of its rows."""
+
     start: int
     end: int
     rows: int
 
 
-def _stored_offsets(path: Path, column: str) -> _Offsets:
+def stored_offsets(path: Path, column: str) -> SliceOffsets:
     """Return the offsets of a slice; the end of an empty one precedes its start."""
     try:
         with open_parquet(path) as file:
@@ -77,10 +79,10 @@ def _stored_offsets(path: Path, column: str) -> _Offsets:
     except UNREADABLE as error:
         raise BadData("the data slice cannot be read", where=str(path)) from error
     if not rows:
-        return _Offsets(0, -1, 0)
+        return SliceOffsets(0, -1, 0)
     positions = pa.array(sorted({0, rows - 1}), pa.int64())
     batches = list(read_rows_at(path, positions, [column]))
     if column not in batches[0].schema.names:
         raise BadData(f"the slice has no column '{column}'", where=str(path))
     found = [int(value) for batch in batches for value in batch.column(column).to_pylist()]
-    return _Offsets(found[0], found[-1], rows)
+    return SliceOffsets(found[0], found[-1], rows)

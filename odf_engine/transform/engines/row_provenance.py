@@ -55,12 +55,19 @@ def _select_rows(
     number = 0
     for batch in batches:
         reporter.raise_if_cancelled()
-        for begin, end in ranges:
-            start, stop = max(begin - number, 0), min(end + 1 - number, batch.num_rows)
-            if start < stop:
-                part = batch.slice(start, stop - start)
-                yield from zip(part[POSITION].to_pylist(), part[OPERATION].to_pylist(), strict=True)
+        for part in slice_batch(batch, number, ranges):
+            yield from zip(part[POSITION].to_pylist(), part[OPERATION].to_pylist(), strict=True)
         number += batch.num_rows
+
+
+def slice_batch(
+    batch: pa.RecordBatch, number: int, ranges: Sequence[tuple[int, int]]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of ranges within a batch that starts at row ``number``."""
+    for first, last in ranges:
+        start, stop = max(first - number, 0), min(last + 1 - number, batch.num_rows)
+        if start < stop:
+            yield batch.slice(start, stop - start)
 
 
 def all_input_rows(request: TransformRequest, reason: str) -> RowProvenance:
