@@ -424,7 +424,6 @@ class StatefulTrace:
             record_ambiguity(batch, traced)
         if traced.lost:
             return
-        assert lineage.grouping_input is not None
         self._add_origins_of_groups(lineage, groups.select(*keys).distinct(), traced)
 
     def _add_origins_of_groups(self, lineage: Lineage, groups: DataFrame, traced: StepResult) -> None:

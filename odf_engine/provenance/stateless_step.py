@@ -17,7 +17,7 @@ from odf_engine.metadata.model import DatasetVocabulary, TransformRequest
 from odf_engine.progress import Reporter
 from odf_engine.provenance.model import OffsetRange, OffsetSet
 from odf_engine.spark.arrow_batches import arrow_batches
-from odf_engine.spark.plan_rewrite import TrackedResult, track_origins
+from odf_engine.spark.plan_rewrite import track_origins
 from odf_engine.spark.readers import slices_frame
 from odf_engine.spark.stateful.row_match import MATCH_COUNT, SLICE_COUNT, TargetRows, match_rows
 from odf_engine.spark.user_query import run_query
@@ -127,7 +127,9 @@ def trace_rows(
         reporter.raise_if_cancelled()
         record_ambiguity(batch, traced, ranked=not tracked.ordered)
         _add_origins(batch.filter(batch.column(POSITION).is_valid()), traced)
-    traced.operations.append(_describe(tracked, request))
+    which = "of one of the inputs" if len(inputs) > 1 else "of the input"
+    order = ", then all are sorted" if tracked.ordered else ""
+    traced.operations.append(f"row by row: each row is derived from one row {which}{order}")
     return traced
 
 
@@ -154,9 +156,3 @@ def _add_origins(batch: pa.RecordBatch, traced: StepResult) -> None:
     inputs = pc.shift_right(positions, INPUT_BITS)
     offsets = pc.bit_wise_and(positions, (1 << INPUT_BITS) - 1)
     traced.add_rows(pa.record_batch({"at": inputs, "offset": offsets}))
-
-
-def _describe(tracked: TrackedResult, request: TransformRequest) -> str:
-    which = "of one of the inputs" if len(request.query_inputs) > 1 else "of the input"
-    order = ", then all are sorted" if tracked.ordered else ""
-    return f"row by row: each row is derived from one row {which}{order}"

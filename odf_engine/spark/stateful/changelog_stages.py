@@ -37,7 +37,6 @@ from odf_engine.spark.stateful.window_functions import (
     comparable,
     lifetime_changes,
     lifetimes,
-    order_terms,
     rows_by_version,
     running_frames,
 )
@@ -301,5 +300,9 @@ class ChangelogPlanner(IncrementalPlanner):
         else:
             query = f"SELECT {', '.join(stored)}, {BATCH} AS {FROM}, {NEVER} AS {UNTIL} FROM ({query})"
         lives = self._cache(run_sql(query, **frames))
-        order = [*order_terms(orders, order_names), PLACE, *comparable(names, schema)]
+        terms = [
+            f"{name} {each.direction().sql()} {each.nullOrdering().sql()}"
+            for name, each in zip(order_names, orders, strict=True)
+        ]
+        order = [*terms, PLACE, *comparable(names, schema)]
         return _KeyedRows(name, all_rows, lives, names, stored, order)

@@ -392,7 +392,8 @@ class IncrementalPlanner(TablePlanner):
         """Return the new rows of the query: its columns, for a grouping without a window ``odf_rows``, and
         ``odf_batch``.
 
-        If there may be retractions, also ``odf_operation`` and :data:`IS_ADDITION`.
+        If there may be retractions, also ``odf_operation`` and :data:`IS_ADDITION`, without changes that
+        cancel each other.
 
         Raises:
             StateUnusable: the state does not suffice.
@@ -409,9 +410,11 @@ class IncrementalPlanner(TablePlanner):
             if column_id(tracked.origin[0]) not in self._retracting:
                 return self.to_frame(self.project([*shown, *added], tracked.plan))
             frame = self.to_frame(self.project([*shown, tracked.origin[1], *added], tracked.plan))
-            return net_result(
-                frame, [each.name() for each in shown], [each.name() for each in tracked.origin[4:]]
-            )
+            names = [identifier(each.name()) for each in shown]
+            carried = [each.name() for each in tracked.origin[4:]]
+            changes = net_changes(add_sign("SELECT * FROM odf_changes"), names, frame.schema, carried)
+            is_addition = f"IF({SIGN} < 0, 0, 1) AS {IS_ADDITION}"
+            return run_sql(add_operation(f"SELECT *, {is_addition} FROM ({changes})"), changes=frame)
 
     def track(self, plan: Any) -> TrackedPlan:
         self._is_top = self._is_top and node_name(plan) in ("Project", "SubqueryAlias", "Aggregate")
@@ -447,23 +450,17 @@ class IncrementalPlanner(TablePlanner):
         retention = [max(0, each) for each in ([sum(delays)] * 2 if "OUTER" in kind else delays)]
         # Rows of windows end within a millisecond, so that the watermark must be past them.
         on_time = self._revision >= 2 and max(delays) > 0 and not contains_node(plan, "Aggregate")
-        sides: list[JoinSide] = []
         changes = self._values and any(map(self._is_retracting, tracked))
-        for name, below, child, kept, own in zip(
-            ("left", "right"), tracked, (plan.left(), plan.right()), retention, delays, strict=True
-        ):
-            sides.append(
-                self._join_side(
-                    f"{self._stage}-{name}",
-                    below,
-                    child,
-                    delay + kept,
-                    delay + own - on_time,
-                    changes=changes,
-                )
+        children = (plan.left(), plan.right())
+        left, right = [
+            self._join_side(
+                f"{self._stage}-{name}", below, child, delay + kept, delay + own - on_time, changes=changes
             )
+            for name, below, child, kept, own in zip(
+                ("left", "right"), tracked, children, retention, delays, strict=True
+            )
+        ]
         self._stage += 1
-        left, right = sides
         result = self._join_sides(plan, left, right, tracked[0].passed | tracked[1].passed)
         if any(map(self._is_retractable, tracked)):
             self._mark_changes(result, retracting=any(map(self._is_retracting, tracked)))
@@ -798,20 +795,6 @@ class JoinSide(NamedTuple):
 
 IS_ADDITION: Final = "odf_addition"
 """0 for a row that is retracted, 1 for a row that is added."""
-
-
-def net_result(frame: DataFrame, names: Sequence[str], carried: Sequence[str]) -> DataFrame:
-    """Return the changes of a result without those that cancel each other, and :data:`IS_ADDITION`.
-
-    Args:
-        frame: rows of the result with their operation and batch.
-        names: columns of a row.
-        carried: columns that only define the order.
-    """
-    quoted = [identifier(each) for each in names]
-    query = net_changes(add_sign("SELECT * FROM odf_changes"), quoted, frame.schema, carried)
-    is_addition = f"IF({SIGN} < 0, 0, 1) AS {IS_ADDITION}"
-    return run_sql(add_operation(f"SELECT *, {is_addition} FROM ({query})"), changes=frame)
 
 
 def contains_node(plan: Any, name: str) -> bool:

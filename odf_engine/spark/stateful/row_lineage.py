@@ -80,17 +80,12 @@ class GroupingInput(NamedTuple):
     """The input rows of the last grouping of a query.
 
     Attributes:
-        plan: the rows.
-        grouping: the grouping expressions.
-        sessions: for each of them, whether it is the session of a single row.
-        origins, batch: origins column and batch column of the rows.
+        plan: ``odf_key_0``, …, ``odf_places`` and ``odf_batch`` of the rows.
+        sessions: for each key, whether it is the session of a single row.
     """
 
     plan: Any
-    grouping: Sequence[Any]
     sessions: Sequence[bool]
-    origins: Any
-    batch: Any
 
 
 class Lineage(TablePlanner):
@@ -153,16 +148,8 @@ class Lineage(TablePlanner):
     def grouping_rows(self) -> DataFrame:
         """Return the rows of :attr:`grouping_input`: ``odf_key_0``, …, ``odf_places`` and ``odf_batch``."""
         assert self.grouping_input is not None
-        keys = [
-            self.alias(each, f"{KEY_PREFIX}{index}")
-            for index, each in enumerate(self.grouping_input.grouping)
-        ]
         with translate_errors():
-            return self.to_frame(
-                self.project(
-                    [*keys, self.grouping_input.origins, self.grouping_input.batch], self.grouping_input.plan
-                )
-            )
+            return self.to_frame(self.grouping_input.plan)
 
     def track(self, plan: Any) -> TrackedPlan:
         if node_name(plan) not in (*_STATELESS_NODES, "Aggregate"):
@@ -276,15 +263,15 @@ class Lineage(TablePlanner):
             )
         self.operations.append(describe_grouping(grouping))
         rows = self._drop_late(below, grouping)
+        keys = [self.alias(each, f"{KEY_PREFIX}{index}") for index, each in enumerate(grouping)]
         if is_last_step:
-            sessions = [is_session(each) for each in grouping]
-            self.grouping_input = GroupingInput(rows, grouping, sessions, below.origin[2], below.origin[3])
+            key_rows = self.project([*keys, *below.origin[2:4]], rows)
+            self.grouping_input = GroupingInput(key_rows, list(map(is_session, grouping)))
         if not windowed:
             if not is_last_step:
                 raise StatefulQueryError("a grouping without a window that is not its last step")
             self._running = [grouping_column_id(each, columns) for each in grouping]
             return self._running_groups(aggregates, plan, rows, below.origin[3])
-        keys = [self.alias(each, f"{KEY_PREFIX}{index}") for index, each in enumerate(grouping)]
         origins = self.alias(self._collect_origins(below.origin[2]), ORIGINS_COLUMN)
         groups = aggregates.aggregate_rows(plan, rows, keys if is_last_step else [*keys, origins])
         aggregated = groups.plan

@@ -173,14 +173,6 @@ def running_frames(window: Any, is_time: Any) -> list[bool]:
     return frames
 
 
-def order_terms(orders: Sequence[Any], names: Sequence[str]) -> list[str]:
-    """Return sort terms in SQL over columns that have their values."""
-    return [
-        f"{name} {each.direction().sql()} {each.nullOrdering().sql()}"
-        for name, each in zip(names, orders, strict=True)
-    ]
-
-
 def comparable(names: Sequence[str], schema: StructType) -> list[str]:
     """Return SQL expressions of columns by which rows can be grouped."""
     kinds = [schema[_unquoted(name)].dataType.simpleString() for name in names]

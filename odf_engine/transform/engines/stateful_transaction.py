@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
@@ -108,26 +108,17 @@ class BatchSorter:
         first = next(sorted_rows, None)
         return iter(()) if first is None else chain([first], sorted_rows)
 
-    def store_unsorted(
-        self, rows: Iterator[pa.RecordBatch], schema: pa.Schema, number: int
-    ) -> Iterator[pa.RecordBatch]:
-        """Return rows unsorted, for :meth:`sort_by_query`.
-
-        All rows have been read at return. ``number`` identifies the files.
-        """
-        path = self._path(number)
-        self._write(rows, schema, path)
-        return pq.ParquetFile(path).iter_batches()
+    def store(self, rows: Iterator[pa.RecordBatch], schema: pa.Schema, number: int) -> None:
+        """Store rows for :meth:`sort_by_query`; ``number`` identifies the file."""
+        self._write(rows, schema, self._path(number))
 
     def sort_by_query(
-        self, rows: Iterator[pa.RecordBatch], schema: pa.Schema, order: Sequence[str], time: str
+        self, numbers: Iterable[int], schema: pa.Schema, order: Sequence[str], time: str
     ) -> Iterator[pa.RecordBatch]:
-        """Sort rows by the query's ORDER BY (:attr:`StreamingPlan.order`), then by time and every other
-        column.
+        """Return all stored rows by the query's ORDER BY (:attr:`StreamingPlan.order`), then by time and
+        every other column.
         """
-        path = self.folder / "unsorted.parquet"
-        self._write(rows, schema, path)
-        frame = sort_by_terms(self._read(schema, path), order, time)
+        frame = sort_by_terms(self._read(schema, *map(self._path, numbers)), order, time)
         return arrow_batches(frame, self.reporter, progress=False)[1]
 
     def _path(self, number: int) -> Path:
@@ -139,8 +130,8 @@ class BatchSorter:
             for batch in rows:
                 writer.write_batch(pa.record_batch(batch.select(schema.names).columns, schema=schema))
 
-    def _read(self, schema: pa.Schema, path: Path) -> DataFrame:
-        return self.session.read.schema(spark_schema(schema)).parquet(spark_path(path))
+    def _read(self, schema: pa.Schema, *paths: Path) -> DataFrame:
+        return self.session.read.schema(spark_schema(schema)).parquet(*map(spark_path, paths))
 
 
 def _first_order(schema: pa.Schema) -> list[str]:
@@ -639,11 +630,10 @@ class StatefulTransaction:
             rows = self._run_group(ready, group, watermarks, number)
             results.append(rows if ready.emitted is None else _yield_changes(ready.emitted, rows))
             watermark = watermarks.last
-        if not ready.query.order:
+        if not ready.query.order or not results:
             return results
-        time = ready.contract.event_time
-        rows = chain.from_iterable(results)
-        return [self._sorter.sort_by_query(rows, ready.query.schema, ready.query.order, time)]
+        numbers, time = range(len(results)), ready.contract.event_time
+        return [self._sorter.sort_by_query(numbers, ready.query.schema, ready.query.order, time)]
 
     def _group_batches(
         self, query: StreamingPlan, batches: Sequence[Batch], before: Watermarks
@@ -754,7 +744,8 @@ class StatefulTransaction:
                 schema = pa.schema([each for each in schema if each.name not in planner.open_groups.columns])
             found = map(ready.contract.require_event_time, found)
             if query.order:
-                rows = self._sorter.store_unsorted(found, schema, number)
+                self._sorter.store(found, schema, number)
+                rows = iter(())
             else:
                 rows = self._sorter.sort_by_time(found, schema, ready.contract.event_time, number)
             self._state.replace(planner.states, planner.open_groups)
