@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -132,20 +132,14 @@ class AsOfTrace(StatefulTrace):
 
 def add_correction_pairs(selection: RowSelection) -> RowSelection:
     """Add the other row of each correction pair: the input rows of both contribute to a correction."""
-    pairs: list[OffsetRange] = []
-    for offset, code in _find_corrections(selection):
-        if any(first <= offset <= last for first, last in selection.runs):
-            pairs.append((offset, offset + 1) if code == Op.CORRECT_FROM else (offset - 1, offset))
-    return replace(selection, runs=normalize_ranges([*selection.runs, *pairs])) if pairs else selection
-
-
-def _find_corrections(selection: RowSelection) -> Iterator[tuple[int, int]]:
-    """Yield the offsets and operations of the corrections in the slice."""
     offset_column, operation_column = selection.vocab.offset_column, selection.vocab.operation_type_column
     corrections = pa.array([int(Op.CORRECT_FROM), int(Op.CORRECT_TO)])
+    pairs: list[OffsetRange] = []
     for batch in read_batches(selection.path, [offset_column, operation_column]):
         codes = pc.cast(batch.column(operation_column), pa.int64())
         rows = batch.filter(pc.is_in(codes, corrections))
-        yield from zip(
-            rows.column(offset_column).to_pylist(), rows.column(operation_column).to_pylist(), strict=True
-        )
+        offsets, codes = (rows.column(name).to_pylist() for name in (offset_column, operation_column))
+        for offset, code in zip(offsets, codes, strict=True):
+            if any(first <= offset <= last for first, last in selection.runs):
+                pairs.append((offset, offset + 1) if code == Op.CORRECT_FROM else (offset - 1, offset))
+    return replace(selection, runs=normalize_ranges([*selection.runs, *pairs])) if pairs else selection
