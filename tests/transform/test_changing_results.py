@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from odf_engine.chain.compaction import CompactionPolicy, compact
@@ -12,6 +14,8 @@ from odf_engine.errors import BadData, Unsupported, UsageError
 from odf_engine.progress import Reporter
 from odf_engine.provenance.step import trace_back
 from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.spark.stateful import incremental, kept_groups
+from odf_engine.transform.engines.checkpoint import read_checkpoint
 from tests.transform.deriving import Deriving
 from tests.transform.test_as_of_corrections import days, latest_state, recompute
 from tests.transform.test_query_migration import becomes
@@ -110,6 +114,13 @@ SELECT min(a.event_time) AS event_time, a.city, sum(a.x / 7) AS s, avg(b.x / 3) 
     max_by(b.x, a.x) AS y
 FROM a JOIN b ON a.city = b.city GROUP BY a.city
 """
+KEPT = {
+    "joined groups": "SELECT max(a.event_time) AS event_time, a.city, count(*) AS n, avg(b.x) AS s,\n"
+    "min(b.x) AS m FROM a JOIN b ON a.city = b.city GROUP BY a.city",
+    "total": "SELECT coalesce(max(a.event_time), TIMESTAMP'2024-01-01') AS event_time, count(b.x) AS n,\n"
+    "sum(b.x) AS s, max(b.x) FILTER (WHERE a.x > 4) AS m FROM a JOIN b ON a.city = b.city",
+}
+"""Queries whose groups are kept in the checkpoint, as are those of some of :data:`QUERIES`."""
 Row = tuple[int, str, int]
 
 
@@ -291,3 +302,44 @@ LATERAL (SELECT city FROM b WHERE b.x = a.x ORDER BY b.event_time LIMIT 1) t"""
     with pytest.raises(Unsupported, match="ORDER BY has columns that are not selected") as raised:
         deriving.run(entry)
     assert raised.value.where == "line 1, column 29"
+
+
+@pytest.mark.parametrize(("large", "most"), [(100_000, 1_000_000), (2, 1_000_000), (2, 2)])
+@pytest.mark.parametrize("name", ["joined groups", "groups joined", "nested", "correlated", "union", "total"])
+@pytest.mark.complete(after=2)
+def test_kept_groups_give_the_rows_of_the_batch_query(
+    deriving: Deriving,
+    runtime: SparkRuntime,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    large: int,
+    most: int,
+) -> None:
+    monkeypatch.setattr(incremental, "_LARGE_STATE", large)
+    monkeypatch.setattr(kept_groups, "MAX_KEPT_GROUPS", most)
+    query = (QUERIES | KEPT)[name]
+    changing = Changing(deriving, name, "a", "b")
+    entry = deriving.derivative(query, *("ab" if " b" in query else "a"))
+    for number in range(6):
+        changing.step(all_roots=number == 0)
+        deriving.run(entry)
+    result = recompute(deriving, entry, runtime)
+    assert (result.missing, result.extra, result.differences) == (0, 0, [])
+    assert check(deriving, entry).findings == []
+
+
+def test_groups_are_kept_in_the_checkpoint(deriving: Deriving, tmp_path: Path) -> None:
+    a, b = deriving.root("a"), deriving.root("b")
+    entry = deriving.derivative(KEPT["joined groups"], "a", "b")
+    for number, rows in enumerate([[(1, "a", 1), (1, "b", 2)], [(2, "c", 3), (2, "a", 4)], [(1, "b", 2, R)]]):
+        deriving.rows(a, *rows)
+        deriving.rows(b, *rows)
+        deriving.run(entry)
+        checkpoint = deriving.newest(entry).new_checkpoint
+        assert checkpoint is not None
+        folder = tmp_path / str(number)
+        read_checkpoint(entry.dataset.checkpoint_path(checkpoint.physical_hash), folder)
+        (path,) = folder.glob("state/groups-*.parquet")
+        groups = pq.read_table(path).sort_by("k0").select(["k0", "n"]).to_pylist()
+        expected = [[("a", 1), ("b", 1)], [("a", 4), ("b", 1), ("c", 1)], [("a", 4), ("c", 1)]]
+        assert [(row["k0"], row["n"]) for row in groups] == expected[number]
