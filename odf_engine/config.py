@@ -387,6 +387,19 @@ class TransformConfig(SettingsGroup, frozen=True):
     most_rows: Annotated[
         int, Meta(ge=1, description="maximum number of new rows of an input per transaction")
     ] = 50_000_000
+    most_read_bytes: Annotated[
+        str,
+        Meta(
+            pattern=r"^([1-9][0-9]*[kKmMgGtT])?$",
+            description="maximum size of the slices that a transaction reads if its query reads earlier"
+            " rows again, such as 50g; empty: no limit",
+        ),
+    ] = ""
+
+    @property
+    def most_read(self) -> int | None:
+        """The limit ``most_read_bytes`` in bytes, or None if there is no limit."""
+        return parse_size(self.most_read_bytes) if self.most_read_bytes else None
 
 
 OnConflict = Literal["warn", "fail", "correct"]
@@ -643,4 +656,4 @@ class Config(SettingsGroup, frozen=True):
 
 def parse_size(size: str) -> int:
     """Parse a size such as ``64m`` or ``2g`` into bytes."""
-    return int(size[:-1]) << {"m": 20, "g": 30}[size[-1].lower()]
+    return int(size[:-1]) << {"k": 10, "m": 20, "g": 30, "t": 40}[size[-1].lower()]

@@ -115,3 +115,13 @@ def count_of(number: int, noun: str) -> str:
         noun: in the singular; its plural is formed with ``s``.
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def size_of(number: int) -> str:
+    """Return a number of bytes in decimal units for a message, such as ``1.2 MB``."""
+    value = float(number)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.95:
+            return f"{number} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"

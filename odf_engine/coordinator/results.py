@@ -323,6 +323,8 @@ class ValidateResult(msgspec.Struct, frozen=True):
         new: names of the columns which the dataset does not have yet.
         state: effect of an :class:`Update` on the state of the query: ``none`` (it has no state), ``kept``,
             or ``lost`` (it has to be flushed or rebuilt).
+        reads: size in bytes of the slices that each pull reads, if the query reads earlier rows again.
+        warning: set if this size exceeds ``transform.mostReadBytes``.
     """
 
     name: str = ""
@@ -331,6 +333,8 @@ class ValidateResult(msgspec.Struct, frozen=True):
     schema: list[str] | None = None
     new: list[str] = []
     state: str = "none"
+    reads: int | None = None
+    warning: str | None = None
 
 
 class UpdateResult(msgspec.Struct, frozen=True):
@@ -344,6 +348,7 @@ class UpdateResult(msgspec.Struct, frozen=True):
         state: what happened to the state of the query: ``none``, ``kept``, ``flushed`` or ``rebuilt``.
         changes: the appended events.
         added, retracted, corrected: as in :class:`PullResult`.
+        message: a remark on the new query for the user, if there is one.
     """
 
     name: str = ""
@@ -357,6 +362,7 @@ class UpdateResult(msgspec.Struct, frozen=True):
     added: int | UnsetType = UNSET
     retracted: int | UnsetType = UNSET
     corrected: int | UnsetType = UNSET
+    message: str | None = None
 
 
 class CompactResult(JobResult, frozen=True):

@@ -36,6 +36,7 @@ from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.transform.engines.contract import Engine, QueryInput, TransactionResult, ValidatedQuery
 from odf_engine.transform.engines.output_contract import add_new_columns
 from odf_engine.transform.plan import Transaction, boundary_transaction
+from odf_engine.transform.read_limit import size_of_inputs
 from odf_engine.transform.run import (
     CHECKPOINT,
     check_changelog,
@@ -65,13 +66,14 @@ class MigrationPreview:
         columns: result columns of the query, without the system columns of the engine.
         new: columns that the dataset does not have yet; empty if it has no schema.
         state: outcome for the state of the current query, see :data:`StateOutcome`.
-        rereads: as in :class:`odf_engine.transform.engines.contract.ValidatedQuery`.
+        reads: size of the slices that each transaction reads with the inputs as they are now, in bytes;
+            None if transactions read only new rows.
     """
 
     columns: pa.Schema
     new: list[str]
     state: StateOutcome
-    rereads: bool
+    reads: int | None
 
 
 def preview_migration(
@@ -98,7 +100,11 @@ def preview_migration(
         outcome = state_outcome(state, before, transform, checked)
     filled = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
     columns = pa.schema([field for field in checked.schema if field.name not in filled])
-    return MigrationPreview(columns, new, outcome, checked.rereads)
+    return MigrationPreview(columns, new, outcome, _size_of_reads(workspace, transform, checked))
+
+
+def _size_of_reads(workspace: Workspace, transform: SetTransform, checked: ValidatedQuery) -> int | None:
+    return size_of_inputs(workspace, transform) if checked.rereads else None
 
 
 def transform_after(update: Update, state: ChainState | None) -> SetTransform | None:
@@ -232,10 +238,12 @@ class MigrationResult:
     Attributes:
         changes: descriptions of the appended events.
         state: outcome for the state of the query.
+        reads: as in :class:`MigrationPreview`.
     """
 
     changes: list[Change]
     state: StateOutcome
+    reads: int | None = None
 
 
 class _Boundary(NamedTuple):
@@ -327,7 +335,7 @@ class _Migration:
             self._append(boundary.update, boundary.update.events, origin)
             outcome = "kept" if outcome == "kept" else "none"
         self._reporter.log(_OUTCOME_MESSAGES[outcome])
-        return MigrationResult(update.changes, outcome)
+        return MigrationResult(update.changes, outcome, _size_of_reads(self._workspace, transform, checked))
 
     def _validate(self, transform: SetTransform, state: ChainState) -> ValidatedQuery:
         try:
@@ -422,7 +430,7 @@ class _Migration:
             try:
                 request = make_request(transaction, folder, staged, system_time)
                 result = execute_transaction(
-                    self._workspace, self._engine, transaction, request, self._reporter
+                    self._workspace, self._engine, transaction, request, self._reporter, limited=True
                 )
                 check_changelog(transaction, result, self._reporter)
                 self._check_rows(transaction, result, system_time)

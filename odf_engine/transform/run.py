@@ -52,13 +52,14 @@ from odf_engine.metadata.model import (
     Watermark,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter, count_of
+from odf_engine.progress import Reporter, count_of, size_of
 from odf_engine.sql.query_text import attach_query_excerpt
 from odf_engine.storage.refs import HEAD
 from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.transform.engines.contract import Engine, LateRows, QueryInput, TransactionResult
 from odf_engine.transform.history import transactions_of_state, without_state
 from odf_engine.transform.plan import Diverged, InputPlan, Transaction, plan_transaction
+from odf_engine.transform.read_limit import check_read_after_reset, find_excess, rereads, size_of_rows_read
 from odf_engine.workspace.dataset_folders import LATE_ROWS
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.waiting import find_slow_inputs, store_waiting
@@ -191,7 +192,7 @@ class _TransactionRun:
             request = make_request(self._transaction, self._folder, staged, self._system_time)
             queried = monotonic()
             result = execute_transaction(
-                self._workspace, self._engine, self._transaction, request, self._reporter
+                self._workspace, self._engine, self._transaction, request, self._reporter, limited=True
             )
             check_changelog(self._transaction, result, self._reporter)
             self._record_version(result.version)
@@ -331,6 +332,8 @@ def execute_transaction(
     transaction: Transaction,
     request: TransformRequest,
     reporter: Reporter,
+    *,
+    limited: bool = False,
 ) -> TransactionResult:
     """Run a transaction with an engine. A state that the engine cannot use is computed again.
 
@@ -340,10 +343,16 @@ def execute_transaction(
         transaction: the transaction.
         request: its request (:func:`make_request`).
         reporter: receives amounts; checked for cancellation.
+        limited: whether the limit ``transform.mostReadBytes`` applies, as for new transactions.
 
     Raises:
+        Unsupported: the transaction would read more than the limit.
         OdfError: see the methods of :class:`odf_engine.transform.engines.contract.Engine`.
     """
+    excess = find_excess(transaction, workspace.config.transform) if limited else None
+    continues = transaction.kind == "execute" and transaction.state.last_checkpoint is not None
+    if excess is not None and not continues and rereads(engine, transaction):
+        raise excess
     work = {"execute": engine.execute, "finish": engine.finish, "rebuild": engine.rebuild}[transaction.kind]
     declared = declared_schema(transaction.state)
     if declared is None and workspace.config.metadata.system_columns == "kamu":
@@ -352,6 +361,10 @@ def execute_transaction(
         try:
             return work(request, declared, reporter)
         except EarlierRowsRequired:
+            if excess is not None:
+                raise excess from None
+            size = size_of(size_of_rows_read(transaction))
+            reporter.log(f"the query reads earlier rows of its inputs again: {size} of slices")
             return work(with_earlier_rows(request, transaction), declared, reporter)
         except StateUnusable as error:
             reporter.log(f"{error}; computing the state again from the inputs")
@@ -682,6 +695,7 @@ def rederive(
         OdfError: as for :func:`reset_dataset` and :func:`transform`.
     """
     before = entry.dataset.state().head
+    check_read_after_reset(workspace, entry, engine)
     reset_dataset(workspace, entry)
     reporter.log(
         f"the previous chain up to block {before} is stored as refs/before-reset-{before.abbreviated}"

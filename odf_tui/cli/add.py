@@ -106,6 +106,8 @@ class DefinitionUpdate:
                 _print_update(update, dry_run=dry_run)
             elif at in results:
                 print_note(update_line(results[at]))
+                if message := results[at].message:
+                    print_note(f"{results[at].name}: {message}")
             else:
                 print_failure(jobs[at])
         changed = [
@@ -279,6 +281,7 @@ def _update_json(
             "state": result.state,
             "blocks": result.blocks,
             "records": result.records,
+            "message": result.message,
         }
         counts = {name: getattr(result, name) for name in ("added", "retracted", "corrected")}
         entry |= {name: count for name, count in counts.items() if count}
@@ -443,8 +446,8 @@ def _check_translations(
     names = {query.dataset for _, each in translated for query in each.queries}
     checks = run_checks(workspace, snapshots, names)
     for result in [*checks.skipped, *checks.validated]:
-        if not result.checked:
-            print_note(f"{result.name}: {result.message}")
+        for message in filter(None, (result.message, result.warning)):
+            print_note(f"{result.name}: {message}")
     for job in checks.jobs:
         if job.state is not JobState.done:
             print_failure(job)

@@ -15,6 +15,7 @@ from rich.cells import cell_len, set_cell_size
 
 from odf_engine.errors import OdfError
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import size_of
 
 # Control characters would control the terminal, and direction overrides would reorder text. C0 characters
 # have pictures in Unicode (U+2400 and following); the others become a replacement character.
@@ -66,14 +67,7 @@ def format_count_short(number: int) -> str:
 
 def format_bytes(number: int | None) -> str:
     """Return a number of bytes in decimal units, such as ``1.2 MB``; an empty text for None."""
-    if number is None:
-        return ""
-    value = float(number)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 999.95 or (unit == "B" and value < 1000):
-            return f"{number} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} TB"
+    return "" if number is None else size_of(number)
 
 
 def format_duration(seconds: float) -> str:

@@ -448,7 +448,8 @@ def _result_outcome(job: Job) -> tuple[str, str]:
         case VerifyResult() as result:
             return _verify_outcome(result)
         case ValidateResult() as result:
-            return result.message or "query valid", "good" if result.checked else "warn"
+            good = result.checked and not result.warning
+            return result.warning or result.message or "query valid", "good" if good else "warn"
         case UpdateResult() as result:
             return (result.status or "done") + (f", state {result.state}" if result.state else ""), "good"
         case QueryResult() as result:
@@ -605,6 +606,8 @@ def validation_lines(result: ValidateResult) -> Iterator[str]:
     yield f"{result.name}: query valid{_STATE_CHANGES.get(result.state, '')}"
     if result.message:
         yield printable(f"  {result.message}")
+    if result.warning:
+        yield printable(f"  warning: {result.warning}")
     for column in result.schema or ():
         yield printable(f"  {column}")
     if result.new:

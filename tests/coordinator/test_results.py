@@ -129,13 +129,13 @@ RESULTS: list[tuple[Request, msgspec.Struct, str]] = [
     ),
     (
         Validate("kind: x"),
-        ValidateResult("days", True, "a remark", ["n BIGINT"], ["n"], "kept"),
-        "name checked message schema new state",
+        ValidateResult("days", True, "a remark", ["n BIGINT"], ["n"], "kept", 7, "a warning"),
+        "name checked message schema new state reads warning",
     ),
     (
         Update("x", "kind: x"),
         UpdateResult("days", "updated", "f15", "f16", 2, 7, "kept", [Change("SetInfo", ["+ a: b"])]),
-        "name status old_head new_head blocks records state changes",
+        "name status old_head new_head blocks records state changes message",
     ),
     (
         Query("SELECT 1"),

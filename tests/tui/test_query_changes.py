@@ -240,6 +240,19 @@ async def test_incompatible_query_offers_to_flush_or_rebuild_the_state(
     assert job_outcome(job) == (f"updated, state {state}ed", "good")
 
 
+async def test_costs_of_a_query_are_shown_before_it_is_changed(source: FakeSource) -> None:
+    costs = {"message": "each pull reads earlier rows again (now 2.0 GB)", "warning": "more than the limit"}
+    source.rows_ = [replace(row, last_pulled=None) for row in source.rows_]
+    shown = Definitions(source, ["append"], plans=[plan(**costs)], edits=["changed\n"])
+    shown.controller.edit_definition()
+    await shown.host.stories()
+    (text,) = shown.decisions
+    assert costs["message"] in text and costs["warning"] in text
+    result = json.dumps({"name": "x", "checked": True, **costs})
+    job = source.job(JobState.done, "air-by-day", "validate", result=result)
+    assert job_outcome(job) == ("more than the limit", "warn")
+
+
 async def test_new_columns_of_an_input_are_added(source: FakeSource) -> None:
     shown = Definitions(
         source, ["append"], plans=[plan(), plan(new=["no2", "o3"], state="kept")], updates=[None]

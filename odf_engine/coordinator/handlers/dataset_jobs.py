@@ -35,7 +35,7 @@ from odf_engine.coordinator.results import (
 )
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
+from odf_engine.progress import Reporter, size_of
 
 if TYPE_CHECKING:
     from odf_engine.coordinator.job_queue import JobContext
@@ -44,9 +44,6 @@ if TYPE_CHECKING:
     from odf_engine.views.diff import Difference
     from odf_engine.views.scan import Scan
     from odf_engine.workspace.workspace import Workspace
-
-
-_REREADS = "its rows can change at any time, and each pull reads earlier rows of the inputs again"
 
 
 def validate(request: Validate, context: JobContext, reporter: Reporter) -> ValidateResult:
@@ -72,14 +69,33 @@ def validate(request: Validate, context: JobContext, reporter: Reporter) -> Vali
         return ValidateResult(snapshot.name, message=error.message)
     if found is None:
         return ValidateResult(snapshot.name, message="the definition has no query")
+    message, warning = _describe_reads(found.reads, workspace)
     return ValidateResult(
         snapshot.name,
         checked=True,
-        message=_REREADS if found.rereads else None,
+        message=message,
+        warning=warning,
+        reads=found.reads,
         schema=to_ddl(found.columns),
         new=found.new,
         state=found.state,
     )
+
+
+def _describe_reads(reads: int | None, workspace: Workspace) -> tuple[str | None, str | None]:
+    """Return the costs of a query for the user, and a warning if they exceed the limit.
+
+    Args:
+        reads: as in :class:`odf_engine.transform.query_migration.MigrationPreview`.
+        workspace: has the limit.
+    """
+    from odf_engine.transform.read_limit import excessive_read
+
+    if reads is None:
+        return None, None
+    excess = excessive_read(reads, workspace.config.transform)
+    message = "its rows can change at any time, and each pull reads earlier rows of the inputs again"
+    return f"{message} (now {size_of(reads)})", None if excess is None else excess.message
 
 
 def check(request: Check, context: JobContext, reporter: Reporter) -> CheckResult:
@@ -139,6 +155,9 @@ def update(request: Update, context: JobContext, reporter: Reporter) -> UpdateRe
             session=partial(context.session, reporter),
         )
     result = ChainUpdate.from_states(before, entry.dataset.state())
+    message, warning = _describe_reads(outcome.reads, workspace)
+    if warning is not None:
+        reporter.log(warning, "warning")
     return UpdateResult(
         name=str(entry.alias),
         status="updated" if result.blocks else "unchanged",
@@ -147,6 +166,7 @@ def update(request: Update, context: JobContext, reporter: Reporter) -> UpdateRe
         blocks=result.blocks,
         records=result.records,
         state=outcome.state,
+        message=message,
         changes=[Change(each.title, each.lines) for each in outcome.changes],
         **count_changes(entry.dataset, result.blocks, reporter),
     )

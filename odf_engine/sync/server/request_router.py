@@ -28,6 +28,7 @@ from odf_engine.errors import (
     UsageError,
 )
 from odf_engine.identity.did import DatasetId
+from odf_engine.progress import size_of
 from odf_engine.sync.server.object_handlers import LengthRequired, receive_object, send_head, send_object
 from odf_engine.sync.server.receive_pack import serve_push
 from odf_engine.sync.server.service import (
@@ -183,7 +184,7 @@ def _article(row: Row, base: str) -> str:
     facts = [
         ("kind", row.kind.lower(), ""),
         ("rows", f"{row.records:,}", ""),
-        ("size", _format_size(row.size), ""),
+        ("size", size_of(row.size), ""),
         ("blocks", f"{row.blocks:,}", ""),
         ("watermark", row.watermark or "none", ""),
         ("keywords", ", ".join(row.keywords), ""),
@@ -207,15 +208,6 @@ def _article(row: Row, base: str) -> str:
 
 def _escape_text(value: str) -> str:
     return escape(value.translate(_REMOVED))
-
-
-def _format_size(number: int) -> str:
-    value = float(number)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 999.95:
-            return f"{number} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} TB"
 
 
 _KINDS: Final = frozenset({"refs", "blocks", "data", "checkpoints", "proofs", "compactions", "checks"})

@@ -413,7 +413,7 @@ class DefinitionsController(Controller):
             return "nothing"
         lines = change_lines(changes)
         answers = (_APPEND, _EDIT_AGAIN, _DISCARD_CHANGES)
-        if plan is not None and row.last_pulled:
+        if plan is not None and (row.last_pulled or plan.message):
             lines += migration_plan_lines(plan)
             if plan.state == "lost":
                 answers = (_FLUSH, _REBUILD, _EDIT_AGAIN, _DISCARD_CHANGES)
@@ -563,7 +563,7 @@ def _describe_plan(plan: ValidateResult | None) -> str:
     """Return the result of the validation of a new query as text."""
     if plan is None:
         return ""
-    return f"; {plan.message}" if plan.message else "; its query is valid"
+    return f"; {plan.warning or plan.message or 'its query is valid'}"
 
 
 def _count_blocks(changes: Sequence[PendingEvent]) -> str:

@@ -146,8 +146,8 @@ def problem_lines(error: OdfError, text: str) -> list[list[Span]]:
 def migration_plan_lines(plan: ValidateResult) -> list[list[Span]]:
     """Return the effects of a new query on a dataset that has data."""
     lines: list[list[Span]] = [[], [(" The query", "title")]]
-    if plan.message:
-        lines.append([("   ", ""), (printable(plan.message), "warn")])
+    for message in filter(None, (plan.message, plan.warning)):
+        lines.append([("   ", ""), (printable(message), "warn")])
     if plan.new:
         lines.append(
             [("   +  ", "good"), (f"{printable(', '.join(plan.new))}: new, null in existing rows", "good")]
