@@ -219,13 +219,16 @@ class FlowRunner:
                     await asyncio.to_thread(_follow_heads, entries, branch)
                 requests = await asyncio.to_thread(self._pull_requests, flow, run, task, entries)
                 await self._run_jobs(flow, run, "pull", list(zip(requests, entries, strict=True)))
-            case VerifyTask(branch, integrity):
-                requests = [Verify(str(entry.id), integrity=integrity, branch=branch) for entry in entries]
+            case VerifyTask(branch, integrity, recompute):
+                requests = [
+                    Verify(str(entry.id), integrity=integrity, branch=branch, recompute=recompute)
+                    for entry in entries
+                ]
                 ended = await self._run_jobs(flow, run, "verify", list(zip(requests, entries, strict=True)))
                 for entry, job in ended:
                     result = msgspec.json.decode(job.result or "{}", type=VerifyResult)
                     if not result.valid:
-                        raise _Failed(f"verify: {entry.alias} is invalid (job {job.id})")
+                        raise _Failed(f"verify: {entry.alias} {_describe_findings(result)} (job {job.id})")
             case CheckTask(branch):
                 requests = [Check(str(entry.id), branch) for entry in entries]
                 ended = await self._run_jobs(flow, run, "check", list(zip(requests, entries, strict=True)))
@@ -458,6 +461,18 @@ def _follow_heads(entries: Sequence[DatasetEntry], branch: str) -> None:
 
     for entry in entries:
         follow_head(entry.dataset, branch)
+
+
+def _describe_findings(result: VerifyResult) -> str:
+    match result.verdict if result.findings else "invalid":
+        case "differs" if result.recomputed:
+            return f"differs from its query: {result.recomputed.text}"
+        case "not confirmed":
+            return "is not confirmed"
+        case "invalid changelog":
+            return "has an invalid changelog"
+        case _:
+            return "is invalid"
 
 
 def _promote(entries: Sequence[DatasetEntry], branch: str) -> None:

@@ -265,6 +265,8 @@ class VerifyResult(JobResult, frozen=True):
         origins: the dataset and everything upstream of it.
         branch: the verified branch; absent for the head.
         recomputed: comparison with the query over the latest state of the inputs; absent without one.
+        written_by: other versions of the built-in engines that wrote rows which were not recomputed; absent
+            if there are none.
     """
 
     name: str = ""
@@ -284,6 +286,7 @@ class VerifyResult(JobResult, frozen=True):
     origins: list[Origin] = []
     branch: str | UnsetType = UNSET
     recomputed: Recomputed | UnsetType = UNSET
+    written_by: list[str] | UnsetType = UNSET
 
     @property
     def title(self) -> str:

@@ -114,9 +114,21 @@ class PullTask(_BranchTask, frozen=True, tag="Pull"):
 
 
 class VerifyTask(_BranchTask, frozen=True, tag="Verify"):
-    """Verifies the targets; an invalid dataset fails the run."""
+    """Verifies the targets; an invalid dataset fails the run.
+
+    Attributes:
+        integrity: do not replay transactions.
+        recompute: instead of a replay, compare derivative datasets with their query over the latest state of
+            the inputs.
+    """
 
     integrity: bool = False
+    recompute: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.integrity and self.recompute:
+            raise ValueError("integrity and recompute exclude each other")
 
 
 class CheckTask(_BranchTask, frozen=True, tag="Check"):

@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal, NoReturn
 
@@ -38,6 +39,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.discovery import WORKSPACE_VARIABLE
+from odf_engine.workspace.engine_versions import other_versions
 from odf_engine.workspace.fsck import FsckReport
 from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.workspace import Workspace
@@ -53,7 +55,7 @@ from odf_tui.cli.output import (
 )
 from odf_tui.cli.pull import select_datasets
 from odf_tui.gateway.administration import check_files, collect_files, read_proof
-from odf_tui.text.format import format_bytes, format_time, format_time_seconds, printable
+from odf_tui.text.format import count_of, format_bytes, format_time, format_time_seconds, printable
 from odf_tui.text.job_text import compact_line
 from odf_tui.text.verification_text import (
     origin_lines,
@@ -357,6 +359,7 @@ def _parse_range(entry: DatasetEntry, span: str | None) -> tuple[int | None, int
 _PACKAGES: Final = ("odf-workstation", "pyspark", "pyarrow", "textual")
 _MIN_DISK: Final = 100 << 20
 _LOW_DISK: Final = 1 << 30
+_MAX_NAMES: Final = 5
 _CLOCK_TOLERANCE_NS: Final = 60 * 10**9
 _SPARK_SECONDS: Final = 180.0
 _SIGNS: Final = {"ok": "✓", "warning": "!", "failed": "✗"}
@@ -384,7 +387,8 @@ def doctor_verb(start: bool) -> None:
     """Check that jobs can run here.
 
     Checks the installed packages, Java, DataFusion, memory, and in a workspace its settings, disk,
-    permissions, clock, worker and Spark. Each problem is printed with its remedy. Nothing is changed.
+    permissions, clock, versions of rows, worker and Spark. Each problem is printed with its remedy.
+    Nothing is changed.
 
     Exits with 1 if a check failed. To check the files of the workspace, use `odf fsck`.
     """
@@ -403,6 +407,7 @@ def doctor_verb(start: bool) -> None:
     else:
         checks.append(Check("workspace", "ok", str(workspace.folder)))
         checks += [_check_disk(workspace), _check_permissions(workspace), _check_clock(workspace)]
+        checks.append(_check_engine_versions(workspace))
         worker, status = asyncio.run(_check_worker(workspace, start=start))
         checks += [*worker, _check_memory(config, status)]
     failed = [each.name for each in checks if each.state == "failed"]
@@ -524,6 +529,24 @@ def _check_clock(workspace: Workspace) -> Check:
         )
         return Check("clock", "failed", message, "correct the clock of this machine, or wait")
     return Check("clock", "ok", f"{format_time_seconds(now)} UTC")
+
+
+def _check_engine_versions(workspace: Workspace) -> Check:
+    """Find the datasets with rows of other versions of the engine."""
+    names: list[str] = []
+    for entry in workspace.datasets():
+        with suppress(OdfError):  # a damaged dataset: odf verify and odf fsck report it
+            if other_versions(entry.dataset, workspace.config.engines):
+                names.append(str(entry.alias))
+    if not names:
+        return Check("rows", "ok", "written by the installed versions of the engines")
+    shown = ", ".join(names[:_MAX_NAMES]) + (" …" if len(names) > _MAX_NAMES else "")
+    return Check(
+        "rows",
+        "ok",
+        f"of {count_of(len(names), 'dataset')} written by another version of the engine: {shown}",
+        "compare them with the result of this version: odf verify --recompute NAME",
+    )
 
 
 async def _check_worker(workspace: Workspace, *, start: bool) -> tuple[list[Check], WorkerStatus | None]:

@@ -65,6 +65,7 @@ from odf_tui.text.verification_text import (
     replay_summaries,
     unchecked_lines,
     verification_summary,
+    version_lines,
 )
 
 MAX_SAMPLES: Final = 240
@@ -767,7 +768,8 @@ def verification_spans(job: Job) -> list[list[Span]]:
     for at, text in enumerate(verification_summary(report)):
         lines.append([("         " if at else "checked  ", "muted"), (printable(text), "")])
     lines += [[("finding  ", "bad"), (printable(text), "bad")] for text in finding_lines(report)]
-    lines += [[("         ", ""), (printable(text), "warn")] for text in unchecked_lines(report)]
+    remarks = (*unchecked_lines(report), *version_lines(report))
+    lines += [[("         ", ""), (printable(text), "warn")] for text in remarks]
     for at, (name, texts) in enumerate(replay_summaries([report])):
         lines.append([("         " if at else "lineage  ", "muted"), (printable(name), "name")])
         lines += [[(" " * 11, ""), (printable(text), "")] for text in texts]

@@ -47,7 +47,8 @@ def report_lines(report: VerifyResult) -> Iterator[str]:
         yield f"{name}: valid{limit} ({checked})"
     else:
         yield f"{name}: {_VERDICTS[report.verdict]} ({checked}): {count_of(len(findings), 'finding')}"
-    for line in (*finding_lines(report), *_difference_lines(report), *unchecked_lines(report)):
+    lines = (finding_lines, _difference_lines, unchecked_lines, version_lines)
+    for line in (line for lines_of in lines for line in lines_of(report)):
         yield printable(f"  {line}")
 
 
@@ -118,6 +119,16 @@ def unchecked_lines(report: VerifyResult) -> Iterator[str]:
             continue
         what = "proof" if kind.startswith("proof-") else "transaction"
         yield f"not checked: {kind}: {message} ({count_of(count, what)})"
+
+
+def version_lines(report: VerifyResult) -> Iterator[str]:
+    """Yield a line if other versions of the engine wrote the rows, whose faults a replay repeats."""
+    if report.written_by:
+        branch = f" --branch {report.branch}" if report.branch else ""
+        yield (
+            f"written by another version of the engine ({', '.join(report.written_by)}): "
+            f"odf verify --recompute {report.name}{branch} compares the rows with the result of this version"
+        )
 
 
 def verification_summary(report: VerifyResult) -> Iterator[str]:

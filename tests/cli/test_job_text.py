@@ -125,6 +125,9 @@ def test_report_lines_escape_text_and_state_the_verdict() -> None:
     for kind, limit in (("no-engine", ", partially verified"), ("proof-elsewhere", "")):
         report = VerifyResult("cases", valid=True, blocks=1, unchecked=[Finding(kind, "", "why")])
         assert next(verification_text.report_lines(report)).startswith(f"cases: valid{limit} (1 block")
+    report = VerifyResult("cases", valid=True, blocks=1, written_by=["spark 4.0+odf1"], branch="next")
+    *_, line = verification_text.report_lines(report)
+    assert "(spark 4.0+odf1): odf verify --recompute cases --branch next compares" in line
     proof = CheckProofResult(valid=True, query="SELECT\n 1", rows=1, signed_by="did:odf:1")
     assert verification_text.proof_verdict(proof, {"did:odf:1": "cases"}).endswith(
         ", signed with the key of cases"

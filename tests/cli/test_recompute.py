@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from odf_engine.chain.normal_form import spark_engine_version
 from tests.cli.conftest import Odf
 
+OLD = spark_engine_version("+odf3")
 MANIFEST = f"""
 kind: DatasetSnapshot
 version: 1
@@ -41,17 +45,26 @@ content:
       transform:
         kind: Sql
         engine: spark
-        version: {spark_engine_version("+odf3")}
+        version: {OLD}
         temporalTables: [{{name: rates, primaryKey: [currency]}}]
         query: >
           SELECT a.event_time, a.id, a.n * r.rate AS value FROM amounts AS a
           JOIN rates FOR SYSTEM_TIME AS OF a.event_time AS r ON a.currency = r.currency
 """
+FLOW = """
+headers: {name: compare}
+spec: {target: [converted, rates], tasks: [{kind: Verify, recompute: true}], stopAfterFailures: 0}
+"""
 RATES = "event_time,currency,rate\n" + "".join(f"2026-01-0{day}T00:00:00Z,EUR,{day}\n" for day in range(1, 6))
 
 
+def rows_check(odf: Odf) -> Any:
+    (check,) = (each for each in odf("doctor", "--json").json["checks"] if each["name"] == "rows")
+    return check
+
+
 @pytest.mark.complete
-def test_wrong_rates_of_a_correction_are_found_and_derived_again(fresh: Odf) -> None:
+def test_wrong_rates_of_a_correction_are_found_and_derived_again(fresh: Odf, tmp_path: Path) -> None:
     assert fresh("add", "-", input=MANIFEST).code == 0
     assert fresh("ingest", "rates", input=RATES).code == 0
     header = "event_time,id,currency,n\n"
@@ -64,19 +77,38 @@ def test_wrong_rates_of_a_correction_are_found_and_derived_again(fresh: Odf) -> 
     fresh("ingest", "amounts", input=f"{header}2026-01-01T00:00:00Z,1,EUR,150\n")
     fresh("pull", "converted")
 
-    assert fresh("verify", "converted").code == 0  # a replay repeats the fault
+    assert rows_check(fresh)["message"].endswith("written by another version of the engine: converted")
+    replayed = fresh("verify", "converted")
+    assert replayed.code == 0  # a replay repeats the fault
+    assert f"(spark {OLD}): odf verify --recompute converted compares the rows" in replayed.out
+    (report,) = fresh("verify", "--integrity", "converted", "--json").json["datasets"]
+    assert report["written_by"] == [f"spark {OLD}"]
+    assert "written_by" not in fresh("verify", "rates", "--json").json["datasets"][0]
     found = fresh("verify", "--recompute", "converted")
     assert found.code == 3
     assert "converted: DIFFERS from its query" in found.out
     assert "extra: offset 3: event_time=2026-01-01 00:00:00, id=1, value=600" in found.out
     assert "missing: event_time=2026-01-01 00:00:00, id=1, value=150" in found.out
+    assert "another version" not in found.out
     assert "odf pull --rederive converted" in found.err
+    (tmp_path / "compare.yaml").write_text(FLOW)
+    assert fresh("flow", "add", "compare.yaml").code == 0
+    assert fresh("flow", "run", "compare").code == 1
+    (run,) = fresh("flow", "history", "compare", "--json").json
+    assert "converted differs from its query" in run["reason"]
+    assert "1 row is missing and 1 row is extra" in run["reason"]
+    assert {"job": run["jobs"][-1], "kind": "verify", "dataset": "converted", "text": "2 differing rows"} in (
+        run["results"]
+    )
     (report,) = fresh("verify", "--recompute", "converted", "--json").json["datasets"]
     assert report["recomputed"]["missing"] == report["recomputed"]["extra"] == 1
     assert (report["valid"], report["head"]) == (False, None)
 
     assert fresh("pull", "--rederive", "converted").code == 0
     assert fresh("verify", "--recompute", "converted").code == 0
+    assert fresh("flow", "run", "compare").code == 0
+    assert "another version" not in fresh("verify", "converted").out
+    assert rows_check(fresh)["hint"] == ""
     assert "150" in fresh("tail", "converted").out
     refused = fresh("pull", "--rederive", "rates")
     assert refused.code != 0 and "only derivative datasets" in refused.err

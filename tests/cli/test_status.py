@@ -123,8 +123,8 @@ def test_doctor_names_each_problem_with_a_remedy(
     document = run(workspace, "doctor", "--json").json
     assert document["ok"], document
     assert [each["name"] for each in document["checks"]] == [
-        "packages", "Java", "DataFusion", "workspace", "disk", "permissions", "clock", "worker", "Spark",
-        "memory",
+        "packages", "Java", "DataFusion", "workspace", "disk", "permissions", "clock", "rows", "worker",
+        "Spark", "memory",
     ]  # fmt: skip
     assert all(each["message"] for each in document["checks"])
 

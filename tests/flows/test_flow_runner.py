@@ -326,6 +326,10 @@ def test_a_flow_fetches_a_source_that_cannot_report_changes(folder: Path) -> Non
         (("every: 1s", "every: 999999999w"), ":4:38: the duration is longer than 100 years"),
         (("every: 1s", "each: 1s"), ":4:31: object contains unknown field `each`"),
         (("kind: Push", "kind: Publish"), "invalid value 'Publish'"),
+        (
+            ("kind: Push, to: copy", "kind: Verify, integrity: true, recompute: true"),
+            "integrity and recompute exclude each other",
+        ),
         (("Interval, every: 1s", "Schedule, cron: '@daily', timezone: Mars"), "unknown time zone 'Mars'"),
         (("name: bad", "name: ../bad"), "invalid flow name"),
         (("stopAfterFailures: 2", "stopAfterFailures: [2]"), ":8:22: expected `int`, got `array`"),

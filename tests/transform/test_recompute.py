@@ -12,6 +12,7 @@ from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.verify.recompute import Recomputed, recompute_dataset
 from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.engine_versions import other_versions
 from tests.transform.deriving import Deriving
 from tests.transform.test_as_of_corrections import CONDITION, INNER, OUTER, TWO_JOINS, random_changes
 from tests.transform.test_stateful import CF, CT, R
@@ -122,3 +123,20 @@ def test_results_that_depend_on_transactions_cannot_be_recomputed(
     deriving.run(entry)
     with pytest.raises(Unsupported, match=reason):
         recompute(deriving, entry, runtime)
+
+
+def test_versions_of_rows_are_those_of_queries_that_ran(deriving: Deriving) -> None:
+    root = deriving.root()
+    made = deriving.derivative("SELECT * FROM input")
+    old = spark_engine_version("+odf1")
+    deriving.rows(root, (1, "a", 1))
+    deriving.run(made)
+    deriving.set_version(made, old)  # no rows yet
+    assert other_versions(root.dataset, ()) == other_versions(made.dataset, ()) == []
+    deriving.rows(root, (2, "a", 2))
+    deriving.run(made)
+    deriving.set_version(made, spark_engine_version("+odf9999"))
+    deriving.rows(root, (3, "a", 3))
+    deriving.run(made)
+    assert other_versions(made.dataset, ["flink"]) == [f"spark {old}"]
+    assert other_versions(made.dataset, ["Spark"]) == []  # a configured engine replaces the built-in one

@@ -32,6 +32,7 @@ def verify(request: Verify, context: JobContext, reporter: Reporter) -> VerifyRe
     from odf_engine.chain.block_search import is_derivative
     from odf_engine.verify.integrity import verify as verify_chain
     from odf_engine.verify.report import dataset_origins
+    from odf_engine.workspace.engine_versions import other_versions
 
     workspace = context.workspace
     entry = workspace.resolve(request.dataset).on_branch(request.branch)
@@ -62,6 +63,8 @@ def verify(request: Verify, context: JobContext, reporter: Reporter) -> VerifyRe
         fields["branch"] = request.branch
     if request.recompute and derivative:
         fields |= _recompute(entry, report, context, reporter)
+    elif derivative and (versions := other_versions(entry.dataset, workspace.config.engines)):
+        fields["written_by"] = versions
     return msgspec.convert(fields, VerifyResult, from_attributes=True)
 
 
