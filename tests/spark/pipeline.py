@@ -92,8 +92,21 @@ QUERIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
         "SELECT r.event_time, r.id, r.region, v.region AS moved FROM readings AS r "
         "LEFT JOIN visits FOR SYSTEM_TIME AS OF r.event_time AS v ON r.id = v.id",
     ),
+    "totals": (
+        ("readings", "visits"),
+        "SELECT max(r.event_time) AS event_time, v.region, count(*) AS n, max(v.visits) AS most "
+        "FROM readings AS r JOIN visits AS v ON r.id = v.id GROUP BY v.region",
+    ),
+    "ranks": (
+        ("readings", "visits"),
+        "SELECT r.event_time, r.id, v.region, rank() OVER (PARTITION BY v.region ORDER BY r.humidity) AS n, "
+        "sum(r.temperature) OVER (PARTITION BY v.region) AS heat FROM readings AS r JOIN visits AS v "
+        "ON r.id = v.id WHERE r.id IN (SELECT id FROM visits WHERE visits % 3 = 1)",
+    ),
 }
-"""Without state, windows of DOUBLE, joins in time, groups that are corrected, and versions of a key."""
+"""Without state, windows of DOUBLE, joins in time, groups that are corrected, versions of a key, and changes
+of results: groups that are kept, and keys that are computed again.
+"""
 KEYS: Final = {"known": "{name: visits, primaryKey: [id]}"}
 
 
