@@ -599,10 +599,10 @@ class _SliceWriter:
         """
         self._times.update(rows.column(self._event_time))
         self._interval = OffsetInterval(self._interval.start, self._interval.end + rows.num_rows)
-        self._backlog.submit(rows, [(self._encoder, lambda: self._encode(rows)), *self._hasher.tasks(rows)])
-
-    def _encode(self, rows: pa.RecordBatch) -> None:
-        self._writer.write_batch(_annotated(rows, self._writer.schema), row_group_size=MAX_ROWS)
+        # Not in the encoder's thread: Arrow checks the null counts, which the threads of the hasher set.
+        annotated = _annotated(rows, self._writer.schema)
+        encode = partial(self._writer.write_batch, annotated, row_group_size=MAX_ROWS)
+        self._backlog.submit(rows, [(self._encoder, encode), *self._hasher.tasks(rows)])
 
     def end(self) -> None:
         """Write the footer after the last row group, and sync the file. Returns before it is written."""

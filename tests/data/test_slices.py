@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, time, timedelta
@@ -574,6 +575,20 @@ def test_cancelling_removes_the_file(tmp_path: Path) -> None:
         written(_many(), tmp_path / "s", reporter=reporter)
     assert [rows for rows, _ in reporter.amounts] == [row_groups.MAX_ROWS]
     assert not (tmp_path / "s").exists()
+
+
+def test_row_groups_are_checked_before_other_threads_read_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[int] = set()
+
+    def annotate(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        threads.add(threading.get_ident())
+        return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+
+    monkeypatch.setattr(slices, "_annotated", annotate)
+    written(_many(), tmp_path / "s")
+    assert threads == {threading.get_ident()}
 
 
 def test_source_error_removes_the_file_and_is_raised_unchanged(tmp_path: Path) -> None:

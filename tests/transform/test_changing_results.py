@@ -284,6 +284,21 @@ def offsets(runs: list[tuple[int, int]]) -> set[int]:
     return {offset for first, last in runs for offset in range(first, last + 1)}
 
 
+@pytest.mark.parametrize("name", ["lag", "left", "semi"])
+@pytest.mark.complete
+def test_retraction_of_a_row_that_the_input_never_had_adds_no_row(
+    deriving: Deriving, runtime: SparkRuntime, name: str
+) -> None:
+    a, b = deriving.root("a"), deriving.root("b")
+    entry = deriving.derivative(QUERIES[name], *("ab" if " b" in QUERIES[name] else "a"))
+    deriving.rows(b, (1, "a", 4))
+    deriving.rows(a, (1, "a", 1), (1, "a", 2))
+    deriving.run(entry)
+    deriving.rows(a, (1, "a", 3, R), (2, "a", 5))
+    deriving.run(entry)
+    assert recompute(deriving, entry, runtime).differences == []
+
+
 def test_row_without_event_time_is_reported(deriving: Deriving) -> None:
     changing = Changing(deriving, "null", "a", "b")
     changing.step(all_roots=True)

@@ -317,7 +317,10 @@ class ResultChanges(PlanBuilder):
     ) -> tuple[Any, Any]:
         """Return the rows of a plan that have one of the keys in a view, before and after its changes."""
         before = self._materialized(self._weighted(self._with_keys(plan, keys, view), 1))
-        frames = [before] if changes is None else [before, self._copies(self._net(before.unionAll(changes)))]
+        frames = [before]
+        if changes is not None:
+            after = self._net(before.unionAll(changes)).where(f"{WEIGHT} > 0")
+            frames.append(self._copies(after))
         plans = [self.project(to_list(plan.output()), self._as_rows(plan, frame)[0]) for frame in frames]
         return plans[0], plans[-1]
 
