@@ -173,7 +173,8 @@ Queries of earlier revisions keep their rules:
    rows stayed as they were.
 5. Groups without a window of which each is several rows, by explode() or UNPIVOT, are computed as changes of
    the result. Before, each group kept one of its rows. So are joins by the equality of an event time and
-   another column. Before, rows left the state before the time of their partner.
+   another column. Before, rows left the state before the time of their partner. `min` and `max` are 0.0
+   instead of -0.0. Before, the first of the two was the result.
 """
 _PACKAGES: Final = {SPARK: ("pyspark", RULES_REVISION), DATAFUSION: ("datafusion", 1)}
 """The package of each built-in engine, and the revision of its transformation rules."""

@@ -140,6 +140,14 @@ class PlanBuilder:
             return expression  # Spark would remove the cast, and with it the position in the query
         return self.expressions.Cast(expression, data_type, self.java.scala.Option.apply("UTC"))
 
+    def positive_zero(self, expression: Any) -> Any:
+        """Return an expression that is 0.0 instead of -0.0, which is equal."""
+        if expression.dataType().typeName() not in ("double", "float"):
+            return expression
+        return self.expressions.KnownFloatingPointNormalized(
+            self.catalyst.optimizer.NormalizeNaNAndZero(expression)
+        )
+
     def with_children(self, node: Any, children: Sequence[Any]) -> Any:
         """Return a plan or expression with other children."""
         return node.withNewChildren(self.seq(children))

@@ -134,3 +134,30 @@ def test_overflow_of_a_sum_does_not_quote_internal_queries(deriving: Deriving) -
     with pytest.raises(BadData, match="overflows its type") as caught:
         deriving.run(entry)
     assert "odf_" not in f"{caught.value} {caught.value.excerpt}" and caught.value.where == "query"
+
+
+ZERO = "IF(x = 0, -0.0D, 0.0D)"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        f"SELECT window.start AS event_time, city, min({ZERO}) AS m FROM a\n"
+        "GROUP BY window(event_time, '1 day'), city",
+        f"SELECT min(event_time) AS event_time, city, min({ZERO}) AS m FROM a GROUP BY city",
+        f"SELECT min(event_time) AS event_time, city, max({ZERO}) AS m FROM a\n"
+        "WHERE city IN (SELECT city FROM a) GROUP BY city",
+    ],
+)
+@pytest.mark.parametrize("rows", [(0, 1), (1, 0)])
+@pytest.mark.complete(after=2)
+def test_min_and_max_of_zeros_do_not_depend_on_the_order_of_rows(
+    deriving: Deriving, query: str, rows: tuple[int, int]
+) -> None:
+    root, entry = deriving.root("a"), deriving.derivative(query, "a")
+    for x in rows:
+        deriving.rows(root, (1, "a", x))
+        deriving.run(entry)
+    deriving.rows(root, watermark="2024-02-01T00:00:00Z")
+    deriving.run(entry)
+    assert [str(m) for (m,) in deriving.result(entry, "m")][-1] == "0.0"

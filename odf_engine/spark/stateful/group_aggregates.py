@@ -242,7 +242,9 @@ class GroupAggregates:
             return [(total, "sum", kind), (self._count([value], condition), "sum", long)]
         if name in _SAME and (is_change or not self.keeps_values):
             kind = function.dataType()
-            return [(self._chosen(arguments[0], kind, condition), _SAME[name], kind)]
+            # Of 0.0 and -0.0, which are equal, the first one would be the result.
+            value = make.positive_zero(arguments[0])
+            return [(self._chosen(value, kind, condition), _SAME[name], kind)]
         return []
 
     def _count(self, values: Sequence[Any], condition: Any) -> Any:

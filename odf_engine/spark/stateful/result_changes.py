@@ -380,11 +380,8 @@ class ResultChanges(PlanBuilder):
         name = node_name(plan)
         if name in ("Aggregate", "Join", "Window", "Distinct"):
             check_collations(plan, compared_expressions(plan))
-        if name == "Aggregate" and any(
-            _depends_on_order(each) for column in to_list(plan.aggregateExpressions())
-            for each in find_aggregates(column)
-        ):  # fmt: skip
-            return self.with_children(plan, [self._sorted(plan.child(), to_list(plan.groupingExpressions()))])
+        if name == "Aggregate":
+            return self._repeatable_aggregate(plan)
         if name == "Window":
             orders = to_list(plan.orderSpec())
             functions = [each.child().windowFunction() for each in to_list(plan.windowExpressions())]
@@ -407,6 +404,27 @@ class ResultChanges(PlanBuilder):
         if name == "Sample":
             raise unsupported_at(plan, "TABLESAMPLE is not deterministic", "filter rows by their values")
         return plan
+
+    def _repeatable_aggregate(self, plan: Any) -> Any:
+        grouping, columns = to_list(plan.groupingExpressions()), to_list(plan.aggregateExpressions())
+        columns = list(map(self._with_positive_zeros, columns))
+        child = plan.child()
+        if any(_depends_on_order(each) for column in columns for each in find_aggregates(column)):
+            child = self._sorted(child, grouping)
+        return self.catalyst.plans.logical.Aggregate(
+            plan.groupingExpressions(), self.seq(columns), child, plan.hint()
+        )
+
+    def _with_positive_zeros(self, expression: Any) -> Any:
+        """Return an expression whose ``min`` and ``max`` are never -0.0: the order of rows would decide."""
+        children = to_list(expression.children())
+        if function_name(expression) in ("Min", "Max"):
+            changed = list(map(self.positive_zero, children))
+        else:
+            changed = list(map(self._with_positive_zeros, children))
+        if all(new is old for new, old in zip(changed, children, strict=True)):
+            return expression
+        return self.with_children(expression, changed)
 
     def _repeatable_subquery(self, plan: Any) -> Any:
         return self._with_subqueries(self._repeatable(plan), self._repeatable_subquery)
