@@ -123,7 +123,7 @@ class KeptGroups(ResultChanges):
         return "\n".join([plan.simpleString(1 << 30), *map(self._text, to_list(plan.children()))])
 
     def _first_groups(self, aggregation: _Aggregation) -> InputRows | None:
-        """Return the groups of the first transaction; None if there are too many to keep."""
+        """Return the groups of the first transaction, or None if there are too many to keep."""
         groups = self._aggregates(aggregation.before, None)
         rows = self._rows(groups, self._repeatable(aggregation.before.child()))
         merged = self._materialized(run_sql(groups.merge_rows("SELECT * FROM odf_rows"), rows=rows))
@@ -134,7 +134,7 @@ class KeptGroups(ResultChanges):
         return InputRows(result, result, None)
 
     def _next_groups(self, aggregation: _Aggregation) -> InputRows | None:
-        """Return the groups before and after a transaction; None if the state does not have them."""
+        """Return the groups before and after a transaction, or None if the state does not have them."""
         name, child = aggregation.name, aggregation.before.child()
         if not self._files.has(name):
             return None
@@ -190,7 +190,7 @@ class KeptGroups(ResultChanges):
         return self.to_frame(self.project(groups.row_columns(), plan))
 
     def _stored(self, name: str, groups: GroupAggregates, rows: DataFrame) -> DataFrame:
-        """Return the groups of the state; ``rows`` has their columns."""
+        """Return the stored groups, whose columns are those of the groups of ``rows``."""
         merged = groups.merge_rows("SELECT * FROM odf_rows")
         return run_sql(merged, rows=self._files.read(name, run_sql(merged, rows=rows).schema))
 
