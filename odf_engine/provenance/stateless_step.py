@@ -22,6 +22,7 @@ from odf_engine.spark.readers import slices_frame
 from odf_engine.spark.stateful.row_match import MATCH_COUNT, SLICE_COUNT, TargetRows, match_rows
 from odf_engine.spark.user_query import run_query
 from odf_engine.transform.engines.spark_engine import define_system_time
+from odf_engine.transform.engines.stateful_transaction import input_views
 
 if TYPE_CHECKING:
     from odf_engine.spark import SparkSession
@@ -110,13 +111,7 @@ def trace_rows(
         OdfError: the query cannot run any more.
     """
     inputs = request.query_inputs
-    views = {
-        each.query_alias: slices_frame(
-            session, list(map(Path, each.data_paths)), pq.read_schema(each.schema_file), each.vocab
-        )
-        for each in inputs
-    }
-    frame = run_query(session, views, request.transform.queries or [])
+    frame = run_query(session, input_views(session, request), request.transform.queries or [])
     tracked = track_origins(session, frame, {each.query_alias: each.vocab for each in inputs})
     traced = StepResult.empty(request)
     columns = [name for name in tracked.frame.columns if name not in (POSITION, OPERATION)]

@@ -8,7 +8,7 @@ from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import pyarrow as pa
 from pyspark.sql import types as st
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+ResultT = TypeVar("ResultT")
 _MAX_MEMORY_BYTES: Final = 64 << 20
 _SORT_PARTITIONS: Final = 128
 _BATCH_ROWS: Final = 1 << 16
@@ -91,6 +92,14 @@ def sorted_batches(
             return
         buffered.clear()
     yield from sorted_batches(make_frame, order, reporter, sort=True)
+
+
+def run_sorted(run: Callable[[bool], ResultT]) -> ResultT:
+    """Return the result of a function that reads :func:`sorted_batches`; it gets the argument ``sort``."""
+    try:
+        return run(False)
+    except UnsortedResult:
+        return run(True)
 
 
 def external_sort(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Final
@@ -353,7 +354,7 @@ def execute_transaction(
     continues = transaction.kind == "execute" and transaction.state.last_checkpoint is not None
     if excess is not None and not continues and rereads(engine, transaction):
         raise excess
-    work = {"execute": engine.execute, "finish": engine.finish, "rebuild": engine.rebuild}[transaction.kind]
+    work = partial(engine.run, transaction.kind)
     declared = declared_schema(transaction.state)
     if declared is None and workspace.config.metadata.system_columns == "kamu":
         declared = _kamu_schema(engine, transaction)
@@ -422,8 +423,8 @@ def _recompute_state(
         return None
     past = without_state(past)
     request = make_request(past, folder, folder / "data", past.state.system_time)
-    work = engine.rebuild if error.lacks_values else engine.execute
-    result = work(request, declared_schema(transaction.state), reporter)
+    operation = "rebuild" if error.lacks_values else "execute"
+    result = engine.run(operation, request, declared_schema(transaction.state), reporter)
     return None if result.checkpoint is None else request.new_checkpoint_path
 
 

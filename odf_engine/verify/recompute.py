@@ -71,7 +71,7 @@ def recompute_dataset(
         staged = folder / "rows.parquet"
         reporter.phase("recompute")
         request = make_request(transaction, folder, staged, state.system_time)
-        result = engine.recompute(request, declared, reporter)
+        result = engine.run("recompute", request, declared, reporter)
         reporter.phase("compare")
         paths = [dataset.slice_path(row) for row in dataset.slices()]
         stored = latest_state(slices_frame(session, paths, result.schema, vocab), vocab)

@@ -26,7 +26,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.spark.time_digits import TimeDigits
 from odf_engine.transform.engines import engine_router
-from odf_engine.transform.engines.contract import TransactionResult
+from odf_engine.transform.engines.contract import Operation, TransactionResult
 from tests.faults.workspace_model import Changed, Query, Row, merge
 
 _DAY: Final = 86_400_000
@@ -191,10 +191,16 @@ class ArrowEngine:
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
 
-    def execute(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
+    def run(
+        self,
+        operation: Operation,
+        request: TransformRequest,
+        declared: pa.Schema | None,
+        reporter: Reporter,
     ) -> TransactionResult:
         """Run one transaction."""
+        if operation != "execute":
+            raise Unsupported("no query has a state")
         self._jobs.interrupt()
         step = (request.transform.queries or [])[0]
         query = parse_query([str(each.dataset_id) for each in request.query_inputs], step.query)
@@ -219,9 +225,3 @@ class ArrowEngine:
             reporter=reporter,
         )
         return TransactionResult(written, schema)
-
-    def finish(self, *_: Any) -> TransactionResult:
-        """Refuse: no query has a state."""
-        raise Unsupported("no query has a state")
-
-    rebuild = finish

@@ -257,7 +257,7 @@ def _ingest(keys: Sequence[int], slice_rows: int = 1 << 20) -> Callable[[Path], 
 class _CopyEngine:
     """Copies the new rows of all inputs; the state is the number of copied rows."""
 
-    def execute(self, request: Any, declared: Any, reporter: Reporter) -> TransactionResult:
+    def run(self, operation: str, request: Any, declared: Any, reporter: Reporter) -> TransactionResult:
         paths = [Path(path) for each in request.query_inputs for path in each.data_paths]
         columns = ["event_time", "city", "people"]
         written = write_slice(
@@ -274,8 +274,6 @@ class _CopyEngine:
         state = f"{written.offset_interval.end} rows".encode()
         Path(request.new_checkpoint_path).write_bytes(state)
         return TransactionResult(written, builders.SCHEMA, Checkpoint(Multihash.sha3_256(state), len(state)))
-
-    finish = rebuild = execute
 
 
 def _transform(folder: Path) -> None:

@@ -275,9 +275,9 @@ class Foreign(SparkEngine):
     def validate(self, transform: Sql, inputs: Any, vocab: Any, declared: Any) -> ValidatedQuery:
         raise Unsupported("unsupported by the engine")
 
-    def execute(self, *arguments: Any) -> TransactionResult:
+    def run(self, operation: Any, request: Any, declared: Any, reporter: Any) -> TransactionResult:
         """It does not report its version."""
-        return dataclasses.replace(super().execute(*arguments), version=None)
+        return dataclasses.replace(super().run(operation, request, declared, reporter), version=None)
 
 
 def test_query_can_migrate_to_an_engine_without_validation(deriving: Deriving, runtime: SparkRuntime) -> None:

@@ -336,7 +336,7 @@ def test_checkpoint_is_repeatable_and_damage_is_reported(deriving: Deriving, tmp
         folder = tmp_path / name
         folder.mkdir()
         request = make_request(transaction, folder, folder / "data", Timestamp.from_ms(1704067200000))
-        written = deriving.engine.execute(request, None, Reporter()).written
+        written = deriving.engine.run("execute", request, None, Reporter()).written
         assert written is not None
         hashes.append(written.logical_hash)
     assert hashes[0] == hashes[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -131,6 +131,23 @@ class ComputedResult:
     spark: str
 
 
+Operation = Literal["execute", "finish", "rebuild", "recompute"]
+"""What an engine does with a query.
+
+- ``execute`` runs a transaction (specification: Execute Query).
+- ``finish`` flushes the state of a query that is replaced (specification: Migrate Query). The request has the
+  state and no new input data. The result has the remaining rows, such as those of open windows. No state
+  remains.
+- ``rebuild`` computes the state of a query as if it had run from the start (specification: Migrate Query).
+  The request has all input data so far, and the state of the old query. The rows of past transactions are
+  dropped. For a grouping without a window the result has the changes that turn the rows of the old query into
+  the rows of the new one.
+- ``recompute`` runs the query as one batch over the latest state of its inputs, independently of
+  transactions. The request has all input data so far. All rows have the operation +A. The watermark is the
+  event time up to which they are complete, or None if all of them are.
+"""
+
+
 class Engine(Protocol):
     """Runs queries of derivative datasets; calls from several threads are allowed."""
 
@@ -155,74 +172,25 @@ class Engine(Protocol):
         """
         ...
 
-    def finish(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
+    def run(
+        self,
+        operation: Operation,
+        request: TransformRequest,
+        declared: pa.Schema | None,
+        reporter: Reporter,
     ) -> TransactionResult:
-        """Flush the state of a query that is replaced (specification: Migrate Query).
-
-        The result has the remaining rows, such as those of open windows. No state remains.
+        """Run one transaction of a query.
 
         Args:
-            request: the old query with the state to flush, without new input data.
-            declared: as for :meth:`execute`.
-            reporter: as for :meth:`execute`.
-
-        Raises:
-            OdfError: as for :meth:`execute`; Unsupported if the engine cannot do it.
-        """
-        ...
-
-    def rebuild(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
-    ) -> TransactionResult:
-        """Compute the state of a query as if it had run from the start (specification: Migrate Query).
-
-        The rows of past transactions are dropped. For a grouping without a window the result has the changes
-        that turn the rows of the old query, whose state is in the request, into the rows of the new one.
-
-        Args:
-            request: the new query, with all input data so far, and the state of the old query.
-            declared: as for :meth:`execute`.
-            reporter: as for :meth:`execute`.
-
-        Raises:
-            OdfError: as for :meth:`execute`; Unsupported if the engine cannot do it.
-        """
-        ...
-
-    def recompute(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
-    ) -> TransactionResult:
-        """Run the query as one batch over the latest state of its inputs, independently of transactions.
-
-        Args:
-            request: the query, with all input data so far.
-            declared: as for :meth:`execute`.
-            reporter: as for :meth:`execute`.
-
-        Returns:
-            The rows, all with the operation +A. The watermark is the event time up to which they are
-            complete, or None if all of them are.
-
-        Raises:
-            OdfError: as for :meth:`execute`; Unsupported if the engine cannot do it.
-        """
-        ...
-
-    def execute(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
-    ) -> TransactionResult:
-        """Run one transaction (specification: Execute Query).
-
-        Args:
+            operation: see :data:`Operation`.
             request: the query, its inputs, and the output paths.
-            declared: required schema of the result: that of the dataset; None before the first rows.
+            declared: required schema of the result: the schema of the dataset; None before the first rows.
             reporter: receives amounts; checked for cancellation.
 
         Raises:
             InvalidQuery: the query is invalid, or its result violates the output contract.
             BadData: a value cannot be computed or stored.
-            Unsupported: the engine does not support the query.
+            Unsupported: the engine does not support the query or the operation.
             Cancelled: no output files remain.
         """
         ...
@@ -236,10 +204,10 @@ class Engine(Protocol):
         Args:
             request: request of the transaction; nothing is written.
             rows: offsets of result rows.
-            reporter: as for :meth:`execute`.
+            reporter: as for :meth:`run`.
 
         Raises:
-            OdfError: as for :meth:`execute`; Unsupported if the query does not allow it.
+            OdfError: as for :meth:`run`; Unsupported if the query does not allow it.
         """
         ...
 
@@ -249,9 +217,9 @@ class Engine(Protocol):
         Args:
             sql: the query of a proof.
             tables: all tables that it can read.
-            reporter: as for :meth:`execute`.
+            reporter: as for :meth:`run`.
 
         Raises:
-            OdfError: as for :meth:`execute`; Unsupported if the engine cannot do it.
+            OdfError: as for :meth:`run`; Unsupported if the engine cannot do it.
         """
         ...

@@ -24,6 +24,7 @@ from odf_engine.progress import Reporter
 from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.transform.engines.contract import (
     ComputedResult,
+    Operation,
     QueryInput,
     RowProvenance,
     TransactionResult,
@@ -58,10 +59,18 @@ class DataFusionEngine:
     cache: Path
     untrusted: str | None
 
-    def execute(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
+    def run(
+        self,
+        operation: Operation,
+        request: TransformRequest,
+        declared: pa.Schema | None,
+        reporter: Reporter,
     ) -> TransactionResult:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
+        if operation == "recompute":
+            raise Unsupported("the engine datafusion cannot recompute a result; its queries have no state")
+        if operation != "execute":
+            raise InvalidQuery("the query is stateless", where="query")
         with self._run(request.transform, _tables(request), request.system_time, reporter) as rows:
             contract = _contract(rows, request.vocab, declared, input_schemas(request))
             checked = map(contract.require_event_time, rows.batches)
@@ -82,24 +91,6 @@ class DataFusionEngine:
         with self._run(transform, tables, _ANY_TIME, Reporter()) as rows:
             contract = _contract(rows, vocab, declared, [each.schema for each in inputs])
         return ValidatedQuery(contract.schema, None)
-
-    def finish(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
-    ) -> TransactionResult:
-        """See :class:`odf_engine.transform.engines.contract.Engine`."""
-        raise InvalidQuery("the query is stateless", where="query")
-
-    def recompute(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
-    ) -> TransactionResult:
-        """See :class:`odf_engine.transform.engines.contract.Engine`."""
-        raise Unsupported("the engine datafusion cannot recompute a result; its queries have no state")
-
-    def rebuild(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
-    ) -> TransactionResult:
-        """See :class:`odf_engine.transform.engines.contract.Engine`."""
-        raise InvalidQuery("the query is stateless", where="query")
 
     def provenance(
         self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter

@@ -14,6 +14,7 @@ from odf_engine.progress import Reporter
 from odf_engine.transform.engines.contract import (
     ComputedResult,
     Engine,
+    Operation,
     QueryInput,
     RowProvenance,
     TransactionResult,
@@ -39,32 +40,15 @@ class ForwardingEngine(ABC):
             call: calls the engine.
         """
 
-    def execute(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
+    def run(
+        self,
+        operation: Operation,
+        request: TransformRequest,
+        declared: pa.Schema | None,
+        reporter: Reporter,
     ) -> TransactionResult:
         return self._forward(
-            request.transform, reporter, lambda engine: engine.execute(request, declared, reporter)
-        )
-
-    def finish(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
-    ) -> TransactionResult:
-        return self._forward(
-            request.transform, reporter, lambda engine: engine.finish(request, declared, reporter)
-        )
-
-    def recompute(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
-    ) -> TransactionResult:
-        return self._forward(
-            request.transform, reporter, lambda engine: engine.recompute(request, declared, reporter)
-        )
-
-    def rebuild(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
-    ) -> TransactionResult:
-        return self._forward(
-            request.transform, reporter, lambda engine: engine.rebuild(request, declared, reporter)
+            request.transform, reporter, lambda engine: engine.run(operation, request, declared, reporter)
         )
 
     def validate(

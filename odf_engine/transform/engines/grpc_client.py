@@ -8,6 +8,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path, PurePath, PurePosixPath
 from threading import Lock
 from typing import Any, Final, Literal, NamedTuple, TypeVar
@@ -54,6 +55,7 @@ from odf_engine.transform.engines import grpc_messages as wire
 from odf_engine.transform.engines.contract import (
     ComputedResult,
     LateRows,
+    Operation,
     QueryInput,
     RowProvenance,
     TransactionResult,
@@ -385,8 +387,12 @@ class GrpcEngine:
         # The folder serves one request at a time.
         self._exchange_lock: Any = nullcontext() if self._exchange is None else Lock()
 
-    def execute(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
+    def run(
+        self,
+        operation: Operation,
+        request: TransformRequest,
+        declared: pa.Schema | None,
+        reporter: Reporter,
     ) -> TransactionResult:
         """See :class:`odf_engine.transform.engines.contract.Engine`.
 
@@ -394,34 +400,46 @@ class GrpcEngine:
             SourceUnavailable: the engine is unreachable, or ended the connection.
             BadData: its output violates the contract.
         """
+        exchange = self._exchange
+        with (
+            self._exchange_lock,
+            nullcontext(request) if exchange is None else exchange.staged_request(request) as inner,
+        ):
+            work = self._execute if operation == "execute" else partial(self._migrate, operation)
+            success, extension = work(inner, declared, reporter)
+            try:
+                if exchange is not None:
+                    exchange.copy_output(request, declared)
+                result = check_engine_output(request, success.new_offset_interval, declared)
+                return dataclasses.replace(
+                    result,
+                    watermark=success.new_watermark,
+                    late=[_parse_late_rows(each, request) for each in extension.late],
+                    pending=extension.pending,
+                    version=wire.strip_control_characters(extension.version or "")[:_MAX_VERSION] or None,
+                )
+            except (BadData, InvalidSchema) as error:
+                raise self._contract_violation(error.message) from None
+            except UNREADABLE as error:
+                raise self._contract_violation(f"its data cannot be read: {error}") from None
 
-        def call(inner: TransformRequest) -> _Success:
-            message = wire.encode_fields(
-                encode_table(inner), wire.encode(wire.RequestExtension(_encode_optional_schema(declared)))
-            )
-            return self._call(
-                f"/{wire.SERVICE}/{wire.TRANSFORM}", message, self._parse_transform_response, reporter
-            )
+    def _execute(self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter) -> _Success:
+        extension = wire.RequestExtension(_encode_optional_schema(declared))
+        message = wire.encode_fields(encode_table(request), wire.encode(extension))
+        method = f"/{wire.SERVICE}/{wire.TRANSFORM}"
+        return self._call(method, message, self._parse_transform_response, reporter)
 
-        return self._run_transaction(request, declared, call)
-
-    def finish(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
-    ) -> TransactionResult:
-        """See the engine contract. Also raises the errors of :meth:`execute`."""
-        return self._migrate("finish", request, declared, reporter)
-
-    def recompute(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
-    ) -> TransactionResult:
-        """See :class:`odf_engine.transform.engines.contract.Engine`."""
-        return self._migrate("recompute", request, declared, reporter)
-
-    def rebuild(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
-    ) -> TransactionResult:
-        """See the engine contract. Also raises the errors of :meth:`execute`."""
-        return self._migrate("rebuild", request, declared, reporter)
+    def _migrate(
+        self,
+        operation: Literal["finish", "rebuild", "recompute"],
+        request: TransformRequest,
+        declared: pa.Schema | None,
+        reporter: Reporter,
+    ) -> _Success:
+        query = wire.MigrateQuery(operation, encode_table(request), _encode_optional_schema(declared))
+        found = self._call_own_service(wire.MIGRATE, query, wire.Migrated, reporter)
+        success = TransformSuccess(found.new_offset_interval, found.new_watermark)
+        return _Success(success, wire.ResponseExtension(found.version))
 
     def validate(
         self,
@@ -445,7 +463,7 @@ class GrpcEngine:
     def provenance(
         self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
     ) -> RowProvenance:
-        """See the engine contract. Also raises the errors of :meth:`execute`."""
+        """See the engine contract. Also raises the errors of :meth:`run`."""
         exchange = self._exchange
         with (
             self._exchange_lock,
@@ -466,7 +484,7 @@ class GrpcEngine:
         return RowProvenance([(each.alias, each.rows) for each in found.feeds], found.exact, reason)
 
     def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> ComputedResult:
-        """See the engine contract. Also raises the errors of :meth:`execute`."""
+        """See the engine contract. Also raises the errors of :meth:`run`."""
         exchange = self._exchange
         with (
             self._exchange_lock,
@@ -480,49 +498,6 @@ class GrpcEngine:
                 wire.OUTCOME, wire.ComputeOutcome(sql, query_tables), wire.ComputedOutcome, reporter
             )
         return ComputedResult(found.outcome, found.read, found.spark)
-
-    def _migrate(
-        self,
-        operation: Literal["finish", "rebuild", "recompute"],
-        request: TransformRequest,
-        declared: pa.Schema | None,
-        reporter: Reporter,
-    ) -> TransactionResult:
-        def call(inner: TransformRequest) -> _Success:
-            query = wire.MigrateQuery(operation, encode_table(inner), _encode_optional_schema(declared))
-            found = self._call_own_service(wire.MIGRATE, query, wire.Migrated, reporter)
-            success = TransformSuccess(found.new_offset_interval, found.new_watermark)
-            return _Success(success, wire.ResponseExtension(found.version))
-
-        return self._run_transaction(request, declared, call)
-
-    def _run_transaction(
-        self,
-        request: TransformRequest,
-        declared: pa.Schema | None,
-        call: Callable[[TransformRequest], _Success],
-    ) -> TransactionResult:
-        exchange = self._exchange
-        with (
-            self._exchange_lock,
-            nullcontext(request) if exchange is None else exchange.staged_request(request) as inner,
-        ):
-            success, extension = call(inner)
-            try:
-                if exchange is not None:
-                    exchange.copy_output(request, declared)
-                result = check_engine_output(request, success.new_offset_interval, declared)
-                return dataclasses.replace(
-                    result,
-                    watermark=success.new_watermark,
-                    late=[_parse_late_rows(each, request) for each in extension.late],
-                    pending=extension.pending,
-                    version=wire.strip_control_characters(extension.version or "")[:_MAX_VERSION] or None,
-                )
-            except (BadData, InvalidSchema) as error:
-                raise self._contract_violation(error.message) from None
-            except UNREADABLE as error:
-                raise self._contract_violation(f"its data cannot be read: {error}") from None
 
     def _call(
         self,

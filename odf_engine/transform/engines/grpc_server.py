@@ -276,7 +276,7 @@ class EngineServer:
         extension = wire.decode(wire.decode_field(message, wire.EXTENSION) or b"{}", wire.RequestExtension)
         with with_rows_of_intervals(received, self._runtime.scratch) as request:
             declared = _decode_optional_schema(extension.declared)
-            result = self._engine.execute(request, declared, reporter)
+            result = self._engine.run("execute", request, declared, reporter)
         watermark = result.watermark or _combined_watermark(request)
         late = [wire.InputRows(each.alias, to_intervals(each.offsets.to_pylist())) for each in result.late]
         return wire.encode_fields(
@@ -303,10 +303,9 @@ class EngineServer:
     def _migrate(self, message: bytes, reporter: Reporter) -> bytes:
         query = wire.decode(wire.decode_field(message), wire.MigrateQuery)
         received = decode_table(query.request, TransformRequest)
-        engine = self._engine
-        work_of = {"finish": engine.finish, "rebuild": engine.rebuild, "recompute": engine.recompute}
         with with_rows_of_intervals(received, self._runtime.scratch) as request:
-            result = work_of[query.how](request, _decode_optional_schema(query.declared), reporter)
+            declared = _decode_optional_schema(query.declared)
+            result = self._engine.run(query.how, request, declared, reporter)
         migrated = wire.Migrated(_written_interval(result), result.watermark, result.version)
         return wire.encode_fields(wire.encode(migrated))
 

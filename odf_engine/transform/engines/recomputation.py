@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from odf_engine.chain.normal_form import rules_revision
 from odf_engine.data.changelog import OPERATION, POSITION, Op
@@ -25,7 +24,6 @@ from odf_engine.spark.plan_rewrite import (
     run_sql,
     to_list,
 )
-from odf_engine.spark.readers import slices_frame
 from odf_engine.spark.sql_types import arrow_schema, identifier
 from odf_engine.spark.stateful.as_of_join import IS_ACTIVE, TIME, joined_schema
 from odf_engine.spark.stateful.stream_checks import has_watermark
@@ -39,6 +37,7 @@ from odf_engine.transform.engines.stateful_transaction import (
     Watermarks,
     has_few_rows,
     input_frame,
+    input_views,
     interpret_queries,
 )
 
@@ -98,13 +97,11 @@ def recompute(
 def _complete_result(session: SparkSession, request: TransformRequest) -> DataFrame:
     """Return the result of a query whose rows do not wait for the watermark."""
     views: dict[str, DataFrame] = {}
+    changes = input_views(session, request)
     for each in request.query_inputs:
         vocab = each.vocab
-        rows = slices_frame(
-            session, list(map(Path, each.data_paths)), pq.read_schema(each.schema_file), vocab
-        )
         system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
-        views[each.query_alias] = latest_state(rows, vocab).drop(*system)
+        views[each.query_alias] = latest_state(changes[each.query_alias], vocab).drop(*system)
     return merge_sessions_first(run_query(session, views, request.transform.queries or []))
 
 

@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from odf_engine.chain.normal_form import rules_revision, spark_engine_version
 from odf_engine.data.changelog import OPERATION, POSITION
-from odf_engine.data.slices import TableFiles
+from odf_engine.data.slices import TableFiles, WrittenSlice
 from odf_engine.errors import InvalidQuery, NotFound, Unsupported
 from odf_engine.metadata.model import (
     DatasetVocabulary,
@@ -37,7 +37,7 @@ from odf_engine.spark.plan_rewrite import (
 )
 from odf_engine.spark.readers import slices_frame
 from odf_engine.spark.repeatability import check_repeatable
-from odf_engine.spark.row_order import FrameFactory, SortOrder, Step, UnsortedResult, sorted_batches
+from odf_engine.spark.row_order import SortOrder, Step, run_sorted, sorted_batches
 from odf_engine.spark.sql_types import arrow_schema
 from odf_engine.spark.stateful.stateful_query import StreamingPlan, state_fingerprint
 from odf_engine.spark.text_files import spark_path
@@ -52,6 +52,7 @@ from odf_engine.transform.engines.changes_transaction import ChangesTransaction,
 from odf_engine.transform.engines.checkpoint import CheckpointMetadata
 from odf_engine.transform.engines.contract import (
     ComputedResult,
+    Operation,
     QueryInput,
     RowProvenance,
     TransactionResult,
@@ -67,6 +68,7 @@ from odf_engine.transform.engines.recomputation import recompute
 from odf_engine.transform.engines.row_provenance import all_input_rows, provenance_of_positions
 from odf_engine.transform.engines.stateful_transaction import (
     StatefulTransaction,
+    input_views,
     matching_checkpoint,
     plan_query,
 )
@@ -110,22 +112,6 @@ def run_raw_query(session: SparkSession, request: RawQueryRequest, reporter: Rep
     if not rows:
         output.unlink()
     return rows
-
-
-def _sort_order(tracked: TrackedResult) -> SortOrder:
-    return SortOrder() if tracked.ordered else SortOrder((POSITION,), passes=True)
-
-
-def _position_frames(tracked: TrackedResult) -> FrameFactory:
-    frame = tracked.frame.select(POSITION, OPERATION)
-
-    def make(sort: bool) -> tuple[DataFrame, Step]:
-        return frame.sort(POSITION) if sort and not tracked.ordered else frame, lambda batch: batch
-
-    return make
-
-
-_HIDDEN = (POSITION, OPERATION)
 
 
 def validate_query(
@@ -207,14 +193,14 @@ def state_dependencies(fingerprint: str, datasets: Sequence[str]) -> str:
 
 
 def _query_columns(frame: DataFrame) -> pa.Schema:
-    return pa.schema([field for field in arrow_schema(frame.schema) if field.name not in _HIDDEN])
+    columns = arrow_schema(frame.schema)
+    return pa.schema([field for field in columns if field.name not in (POSITION, OPERATION)])
 
 
 def _hash(parts: Sequence[str]) -> str:
     return hashlib.sha3_256("\n".join(parts).encode()).hexdigest()
 
 
-_ORIGIN: Final = (POSITION, OPERATION)
 _ANY_TIME: Final = "1970-01-01T00:00:00+00:00"
 
 
@@ -224,25 +210,34 @@ class SparkEngine:
     def __init__(self, runtime: SparkRuntime) -> None:
         self._runtime = runtime
 
-    def execute(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
+    def run(
+        self,
+        operation: Operation,
+        request: TransformRequest,
+        declared: pa.Schema | None,
+        reporter: Reporter,
     ) -> TransactionResult:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
+        result = self._run(operation, request, declared, reporter)
+        return replace(result, version=spark_engine_version(request.transform.version or ""))
+
+    def _run(
+        self,
+        operation: Operation,
+        request: TransformRequest,
+        declared: pa.Schema | None,
+        reporter: Reporter,
+    ) -> TransactionResult:
         session = self._new_session(request)
-        checkpoint = matching_checkpoint(request)
-        is_stateful = checkpoint is not None or uses_as_of_join(request.transform.queries or [])
-        tracked = None if is_stateful else self._track_query(session, request)
-        if tracked is None:
-            transaction = self._stateful_transaction(session, request, declared, reporter, checkpoint)
-            return _with_version(transaction.run(), request)
-        output = _StatelessOutput(tracked, request, declared)
-        sort = False
-        while True:
-            try:
-                written = write_result(output.batches(reporter, sort=sort), output.schema, request, reporter)
-                return _with_version(TransactionResult(written, output.schema), request)
-            except UnsortedResult:
-                sort = True
+        if operation == "recompute":
+            rereads = self._validate_request(request).rereads
+            return recompute(session, request, declared, reporter, rereads=rereads)
+        checkpoint = None if operation == "rebuild" else matching_checkpoint(request)
+        if operation == "execute" and (tracked := _track_query(session, request, checkpoint)) is not None:
+            return _run_stateless(tracked, request, declared, reporter)
+        transaction = self._stateful_transaction(session, request, declared, reporter, checkpoint)
+        work = {"execute": transaction.run, "finish": transaction.finish, "rebuild": transaction.rebuild}
+        return work[operation]()
 
     def validate(
         self,
@@ -256,49 +251,24 @@ class SparkEngine:
         define_system_time(session, _ANY_TIME)
         return validate_query(session, transform, inputs, vocab, declared)
 
-    def finish(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
-    ) -> TransactionResult:
-        """See :class:`odf_engine.transform.engines.contract.Engine`."""
-        session, checkpoint = self._new_session(request), matching_checkpoint(request)
-        transaction = self._stateful_transaction(session, request, declared, reporter, checkpoint)
-        return _with_version(transaction.finish(), request)
-
-    def rebuild(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
-    ) -> TransactionResult:
-        """See :class:`odf_engine.transform.engines.contract.Engine`."""
-        session = self._new_session(request)
-        transaction = self._stateful_transaction(session, request, declared, reporter, None)
-        return _with_version(transaction.rebuild(), request)
-
-    def recompute(
-        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
-    ) -> TransactionResult:
-        """See :class:`odf_engine.transform.engines.contract.Engine`."""
+    def _validate_request(self, request: TransformRequest) -> ValidatedQuery:
         inputs = [QueryInput.from_request(each) for each in request.query_inputs]
-        rereads = self.validate(request.transform, inputs, request.vocab, None).rereads
-        result = recompute(self._new_session(request), request, declared, reporter, rereads=rereads)
-        return _with_version(result, request)
+        return self.validate(request.transform, inputs, request.vocab, None)
 
     def provenance(
         self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
     ) -> RowProvenance:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
-        session = self._new_session(request)
-        stateful = matching_checkpoint(request) is not None or uses_as_of_join(
-            request.transform.queries or []
-        )
-        tracked = None if stateful else self._track_query(session, request)
+        tracked = _track_query(self._new_session(request), request, matching_checkpoint(request))
         if tracked is None:
             return all_input_rows(request, "the query is stateful")
-        sort = False
-        while True:
-            try:
-                batches = sorted_batches(_position_frames(tracked), _sort_order(tracked), reporter, sort=sort)
-                return provenance_of_positions(batches, request, rows, reporter)
-            except UnsortedResult:
-                sort = True
+        origins = replace(tracked, frame=tracked.frame.select(POSITION, OPERATION))
+
+        def trace(sort: bool) -> RowProvenance:
+            batches = _sorted_rows(origins, lambda batch: batch, reporter, sort=sort)
+            return provenance_of_positions(batches, request, rows, reporter)
+
+        return run_sorted(trace)
 
     def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> ComputedResult:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
@@ -336,7 +306,7 @@ class SparkEngine:
 
         Args:
             session: session of the job.
-            request, declared, reporter: as for :meth:`execute`.
+            request, declared, reporter: as for :meth:`run`.
             checkpoint: of exactly this query; None if it has none yet.
 
         Raises:
@@ -345,8 +315,7 @@ class SparkEngine:
         if checkpoint is not None and checkpoint.state is not None:
             state, rereads = checkpoint.state, checkpoint.result is not UNSET
         else:
-            inputs = [QueryInput.from_request(each) for each in request.query_inputs]
-            checked = self.validate(request.transform, inputs, request.vocab, None)
+            checked = self._validate_request(request)
             if checked.state is None:
                 raise InvalidQuery("the query is stateless", where="query")
             state, rereads = checked.state, checked.rereads
@@ -357,59 +326,49 @@ class SparkEngine:
         made = AsOfTransaction if as_of else StatefulTransaction
         return made(session, request, declared, reporter, state)
 
-    def _track_query(self, session: SparkSession, request: TransformRequest) -> TrackedResult | None:
-        """Return the result of a stateless query; None if it needs state."""
-        views: dict[str, DataFrame] = {}
-        for each in request.query_inputs:
-            schema = pq.read_schema(each.schema_file)
-            views[each.query_alias] = slices_frame(
-                session, list(map(Path, each.data_paths)), schema, each.vocab
-            )
-        frame = run_query(session, views, request.transform.queries or [])
-        check_repeatable(frame, request.transform.queries or [], windows=True)
-        try:
-            return track_origins(
-                session, frame, {each.query_alias: each.vocab for each in request.query_inputs}
-            )
-        except StatefulQueryError:
-            return None
+
+def _track_query(
+    session: SparkSession, request: TransformRequest, checkpoint: CheckpointMetadata | None
+) -> TrackedResult | None:
+    """Return the result of a stateless query, or None if it needs state."""
+    if checkpoint is not None or uses_as_of_join(request.transform.queries or []):
+        return None
+    frame = run_query(session, input_views(session, request), request.transform.queries or [])
+    check_repeatable(frame, request.transform.queries or [], windows=True)
+    try:
+        return track_origins(session, frame, {each.query_alias: each.vocab for each in request.query_inputs})
+    except StatefulQueryError:
+        return None
 
 
-def _with_version(result: TransactionResult, request: TransformRequest) -> TransactionResult:
-    return replace(result, version=spark_engine_version(request.transform.version or ""))
-
-
-class _StatelessOutput:
-    """The result of a query as rows of a slice (the output contract).
+def _run_stateless(
+    tracked: TrackedResult, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
+) -> TransactionResult:
+    """Write the result of a query as rows of a slice (the output contract).
 
     Raises:
         InvalidQuery: no event time, a reserved column name, or columns that differ from the dataset.
     """
+    contract = OutputContract(_query_columns(tracked.frame), request.vocab, declared, input_schemas(request))
 
-    def __init__(self, tracked: TrackedResult, request: TransformRequest, declared: pa.Schema | None) -> None:
-        self._tracked = tracked
-        result = arrow_schema(tracked.frame.schema)
-        query_schema = pa.schema([field for field in result if field.name not in _ORIGIN])
-        self._contract = OutputContract(query_schema, request.vocab, declared, input_schemas(request))
-        self.schema = self._contract.schema
+    def write(sort: bool) -> WrittenSlice | None:
+        batches = _sorted_rows(tracked, contract.require_event_time, reporter, sort=sort)
+        rows = contract.stateless_rows(batches, ordered=tracked.ordered)
+        return write_result(rows, contract.schema, request, reporter)
 
-    def batches(self, reporter: Reporter, *, sort: bool) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in order, with their operations.
+    return TransactionResult(run_sorted(write), contract.schema)
 
-        Raises:
-            UnsortedResult: call again with ``sort``.
-        """
-        if self._tracked.ordered:
-            rows = sorted_batches(
-                lambda _: (self._tracked.frame, self._contract.require_event_time), SortOrder(), reporter
-            )
-        else:
-            rows = sorted_batches(self._make_frame, SortOrder((POSITION,), passes=True), reporter, sort=sort)
-        return self._contract.stateless_rows(rows, ordered=self._tracked.ordered)
 
-    def _make_frame(self, sort: bool) -> tuple[DataFrame, Step]:
-        frame = self._tracked.frame
-        return frame.sort(POSITION) if sort else frame, self._contract.require_event_time
+def _sorted_rows(
+    tracked: TrackedResult, step: Step, reporter: Reporter, *, sort: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a result in order: by its ORDER BY, or by position."""
+    order = SortOrder() if tracked.ordered else SortOrder((POSITION,), passes=True)
+
+    def make_frame(sort: bool) -> tuple[DataFrame, Step]:
+        return tracked.frame.sort(POSITION) if sort and not tracked.ordered else tracked.frame, step
+
+    return sorted_batches(make_frame, order, reporter, sort=sort)
 
 
 def define_system_time(session: SparkSession, time: str) -> None:

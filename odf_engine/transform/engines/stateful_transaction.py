@@ -858,6 +858,16 @@ def query_hash(request: TransformRequest) -> str:
     return hashlib.sha3_256(b"\n".join([steps, *map(str.encode, aliases)])).hexdigest()
 
 
+def input_views(session: SparkSession, request: TransformRequest) -> dict[str, DataFrame]:
+    """Return the rows of the inputs of a transaction, by their alias."""
+    return {
+        each.query_alias: slices_frame(
+            session, list(map(Path, each.data_paths)), pq.read_schema(each.schema_file), each.vocab
+        )
+        for each in request.query_inputs
+    }
+
+
 def input_frame(session: SparkSession, paths: Sequence[Path], input: QueryInput) -> DataFrame:
     """Return the rows of an input, with the types of a stream."""
     frame = slices_frame(session, paths, input.schema, input.vocab)
