@@ -110,12 +110,12 @@ def _run_engine_message(data: bytes, scene: Scene) -> None:
     content = engine.decode_field(data)
     for kind in (
         engine.ErrorMessage,
-        engine.Valid,
-        engine.ComputedOutcome,
+        engine.ValidatedQuery,
+        engine.ComputedResult,
         engine.Derivation,
         engine.ProgressMessage,
     ):
-        with suppress(ValueError):
+        with suppress(ValueError, OdfError):
             answer = engine.decode(content, kind)
             if isinstance(answer, engine.ErrorMessage):
                 str(engine.to_exception(answer))

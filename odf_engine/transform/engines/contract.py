@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -85,8 +86,7 @@ class QueryInput:
         return cls(input.query_alias, pq.read_schema(input.schema_file), input.vocab)
 
 
-@dataclass(frozen=True)
-class ValidatedQuery:
+class ValidatedQuery(msgspec.Struct, frozen=True, tag="valid", omit_defaults=True):
     """A query that can run.
 
     Attributes:
@@ -97,7 +97,7 @@ class ValidatedQuery:
     """
 
     schema: pa.Schema
-    state: str | None
+    state: str | None = None
     rereads: bool = False
 
 
@@ -116,8 +116,7 @@ class RowProvenance:
     reason: str | None
 
 
-@dataclass(frozen=True)
-class ComputedResult:
+class ComputedResult(msgspec.Struct, frozen=True, tag="outcome"):
     """The outcome of a query over tables.
 
     Attributes:

@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from pyarrow import types
 
 from odf_engine.data.arrow_compute import pc
-from odf_engine.data.arrow_schema import decode_schema, encode_schema
 from odf_engine.data.digest import digest_file, physical_hash
 from odf_engine.data.parquet_reader import UNREADABLE, read_parquet_schema
 from odf_engine.data.schema_enforcement import cast_lossless, find_mismatch, is_required
@@ -424,7 +423,7 @@ class GrpcEngine:
                 raise self._contract_violation(f"its data cannot be read: {error}") from None
 
     def _execute(self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter) -> _Success:
-        extension = wire.RequestExtension(_encode_optional_schema(declared))
+        extension = wire.RequestExtension(declared)
         message = wire.encode_fields(encode_table(request), wire.encode(extension))
         method = f"/{wire.SERVICE}/{wire.TRANSFORM}"
         return self._call(method, message, self._parse_transform_response, reporter)
@@ -436,7 +435,7 @@ class GrpcEngine:
         declared: pa.Schema | None,
         reporter: Reporter,
     ) -> _Success:
-        query = wire.MigrateQuery(operation, encode_table(request), _encode_optional_schema(declared))
+        query = wire.MigrateQuery(operation, encode_table(request), declared)
         found = self._call_own_service(wire.MIGRATE, query, wire.Migrated, reporter)
         success = TransformSuccess(found.new_offset_interval, found.new_watermark)
         return _Success(success, wire.ResponseExtension(found.version))
@@ -453,12 +452,8 @@ class GrpcEngine:
         Raises:
             SourceUnavailable: the engine is unreachable, or ended the connection.
         """
-        input_schemas = [
-            wire.InputSchema(each.alias, encode_schema(each.schema), each.vocab) for each in inputs
-        ]
-        query = wire.ValidateQuery(transform, input_schemas, vocab, _encode_optional_schema(declared))
-        valid = self._call_own_service(wire.VALIDATE, query, wire.Valid, Reporter())
-        return ValidatedQuery(decode_schema(valid.schema), valid.state, valid.rereads)
+        query = wire.ValidateQuery(transform, list(inputs), vocab, declared)
+        return self._call_own_service(wire.VALIDATE, query, ValidatedQuery, Reporter())
 
     def provenance(
         self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
@@ -490,14 +485,8 @@ class GrpcEngine:
             self._exchange_lock,
             nullcontext(tables) if exchange is None else exchange.staged_tables(tables) as inner,
         ):
-            query_tables = [
-                wire.QueryTable(each.name, list(map(str, each.paths)), encode_schema(each.schema), each.vocab)
-                for each in inner
-            ]
-            found = self._call_own_service(
-                wire.OUTCOME, wire.ComputeOutcome(sql, query_tables), wire.ComputedOutcome, reporter
-            )
-        return ComputedResult(found.outcome, found.read, found.spark)
+            query = wire.ComputeOutcome(sql, list(inner))
+            return self._call_own_service(wire.OUTCOME, query, ComputedResult, reporter)
 
     def _call(
         self,
@@ -635,7 +624,3 @@ def _parse_late_rows(found: wire.InputRows, request: TransformRequest) -> LateRo
     if not chunks:
         raise BadData("it reported an input without late rows")
     return LateRows(found.alias, pa.chunked_array(chunks))
-
-
-def _encode_optional_schema(schema: pa.Schema | None) -> bytes | None:
-    return None if schema is None else encode_schema(schema)

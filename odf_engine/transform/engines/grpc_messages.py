@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
+import pyarrow as pa
 
+from odf_engine.data.arrow_schema import decode_schema, encode_schema
+from odf_engine.data.slices import TableFiles
 from odf_engine.errors import (
     BadData,
     EarlierRowsRequired,
@@ -19,17 +24,17 @@ from odf_engine.errors import (
 from odf_engine.identity.multiformats import varint_encode
 from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval, Sql, decode_hook, encode_hook
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.query.query_proof import ResultSummary
+from odf_engine.transform.engines.contract import ComputedResult, QueryInput, ValidatedQuery
 
 
 class Wire(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A JSON document; bytes are base64, and unknown members are ignored."""
+    """A JSON document; unknown members are ignored. Bytes, and Arrow schemas in FlatBuffers, are base64."""
 
 
 class RequestExtension(Wire, frozen=True):
-    """Extension of a request's FlatBuffer: the schema of the dataset, as Arrow schema in FlatBuffers."""
+    """Extension of a request's FlatBuffer: the schema of the dataset."""
 
-    declared: bytes | None = None
+    declared: pa.Schema | None = None
 
 
 class InputRows(Wire, frozen=True):
@@ -83,29 +88,13 @@ class ErrorMessage(Wire, frozen=True, tag="failed"):
     lacks_values: bool = False
 
 
-class InputSchema(Wire, frozen=True):
-    """An input of a query: alias, schema of its slices as Arrow schema in FlatBuffers, and column names."""
-
-    alias: str
-    schema: bytes
-    vocab: DatasetVocabulary
-
-
 class ValidateQuery(Wire, frozen=True):
     """Request to validate a query over these inputs; ``declared`` is the schema of the dataset."""
 
     transform: Sql
-    inputs: list[InputSchema]
+    inputs: list[QueryInput]
     vocab: DatasetVocabulary
-    declared: bytes | None = None
-
-
-class Valid(Wire, frozen=True, tag="valid"):
-    """The query is valid: see :class:`odf_engine.transform.engines.contract.ValidatedQuery`."""
-
-    schema: bytes
-    state: str | None = None
-    rereads: bool = False
+    declared: pa.Schema | None = None
 
 
 class MigrateQuery(Wire, frozen=True):
@@ -117,7 +106,7 @@ class MigrateQuery(Wire, frozen=True):
 
     how: Literal["finish", "rebuild", "recompute"]
     request: bytes
-    declared: bytes | None = None
+    declared: pa.Schema | None = None
 
 
 class Migrated(Wire, frozen=True, tag="migrated"):
@@ -149,28 +138,11 @@ class Derivation(Wire, frozen=True, tag="derivation"):
     reason: str | None = None
 
 
-class QueryTable(Wire, frozen=True):
-    """A table of a query: name, Parquet files, Arrow schema in FlatBuffers, and column names."""
-
-    name: str
-    paths: list[str]
-    schema: bytes
-    vocab: DatasetVocabulary
-
-
 class ComputeOutcome(Wire, frozen=True):
     """Request for the outcome of a query that can read these tables, as stated in a proof."""
 
     query: str
-    tables: list[QueryTable]
-
-
-class ComputedOutcome(Wire, frozen=True, tag="outcome"):
-    """The outcome, the names of the tables that the query reads, and the version of Spark."""
-
-    outcome: ResultSummary
-    read: list[str]
-    spark: str
+    tables: list[TableFiles]
 
 
 class UnimplementedMessage(Wire, frozen=True, tag="notYet"):
@@ -180,14 +152,20 @@ class UnimplementedMessage(Wire, frozen=True, tag="notYet"):
 
 
 Answer = (
-    ProgressMessage | ErrorMessage | Valid | Migrated | Derivation | ComputedOutcome | UnimplementedMessage
+    ProgressMessage
+    | ErrorMessage
+    | ValidatedQuery
+    | Migrated
+    | Derivation
+    | ComputedResult
+    | UnimplementedMessage
 )
 """A streamed response: any number of :class:`ProgressMessage`, then one other message."""
 
 
-def encode(document: Wire) -> bytes:
+def encode(document: msgspec.Struct) -> bytes:
     """Encode a document as JSON."""
-    return msgspec.json.encode(document, enc_hook=encode_hook)
+    return msgspec.json.encode(document, enc_hook=_encode_hook)
 
 
 def decode(data: bytes, document_type: Any) -> Any:
@@ -196,7 +174,19 @@ def decode(data: bytes, document_type: Any) -> Any:
     Raises:
         ValueError: it is not of this type.
     """
-    return msgspec.json.decode(data, type=document_type, dec_hook=decode_hook)
+    return msgspec.json.decode(data, type=document_type, dec_hook=_decode_hook)
+
+
+def _encode_hook(value: object) -> bytes | str:
+    if isinstance(value, pa.Schema):
+        return encode_schema(value)
+    return str(value) if isinstance(value, Path) else encode_hook(value)
+
+
+def _decode_hook(kind: type, value: Any) -> Any:
+    if kind is pa.Schema:
+        return decode_schema(b64decode(value, validate=True))
+    return Path(value) if kind is Path else decode_hook(kind, value)
 
 
 _KINDS: Final = {

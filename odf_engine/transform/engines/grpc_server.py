@@ -17,10 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 import msgspec
-import pyarrow as pa
 
-from odf_engine.data.arrow_schema import decode_schema, encode_schema
-from odf_engine.data.slices import TableFiles
 from odf_engine.errors import InvalidQuery, OdfError
 from odf_engine.metadata.flatbuffers import decode_table, encode_table
 from odf_engine.metadata.model import (
@@ -43,7 +40,7 @@ from odf_engine.spark.runtime.session import SparkRuntime, has_runaway_tasks
 from odf_engine.spark.runtime.spark_conf import SparkConfig, SparkOptions
 from odf_engine.terminal_text import escape_standard_streams
 from odf_engine.transform.engines import grpc_messages as wire
-from odf_engine.transform.engines.contract import Engine, QueryInput, TransactionResult
+from odf_engine.transform.engines.contract import Engine, TransactionResult
 from odf_engine.transform.engines.input_intervals import with_rows_of_intervals
 from odf_engine.transform.engines.row_provenance import to_intervals
 from odf_engine.transform.engines.spark_engine import SparkEngine, run_raw_query
@@ -275,8 +272,7 @@ class EngineServer:
         received = decode_table(wire.decode_field(message), TransformRequest)
         extension = wire.decode(wire.decode_field(message, wire.EXTENSION) or b"{}", wire.RequestExtension)
         with with_rows_of_intervals(received, self._runtime.scratch) as request:
-            declared = _decode_optional_schema(extension.declared)
-            result = self._engine.run("execute", request, declared, reporter)
+            result = self._engine.run("execute", request, extension.declared, reporter)
         watermark = result.watermark or _combined_watermark(request)
         late = [wire.InputRows(each.alias, to_intervals(each.offsets.to_pylist())) for each in result.late]
         return wire.encode_fields(
@@ -292,20 +288,14 @@ class EngineServer:
 
     def _validate(self, message: bytes, reporter: Reporter) -> bytes:
         query = wire.decode(wire.decode_field(message), wire.ValidateQuery)
-        inputs = [QueryInput(each.alias, decode_schema(each.schema), each.vocab) for each in query.inputs]
-        valid = self._engine.validate(
-            query.transform, inputs, query.vocab, _decode_optional_schema(query.declared)
-        )
-        return wire.encode_fields(
-            wire.encode(wire.Valid(encode_schema(valid.schema), valid.state, valid.rereads))
-        )
+        valid = self._engine.validate(query.transform, query.inputs, query.vocab, query.declared)
+        return wire.encode_fields(wire.encode(valid))
 
     def _migrate(self, message: bytes, reporter: Reporter) -> bytes:
         query = wire.decode(wire.decode_field(message), wire.MigrateQuery)
         received = decode_table(query.request, TransformRequest)
         with with_rows_of_intervals(received, self._runtime.scratch) as request:
-            declared = _decode_optional_schema(query.declared)
-            result = self._engine.run(query.how, request, declared, reporter)
+            result = self._engine.run(query.how, request, query.declared, reporter)
         migrated = wire.Migrated(_written_interval(result), result.watermark, result.version)
         return wire.encode_fields(wire.encode(migrated))
 
@@ -319,20 +309,12 @@ class EngineServer:
 
     def _outcome(self, message: bytes, reporter: Reporter) -> bytes:
         query = wire.decode(wire.decode_field(message), wire.ComputeOutcome)
-        tables = [
-            TableFiles(each.name, list(map(Path, each.paths)), decode_schema(each.schema), each.vocab)
-            for each in query.tables
-        ]
-        found = self._engine.compute_outcome(query.query, tables, reporter)
-        return wire.encode_fields(wire.encode(wire.ComputedOutcome(found.outcome, found.read, found.spark)))
+        found = self._engine.compute_outcome(query.query, query.tables, reporter)
+        return wire.encode_fields(wire.encode(found))
 
 
 def _written_interval(result: TransactionResult) -> OffsetInterval | None:
     return None if result.written is None else result.written.offset_interval
-
-
-def _decode_optional_schema(data: bytes | None) -> pa.Schema | None:
-    return None if data is None else decode_schema(data)
 
 
 def _combined_watermark(request: TransformRequest) -> Timestamp | None:
