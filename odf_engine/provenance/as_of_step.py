@@ -48,13 +48,8 @@ class AsOfTrace(StatefulTrace):
         return traced
 
     def _plan_query(self) -> StreamingPlan:
-        self._prepared = prepare_as_of_query(
-            self._session,
-            self._request.transform,
-            self._inputs,
-            self._request.vocab.event_time_column,
-            set(),
-        )
+        transform, time = self._request.transform, self._request.vocab.event_time_column
+        self._prepared = prepare_as_of_query(self._session, transform, self._inputs, time)
         return self._prepared.query
 
     def _is_signed(self, columns: Sequence[str]) -> bool:

@@ -328,7 +328,7 @@ class IncrementalPlanner(TablePlanner):
 
     Args:
         session: the session of the query.
-        inputs, event_time, changing, system: as for :class:`StreamPlanner`.
+        inputs, event_time, changing, system: as for :class:`TablePlanner`.
         tables: new rows of each input: its columns in order, then ``odf_batch`` and ``odf_mark``.
         watermarks: watermarks of the batches.
         files: the state before the batches.

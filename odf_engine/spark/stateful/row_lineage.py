@@ -93,7 +93,7 @@ class Lineage(TablePlanner):
 
     Args:
         session: the session of the query.
-        inputs, event_time, changing, system: as for :class:`StreamPlanner`.
+        inputs, event_time, changing, system: as for :class:`TablePlanner`.
         tables: rows of each input: its columns in order, then others, among them ``odf_places``,
             ``odf_batch`` and ``odf_mark``.
         watermarks: watermark after each batch in milliseconds, and batch number, in ascending order.

@@ -237,8 +237,6 @@ class StreamPlanner(OriginTracker):
         session: the session of the query.
         inputs: vocabulary of each input by the name of its view.
         event_time: event time column of the result.
-        changing: inputs with retractions or corrections in this transaction. For the others, signs are not
-            computed.
         system: as for :class:`odf_engine.spark.plan_rewrite.OriginTracker`.
         revision: revision of the rules, see :data:`odf_engine.chain.normal_form.RULES_REVISION`.
     """
@@ -248,7 +246,6 @@ class StreamPlanner(OriginTracker):
         session: SparkSession,
         inputs: Mapping[str, DatasetVocabulary],
         event_time: str,
-        changing: Collection[str],
         system: Mapping[int, str] | None = None,
         *,
         revision: int = RULES_REVISION,
@@ -257,7 +254,6 @@ class StreamPlanner(OriginTracker):
         self._revision = revision
         self._names = {name.lower(): name for name in inputs}
         self._event_time = event_time
-        self._changing = changing
         self._operations = {place: name for place, name in self.system.items() if name}
         self._read_operations: set[str] = set()
         self._unsupported: dict[str, str] = {}
@@ -401,10 +397,10 @@ class StreamPlanner(OriginTracker):
     def track_input(self, view: Any, index: int, vocab: DatasetVocabulary) -> TrackedPlan:
         tracked = super().track_input(view, index, vocab)
         name = self._names[view.desc().identifier().table().lower()]
-        if name not in self._changing:
-            appended = self.alias(self.literal(int(Op.APPEND)), OPERATION)
-            plan = self.project([*to_list(view.output()), tracked.origin[0], appended], tracked.plan)
-            tracked = tracked._replace(plan=plan, origin=[tracked.origin[0], appended.toAttribute()])
+        # The operations of inputs can have different types, and the plan does not depend on them.
+        appended = self.alias(self.literal(int(Op.APPEND)), OPERATION)
+        plan = self.project([*to_list(view.output()), tracked.origin[0], appended], tracked.plan)
+        tracked = tracked._replace(plan=plan, origin=[tracked.origin[0], appended.toAttribute()])
         for column in to_list(view.output()):
             if column.name() == vocab.operation_type_column:
                 self._operations[column_id(column)] = name
@@ -680,7 +676,9 @@ class TablePlanner(StreamPlanner):
     """Rewrites the analyzed plan of a query over streaming views to read tables instead.
 
     Args:
-        session, inputs, event_time, changing, system: as for :class:`StreamPlanner`.
+        session, inputs, event_time, system: as for :class:`StreamPlanner`.
+        changing: inputs with retractions or corrections in this transaction. For the others, signs are not
+            computed.
         tables: rows of each input: its columns in order, then those of ``_ORIGIN`` that it does not have.
     """
 
@@ -696,7 +694,8 @@ class TablePlanner(StreamPlanner):
         tables: Mapping[str, DataFrame],
         system: Mapping[int, str] | None,
     ) -> None:
-        super().__init__(session, inputs, event_time, changing, system)
+        super().__init__(session, inputs, event_time, system)
+        self._changing = changing
         self._tables = {name.lower(): frame for name, frame in tables.items()}
         self._input_origins: set[int] = set()
         """Ids of the position columns of rows that are rows of inputs."""

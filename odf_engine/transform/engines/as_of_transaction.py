@@ -104,18 +104,13 @@ def split_at_joins(session: SparkSession, transform: Sql, inputs: Sequence[Query
 
 
 def prepare_as_of_query(
-    session: SparkSession,
-    transform: Sql,
-    inputs: Sequence[QueryInput],
-    event_time: str,
-    changing: set[str],
+    session: SparkSession, transform: Sql, inputs: Sequence[QueryInput], event_time: str
 ) -> PreparedAsOfQuery:
     """Prepare a query with as-of joins over streams without rows.
 
     Args:
         session, transform, inputs: as for :func:`split_at_joins`.
         event_time: event time column of the result.
-        changing: inputs with retractions or corrections in this transaction.
 
     Raises:
         InvalidQuery, Unsupported: the query cannot run.
@@ -135,10 +130,7 @@ def prepare_as_of_query(
         joined = as_of.joined_streams(len(inputs))
     rest = as_of.query_after_joins(joined)
     revision = rules_revision(transform.version)
-    planner = StreamPlanner(
-        session, as_of.inputs, event_time, {*changing, *joined}, as_of.system, revision=revision
-    )
-    query = planner.plan_query(rest)
+    query = StreamPlanner(session, as_of.inputs, event_time, as_of.system, revision=revision).plan_query(rest)
     return PreparedAsOfQuery(as_of, query, rest, by_row=False)
 
 
@@ -193,14 +185,10 @@ class AsOfTransaction(StatefulTransaction):
     """The inputs of the joins with late rows in the batch."""
     _files_written: int = 0
 
-    def _plan_query(self, changing: set[str]) -> tuple[StreamingPlan, QuerySource]:
-        request = self._request
+    def _plan_query(self) -> tuple[StreamingPlan, QuerySource]:
+        transform, time = self._request.transform, self._request.vocab.event_time_column
         self._as_of, query, rest, self._by_row = prepare_as_of_query(
-            self._session,
-            request.transform,
-            self._inputs,
-            request.vocab.event_time_column,
-            changing,
+            self._session, transform, self._inputs, time
         )
         self._last_positions = [(-1, 0)] * len(self._as_of.joins)
         return query, QuerySource(rest, self._as_of.inputs, self._as_of.system)

@@ -123,7 +123,7 @@ def validate_query(
 ) -> ValidatedQuery:
     """Implement ``Engine.validate``. The caller must not use ``session`` again."""
     if uses_as_of_join(transform.queries or []):
-        prepared = prepare_as_of_query(session, transform, inputs, vocab.event_time_column, set())
+        prepared = prepare_as_of_query(session, transform, inputs, vocab.event_time_column)
         text = as_of_fingerprint(session, prepared, inputs)
         # The stored rows have due times of the rules that were valid when they were read.
         revision = rules_revision(transform.version)

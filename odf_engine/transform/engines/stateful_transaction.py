@@ -455,7 +455,7 @@ def plan_query(
     )
     plan = _PLANS.get(key)
     if plan is None:
-        plan = StreamPlanner(session, vocabs, time, set(), revision=revision).plan_query(frame)
+        plan = StreamPlanner(session, vocabs, time, revision=revision).plan_query(frame)
         if len(_PLANS) == _MAX_PLANS:
             _PLANS.clear()
         _PLANS[key] = plan
@@ -597,7 +597,7 @@ class StatefulTransaction:
         if self._is_small:
             interpret_queries(self._session)
         self._values = self._values or any(each.changes for each in slices)
-        query, source = self._plan_query({self._alias(each) for each in slices if each.changes})
+        query, source = self._plan_query()
         contract = OutputContract(
             query.query_schema, self._request.vocab, self._declared, input_schemas(self._request)
         )
@@ -655,7 +655,7 @@ class StatefulTransaction:
         if group:
             yield group
 
-    def _plan_query(self, changing: set[str]) -> tuple[StreamingPlan, QuerySource]:
+    def _plan_query(self) -> tuple[StreamingPlan, QuerySource]:
         time = self._request.vocab.event_time_column
         return plan_query(self._session, self._request.transform, self._inputs, time)
 
