@@ -12,14 +12,13 @@ from odf_engine.metadata.model import DatasetVocabulary, TransformRequest
 from odf_engine.progress import Reporter
 from odf_engine.provenance.stateless_step import RowSelection, StepResult, record_ambiguity
 from odf_engine.spark.arrow_batches import arrow_batches
-from odf_engine.spark.plan_rewrite import run_sql
 from odf_engine.spark.readers import slices_frame
 from odf_engine.spark.sql_types import identifier
 from odf_engine.spark.stateful.result_origins import ResultOrigins
 from odf_engine.spark.stateful.row_lineage import ORIGINS_COLUMN
 from odf_engine.spark.stateful.row_match import MATCH_COUNT, SLICE_COUNT, match_rows
-from odf_engine.spark.stateful.window_functions import comparable, first_values
 from odf_engine.spark.user_query import run_query
+from odf_engine.transform.engines.recomputation import latest_state
 
 if TYPE_CHECKING:
     from odf_engine.spark import DataFrame, SparkSession
@@ -82,24 +81,8 @@ class _Result:
 
 
 def _rows_with_origins(changes: DataFrame, vocab: DatasetVocabulary, index: int) -> DataFrame:
-    """Return the rows of an input that are not retracted, without system columns, and their origins.
-
-    A retraction ends the oldest of the rows with the same values.
-    """
+    """Return the rows of an input that are not retracted, without system columns, and their origins."""
     system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
     names = [identifier(name) for name in changes.columns if name not in system]
-    offset, operation = identifier(vocab.offset_column), identifier(vocab.operation_type_column)
-    is_retraction = f"{operation} IN ({Op.RETRACT:d}, {Op.CORRECT_FROM:d})"
-    return run_sql(
-        f"""
-        SELECT {", ".join(names)}, array(struct({index} AS at, odf_offset AS offset)) AS {ORIGINS_COLUMN}
-        FROM (
-            SELECT {", ".join(first_values(names, changes.schema))},
-                CAST(count_if({is_retraction}) AS INT) AS odf_retracted,
-                array_sort(collect_list(IF({is_retraction}, NULL, {offset}))) AS odf_added
-            FROM odf_changes GROUP BY {", ".join(comparable(names, changes.schema))}
-        )
-        LATERAL VIEW posexplode(odf_added) AS odf_number, odf_offset WHERE odf_number >= odf_retracted
-        """,
-        changes=changes,
-    )
+    origins = f"array(struct({index} AS at, {identifier(vocab.offset_column)} AS offset)) AS {ORIGINS_COLUMN}"
+    return latest_state(changes, vocab).selectExpr(*names, origins)

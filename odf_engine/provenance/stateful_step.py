@@ -476,7 +476,7 @@ class StatefulTrace:
             f"{in_ranges(identifier(vocab.offset_column), self._selection.runs)} AS {_IS_TARGET}",
         )
         if columns:
-            rows, log = prefilter(self._session, rows, log, columns)
+            rows, log = prefilter(rows, log, columns)
         touched = rows.where(f"{BATCH} BETWEEN {time.first} AND {time.last}").select(*columns, BATCH)
         entries: dict[Group, Entries] = {}
         _read_changelog(self._run_limited(log.sort("place")), columns, entries)

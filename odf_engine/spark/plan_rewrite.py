@@ -235,6 +235,7 @@ class PlanBuilder:
         return self.with_children(expression, rewritten)
 
 
+@translate_errors()
 def run_sql(query: str, **frames: DataFrame) -> DataFrame:
     """Run a query over frames, which it names ``odf_`` and the name of the argument."""
     for name, frame in frames.items():

@@ -68,7 +68,7 @@ def add_due_time(rows: DataFrame, *, pairs: bool, revision: int) -> DataFrame:
         with translate_errors():
             return rows.selectExpr("*", f"{TIME} AS {DUE}")
     awaited = f"{Op.CORRECT_TO:d}" if revision >= 3 else f"{Op.CORRECT_FROM:d}, {Op.CORRECT_TO:d}"
-    return _run_sql(
+    return run_sql(
         f"""
         SELECT {_ROWS}.*, greatest({_ROWS}.{TIME}, coalesce(other.time, {_ROWS}.{TIME})) AS {DUE}
         FROM {_ROWS} LEFT JOIN (
@@ -96,7 +96,7 @@ def to_versions(rows: DataFrame, keys: Sequence[str], *, changes: bool, revision
     """
     has_key = " AND ".join(f"{key} IS NOT NULL" for key in keys)
     if not changes:
-        return _run_sql(
+        return run_sql(
             f"SELECT * EXCEPT ({OPERATION}), true AS {IS_ACTIVE}, false AS {IS_OLDEST} "
             f"FROM {_VERSIONS} WHERE {has_key}",
             versions=rows,
@@ -111,7 +111,7 @@ def to_versions(rows: DataFrame, keys: Sequence[str], *, changes: bool, revision
         for name in rows.columns
         if name != OPERATION
     ]
-    return _run_sql(
+    return run_sql(
         f"""
         SELECT {", ".join(columns)},
             {OPERATION} IN ({Op.APPEND:d}, {Op.CORRECT_TO:d}) OR {moves_back} AS {IS_ACTIVE},
@@ -144,7 +144,7 @@ def lookup_versions(rows: DataFrame, versions: DataFrame, keys: Sequence[str]) -
     columns = ", ".join(
         f"version.{name}" for name in version_columns if name not in (TIME, IS_ACTIVE, IS_OLDEST)
     )
-    return _run_sql(
+    return run_sql(
         f"""
         SELECT row.*, {key_list}, {columns}, coalesce(version.{IS_ACTIVE}, false) AS {IS_ACTIVE},
             coalesce(version.{TIME} > row.{TIME}, false) AS {IS_VERSION_LOST}
@@ -201,7 +201,7 @@ def match_late_rows(
         f"SELECT * EXCEPT (odf_number) FROM {first} a LEFT ANTI JOIN {second} b ON {is_same}"
         for first, second in ((left, right), (right, left))
     )
-    found = [_run_sql(each, rows=retracted, versions=late) for each in (with_versions, others, rest)]
+    found = [run_sql(each, rows=retracted, versions=late) for each in (with_versions, others, rest)]
     return found[0], found[1], found[2]
 
 
@@ -226,7 +226,7 @@ def retained_versions(versions: DataFrame, keys: Sequence[str], until: int | Non
     if until is None:
         return versions
     ordered = f"OVER (PARTITION BY {', '.join(keys)} ORDER BY {TIME}, {POSITION})"
-    return _run_sql(
+    return run_sql(
         f"""
         SELECT * EXCEPT ({IS_OLDEST}, odf_next, odf_follows),
             {TIME} <= timestamp_millis({until}L) AND ({IS_OLDEST} OR odf_follows) AS {IS_OLDEST}
@@ -266,7 +266,7 @@ def look_up_again(
     """
     same_key = " AND ".join(f"{_ROWS}.{key} = {_VERSIONS}.{key}" for key in keys)
     others, affected = (
-        _run_sql(
+        run_sql(
             f"SELECT {_ROWS}.* FROM {_ROWS} {kind} JOIN {_VERSIONS} ON {same_key}",
             rows=emitted, versions=late,
         )
@@ -316,11 +316,6 @@ def is_version_column(name: str) -> bool:
 def _with_prefix(expression: str, prefix: str) -> str:
     """Return a version column, or its cast to text, with another prefix than ``r``."""
     return re.sub(r"\br(?=\d)", prefix, expression)
-
-
-def _run_sql(query: str, **frames: DataFrame) -> DataFrame:
-    with translate_errors():
-        return run_sql(query, **frames)
 
 
 JOINED_VOCABULARY: Final = DatasetVocabulary(

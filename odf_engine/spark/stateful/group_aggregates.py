@@ -173,8 +173,6 @@ class GroupAggregates:
     def _partial_names(self) -> list[str]:
         return [f"p{index}" for index in range(len(self._partials))]
 
-    # --- One row ------------------------------------------------------------------------------
-
     def row_columns(self) -> list[Any]:
         """Return the columns of a single row as a group."""
         make = self._make
@@ -271,8 +269,6 @@ class GroupAggregates:
         expressions = self._make.expressions
         return expressions.If(condition.get(), value, expressions.Literal(None, kind))
 
-    # --- Running totals -----------------------------------------------------------------------
-
     def accumulate(
         self,
         rows: str,
@@ -297,12 +293,8 @@ class GroupAggregates:
         ordered = f"{partition}ORDER BY {', '.join(order)}"
         until = f"OVER ({ordered} ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"
         names = ", ".join(self._partial_names)
-        totals = ", ".join(
-            f"CAST({merge}({name}) {until} AS {kind.sql()}) AS {name}"
-            for (_, merge, kind), name in zip(self._partials, self._partial_names, strict=True)
-        )
         is_last = f"lead(true) OVER ({ordered}) IS NULL AS odf_is_last"
-        query = f"SELECT * EXCEPT ({names}), {totals}, {is_last} FROM ({rows})"
+        query = f"SELECT * EXCEPT ({names}), {', '.join(self._merged(until))}, {is_last} FROM ({rows})"
         equal = [
             f"p{index}" for each, is_range in zip(self._aggregates, ranges, strict=True) if is_range
             for index in each.partials
@@ -313,8 +305,6 @@ class GroupAggregates:
         end = f"{same} ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)"
         last = ", ".join(f"last({name}) {end} AS {name}" for name in equal)
         return f"SELECT * EXCEPT ({', '.join(equal)}), {last} FROM ({query})"
-
-    # --- Groups -------------------------------------------------------------------------------
 
     def merge(self, rows: str, order: Sequence[str], end: str | None, *, each: bool = False) -> str:
         """Return the SQL query that merges rows and stored groups to groups.
@@ -341,9 +331,8 @@ class GroupAggregates:
         keys = [*self.key_names, *self._value_names]
         if end is not None and self.session is None:
             keys.append(end)
-        batch = f", max({order[0]}) AS {order[0]}" if end is None else ""
-        columns = ", ".join([*keys, *self._merged(), f"sum(n) AS n{batch}"])
-        groups = f"SELECT {columns} FROM ({rows}){_group_by(keys)}"
+        batch = [f"max({order[0]}) AS {order[0]}"] if end is None else []
+        groups = self._merge_by(keys, rows, *batch)
         if self.session is not None:
             return f"SELECT *, {SESSION}.end AS {end} FROM ({self._with_sessions(groups)})"
         if end is None and self.has_values:
@@ -359,8 +348,11 @@ class GroupAggregates:
             rows: SQL query of rows with the columns of groups.
             more: further columns.
         """
-        columns = ", ".join([*self.key_names, *self._merged(), "sum(n) AS n", *more])
-        return f"SELECT {columns} FROM ({rows}){_group_by(self.key_names)}"
+        return self._merge_by(self.key_names, rows, *more)
+
+    def _merge_by(self, keys: Sequence[str], rows: str, *more: str) -> str:
+        columns = ", ".join([*keys, *self._merged(), "sum(n) AS n", *more])
+        return f"SELECT {columns} FROM ({rows})" + (f" GROUP BY {', '.join(keys)}" if keys else "")
 
     def _merge_each(self, rows: str, order: Sequence[str]) -> str:
         keys, batch = ", ".join(self.key_names), order[0]
@@ -368,10 +360,7 @@ class GroupAggregates:
             terms = ", ".join([*order, *self._partial_names])
         else:
             terms = batch
-            rows = (
-                f"SELECT {', '.join([keys, *self._merged(), 'sum(n) AS n', batch])} FROM ({rows}) "
-                f"GROUP BY {keys}, {batch}"
-            )
+            rows = self._merge_by([*self.key_names, batch], rows)
         window = f"PARTITION BY {keys} ORDER BY {terms}"
         totals = self._merged(f"OVER ({window} ROWS UNBOUNDED PRECEDING)")
         count = f"sum(n) OVER ({window} ROWS UNBOUNDED PRECEDING) AS n"
@@ -538,8 +527,7 @@ class GroupAggregates:
             order = ", ".join([*self.key_names, *self._value_names])
             rows = f"SELECT * FROM (SELECT /*+ COALESCE(1) */ * FROM ({rows})) SORT BY {order}"
         keys = [*self.key_names, *keep]
-        merged = ", ".join([*keys, *self._merged(), "sum(n) AS n"])
-        frame = run_sql(f"SELECT {merged} FROM ({rows}){_group_by(keys)}", groups=groups)
+        frame = run_sql(self._merge_by(keys, rows), groups=groups)
         plan = analyzed_plan(frame)
         below = {column.name(): column for column in to_list(plan.child().output())}
         mapping = {
@@ -573,10 +561,6 @@ def _is_plain(expression: Any) -> bool:
     if name == "AggregateExpression":
         return True
     return name in _PLAIN and all(_is_plain(each) for each in to_list(expression.children()))
-
-
-def _group_by(keys: Sequence[str]) -> str:
-    return f" GROUP BY {', '.join(keys)}" if keys else ""
 
 
 def find_aggregates(expression: Any) -> list[Any]:

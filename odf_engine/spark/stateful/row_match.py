@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -14,7 +13,7 @@ from odf_engine.data.changelog import OPERATION, Op
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.spark.errors import translate_errors
-from odf_engine.spark.plan_rewrite import PlanBuilder, analyzed_plan, to_list
+from odf_engine.spark.plan_rewrite import PlanBuilder, analyzed_plan, run_sql, to_list
 from odf_engine.spark.sql_types import identifier, sql_type
 from odf_engine.spark.stateful.row_lineage import KEY_PREFIX, ORIGINS_COLUMN
 from odf_engine.spark.stateful.window_functions import BATCH
@@ -97,7 +96,7 @@ def match_rows(
              f"{identifier(vocab.operation_type_column)} AS odf_op", _IS_TARGET],
         )  # fmt: skip
         columns = [*(f"c{index}" for index in range(len(pairs))), SIGN]
-        recomputed_columns, slice_columns = prefilter(session, recomputed_columns, slice_columns, columns)
+        recomputed_columns, slice_columns = prefilter(recomputed_columns, slice_columns, columns)
         ranks = f"(a.{_RANK} = b.{_RANK} OR a.{SLICE_COUNT} <> b.{MATCH_COUNT})" if targets.ranked else "true"
         return _join_matches(session, recomputed_columns, slice_columns, columns, identity, ranks)
 
@@ -175,31 +174,41 @@ def stored_form(text: str, data_type: st.DataType, stored: pa.DataType, *, appro
 
 
 def prefilter(
-    session: SparkSession, recomputed: DataFrame, slice_rows: DataFrame, columns: Sequence[str]
+    recomputed: DataFrame, slice_rows: DataFrame, columns: Sequence[str]
 ) -> tuple[DataFrame, DataFrame]:
     """Remove rows from both sides that equal none of the target rows (``odf_wanted`` of ``slice_rows``)."""
     targets = slice_rows.where(_IS_TARGET).select(*columns)
-    rows = take_few_rows(targets)
-    if rows is not None:
-        row_type = analyzed_plan(targets).schema()
+    recomputed, slice_rows = _matching_rows([recomputed, slice_rows], targets)
+    return recomputed, slice_rows
 
-        def filter_equal(frame: DataFrame) -> DataFrame:
-            builder, plan = PlanBuilder(session), analyzed_plan(frame)
-            output = to_list(plan.output())[: len(columns)]
-            conditions = [partial(builder.expressions.EqualNullSafe, column) for column in output]
-            return _filter_by_literals(builder, plan, rows, row_type, conditions)
 
-        return filter_equal(recomputed), filter_equal(slice_rows)
-    hint = broadcast_hint(targets)
-    targets.distinct().createOrReplaceTempView("odf_asked")
-    condition = " AND ".join(f"a.{name} <=> b.{name}" for name in columns)
-    found: list[DataFrame] = []
-    for name, frame in (("odf_ours", recomputed), ("odf_theirs", slice_rows)):
-        frame.createOrReplaceTempView(name)
-        found.append(
-            session.sql(f"SELECT {hint} a.* FROM {name} a LEFT SEMI JOIN odf_asked b ON {condition}")
-        )
-    return found[0], found[1]
+def _matching_rows(
+    frames: Sequence[DataFrame], keys: DataFrame, sessions: Collection[str] = ()
+) -> list[DataFrame]:
+    """Return the rows of frames that match any row of ``keys`` in all of its columns.
+
+    Few keys become constants in the plan.
+
+    Args:
+        frames: the frames; they have the columns of ``keys``, except :data:`LAST_BATCH`.
+        keys: if it has :data:`LAST_BATCH`, rows of later batches do not match.
+        sessions: columns that match within a session instead of equal values.
+    """
+    if (rows := take_few_rows(keys)) is not None:
+        return [_filter_by_literals(frame, keys, rows, sessions) for frame in frames]
+    conditions = ["true"]
+    for name in keys.columns:
+        if name == LAST_BATCH:
+            conditions.append(f"a.{BATCH} <= b.{LAST_BATCH}")
+        elif name in sessions:
+            conditions.append(f"a.{name}.start >= b.{name}.start AND a.{name}.end <= b.{name}.end")
+        else:
+            conditions.append(f"a.{name} <=> b.{name}")
+    is_small = keys.limit(_MAX_BROADCAST + 1).count() <= _MAX_BROADCAST
+    hint = "/*+ BROADCAST(b) */" if is_small else ""
+    query = f"SELECT {hint} a.* FROM odf_rows a LEFT SEMI JOIN odf_keys b ON {' AND '.join(conditions)}"
+    distinct = keys.distinct()
+    return [run_sql(query, rows=frame, keys=distinct) for frame in frames]
 
 
 def take_few_rows(frame: DataFrame) -> list[Any] | None:
@@ -209,37 +218,28 @@ def take_few_rows(frame: DataFrame) -> list[Any] | None:
     return rows if len(rows) <= _MAX_LITERALS else None
 
 
-def broadcast_hint(frame: DataFrame) -> str:
-    """Return a broadcast hint for a join with a frame named ``b``, if it is small enough."""
-    is_small = frame.limit(_MAX_BROADCAST + 1).count() <= _MAX_BROADCAST
-    return "/*+ BROADCAST(b) */" if is_small else ""
-
-
 def _filter_by_literals(
-    builder: PlanBuilder,
-    plan: Any,
-    rows: Sequence[Any],
-    row_type: Any,
-    conditions: Sequence[Callable[[Any], Any]],
+    frame: DataFrame, keys: DataFrame, rows: Sequence[Any], sessions: Collection[str]
 ) -> DataFrame:
-    """Return the rows of a plan that meet the conditions with the values of any of some rows.
-
-    Args:
-        builder: builds plan nodes.
-        plan: the plan.
-        rows: the rows with the values, as Java objects.
-        row_type: their type.
-        conditions: for each column of ``rows``, returns the condition with its value.
-    """
+    """Return the rows of a frame that match any of ``rows``, the rows of ``keys`` as Java objects."""
+    builder, plan = PlanBuilder(frame.sparkSession), analyzed_plan(frame)
+    by_name = {column.name(): column for column in to_list(plan.output())}
+    row_type = analyzed_plan(keys).schema()
     any_of = builder.literal(False)
     # Also compares each column alone, so that Spark can push the condition on grouping columns below the
     # aggregation.
-    of_column = [builder.literal(False) for _ in conditions]
+    of_column = [builder.literal(False) for _ in keys.columns]
     for row in rows:
         struct = builder.expressions.Literal(row, row_type)
         all_of = builder.literal(True)
-        for index, condition in enumerate(conditions):
-            matches = condition(builder.expressions.GetStructField(struct, index, builder.none()))
+        for index, name in enumerate(keys.columns):
+            value = builder.expressions.GetStructField(struct, index, builder.none())
+            if name == LAST_BATCH:
+                matches = builder.expressions.LessThanOrEqual(by_name[BATCH], value)
+            elif name in sessions:
+                matches = _is_within_session(builder, by_name[name], value)
+            else:
+                matches = builder.expressions.EqualNullSafe(by_name[name], value)
             all_of = builder.expressions.And(all_of, matches)
             of_column[index] = builder.expressions.Or(of_column[index], matches)
         any_of = builder.expressions.Or(any_of, all_of)
@@ -302,33 +302,11 @@ def origins_by_key(rows: DataFrame, keys: DataFrame, sessions: Sequence[bool]) -
         keys: the same keys. If it has a column ``odf_cut``, rows of later batches are excluded.
         sessions: for each key, whether it is a session that contains the sessions of single rows.
     """
+    names = {name for name, is_session in zip(keys.columns, sessions, strict=False) if is_session}
     with translate_errors():
-        if (key_rows := take_few_rows(keys)) is None:
-            matches = _filter_by_join(rows, keys, sessions)
-        else:
-            builder, plan = PlanBuilder(rows.sparkSession), analyzed_plan(rows)
-            by_name = {column.name(): column for column in to_list(plan.output())}
-            conditions = [
-                _key_condition(
-                    builder,
-                    name,
-                    by_name[BATCH if name == LAST_BATCH else name],
-                    session=name != LAST_BATCH and sessions[index],
-                )
-                for index, name in enumerate(keys.columns)
-            ]
-            row_type = analyzed_plan(keys).schema()
-            matches = _filter_by_literals(builder, plan, key_rows, row_type, conditions)
+        (matches,) = _matching_rows([rows], keys, names)
         exploded = matches.selectExpr(f"explode({ORIGINS_COLUMN}) AS place")
         return exploded.selectExpr("place.at AS at", "place.offset AS offset")
-
-
-def _key_condition(builder: PlanBuilder, name: str, column: Any, *, session: bool) -> Callable[[Any], Any]:
-    if name == LAST_BATCH:
-        return partial(builder.expressions.LessThanOrEqual, column)
-    if session:
-        return partial(_is_within_session, builder, column)
-    return partial(builder.expressions.EqualNullSafe, column)
 
 
 def _is_within_session(builder: PlanBuilder, column: Any, session: Any) -> Any:
@@ -338,24 +316,6 @@ def _is_within_session(builder: PlanBuilder, column: Any, session: Any) -> Any:
     after = builder.expressions.GreaterThanOrEqual(part(column, 0), part(session, 0))
     before = builder.expressions.LessThanOrEqual(part(column, 1), part(session, 1))
     return builder.expressions.And(after, before)
-
-
-def _filter_by_join(rows: DataFrame, keys: DataFrame, sessions: Sequence[bool]) -> DataFrame:
-    conditions: list[str] = []
-    for index, name in enumerate(keys.columns):
-        if name == LAST_BATCH:
-            conditions.append(f"a.{BATCH} <= b.{LAST_BATCH}")
-        elif sessions[index]:
-            conditions.append(f"a.{name}.start >= b.{name}.start AND a.{name}.end <= b.{name}.end")
-        else:
-            conditions.append(f"a.{name} <=> b.{name}")
-    rows.createOrReplaceTempView("odf_under")
-    keys.createOrReplaceTempView("odf_keys")
-    hint = broadcast_hint(keys)
-    return rows.sparkSession.sql(
-        f"SELECT {hint} a.{ORIGINS_COLUMN} FROM odf_under a LEFT SEMI JOIN odf_keys b "
-        f"ON {' AND '.join(conditions) or 'true'}"
-    )
 
 
 def key_columns(names: Sequence[str]) -> list[str]:
