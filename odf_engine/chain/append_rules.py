@@ -195,10 +195,7 @@ def check_transform_intervals(state: ChainState, block: MetadataBlock, event: Ex
 
 
 def _interval_problem(before: ExecuteTransformInput | None, item: ExecuteTransformInput) -> str | None:
-    block, offset = None, None
-    if before is not None:
-        block = before.new_block_hash or before.prev_block_hash
-        offset = before.prev_offset if before.new_offset is None else before.new_offset
+    block, offset = (None, None) if before is None else (before.last_block, before.last_offset)
     if item.prev_block_hash != block:
         return f"prevBlockHash is {format_optional(item.prev_block_hash)}, expected {format_optional(block)}"
     if item.prev_offset != offset:

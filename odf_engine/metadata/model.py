@@ -179,6 +179,16 @@ class ExecuteTransformInput(Model):
     prev_offset: U64 | None = None
     new_offset: U64 | None = None
 
+    @property
+    def last_block(self) -> Multihash | None:
+        """The last block of the input that is processed after the transaction."""
+        return self.new_block_hash or self.prev_block_hash
+
+    @property
+    def last_offset(self) -> int | None:
+        """The last offset of the input that is processed after the transaction."""
+        return self.prev_offset if self.new_offset is None else self.new_offset
+
 
 class AttachmentEmbedded(Model):
     """A file whose content is stored in the chain."""

@@ -71,7 +71,7 @@ class TransactionHistory:
         begins = self._start_offsets()
         ranges: list[tuple[int, int] | None] = []
         for begin, item in zip(begins, self.event.query_inputs, strict=True):
-            end = item.prev_offset if item.new_offset is None else item.new_offset
+            end = item.last_offset
             ranges.append(None if end is None or end < begin else (begin, end))
         return ranges
 
@@ -254,8 +254,7 @@ def _merge_intervals(
     first: ExecuteTransformInput, last: ExecuteTransformInput, *, from_start: bool
 ) -> ExecuteTransformInput:
     """Merge the intervals of an input from the first transaction to the last."""
-    end_block = last.new_block_hash or last.prev_block_hash
-    end_offset = last.prev_offset if last.new_offset is None else last.new_offset
+    end_block, end_offset = last.last_block, last.last_offset
     begin_block, begin_offset = (None, None) if from_start else (first.prev_block_hash, first.prev_offset)
     return structs_replace(
         first,

@@ -77,10 +77,7 @@ def last_consumed_position(
     entry: DatasetEntry, alias: str, last: ExecuteTransformInput | None
 ) -> ChainPosition | None:
     """Return the position in an input after its last transaction; None before the first."""
-    if last is None:
-        return None
-    offset = last.prev_offset if last.new_offset is None else last.new_offset
-    return position_of_block(entry, alias, last.new_block_hash or last.prev_block_hash, offset)
+    return None if last is None else position_of_block(entry, alias, last.last_block, last.last_offset)
 
 
 def position_of_block(
@@ -330,10 +327,9 @@ def plan_transaction(workspace: Workspace, entry: DatasetEntry, max_rows: int) -
                 where=f"block {state.not_understood['SetTransform']}",
             )
         return None
-    before = {item.dataset_id: item for item in state.last_inputs or ()}
     inputs: list[InputPlan] = []
     for item in transform.inputs:
-        planned = _plan_input(workspace, item, before, max_rows, state.watermark)
+        planned = _plan_input(workspace, item, state, max_rows)
         if planned is None:
             return None
         inputs.append(planned)
@@ -364,27 +360,17 @@ def boundary_transaction(
     transform = state.transform
     if transform is None:
         raise Unsupported("the transform is missing, or from a newer specification")
-    before = {item.dataset_id: item for item in state.last_inputs or ()}
     since_start = None if kind == "finish" else system_time
-    inputs = [
-        _plan_unchanged_input(workspace, item, before, since_start, state.watermark)
-        for item in transform.inputs
-    ]
+    inputs = [_plan_unchanged_input(workspace, item, state, since_start) for item in transform.inputs]
     return _make_transaction(entry, state, transform, inputs, kind)
 
 
 def _plan_unchanged_input(
-    workspace: Workspace,
-    item: TransformInput,
-    before: dict[DatasetId, ExecuteTransformInput],
-    since_start: Timestamp | None,
-    dataset_watermark: Timestamp | None,
+    workspace: Workspace, item: TransformInput, state: ChainState, since_start: Timestamp | None
 ) -> InputPlan:
     """Plan an input without new data. With ``since_start`` it includes all data that was read before."""
-    dataset_id = DatasetId.parse(item.dataset_ref)
-    alias = item.alias or item.dataset_ref
-    entry = _resolve_input(workspace, dataset_id, alias)
-    dataset, position = entry.dataset, last_consumed_position(entry, alias, before.get(dataset_id))
+    entry, alias, position = _find_input(workspace, item, state)
+    dataset = entry.dataset
     rebuilt = position if since_start is not None else None
     read = None if rebuilt is None or rebuilt.offset is None else OffsetInterval(0, rebuilt.offset)
     if since_start is not None or position is None:
@@ -395,7 +381,7 @@ def _plan_unchanged_input(
         entry=entry,
         alias=alias,
         interval=ExecuteTransformInput(
-            dataset_id=dataset_id,
+            dataset_id=entry.id,
             prev_block_hash=None if position is None else position.block,
             prev_offset=None if position is None else position.offset,
         ),
@@ -405,7 +391,7 @@ def _plan_unchanged_input(
         explicit=watermarks_between(dataset, None, rebuilt) if rebuilt else [],
         vocab=dataset.state().vocabulary,
         schema=schema,
-        before=dataset_watermark if position is None and since_start is not None else None,
+        before=state.watermark if position is None and since_start is not None else None,
     )
 
 
@@ -441,9 +427,7 @@ def transaction_of_block(
         alias = item.alias or item.dataset_ref
         source = _resolve_input(workspace, recorded.dataset_id, alias)
         begin = position_of_block(source, alias, recorded.prev_block_hash, recorded.prev_offset)
-        last = recorded.new_block_hash or recorded.prev_block_hash
-        offset = recorded.prev_offset if recorded.new_offset is None else recorded.new_offset
-        end = position_of_block(source, alias, last, offset)
+        end = last_consumed_position(source, alias, recorded)
         if end is None:
             raise BadData(f"input '{alias}' was read without a block interval")
         for position in (begin, end):
@@ -492,23 +476,15 @@ def _combined_watermark(state: ChainState, inputs: list[InputPlan]) -> Timestamp
 
 
 def _plan_input(
-    workspace: Workspace,
-    item: TransformInput,
-    before: dict[DatasetId, ExecuteTransformInput],
-    max_rows: int,
-    dataset_watermark: Timestamp | None,
+    workspace: Workspace, item: TransformInput, state: ChainState, max_rows: int
 ) -> InputPlan | None:
     """Plan an input from the last consumed position, or None if it is not readable yet."""
-    dataset_id = DatasetId.parse(item.dataset_ref)
-    alias = item.alias or item.dataset_ref
-    entry = _resolve_input(workspace, dataset_id, alias)
-    dataset, state = entry.dataset, entry.dataset.state()
-    begin = last_consumed_position(entry, alias, before.get(dataset_id))
-    if not is_readable(state):
+    entry, alias, begin = _find_input(workspace, item, state)
+    input_state = entry.dataset.state()
+    if not is_readable(input_state):
         return None
-    return _plan_interval(
-        entry, alias, begin, end_of_transaction(dataset, state, begin, max_rows), dataset_watermark
-    )
+    end = end_of_transaction(entry.dataset, input_state, begin, max_rows)
+    return _plan_interval(entry, alias, begin, end, state.watermark)
 
 
 def _plan_interval(
@@ -541,6 +517,16 @@ def _plan_interval(
         schema=schema_at(end.history, end.sequence_number, alias),
         before=dataset_watermark if begin is None else begin.watermark,
     )
+
+
+def _find_input(
+    workspace: Workspace, item: TransformInput, state: ChainState
+) -> tuple[DatasetEntry, str, ChainPosition | None]:
+    """Return an input, its alias, and the position after its last transaction."""
+    dataset_id, alias = DatasetId.parse(item.dataset_ref), item.alias or item.dataset_ref
+    entry = _resolve_input(workspace, dataset_id, alias)
+    last = {each.dataset_id: each for each in state.last_inputs or ()}.get(dataset_id)
+    return entry, alias, last_consumed_position(entry, alias, last)
 
 
 def _resolve_input(workspace: Workspace, dataset_id: DatasetId, alias: str) -> DatasetEntry:

@@ -166,7 +166,7 @@ def _origin(
         transactions=len(slices),
         inputs=[_input(workspace, each, aliases.get(str(each.dataset_id))) for each in consumed],
     )
-    read = [(each.dataset_id, each.new_block_hash or each.prev_block_hash) for each in consumed]
+    read = [(each.dataset_id, each.last_block) for each in consumed]
     return origin, [(dataset_id, block) for dataset_id, block in read if block is not None]
 
 
@@ -180,9 +180,8 @@ def _input(workspace: Workspace, item: ExecuteTransformInput, alias: str | None)
         name = str(workspace.resolve(str(item.dataset_id)).alias)
     except OdfError:
         name = None
-    block = item.new_block_hash or item.prev_block_hash
-    offset = item.prev_offset if item.new_offset is None else item.new_offset
-    return Input(str(item.dataset_id), name, alias or name or "", block and str(block), offset)
+    block = item.last_block
+    return Input(str(item.dataset_id), name, alias or name or "", block and str(block), item.last_offset)
 
 
 def _sources(entry: DatasetEntry, limit: int, slices: Sequence[SliceSummary]) -> list[Source]:

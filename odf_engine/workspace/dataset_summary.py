@@ -144,18 +144,6 @@ def _last_inputs(state: ChainState) -> list[ExecuteTransformInput | None]:
     return [last.get(each) for each in state.inputs()]
 
 
-def _last_offset(item: ExecuteTransformInput | None) -> int | None:
-    """Return the last processed offset of an input."""
-    if item is None:
-        return None
-    return item.prev_offset if item.new_offset is None else item.new_offset
-
-
-def _last_block(item: ExecuteTransformInput | None) -> Multihash | None:
-    """Return the last processed block of an input."""
-    return None if item is None else item.new_block_hash or item.prev_block_hash
-
-
 def summarize(
     entries: Sequence[DatasetEntry], index: BlockIndex, known: MutableMapping[DatasetId, Summary]
 ) -> list[Summary]:
@@ -250,6 +238,6 @@ def _summarize_entry(
         last_offset=state.last_offset if state else None,
         readable=state is not None and is_readable(state),
         checkpoint=state.last_checkpoint.physical_hash if state and state.last_checkpoint else None,
-        consumed=list(map(_last_offset, last)),
-        last_blocks=list(map(_last_block, last)),
+        consumed=[None if each is None else each.last_offset for each in last],
+        last_blocks=[None if each is None else each.last_block for each in last],
     )
