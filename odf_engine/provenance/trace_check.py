@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,12 +18,12 @@ from odf_engine.data.slices import read_batches
 from odf_engine.errors import Cancelled, OdfError, Unsupported
 from odf_engine.metadata.model import TransformRequest
 from odf_engine.progress import Reporter
-from odf_engine.provenance.model import OffsetRange
+from odf_engine.provenance.model import OffsetRange, row_count
 from odf_engine.provenance.step import TransactionTrace, producing_transactions
 from odf_engine.storage.scratch import job_scratch_folder, payload_scratch_folder
 from odf_engine.transform.engines.contract import Engine
 from odf_engine.transform.engines.row_provenance import slice_batch
-from odf_engine.transform.history import without_state
+from odf_engine.transform.history import TransactionHistory, without_state
 from odf_engine.transform.plan import Transaction
 from odf_engine.transform.run import CHECKPOINT, execute_transaction, make_request
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -71,6 +73,7 @@ def check_trace(
     return verdicts
 
 
+@dataclass
 class CounterfactualCheck:
     """Runs a transaction again on parts of its inputs.
 
@@ -79,20 +82,16 @@ class CounterfactualCheck:
         step: trace of rows of one transaction.
     """
 
-    def __init__(
-        self,
-        workspace: Workspace,
-        entry: DatasetEntry,
-        step: TransactionTrace,
-        engine: Engine,
-        reporter: Reporter,
-    ) -> None:
-        self._workspace = workspace
-        self._entry = entry
-        self._step = step
-        self._engine = engine
-        self._reporter = reporter
-        ((self._history, _),) = producing_transactions(entry, step.made.runs)
+    _workspace: Workspace
+    _entry: DatasetEntry
+    _step: TransactionTrace
+    _engine: Engine
+    _reporter: Reporter
+
+    @cached_property
+    def _history(self) -> TransactionHistory:
+        ((history, _),) = producing_transactions(self._entry, self._step.made.runs)
+        return history
 
     def run(self) -> list[str]:
         """Run with the traced rows alone, and without them; see :func:`check_trace`.
@@ -101,7 +100,7 @@ class CounterfactualCheck:
             OdfError: the transaction cannot run again.
             Cancelled: the job was cancelled.
         """
-        if sum(last - first + 1 for first, last in self._step.made.runs) > _MAX_ROWS:
+        if row_count(self._step.made.runs) > _MAX_ROWS:
             raise Unsupported(f"more than {_MAX_ROWS:,} rows at once")
         slice_rows, traced = self._recorded_rows()
         with_rows_alone = self.run_on_part(only=True)
@@ -146,13 +145,8 @@ class CounterfactualCheck:
     def _compute_state(self, past: Transaction, inner: Path, target: Path, *, only: bool) -> Path | None:
         """Compute the state of the earlier transactions over these rows."""
         past = without_state(past)
-        result = execute_transaction(
-            self._workspace,
-            self._engine,
-            past,
-            self._make_partial_request(past, inner, only=only),
-            self._reporter,
-        )
+        request = self._make_partial_request(past, inner, only=only)
+        result = execute_transaction(self._workspace, self._engine, past, request, self._reporter)
         if result.checkpoint is None:
             return None
         (inner / CHECKPOINT).replace(target)

@@ -40,6 +40,7 @@ from odf_engine.transform.read_limit import size_of_inputs
 from odf_engine.transform.run import (
     CHECKPOINT,
     check_changelog,
+    check_rows,
     execute_transaction,
     make_request,
     record_waiting,
@@ -433,23 +434,11 @@ class _Migration:
                     self._workspace, self._engine, transaction, request, self._reporter, limited=True
                 )
                 check_changelog(transaction, result, self._reporter)
-                self._check_rows(transaction, result, system_time)
+                checks = load_checks(self._workspace, self._entry, self._session)
+                check_rows(checks, transaction, result, system_time, self._reporter)
                 yield transaction, result, staged, folder / CHECKPOINT
             finally:
                 remove_temporary(staged)
-
-    def _check_rows(
-        self, transaction: Transaction, result: TransactionResult, system_time: Timestamp
-    ) -> None:
-        checks = load_checks(self._workspace, self._entry, self._session)
-        if checks is not None and result.written is not None:
-            checks.check_slices(
-                [result.written],
-                result.schema,
-                system_time=system_time,
-                watermark=to_event(transaction, result).new_watermark,
-                reporter=self._reporter,
-            )
 
     def _append(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -158,28 +158,19 @@ def _record_lateness(workspace: Workspace, transaction: Transaction, reporter: R
     return True
 
 
+@dataclass
 class _TransactionRun:
     """Runs and commits one transaction."""
 
-    def __init__(
-        self,
-        workspace: Workspace,
-        transaction: Transaction,
-        engine: Engine,
-        folder: Path,
-        reporter: Reporter,
-        checks: DatasetChecks | None,
-    ) -> None:
-        self._checks = checks
-        self._workspace = workspace
-        self._version = workspace.config.block_version
-        self._forms = workspace.config.metadata
-        self._transaction = transaction
-        self._dataset = transaction.entry.dataset
-        self._state = transaction.state
-        self._engine = engine
-        self._folder = folder
-        self._reporter = reporter
+    _workspace: Workspace
+    _transaction: Transaction
+    _engine: Engine
+    _folder: Path
+    _reporter: Reporter
+    _checks: DatasetChecks | None
+
+    def __post_init__(self) -> None:
+        self._dataset, self._state = self._transaction.entry.dataset, self._transaction.state
         self._system_time = max(Timestamp.now(), self._state.system_time)
         self._events: list[MetadataEvent] = []  # further events of the commit
 
@@ -221,30 +212,23 @@ class _TransactionRun:
 
     def _commit(self, result: TransactionResult, staged: Path, begun: float) -> None:
         state, reporter, written = self._state, self._reporter, result.written
-        executed = to_event(self._transaction, result)
-        if self._checks is not None and written is not None:
-            self._checks.check_slices(
-                [written],
-                result.schema,
-                system_time=self._system_time,
-                watermark=executed.new_watermark,
-                reporter=reporter,
-            )
+        check_rows(self._checks, self._transaction, result, self._system_time, reporter)
+        config = self._workspace.config
         reporter.phase("commit")
         reporter.raise_if_cancelled()
         reporter.raise_if_warned()
         events = list(self._events)
         # Without rows too: queries over this dataset need its columns, which some engines do not return then.
         if not state.has_schema and (written is not None or len(result.schema)):
-            events.append(declare_schema(result.schema, None, odf=self._forms.data_schema == "odf"))
-        events.append(executed)
+            events.append(declare_schema(result.schema, None, odf=config.metadata.data_schema == "odf"))
+        events.append(to_event(self._transaction, result))
         head = self._dataset.commit(
             events,
             system_time=self._system_time,
             expected_head=state.head,
             data=staged if written is not None else None,
             checkpoint=self._folder / CHECKPOINT if result.checkpoint is not None else None,
-            block_version=self._version,
+            block_version=config.block_version,
         )
         self._store_late_rows(head, result.late)
         record_waiting(self._transaction, result, reporter)
@@ -428,6 +412,21 @@ def _recompute_state(
     return None if result.checkpoint is None else request.new_checkpoint_path
 
 
+def check_rows(
+    checks: DatasetChecks | None,
+    transaction: Transaction,
+    result: TransactionResult,
+    system_time: Timestamp,
+    reporter: Reporter,
+) -> None:
+    """Apply the checks of a dataset, if it has any, to the rows of a transaction before the commit."""
+    if checks is not None and result.written is not None:
+        watermark = output_watermark(transaction, result)
+        checks.check_slices(
+            [result.written], result.schema, system_time=system_time, watermark=watermark, reporter=reporter
+        )
+
+
 def check_changelog(transaction: Transaction, result: TransactionResult, reporter: Reporter) -> None:
     """Check before the commit that the operations of the result are a valid changelog of the dataset.
 
@@ -529,7 +528,8 @@ def make_request(
         system_time: system time of the rows.
     """
     state = transaction.state
-    fresh = state.last_checkpoint is None or transaction.kind == "rebuild"
+    dataset, last = transaction.entry.dataset, state.last_checkpoint
+    fresh = last is None or transaction.kind == "rebuild"
     return TransformRequest(
         dataset_id=transaction.entry.id,
         dataset_alias=str(transaction.entry.alias),
@@ -541,16 +541,10 @@ def make_request(
             for index, each in enumerate(transaction.inputs)
         ],
         next_offset=0 if state.last_offset is None else state.last_offset + 1,
-        prev_checkpoint_path=_checkpoint_path(transaction),
+        prev_checkpoint_path=None if last is None else str(dataset.checkpoint_path(last.physical_hash)),
         new_checkpoint_path=str(folder / CHECKPOINT),
         new_data_path=str(staged),
     )
-
-
-def _checkpoint_path(transaction: Transaction) -> str | None:
-    """Return the path of the checkpoint from which the transaction continues."""
-    last = transaction.state.last_checkpoint
-    return None if last is None else str(transaction.entry.dataset.checkpoint_path(last.physical_hash))
 
 
 def _request_input(each: InputPlan, schema_file: Path, *, fresh: bool) -> TransformRequestInput:
