@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any, Final
@@ -280,3 +280,14 @@ def check_regex(pattern: str) -> None:
     except pa.ArrowInvalid as error:
         reason = str(error).removeprefix("Invalid regular expression: ")
         raise ValueError(f"invalid regular expression: {reason}") from None
+
+
+def sort_indexes(table: pa.Table, keys: Sequence[str]) -> pa.Array:
+    """Return the indexes that sort the rows by columns. The sort is stable, with nulls first."""
+    columns: list[pa.ChunkedArray] = []
+    for key in keys:
+        column = table.column(key)
+        columns += [column.is_valid(), column] if column.null_count else [column]
+    names = [str(index) for index in range(len(columns))]
+    sort_keys = [(name, "ascending") for name in names]
+    return pc.sort_indices(pa.table(columns, names=names), sort_keys=sort_keys)

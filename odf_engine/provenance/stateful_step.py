@@ -52,6 +52,7 @@ from odf_engine.transform.engines.stateful_transaction import (
     Batch,
     Watermarks,
     input_frame,
+    late_slices,
     plan_query,
     read_slices,
     split_batches,
@@ -222,12 +223,7 @@ class Timeline:
         slices = [each for batch in self._batches for each in batch.slices]
         self.changing = {aliases[each.input_index] for each in slices if each.changes}
         before = [0, *map(self._watermark, self._batches)]
-        self.late = {
-            aliases[each.input_index]
-            for number, batch in enumerate(self._batches)
-            for each in batch.slices
-            if each.earliest is not None and each.earliest <= before[number]
-        }
+        self.late = {aliases[each.input_index] for each in late_slices(self._batches, before)}
 
     def watermarks_after(self, *, exact: bool | None = None) -> list[tuple[int, int]]:
         """Return the watermarks after batches, in milliseconds, each with the first batch that reached it.

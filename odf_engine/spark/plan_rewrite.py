@@ -152,6 +152,19 @@ class PlanBuilder:
         """Return a plan or expression with other children."""
         return node.withNewChildren(self.seq(children))
 
+    def map_children(self, node: Any, change: Callable[[Any], Any]) -> Any:
+        """Return a plan or expression whose children are changed; the same one if none of them changes."""
+        children = to_list(node.children())
+        changed = list(map(change, children))
+        if all(new is old for new, old in zip(changed, children, strict=True)):
+            return node
+        return self.with_children(node, changed)
+
+    def aggregate(self, plan: Any, columns: Sequence[Any], rows: Any) -> Any:
+        """Return an aggregation by the same grouping, with other columns and over other rows."""
+        grouping, columns = plan.groupingExpressions(), self.seq(columns)
+        return self.catalyst.plans.logical.Aggregate(grouping, columns, rows, plan.hint())
+
     def map_subqueries(self, node: Any, change: Callable[[Any], Any]) -> Any:
         """Return a plan node whose own subqueries are changed."""
         if not to_list(node.subqueries()):
@@ -173,11 +186,7 @@ class PlanBuilder:
             return argument
         if self._is_a(argument, f"{_EXPRESSIONS}.PlanExpression"):
             argument = argument.withNewPlan(change(argument.plan()))
-        children = to_list(argument.children())
-        changed = [self._map_subqueries(each, change) for each in children]
-        if all(new is old for new, old in zip(changed, children, strict=True)):
-            return argument
-        return self.with_children(argument, changed)
+        return self.map_children(argument, lambda each: self._map_subqueries(each, change))
 
     def _is_a(self, value: Any, name: str) -> bool:
         return isinstance(value, JavaObject) and is_instance_of(self.session._sc._gateway, value, name)
@@ -194,14 +203,10 @@ class PlanBuilder:
         Spark moves conditions on a session below its group, where they apply to the times of single rows. It
         does not move conditions on the results of aggregates.
         """
-        children = to_list(plan.children())
-        rewritten = list(map(self.merge_sessions_first, children))
-        if any(new is not old for new, old in zip(rewritten, children, strict=True)):
-            plan = self.with_children(plan, rewritten)
+        plan = self.map_children(plan, self.merge_sessions_first)
         if node_name(plan) != "Aggregate":
             return plan
-        grouping = plan.groupingExpressions()
-        session = next(filter(is_session, to_list(grouping)), None)
+        session = next(filter(is_session, to_list(plan.groupingExpressions())), None)
         if session is None:
             return plan
         aggregate, fields = self.expressions.aggregate, list[Any]()
@@ -216,7 +221,7 @@ class PlanBuilder:
             else self._replaced(column, session, merged)
             for column in to_list(plan.aggregateExpressions())
         ]
-        groups = self.catalyst.plans.logical.Aggregate(grouping, self.seq(columns), plan.child(), plan.hint())
+        groups = self.aggregate(plan, columns, plan.child())
         output = zip(to_list(groups.output()), to_list(plan.output()), strict=True)
         return self.project(
             [new if new.semanticEquals(old) else self.replace_column(new, old) for new, old in output], groups
@@ -228,11 +233,7 @@ class PlanBuilder:
             return replacement
         if node_name(expression) == "AggregateExpression":
             return expression
-        children = to_list(expression.children())
-        rewritten = [self._replaced(each, column, replacement) for each in children]
-        if all(new is old for new, old in zip(rewritten, children, strict=True)):
-            return expression
-        return self.with_children(expression, rewritten)
+        return self.map_children(expression, lambda each: self._replaced(each, column, replacement))
 
 
 @translate_errors()

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import types as st
 from pyspark.sql.functions import expr
 
-from odf_engine.data.arrow_compute import pc
+from odf_engine.data.arrow_compute import pc, sort_indexes
 from odf_engine.errors import InvalidQuery
 from odf_engine.metadata.model import SqlQueryStep
 from odf_engine.progress import Reporter
@@ -145,17 +145,17 @@ def _merge_runs(runs: Sequence[pa.Table], keys: tuple[str, ...]) -> Iterator[pa.
         # No row after a head precedes the first of the last rows of the heads.
         longer = [number for number in remaining if starts[number] + _BATCH_ROWS < runs[number].num_rows]
         lasts = [heads[number].select(keys).slice(_BATCH_ROWS - 1) for number in longer]
-        bound = longer[_sort_indexes(pa.concat_tables(lasts), keys)[0].as_py()] if longer else None
+        bound = longer[sort_indexes(pa.concat_tables(lasts), keys)[0].as_py()] if longer else None
         if bound is not None:
             firsts = [
                 lasts[longer.index(bound)] if number == bound else heads[number].select(keys).slice(0, 1)
                 for number in remaining
             ]
-            order = _sort_indexes(pa.concat_tables(firsts), keys).to_pylist()
+            order = sort_indexes(pa.concat_tables(firsts), keys).to_pylist()
             for index in order[order.index(remaining.index(bound)) + 1 :]:
                 del heads[remaining[index]]
         rows = pa.concat_tables(heads.values())
-        indexes = _sort_indexes(rows, keys)
+        indexes = sort_indexes(rows, keys)
         ends = list(accumulate(head.num_rows for head in heads.values()))
         if bound is not None:
             last = ends[list(heads).index(bound)] - 1
@@ -196,19 +196,8 @@ def _sort_in_memory(buffered: list[pa.RecordBatch], order: SortOrder) -> Iterato
     if not _is_sorted(buffered, order.keys):
         table = pa.Table.from_batches(buffered)
         buffered.clear()
-        buffered = table.take(_sort_indexes(table, order.keys)).to_batches(max_chunksize=_BATCH_ROWS)
+        buffered = table.take(sort_indexes(table, order.keys)).to_batches(max_chunksize=_BATCH_ROWS)
     yield from (_drop_columns(batch, order.extra) for batch in buffered)
-
-
-def _sort_indexes(table: pa.Table, keys: tuple[str, ...]) -> pa.Array:
-    """Return the indexes that sort the rows. The sort is stable, with nulls first."""
-    columns: list[pa.ChunkedArray] = []
-    for key in keys:
-        column = table.column(key)
-        columns += [column.is_valid(), column] if column.null_count else [column]
-    names = [str(index) for index in range(len(columns))]
-    sort_keys = [(name, "ascending") for name in names]
-    return pc.sort_indices(pa.table(columns, names=names), sort_keys=sort_keys)
 
 
 def _yield_if_sorted(
@@ -303,16 +292,13 @@ class _TotalOrder(PlanBuilder):
             return plan
         if name == "Sample":
             raise confinement_error(plan, "TABLESAMPLE is not deterministic", "filter rows by their values")
-        children = to_list(plan.children())
-        rewritten = [self._with_total_sorts(each) for each in children]
-        if any(new is not old for new, old in zip(rewritten, children, strict=True)):
-            plan = self.with_children(plan, rewritten)
+        plan = self.map_children(plan, self._with_total_sorts)
         if name == "Sort" and getattr(plan, "global")():
-            order = [*to_list(plan.order()), *self._all_columns(rewritten[0])]
-            return self.sort(order, rewritten[0], everywhere=True)
+            order = [*to_list(plan.order()), *self._all_columns(plan.child())]
+            return self.sort(order, plan.child(), everywhere=True)
         if name in LIMITING:
             self._limits += 1
-            if not is_ordered(rewritten[0]):
+            if not is_ordered(plan.child()):
                 raise confinement_error(plan, "LIMIT without ORDER BY is not deterministic", "add ORDER BY")
         return plan
 

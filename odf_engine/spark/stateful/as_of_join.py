@@ -571,10 +571,7 @@ class AsOfQuery(PlanBuilder):
 
     def _split(self, plan: Any) -> Any:
         """Return the plan with a placeholder for the rows of each join."""
-        children = to_list(plan.children())
-        rewritten = [self._split(child) for child in children]
-        if any(new is not old for new, old in zip(rewritten, children, strict=True)):
-            plan = self.with_children(plan, rewritten)
+        plan = self.map_children(plan, self._split)
         if node_name(plan) == "Join" and (table := self._find_table(plan.right())) is not None:
             return self._add_join(plan, table)
         return plan
@@ -690,11 +687,7 @@ class AsOfQuery(PlanBuilder):
                 return self.with_children(
                     plan, [self._replace_columns(analyzed_plan(found), to_list(plan.output()))]
                 )
-        children = to_list(plan.children())
-        rewritten = [self._substitute(child, views) for child in children]
-        if all(new is old for new, old in zip(rewritten, children, strict=True)):
-            return plan
-        return self.with_children(plan, rewritten)
+        return self.map_children(plan, lambda child: self._substitute(child, views))
 
     def _join_index(self, plan: Any) -> int | None:
         return self._join_indexes.get(tuple(map(column_id, to_list(plan.output()))))

@@ -9,7 +9,6 @@ from odf_engine.data.changelog import Op
 from odf_engine.spark.plan_rewrite import (
     OPERATION,
     TrackedPlan,
-    analyzed_plan,
     column_id,
     null_value,
     run_sql,
@@ -139,11 +138,7 @@ class ChangelogPlanner(IncrementalPlanner):
         names = [*rows.columns, NUMBER]
         within = f"SELECT * FROM odf_first WHERE {NUMBER} >= {limits[0]}"
         changes = add_operation(lifetime_changes(within, names, first.schema))
-        plan = analyzed_plan(run_sql(changes, first=first))
-        by_name = {column.name(): column for column in to_list(plan.output())}
-        restored = map(self.replace_column, map(by_name.__getitem__, rows.columns), columns)
-        origin = self._computed_origin(by_name[BATCH], by_name[OPERATION])
-        result = self._with_origin([*restored, by_name[NUMBER]], origin, plan)
+        result = self._restored(run_sql(changes, first=first), rows.columns, columns, NUMBER)
         self._mark_changes(result, retracting=True)
         self._set_delay(result, self._delay(below))
         return result
@@ -239,11 +234,8 @@ class ChangelogPlanner(IncrementalPlanner):
         frames = {f"part{index}": part for index, part in enumerate(parts)}
         rows = " UNION ALL ".join(f"SELECT * FROM odf_{name}" for name in frames)
         changes = lifetime_changes(rows, names, parts[0].schema)
-        restored = analyzed_plan(run_sql(add_operation(changes), **frames))
-        by_name = {column.name(): column for column in to_list(restored.output())}
-        origin = self._computed_origin(by_name[BATCH], by_name[OPERATION])
-        shown = map(self.replace_column, map(by_name.__getitem__, names), columns)
-        return self._with_origin(list(shown), origin, restored, passed)
+        result = self._restored(run_sql(add_operation(changes), **frames), names, columns)
+        return result._replace(passed=passed)
 
     def _join(self, plan: Any, left: Any, right: Any, kind: Any) -> Any:
         """Return a join of other rows with the condition of a join."""

@@ -192,10 +192,10 @@ class GroupAggregates:
         return expressions.Or(retracted, corrected)
 
     def _sign(self) -> Any:
-        make = self._make
+        one = self._make.long_literal(1)
         if self._operation is None:
-            return make.long_literal(1)
-        return make.expressions.If(self._is_retraction(), make.long_literal(-1), make.long_literal(1))
+            return one
+        return self._make.expressions.If(self._is_retraction(), self._make.long_literal(-1), one)
 
     def _is_change(self, column: Any) -> bool:
         """Return whether a column is the maximum event time of a group, named as the result's event time."""
@@ -219,7 +219,7 @@ class GroupAggregates:
             return [(self._count(values, condition), "sum", long)]
         if name == "CountIf":
             chosen = make.expressions.If(arguments[0], self._sign(), make.long_literal(0))
-            return [(self._counted(chosen, condition), "sum", long)]
+            return [(self._filtered(chosen, make.long_literal(0), condition), "sum", long)]
         if name == "Sum" and function.prettyName() == "sum":
             kind = function.dataType()
             total = self._signed(make.cast(arguments[0], kind), kind, condition)
@@ -242,7 +242,8 @@ class GroupAggregates:
             kind = function.dataType()
             # Of 0.0 and -0.0, which are equal, the first one would be the result.
             value = make.positive_zero(arguments[0])
-            return [(self._chosen(value, kind, condition), _SAME[name], kind)]
+            none = make.expressions.Literal(None, kind)
+            return [(self._filtered(value, none, condition), _SAME[name], kind)]
         return []
 
     def _count(self, values: Sequence[Any], condition: Any) -> Any:
@@ -250,24 +251,19 @@ class GroupAggregates:
         one = self._sign()
         for value in values:
             one = expressions.If(expressions.IsNull(value), make.long_literal(0), one)
-        return self._counted(one, condition)
-
-    def _counted(self, one: Any, condition: Any) -> Any:
-        if not condition.isDefined():
-            return one
-        return self._make.expressions.If(condition.get(), one, self._make.long_literal(0))
+        return self._filtered(one, make.long_literal(0), condition)
 
     def _signed(self, value: Any, kind: Any, condition: Any) -> Any:
         expressions = self._make.expressions
         if self._operation is not None:
             value = expressions.If(self._is_retraction(), expressions.UnaryMinus(value, True), value)
-        return self._chosen(value, kind, condition)
+        return self._filtered(value, expressions.Literal(None, kind), condition)
 
-    def _chosen(self, value: Any, kind: Any, condition: Any) -> Any:
+    def _filtered(self, value: Any, otherwise: Any, condition: Any) -> Any:
+        """Return a value, or another one for rows that do not meet the FILTER of an aggregate."""
         if not condition.isDefined():
             return value
-        expressions = self._make.expressions
-        return expressions.If(condition.get(), value, expressions.Literal(None, kind))
+        return self._make.expressions.If(condition.get(), value, otherwise)
 
     def accumulate(
         self,
@@ -479,10 +475,7 @@ class GroupAggregates:
         for grouping, key in zip(self._grouping, keys, strict=True):
             if grouping.semanticEquals(expression):
                 return key
-        children = to_list(expression.children())
-        if not children:
-            return expression
-        return self._make.with_children(expression, [self._replace(each, keys, finals) for each in children])
+        return self._make.map_children(expression, lambda each: self._replace(each, keys, finals))
 
     def _final(self, aggregate: _Aggregate, by_name: dict[str, Any]) -> Any:
         make, expressions = self._make, self._make.expressions
@@ -548,10 +541,7 @@ class GroupAggregates:
             results[index] = make.alias(
                 function.toAggregateExpression(each.expression.isDistinct(), some), f"a{index}"
             )
-        columns = make.seq([*to_list(plan.aggregateExpressions()), *results.values()])
-        plan = make.catalyst.plans.logical.Aggregate(
-            plan.groupingExpressions(), columns, plan.child(), plan.hint()
-        )
+        plan = make.aggregate(plan, [*to_list(plan.aggregateExpressions()), *results.values()], plan.child())
         by_name = {column.name(): column for column in to_list(plan.output())}
         return plan, by_name, {index: by_name[f"a{index}"] for index in results}
 
@@ -574,7 +564,4 @@ def _with_columns(make: PlanBuilder, expression: Any, mapping: dict[int, Any]) -
     """Return an expression over other columns."""
     if node_name(expression) == "AttributeReference":
         return mapping.get(column_id(expression), expression)
-    children = to_list(expression.children())
-    if not children:
-        return expression
-    return make.with_children(expression, [_with_columns(make, each, mapping) for each in children])
+    return make.map_children(expression, lambda each: _with_columns(make, each, mapping))

@@ -484,7 +484,7 @@ class IncrementalPlanner(TablePlanner):
             for column in (*to_list(plan.left().output()), *to_list(plan.right().output()))
             if column_id(column) in columns
         ]
-        return self._emitted(shown, origin, joined, passed)
+        return self._emitted(self._with_origin(shown, origin, joined, passed))
 
     def _join_side(
         self, name: str, below: TrackedPlan, child: Any, retention: int, closing: int, *, changes: bool
@@ -536,7 +536,7 @@ class IncrementalPlanner(TablePlanner):
         kept = self._watermarks.first_batch_reaching(END, delay.milliseconds)
         self._store(name, found, [*key_names, END], f"{kept} = {NEVER}", [END, *key_names])
         flat = found.selectExpr(*(f"first.{each}" for each in (*names, BATCH)))
-        result = self._restored(flat, names, columns)
+        result = self._emitted(self._restored(flat, names, columns))
         if self._is_retractable(below):
             self._mark_changes(result, retracting=False)
         self._set_delay(result, delay)
@@ -710,21 +710,18 @@ class IncrementalPlanner(TablePlanner):
         self.cached.append(frame.persist())
         return self.cached[-1]
 
-    def _restored(self, frame: DataFrame, names: Sequence[str], columns: Sequence[Any]) -> TrackedPlan:
-        """Return the emitted rows of a frame, with the columns of the original plan."""
+    def _restored(
+        self, frame: DataFrame, names: Sequence[str], columns: Sequence[Any], *added: str
+    ) -> TrackedPlan:
+        """Return the rows of a frame, with the columns of the original plan and further ones by name."""
         plan = analyzed_plan(frame)
         by_name = {column.name(): column for column in to_list(plan.output())}
-        renamed = [
-            self.replace_column(by_name[name], column) for name, column in zip(names, columns, strict=True)
-        ]
-        origin = self._computed_origin(by_name[BATCH])
-        return self._emitted(renamed, origin, plan, frozenset())
+        restored = map(self.replace_column, map(by_name.__getitem__, names), columns)
+        origin = self._computed_origin(by_name[BATCH], by_name.get(OPERATION))
+        return self._with_origin([*restored, *map(by_name.__getitem__, added)], origin, plan)
 
-    def _emitted(
-        self, columns: Sequence[Any], origin: Sequence[Any], plan: Any, passed: frozenset[int]
-    ) -> TrackedPlan:
+    def _emitted(self, tracked: TrackedPlan) -> TrackedPlan:
         """Return the rows that the new batches emit."""
-        tracked = self._with_origin(columns, origin, plan, passed)
         batch = tracked.origin[2]
         is_new = self.expressions.And(
             self.expressions.GreaterThan(batch, self.literal(0)),

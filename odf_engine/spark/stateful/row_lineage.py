@@ -31,7 +31,7 @@ from odf_engine.spark.stateful.as_of_join import (
     to_versions,
 )
 from odf_engine.spark.stateful.group_aggregates import FinishedGroups, GroupAggregates
-from odf_engine.spark.stateful.incremental import first_batch_reaching, search_steps
+from odf_engine.spark.stateful.incremental import contains_node, first_batch_reaching, search_steps
 from odf_engine.spark.stateful.stateful_query import (
     WATERMARK,
     TablePlanner,
@@ -415,7 +415,7 @@ class AsOfTables(NamedTuple):
             StatefulQueryError: one left row can produce several rows.
         """
         join = self.as_of.joins[number]
-        if _multiplies_rows(join.left):
+        if any(contains_node(join.left, name) for name in ("Generate", "Join", "Expand")):
             raise StatefulQueryError("a generator before a join FOR SYSTEM_TIME AS OF")
         keys = join.key_names
         rows = add_due_time(
@@ -543,13 +543,6 @@ class AsOfTables(NamedTuple):
             BATCH,
             f"timestamp_millis(CAST({self.before} AS BIGINT)) AS {WATERMARK}",
         )
-
-
-def _multiplies_rows(plan: Any) -> bool:
-    """Return whether one row may produce several rows."""
-    if node_name(plan) in ("Generate", "Join", "Expand"):
-        return True
-    return any(_multiplies_rows(child) for child in to_list(plan.children()))
 
 
 LAST_BATCH_COLUMN: Final = "odf_prefix"

@@ -571,12 +571,7 @@ class StreamPlanner(OriginTracker):
         reads = self._unaggregated_inputs(plan.child())
         rows = self.alias(self.long_literal(1), ROWS)
         added = [] if windowed else [rows]
-        aggregated = self.catalyst.plans.logical.Aggregate(
-            plan.groupingExpressions(),
-            self.seq([*map(self._without_distinct, columns), *added]),
-            below.plan,
-            plan.hint(),
-        )
+        aggregated = self.aggregate(plan, [*map(self._without_distinct, columns), *added], below.plan)
         if windowed:
             return TrackedPlan(aggregated, [], frozenset())
         self._running = [grouping_column_id(each, columns) for each in grouping]
@@ -612,10 +607,7 @@ class StreamPlanner(OriginTracker):
     def _replace_distinct(self, expression: Any) -> Any:
         if node_name(expression) == "AggregateExpression":
             return expression.aggregateFunction().toAggregateExpression(False, expression.filter())
-        children = to_list(expression.children())
-        if not children:
-            return expression
-        return self.with_children(expression, list(map(self._replace_distinct, children)))
+        return self.map_children(expression, self._replace_distinct)
 
     def _record_operations(self, expressions: list[Any]) -> None:
         """Record the inputs whose operation column the query itself reads."""

@@ -11,7 +11,7 @@ import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from odf_engine.data.arrow_compute import describe_row, pc
+from odf_engine.data.arrow_compute import describe_row, pc, sort_indexes
 from odf_engine.data.changelog import (
     OPERATION,
     POSITION,
@@ -178,13 +178,7 @@ class EmittedRows:
         return before, last.filter(changed).to_pylist(), unchanged
 
     def _sort_indexes(self, rows: pa.Table) -> list[int]:
-        columns: list[Any] = []
-        for name in self._order:
-            column = rows.column(name)
-            columns += [column.is_valid(), column] if column.null_count else [column]
-        names = [str(index) for index in range(len(columns))]
-        keys = [(name, "ascending") for name in names]
-        return pc.sort_indices(pa.table(columns, names=names), sort_keys=keys).to_pylist()
+        return sort_indexes(rows, self._order).to_pylist()
 
 
 def read_emitted_rows(path: Path) -> pa.Table | None:

@@ -189,10 +189,7 @@ class _BatchQuery:
 
     def _complete(self, plan: Any) -> Any:
         """Return a plan whose groups and running totals are those that the watermark has passed."""
-        children = to_list(plan.children())
-        completed = list(map(self._complete, children))
-        if any(new is not old for new, old in zip(completed, children, strict=True)):
-            plan = self._as_of.with_children(plan, completed)
+        plan = self._as_of.map_children(plan, self._complete)
         name = node_name(plan)
         if name == "Join" and "OUTER" in plan.joinType().sql():
             self.has_unmatched = True
@@ -216,12 +213,7 @@ class _BatchQuery:
         end = as_of.expressions.GetStructField(time, 1, as_of.none()) if is_window else time
         named = as_of.plain_alias(end, _END)
         output = to_list(plan.output())
-        grouped = as_of.catalyst.plans.logical.Aggregate(
-            plan.groupingExpressions(),
-            as_of.seq([*to_list(plan.aggregateExpressions()), named]),
-            plan.child(),
-            plan.hint(),
-        )
+        grouped = as_of.aggregate(plan, [*to_list(plan.aggregateExpressions()), named], plan.child())
         return as_of.project(output, self._until(grouped, named.toAttribute(), slack))
 
     def _until(self, plan: Any, time: Any, slack: int) -> Any:

@@ -719,6 +719,7 @@ class StatefulTransaction:
     ) -> Iterator[pa.RecordBatch]:
         """Run consecutive batches as one query, store the state, and return the rows in order."""
         query = ready.query
+        late = late_slices(batches, [watermarks.before, *watermarks.after])
         planner = ChangelogPlanner(
             self._session,
             ready.source.inputs,
@@ -729,7 +730,7 @@ class StatefulTransaction:
             watermarks,
             self._state,
             ready.source.system,
-            may_have_late_rows=_may_have_late_rows(batches, watermarks),
+            may_have_late_rows=any(True for _ in late),
             read_operations=query.read_operations,
             values=self._values,
             single_task=self._is_small,
@@ -877,14 +878,11 @@ def input_frame(session: SparkSession, paths: Sequence[Path], input: QueryInput)
     return frame
 
 
-def _may_have_late_rows(batches: Sequence[Batch], watermarks: BatchWatermarks) -> bool:
-    """Return whether a slice has rows at or before the watermark before its batch."""
-    before = [watermarks.before, *watermarks.after]
-    return any(
-        mark is not None and each.earliest is not None and each.earliest <= mark
-        for batch, mark in zip(batches, before, strict=False)
-        for each in batch.slices
-    )
+def late_slices(batches: Iterable[Batch], watermarks: Iterable[int | None]) -> Iterator[Slice]:
+    """Yield the slices with rows at or before the watermark before their batch, in milliseconds."""
+    for batch, watermark in zip(batches, watermarks, strict=False):
+        if watermark is not None:
+            yield from (each for each in batch.slices if is_late(each, watermark + 1))
 
 
 def _exclusive(watermark: int | None, exact: bool) -> int | None:
