@@ -39,6 +39,10 @@ class Op(IntEnum):
         return ("+A", "-R", "-C", "+C")[self]
 
 
+RETRACTS: Final = f"IN ({Op.RETRACT:d}, {Op.CORRECT_FROM:d})"
+"""SQL condition of an operation that retracts a row."""
+
+
 class OperationCheck:
     """Checks operations and correction pairs of consecutive rows: a +C directly follows each -C.
 

@@ -208,11 +208,14 @@ MAX_RANGES: Final = 1_000_000
 class OffsetSet:
     """A set of offsets of one input.
 
+    Args:
+        ranges: the first offsets.
+
     Attributes:
         scattered: whether the nearest ranges were merged because there were too many.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ranges: Iterable[OffsetRange] = ()) -> None:
         # Deferred: Arrow is slow to import, and the module also decodes traces for display.
         import pyarrow as pa
 
@@ -221,6 +224,7 @@ class OffsetSet:
         self._pending: list[pa.Array] = []
         self._count = 0
         self.scattered = False
+        self.add_ranges(ranges)
 
     def add(self, offsets: pa.Array) -> None:
         """Add offsets in any order, with duplicates."""
@@ -291,6 +295,4 @@ def _close_gaps(starts: pa.Array, ends: pa.Array, gap: int) -> tuple[pa.Array, p
 
 def normalize_ranges(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
     """Sort ranges, and merge those that touch or overlap."""
-    offsets = OffsetSet()
-    offsets.add_ranges(ranges)
-    return offsets.ranges()
+    return OffsetSet(ranges).ranges()

@@ -155,7 +155,9 @@ def _run_trace(
     reporter: Reporter,
 ) -> StepResult:
     own = _plan(history, history.transaction(workspace), folder / "own")
-    selection = _select_rows(history, runs)
+    data, dataset = history.event.new_data, history.entry.dataset
+    assert data is not None  # rows were found in it
+    selection = RowSelection(dataset.slice_path(data.physical_hash), runs, dataset.state().vocabulary)
     session = transaction_session(spark, own.request)
     try:
         if _rereads(history):
@@ -192,13 +194,6 @@ def _plan(history: TransactionHistory, transaction: Transaction, folder: Path) -
     return PlannedTransaction(transaction, make_request(transaction, folder, folder / "data", system_time))
 
 
-def _select_rows(history: TransactionHistory, runs: list[OffsetRange]) -> RowSelection:
-    data = history.event.new_data
-    assert data is not None  # rows were found in it
-    dataset = history.entry.dataset
-    return RowSelection(dataset.slice_path(data.physical_hash), runs, dataset.state().vocabulary)
-
-
 def _untraceable_reason(
     workspace: Workspace, history: TransactionHistory, runs: list[OffsetRange]
 ) -> str | None:
@@ -217,11 +212,7 @@ def _untraceable_reason(
 
 def _all_candidates(history: TransactionHistory, reason: str | None) -> StepResult:
     """Return all candidate rows as a result."""
-    feeds: list[OffsetSet] = []
-    for interval in history.intervals():
-        offset_set = OffsetSet()
-        offset_set.add_ranges([] if interval is None else [interval])
-        feeds.append(offset_set)
+    feeds = [OffsetSet([] if interval is None else [interval]) for interval in history.intervals()]
     return StepResult(feeds, [], reason or "its rows cannot be traced")
 
 
@@ -306,7 +297,7 @@ def _refine_step(
         reporter.raise_if_cancelled()
         return replace(step, reason=f"{step.reason}; the engine reports: {error}")
     runs: dict[str, list[OffsetRange]] = {
-        alias: [(each.start, each.end) for each in rows] for alias, rows in derived.feeds
+        feed.alias: [(each.start, each.end) for each in feed.rows] for feed in derived.feeds
     }
     description = "row by row: each row is derived from one row of an input, according to the engine"
     return replace(

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from odf_engine.chain.state import ChainState, parse_column_names
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.errors import Cancelled, InvalidSchema, NotFound, OdfError, UsageError
@@ -214,23 +216,18 @@ class Tracer:
         if (step := self._steps.get(key)) is None:
             self._reporter.phase("trace")
             self._reporter.log(f"{entry.alias}: {count_of(row_count(runs), 'row')}")
-            root = entry.dataset.state().kind is DatasetKind.Root
-            step = (
-                self._trace_root(entry, runs, wanted)
-                if root
-                else self._trace_derivative(entry, runs, wanted, depth)
-            )
+            step = TraceStep(str(entry.id), str(entry.alias), "root", runs, row_count(runs))
+            if entry.dataset.state().kind is DatasetKind.Root:
+                step = self._trace_root(entry, step, wanted)
+            else:
+                step = self._trace_derivative(entry, step, wanted, depth)
             self._steps[key] = step
         return step
 
-    def _trace_root(self, entry: DatasetEntry, runs: list[OffsetRange], wanted: TracedColumns) -> TraceStep:
-        origin = root_origin(entry.dataset, runs, self._reporter)
-        return TraceStep(
-            dataset=str(entry.id),
-            name=str(entry.alias),
-            kind="root",
-            runs=runs,
-            rows=row_count(runs),
+    def _trace_root(self, entry: DatasetEntry, step: TraceStep, wanted: TracedColumns) -> TraceStep:
+        origin = root_origin(entry.dataset, step.runs, self._reporter)
+        return replace(
+            step,
             made=origin.transactions,
             how=[*origin.operations, *root_column_sources(self._workspace, entry, wanted)],
             sources=origin.sources,
@@ -238,8 +235,9 @@ class Tracer:
         )
 
     def _trace_derivative(
-        self, entry: DatasetEntry, runs: list[OffsetRange], wanted: TracedColumns, depth: int | None
+        self, entry: DatasetEntry, step: TraceStep, wanted: TracedColumns, depth: int | None
     ) -> TraceStep:
+        runs = step.runs
         changes = ChangelogHistory(entry.dataset, runs, self._reporter)
         spark = self._spark(self._reporter)
         from odf_engine.provenance.step import refine_with_engine, trace_back
@@ -248,12 +246,9 @@ class Tracer:
         traces = refine_with_engine(self._workspace, entry, traces, spark, self._reporter)
         self._traces[str(entry.id), tuple(runs)] = traces
         cells = CellLineage(self._workspace, entry, traces, wanted)
-        return TraceStep(
-            dataset=str(entry.id),
-            name=str(entry.alias),
+        return replace(
+            step,
             kind="derivative",
-            runs=runs,
-            rows=row_count(runs),
             made=[each.made for each in traces],
             how=[
                 *describe_operations(changes.counts),

@@ -112,7 +112,7 @@ def _run_engine_message(data: bytes, scene: Scene) -> None:
         engine.ErrorMessage,
         engine.ValidatedQuery,
         engine.ComputedResult,
-        engine.Derivation,
+        engine.RowProvenance,
         engine.ProgressMessage,
     ):
         with suppress(ValueError, OdfError):

@@ -14,13 +14,11 @@ from odf_engine.metadata.model import ExecuteTransform, OffsetInterval, Transfor
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
-from odf_engine.transform.engines.contract import RowProvenance
+from odf_engine.transform.engines.contract import InputRows, RowProvenance
 from odf_engine.transform.engines.grpc_client import GrpcEngine
 from odf_engine.transform.engines.grpc_messages import (
     OWN_SERVICE,
     PROVENANCE,
-    Derivation,
-    InputRows,
     encode,
     encode_fields,
 )
@@ -51,7 +49,7 @@ def request_of(deriving: Deriving, entry: DatasetEntry, folder: Path) -> Transfo
 
 
 def runs(derived: RowProvenance) -> dict[str, list[tuple[int, int]]]:
-    return {alias: [(each.start, each.end) for each in rows] for alias, rows in derived.feeds}
+    return {feed.alias: [(each.start, each.end) for each in feed.rows] for feed in derived.feeds}
 
 
 def test_remote_engine_traces_stateless_queries_exactly(
@@ -101,7 +99,7 @@ def test_engine_that_reports_rows_outside_its_input_is_rejected(deriving: Derivi
     root = deriving.root()
     deriving.rows(root, (1, "a", 1))
     asked = request_of(deriving, deriving.derivative("SELECT event_time, x FROM input"), tmp_path / "first")
-    answer = encode(Derivation([InputRows("input", [OffsetInterval(0, 1)])]))
+    answer = encode(RowProvenance([InputRows("input", [OffsetInterval(0, 1)])]))
     server = grpc.server(ThreadPoolExecutor(1))
     method = grpc.unary_stream_rpc_method_handler(lambda _, __: iter([encode_fields(answer)]))
     server.add_generic_rpc_handlers(

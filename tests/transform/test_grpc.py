@@ -47,12 +47,12 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.transform.engines.contract import InputRows
 from odf_engine.transform.engines.grpc_client import EngineTimeout, GrpcEngine
 from odf_engine.transform.engines.grpc_messages import (
     RAW_QUERY,
     SERVICE,
     TRANSFORM,
-    InputRows,
     ResponseExtension,
     decode_field,
     encode,

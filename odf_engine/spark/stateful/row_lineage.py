@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from odf_engine.data.changelog import INPUT_BITS, OPERATION, POSITION, ROWS, Op
+from odf_engine.data.changelog import INPUT_BITS, OPERATION, POSITION, RETRACTS, ROWS, Op
 from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.spark.errors import translate_errors
 from odf_engine.spark.plan_rewrite import (
@@ -496,7 +496,6 @@ class AsOfTables(NamedTuple):
         others = [name for name in found.columns if name not in (*replaced, BATCH, OPERATION, POSITION)]
         same_key = " AND ".join(f"a.{key} = b.{key}" for key in keys)
         same_row = f"OVER (PARTITION BY a.{POSITION} ORDER BY b.v_batch)"
-        is_retraction = f"IN ({Op.RETRACT:d}, {Op.CORRECT_FROM:d})"
 
         def place(batch: str, is_to: int) -> str:
             # The joined rows of an input need different positions.
@@ -508,7 +507,7 @@ class AsOfTables(NamedTuple):
                 SELECT a.*, struct(b.*) AS late,
                     max(struct(b.v_time, b.v_place)) {same_row} AS best
                 FROM odf_a a JOIN odf_b b ON {same_key} AND b.v_time <= a.{TIME}
-                WHERE a.{OPERATION} NOT {is_retraction}
+                WHERE a.{OPERATION} NOT {RETRACTS}
             ), rows AS (
                 SELECT {", ".join([*others, *replaced, BATCH, OPERATION, POSITION])}, false AS is_late
                 FROM odf_a
@@ -518,7 +517,7 @@ class AsOfTables(NamedTuple):
                 FROM later WHERE late.v_batch > {BATCH} AND best = struct(late.v_time, late.v_place)
             ), chained AS (
                 SELECT *, lead({BATCH}) OVER (
-                    PARTITION BY {POSITION}, {OPERATION} {is_retraction} ORDER BY {BATCH}) AS next_batch
+                    PARTITION BY {POSITION}, {OPERATION} {RETRACTS} ORDER BY {BATCH}) AS next_batch
                 FROM rows
             )
             SELECT {", ".join([*others, *replaced, BATCH, OPERATION])},

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql import types as st
 
-from odf_engine.data.changelog import OPERATION, Op
+from odf_engine.data.changelog import OPERATION, RETRACTS
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.spark.errors import translate_errors
@@ -148,8 +148,7 @@ def _comparison_columns(
         exprs.append(f"{value} AS c{index}")
     sign = "1"
     if targets.signed:
-        retractions = f"{Op.RETRACT:d}, {Op.CORRECT_FROM:d}"
-        sign = f"IF({identifier(operation)} IN ({retractions}), -1, 1)"
+        sign = f"IF({identifier(operation)} {RETRACTS}, -1, 1)"
     return frame.selectExpr(*exprs, f"{sign} AS {SIGN}", *added)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from odf_engine.data.changelog import Op
+from odf_engine.data.changelog import RETRACTS, Op
 from odf_engine.spark.plan_rewrite import OPERATION, column_id, node_name, to_list, unsupported_at
 
 if TYPE_CHECKING:
@@ -196,8 +196,7 @@ def _unquoted(name: str) -> str:
 
 def add_sign(rows: str) -> str:
     """Return an SQL query of rows with :data:`SIGN` instead of their operation."""
-    is_retraction = f"{OPERATION} IN ({Op.RETRACT:d}, {Op.CORRECT_FROM:d})"
-    return f"SELECT * EXCEPT ({OPERATION}), IF({is_retraction}, -1, 1) AS {SIGN} FROM ({rows})"
+    return f"SELECT * EXCEPT ({OPERATION}), IF({OPERATION} {RETRACTS}, -1, 1) AS {SIGN} FROM ({rows})"
 
 
 def add_operation(changes: str) -> str:

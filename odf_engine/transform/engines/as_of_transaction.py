@@ -11,7 +11,14 @@ import pyarrow.parquet as pq
 
 from odf_engine.chain.normal_form import rules_revision
 from odf_engine.data.arrow_compute import pc
-from odf_engine.data.changelog import OPERATION, POSITION, Op, repair_correction_pairs, split_corrections
+from odf_engine.data.changelog import (
+    OPERATION,
+    POSITION,
+    RETRACTS,
+    Op,
+    repair_correction_pairs,
+    split_corrections,
+)
 from odf_engine.errors import InvalidQuery, StateUnusable
 from odf_engine.metadata.model import Checkpoint, Sql
 from odf_engine.metadata.timestamp import Timestamp
@@ -363,8 +370,7 @@ class AsOfTransaction(StatefulTransaction):
         due_file = self._scratch_file("due")
         due = self._materialize(due, due_file)
         with translate_errors():
-            is_retraction = f"{OPERATION} IN ({Op.RETRACT:d}, {Op.CORRECT_FROM:d})"
-            added, retracted = due.where(f"NOT {is_retraction}"), due.where(is_retraction)
+            added, retracted = due.where(f"{OPERATION} NOT {RETRACTS}"), due.where(f"{OPERATION} {RETRACTS}")
         found = self._materialize(look_up(added), self._scratch_file("found"))
         emitted = self._add_stored_rows(found, folder / _EMITTED_ROWS, f"emitted-{index}")
         operations = pq.read_table(due_file, columns=[OPERATION]).column(OPERATION)
@@ -411,8 +417,7 @@ class AsOfTransaction(StatefulTransaction):
         keys = join.key_names
         reached = "NULL" if self._reached is None else f"timestamp_millis({self._reached}L)"
         with translate_errors():
-            is_retraction = f"{OPERATION} IN ({Op.RETRACT:d}, {Op.CORRECT_FROM:d})"
-            added, retracted = due.where(f"NOT {is_retraction}"), due.where(is_retraction)
+            added, retracted = due.where(f"{OPERATION} NOT {RETRACTS}"), due.where(f"{OPERATION} {RETRACTS}")
             new = new.selectExpr("*", f"CAST({reached} AS TIMESTAMP) AS {SINCE}")
         all_versions = self._add_stored_rows(new, folder / _ALL_VERSIONS, f"all-versions-{index}")
         self._write_state(all_versions, (*keys, TIME, POSITION), folder / _ALL_VERSIONS)

@@ -101,19 +101,25 @@ class ValidatedQuery(msgspec.Struct, frozen=True, tag="valid", omit_defaults=Tru
     rereads: bool = False
 
 
-@dataclass(frozen=True)
-class RowProvenance:
+class InputRows(msgspec.Struct, frozen=True):
+    """Rows of an input by its alias in the query, in ascending order."""
+
+    alias: str
+    rows: list[OffsetInterval]
+
+
+class RowProvenance(msgspec.Struct, frozen=True, tag="derivation", omit_defaults=True):
     """The input rows from which rows of a transaction were derived.
 
     Attributes:
-        feeds: offsets in ascending order for each input, by its alias in the query.
+        feeds: the rows of each input.
         exact: whether exactly these rows contributed; otherwise they are all candidates.
         reason: why they are not exact.
     """
 
-    feeds: list[tuple[str, list[OffsetInterval]]]
-    exact: bool
-    reason: str | None
+    feeds: list[InputRows]
+    exact: bool = True
+    reason: str | None = None
 
 
 class ComputedResult(msgspec.Struct, frozen=True, tag="outcome"):

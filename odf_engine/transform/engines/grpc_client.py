@@ -53,6 +53,7 @@ from odf_engine.progress import Reporter
 from odf_engine.transform.engines import grpc_messages as wire
 from odf_engine.transform.engines.contract import (
     ComputedResult,
+    InputRows,
     LateRows,
     Operation,
     QueryInput,
@@ -400,10 +401,7 @@ class GrpcEngine:
             BadData: its output violates the contract.
         """
         exchange = self._exchange
-        with (
-            self._exchange_lock,
-            nullcontext(request) if exchange is None else exchange.staged_request(request) as inner,
-        ):
+        with self._staged(request) as inner:
             work = self._execute if operation == "execute" else partial(self._migrate, operation)
             success, extension = work(inner, declared, reporter)
             try:
@@ -421,6 +419,16 @@ class GrpcEngine:
                 raise self._contract_violation(error.message) from None
             except UNREADABLE as error:
                 raise self._contract_violation(f"its data cannot be read: {error}") from None
+
+    @contextmanager
+    def _staged(self, request: TransformRequest) -> Iterator[TransformRequest]:
+        """Yield a request with the engine's paths; see :class:`FileExchange`."""
+        exchange = self._exchange
+        with (
+            self._exchange_lock,
+            nullcontext(request) if exchange is None else exchange.staged_request(request) as inner,
+        ):
+            yield inner
 
     def _execute(self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter) -> _Success:
         extension = wire.RequestExtension(declared)
@@ -459,13 +467,9 @@ class GrpcEngine:
         self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
     ) -> RowProvenance:
         """See the engine contract. Also raises the errors of :meth:`run`."""
-        exchange = self._exchange
-        with (
-            self._exchange_lock,
-            nullcontext(request) if exchange is None else exchange.staged_request(request) as inner,
-        ):
+        with self._staged(request) as inner:
             query = wire.DeriveProvenance(encode_table(inner), list(rows))
-            found = self._call_own_service(wire.PROVENANCE, query, wire.Derivation, reporter)
+            found = self._call_own_service(wire.PROVENANCE, query, RowProvenance, reporter)
         read = {each.query_alias: each.offset_interval for each in request.query_inputs}
         for feed in found.feeds:
             interval = read.get(feed.alias)
@@ -476,7 +480,7 @@ class GrpcEngine:
                 alias = wire.strip_control_characters(feed.alias)
                 raise self._contract_violation(f"it reported rows of '{alias}' that are not in the input")
         reason = None if found.reason is None else wire.strip_control_characters(found.reason)
-        return RowProvenance([(each.alias, each.rows) for each in found.feeds], found.exact, reason)
+        return replace(found, reason=reason)
 
     def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> ComputedResult:
         """See the engine contract. Also raises the errors of :meth:`run`."""
@@ -607,7 +611,7 @@ def _report_progress(message: wire.ProgressMessage, reporter: Reporter) -> None:
             reporter.log(text, line.level)
 
 
-def _parse_late_rows(found: wire.InputRows, request: TransformRequest) -> LateRows:
+def _parse_late_rows(found: InputRows, request: TransformRequest) -> LateRows:
     """Return the late rows of an input.
 
     Raises:

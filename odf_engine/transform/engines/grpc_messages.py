@@ -24,7 +24,13 @@ from odf_engine.errors import (
 from odf_engine.identity.multiformats import varint_encode
 from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval, Sql, decode_hook, encode_hook
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.transform.engines.contract import ComputedResult, QueryInput, ValidatedQuery
+from odf_engine.transform.engines.contract import (
+    ComputedResult,
+    InputRows,
+    QueryInput,
+    RowProvenance,
+    ValidatedQuery,
+)
 
 
 class Wire(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -35,13 +41,6 @@ class RequestExtension(Wire, frozen=True):
     """Extension of a request's FlatBuffer: the schema of the dataset."""
 
     declared: pa.Schema | None = None
-
-
-class InputRows(Wire, frozen=True):
-    """Rows of an input by its alias in the query, in ascending order."""
-
-    alias: str
-    rows: list[OffsetInterval]
 
 
 class ResponseExtension(Wire, frozen=True):
@@ -130,14 +129,6 @@ class DeriveProvenance(Wire, frozen=True):
     rows: list[OffsetInterval]
 
 
-class Derivation(Wire, frozen=True, tag="derivation"):
-    """The input rows; if not ``exact``, all candidates and the reason."""
-
-    feeds: list[InputRows]
-    exact: bool = True
-    reason: str | None = None
-
-
 class ComputeOutcome(Wire, frozen=True):
     """Request for the outcome of a query that can read these tables, as stated in a proof."""
 
@@ -156,7 +147,7 @@ Answer = (
     | ErrorMessage
     | ValidatedQuery
     | Migrated
-    | Derivation
+    | RowProvenance
     | ComputedResult
     | UnimplementedMessage
 )

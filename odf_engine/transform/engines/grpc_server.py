@@ -40,7 +40,7 @@ from odf_engine.spark.runtime.session import SparkRuntime, has_runaway_tasks
 from odf_engine.spark.runtime.spark_conf import SparkConfig, SparkOptions
 from odf_engine.terminal_text import escape_standard_streams
 from odf_engine.transform.engines import grpc_messages as wire
-from odf_engine.transform.engines.contract import Engine, TransactionResult
+from odf_engine.transform.engines.contract import Engine, InputRows, TransactionResult
 from odf_engine.transform.engines.input_intervals import with_rows_of_intervals
 from odf_engine.transform.engines.row_provenance import to_intervals
 from odf_engine.transform.engines.spark_engine import SparkEngine, run_raw_query
@@ -274,7 +274,7 @@ class EngineServer:
         with with_rows_of_intervals(received, self._runtime.scratch) as request:
             result = self._engine.run("execute", request, extension.declared, reporter)
         watermark = result.watermark or _combined_watermark(request)
-        late = [wire.InputRows(each.alias, to_intervals(each.offsets.to_pylist())) for each in result.late]
+        late = [InputRows(each.alias, to_intervals(each.offsets.to_pylist())) for each in result.late]
         return wire.encode_fields(
             encode_table(TransformSuccess(_written_interval(result), watermark)),
             wire.encode(wire.ResponseExtension(result.version, late, result.pending)),
@@ -304,8 +304,7 @@ class EngineServer:
         received = decode_table(query.request, TransformRequest)
         with with_rows_of_intervals(received, self._runtime.scratch) as request:
             derived = self._engine.provenance(request, query.rows, reporter)
-        feeds = [wire.InputRows(alias, rows) for alias, rows in derived.feeds]
-        return wire.encode_fields(wire.encode(wire.Derivation(feeds, derived.exact, derived.reason)))
+        return wire.encode_fields(wire.encode(derived))
 
     def _outcome(self, message: bytes, reporter: Reporter) -> bytes:
         query = wire.decode(wire.decode_field(message), wire.ComputeOutcome)

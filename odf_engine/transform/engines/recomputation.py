@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from odf_engine.chain.normal_form import rules_revision
-from odf_engine.data.changelog import OPERATION, POSITION, Op
+from odf_engine.data.changelog import OPERATION, POSITION, RETRACTS, Op
 from odf_engine.errors import Unsupported
 from odf_engine.metadata.model import DatasetVocabulary, TransformRequest
 from odf_engine.metadata.timestamp import Timestamp
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from odf_engine.spark import DataFrame, SparkSession
 
 _END: Final = "odf_group_end"
-_RETRACTS: Final = f"IN ({Op.RETRACT:d}, {Op.CORRECT_FROM:d})"
 
 
 def recompute(
@@ -261,9 +260,9 @@ def latest_state(changes: DataFrame, vocab: DatasetVocabulary) -> DataFrame:
     return run_sql(
         f"""
         SELECT {columns} FROM (
-            SELECT *, {operation} {_RETRACTS} AS odf_retracts,
-                count_if({operation} {_RETRACTS}) OVER ({same}) AS odf_retracted,
-                row_number() OVER ({same}, {operation} {_RETRACTS} ORDER BY {offset}) AS odf_number
+            SELECT *, {operation} {RETRACTS} AS odf_retracts,
+                count_if({operation} {RETRACTS}) OVER ({same}) AS odf_retracted,
+                row_number() OVER ({same}, {operation} {RETRACTS} ORDER BY {offset}) AS odf_number
             FROM odf_changes
         ) WHERE NOT odf_retracts AND odf_number > odf_retracted
         """,
@@ -288,7 +287,7 @@ def versions_of(rows: DataFrame, keys: int) -> DataFrame:
     # corrected to a later time stays valid before it.
     return run_sql(
         f"""
-        SELECT {", ".join(values)}, {TIME}, {POSITION}, {OPERATION} NOT {_RETRACTS} AS {IS_ACTIVE}
+        SELECT {", ".join(values)}, {TIME}, {POSITION}, {OPERATION} NOT {RETRACTS} AS {IS_ACTIVE}
         FROM odf_all a WHERE NOT EXISTS (SELECT 1 FROM odf_all b WHERE {pairs})
         UNION ALL
         SELECT {", ".join(f"b.{name}" for name in values)}, a.{TIME}, a.{POSITION}, true

@@ -11,7 +11,7 @@ from odf_engine.data.changelog import INPUT_BITS, OPERATION, POSITION, Op
 from odf_engine.errors import Unsupported
 from odf_engine.metadata.model import OffsetInterval, TransformRequest
 from odf_engine.progress import Reporter
-from odf_engine.transform.engines.contract import RowProvenance
+from odf_engine.transform.engines.contract import InputRows, RowProvenance
 
 
 def provenance_of_positions(
@@ -40,11 +40,11 @@ def provenance_of_positions(
         if other is not None and interval is not None and interval.start <= other <= interval.end:
             offsets[index].add(other)
     feeds = [
-        (each.query_alias, to_intervals(sorted(offsets[index])))
+        InputRows(each.query_alias, to_intervals(sorted(offsets[index])))
         for index, each in enumerate(request.query_inputs)
         if index in offsets
     ]
-    return RowProvenance(feeds, exact=True, reason=None)
+    return RowProvenance(feeds)
 
 
 def _select_rows(
@@ -79,7 +79,7 @@ def all_input_rows(request: TransformRequest, reason: str) -> RowProvenance:
     if request.prev_checkpoint_path is not None:
         raise Unsupported(f"{reason}, and its rows also depend on earlier transactions", where="query")
     feeds = [
-        (each.query_alias, [each.offset_interval])
+        InputRows(each.query_alias, [each.offset_interval])
         for each in request.query_inputs
         if each.offset_interval is not None
     ]
