@@ -289,8 +289,8 @@ def migrate_query(
         Conflict: another process has committed.
         OdfError: the definition is invalid, or a transaction failed.
     """
-    migration = _Migration(workspace, entry, snapshot, engine, reporter, session)
-    return migration.run(choice, accept_columns, origin)
+    migration = _Migration(workspace, entry, snapshot, engine, reporter, session, origin)
+    return migration.run(choice, accept_columns)
 
 
 @dataclass
@@ -301,13 +301,14 @@ class _Migration:
     _engine: Engine
     _reporter: Reporter
     _session: StartSession | None
+    _origin: str | None
 
-    def run(self, choice: Choice, accept: bool, origin: str | None) -> MigrationResult:
+    def run(self, choice: Choice, accept: bool) -> MigrationResult:
         update, state = self._plan_update(), self._entry.dataset.state()
         transform = transform_after(update, state)
         changes_query = any(isinstance(event, SetTransform) for event in update.events)
         if transform is None or state.last_inputs is None or not (changes_query or accept):
-            self._append(update, update.events, origin)
+            self._append(update, update.events)
             return MigrationResult(update.changes, "none")
         self._reporter.phase("validate")
         checked = self._validate(transform, state)
@@ -327,13 +328,13 @@ class _Migration:
         update = replace(update, system_time=system_time)
         boundary = _Boundary(state, update, transform, checked, schema, system_time)
         if choice == "flush" and state.last_checkpoint is not None:
-            self._flush_state(boundary, origin)
+            self._flush_state(boundary)
             outcome = "flushed"
         elif choice == "rebuild" and checked.state is not None:
-            self._rebuild_state(boundary, origin)
+            self._rebuild_state(boundary)
             outcome = "rebuilt"
         else:
-            self._append(boundary.update, boundary.update.events, origin)
+            self._append(boundary.update, boundary.update.events)
             outcome = "kept" if outcome == "kept" else "none"
         self._reporter.log(_OUTCOME_MESSAGES[outcome])
         return MigrationResult(update.changes, outcome, _size_of_reads(self._workspace, transform, checked))
@@ -390,26 +391,25 @@ class _Migration:
                 "warning",
             )
 
-    def _flush_state(self, boundary: _Boundary, origin: str | None) -> None:
+    def _flush_state(self, boundary: _Boundary) -> None:
         self._reporter.phase("flush")
-        with self._run_transaction(boundary, boundary.state, "finish") as (transaction, result, staged, _):
+        with self._run_transaction(boundary, boundary.state, "finish") as (transaction, result, data, _):
             events: list[MetadataEvent] = [to_event(transaction, result), *boundary.update.events]
             if result.written is not None and not boundary.state.has_schema:
                 events = _with_first_schema(events, self._declare_first(result.schema), boundary)
-            self._append(boundary.update, events, origin, data=staged if result.written else None)
+            self._append(boundary.update, events, data=data)
 
-    def _rebuild_state(self, boundary: _Boundary, origin: str | None) -> None:
+    def _rebuild_state(self, boundary: _Boundary) -> None:
         self._reporter.phase("rebuild")
         state = replace(boundary.state, transform=boundary.transform)
         if boundary.schema is not None:
             event = declare_schema(boundary.schema, state, odf=False)
             state = replace(state, schema=event.schema, odf_schema=event.odf_schema)
-        with self._run_transaction(boundary, state, "rebuild") as (transaction, result, staged, checkpoint):
+        with self._run_transaction(boundary, state, "rebuild") as (transaction, result, data, checkpoint):
             events: list[MetadataEvent] = [*boundary.update.events, to_event(transaction, result)]
             if result.written is not None and boundary.schema is None:
                 events.insert(-1, self._declare_first(result.schema))
-            data = staged if result.written else None
-            self._append(boundary.update, events, origin, data=data, checkpoint=checkpoint)
+            self._append(boundary.update, events, data=data, checkpoint=checkpoint)
             record_waiting(transaction, result, self._reporter)
 
     def _declare_first(self, schema: pa.Schema) -> SetDataSchema:
@@ -419,7 +419,7 @@ class _Migration:
     @contextmanager
     def _run_transaction(
         self, boundary: _Boundary, state: ChainState, kind: Literal["finish", "rebuild"]
-    ) -> Iterator[tuple[Transaction, TransactionResult, Path, Path]]:
+    ) -> Iterator[tuple[Transaction, TransactionResult, Path | None, Path]]:
         """Run the transaction of a change; yield it, its result, its slice and its checkpoint."""
         system_time = boundary.system_time
         transaction = boundary_transaction(self._workspace, self._entry, state, kind, system_time)
@@ -436,7 +436,8 @@ class _Migration:
                 check_changelog(transaction, result, self._reporter)
                 checks = load_checks(self._workspace, self._entry, self._session)
                 check_rows(checks, transaction, result, system_time, self._reporter)
-                yield transaction, result, staged, folder / CHECKPOINT
+                data = None if result.written is None else staged
+                yield transaction, result, data, folder / CHECKPOINT
             finally:
                 remove_temporary(staged)
 
@@ -444,7 +445,6 @@ class _Migration:
         self,
         update: Update,
         events: Sequence[MetadataEvent],
-        origin: str | None,
         *,
         data: Path | None = None,
         checkpoint: Path | None = None,
@@ -456,7 +456,7 @@ class _Migration:
         changed = replace(update, events=list(events))
         version = self._workspace.config.block_version
         head = commit_update(
-            self._entry, changed, origin, block_version=version, data=data, checkpoint=checkpoint
+            self._entry, changed, self._origin, block_version=version, data=data, checkpoint=checkpoint
         )
         self._reporter.log(f"committed block {head}: {', '.join(kind_of(event) for event in events)}")
         self._reporter.committed(str(self._entry.id), str(head), kind_of(events[-1]), 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -114,82 +114,62 @@ def run_raw_query(session: SparkSession, request: RawQueryRequest, reporter: Rep
     return rows
 
 
-def validate_query(
-    session: SparkSession,
-    transform: Sql,
-    inputs: Sequence[QueryInput],
-    vocab: DatasetVocabulary,
-    declared: pa.Schema | None,
-) -> ValidatedQuery:
-    """Implement ``Engine.validate``. The caller must not use ``session`` again."""
-    if uses_as_of_join(transform.queries or []):
-        prepared = prepare_as_of_query(session, transform, inputs, vocab.event_time_column)
-        text = as_of_fingerprint(session, prepared, inputs)
-        # The stored rows have due times of the rules that were valid when they were read.
-        revision = rules_revision(transform.version)
-        if revision >= 4 or (prepared.by_row and revision == 3):
-            text += f"\nrules {revision}"
-        return _validate_plan(prepared.query, vocab, declared, text, inputs)
-    # No join uses them, but their columns must exist.
-    temporal_tables(
-        transform.temporal_tables or [], {each.alias: (each.schema.names, each.vocab) for each in inputs}
-    )
-    vocabs = {each.alias: each.vocab for each in inputs}
-    views = {each.alias: slices_frame(session, [], each.schema, each.vocab) for each in inputs}
-    frame = run_query(session, views, transform.queries or [])
-    check_repeatable(frame, transform.queries or [], windows=True)
-    try:
-        tracked = track_origins(session, frame, vocabs)
-    except StatefulQueryError:
+@dataclass(frozen=True)
+class _Validation:
+    """Implements ``Engine.validate``; ``session`` must not be used again."""
+
+    session: SparkSession
+    transform: Sql
+    inputs: Sequence[QueryInput]
+    vocab: DatasetVocabulary
+    declared: pa.Schema | None
+
+    def run(self) -> ValidatedQuery:
+        session, transform, inputs = self.session, self.transform, self.inputs
+        steps, revision = transform.queries or [], rules_revision(transform.version)
+        if uses_as_of_join(steps):
+            prepared = prepare_as_of_query(session, transform, inputs, self.vocab.event_time_column)
+            text = as_of_fingerprint(session, prepared, inputs)
+            # The stored rows have due times of the rules that were valid when they were read.
+            if revision >= 4 or (prepared.by_row and revision == 3):
+                text += f"\nrules {revision}"
+            return self._check_plan(prepared.query, text)
+        # No join uses them, but their columns must exist.
+        columns = {each.alias: (each.schema.names, each.vocab) for each in inputs}
+        temporal_tables(transform.temporal_tables or [], columns)
+        vocabs = {each.alias: each.vocab for each in inputs}
+        views = {each.alias: slices_frame(session, [], each.schema, each.vocab) for each in inputs}
+        frame = run_query(session, views, steps)
+        check_repeatable(frame, steps, windows=True)
         try:
-            return _validate_stateful(session, transform, inputs, vocab, declared)
-        except (InvalidQuery, Unsupported):
-            return validate_changes_query(session, transform, inputs, vocab, declared)
-    if vocab.operation_type_column not in tracked.frame.columns:
+            tracked = track_origins(session, frame, vocabs)
+        except StatefulQueryError:
+            try:
+                return self._check_stateful(revision)
+            except (InvalidQuery, Unsupported):
+                return validate_changes_query(session, transform, inputs, self.vocab, self.declared)
+        if self.vocab.operation_type_column not in tracked.frame.columns:
+            with translate_errors():
+                check_operations(OriginTracker(session, vocabs).inlined_plan(frame), vocabs)
+        return ValidatedQuery(self._contract(_query_columns(tracked.frame)).schema)
+
+    def _check_stateful(self, revision: int) -> ValidatedQuery:
+        query, source = plan_query(self.session, self.transform, self.inputs, self.vocab.event_time_column)
         with translate_errors():
-            check_operations(OriginTracker(session, vocabs).inlined_plan(frame), vocabs)
-    schemas = [each.schema for each in inputs]
-    contract = OutputContract(_query_columns(tracked.frame), vocab, declared, schemas)
-    return ValidatedQuery(contract.schema, None)
+            text = state_fingerprint(self.session, source.frame, all_columns=query.mode == "update")
+        # Joins that began with other rules emit other rows, unless their state is computed again.
+        if query.delay and revision >= 2:
+            text += "\nrules 2"
+        return self._check_plan(query, text)
 
+    def _check_plan(self, query: StreamingPlan, text: str) -> ValidatedQuery:
+        contract = self._contract(query.query_schema)
+        if query.mode == "update":
+            EmittedRows(query.query_schema, query.keys, contract.event_time)
+        return ValidatedQuery(contract.schema, _hash([text, *(each.alias for each in self.inputs)]))
 
-def _validate_stateful(
-    session: SparkSession,
-    transform: Sql,
-    inputs: Sequence[QueryInput],
-    vocab: DatasetVocabulary,
-    declared: pa.Schema | None,
-) -> ValidatedQuery:
-    query, source = plan_query(session, transform, inputs, vocab.event_time_column)
-    with translate_errors():
-        text = state_fingerprint(session, source.frame, all_columns=query.mode == "update")
-    # Joins that began with other rules emit other rows, unless their state is computed again.
-    if query.delay and rules_revision(transform.version) >= 2:
-        text += "\nrules 2"
-    return _validate_plan(query, vocab, declared, text, inputs)
-
-
-def _validate_plan(
-    query: StreamingPlan,
-    vocab: DatasetVocabulary,
-    declared: pa.Schema | None,
-    text: str,
-    inputs: Sequence[QueryInput],
-) -> ValidatedQuery:
-    contract = OutputContract(query.query_schema, vocab, declared, [each.schema for each in inputs])
-    if query.mode == "update":
-        EmittedRows(query.query_schema, query.keys, contract.event_time)
-    return ValidatedQuery(contract.schema, _hash([text, *(each.alias for each in inputs)]))
-
-
-def state_dependencies(fingerprint: str, datasets: Sequence[str]) -> str:
-    """Return a fingerprint of a query's state that includes the ids of the inputs.
-
-    Args:
-        fingerprint: fingerprint of the query (:attr:`ValidatedQuery.state`).
-        datasets: ids of the inputs, in the order of declaration.
-    """
-    return _hash([fingerprint, *datasets])
+    def _contract(self, columns: pa.Schema) -> OutputContract:
+        return OutputContract(columns, self.vocab, self.declared, [each.schema for each in self.inputs])
 
 
 def _query_columns(frame: DataFrame) -> pa.Schema:
@@ -249,7 +229,7 @@ class SparkEngine:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
         session = self._runtime.session()
         define_system_time(session, _ANY_TIME)
-        return validate_query(session, transform, inputs, vocab, declared)
+        return _Validation(session, transform, inputs, vocab, declared).run()
 
     def _validate_request(self, request: TransformRequest) -> ValidatedQuery:
         inputs = [QueryInput.from_request(each) for each in request.query_inputs]
@@ -318,8 +298,8 @@ class SparkEngine:
             checked = self._validate_request(request)
             if checked.state is None:
                 raise InvalidQuery("the query is stateless", where="query")
-            state, rereads = checked.state, checked.rereads
-            state = state_dependencies(state, [str(each.dataset_id) for each in request.query_inputs])
+            rereads = checked.rereads
+            state = _hash([checked.state, *(str(each.dataset_id) for each in request.query_inputs)])
         if rereads:
             return ChangesTransaction(session, request, declared, reporter, state)
         as_of = uses_as_of_join(request.transform.queries or [])
