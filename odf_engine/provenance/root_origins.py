@@ -383,7 +383,7 @@ def root_origin(dataset: Dataset, runs: Sequence[OffsetRange], reporter: Reporte
     declared = _SourceHistory(dataset)
     transactions: list[ProducingTransaction] = []
     sources: list[RowSource] = []
-    keys: dict[tuple[str, ...], None] = {}
+    keys: set[tuple[str, ...]] = set()  # primary keys of the merge strategies
     last: StoredBlock | None = None  # of the same commit
     for row, ranges in ranges_by_slice(dataset, runs):
         reporter.raise_if_cancelled()
@@ -395,9 +395,9 @@ def root_origin(dataset: Dataset, runs: Sequence[OffsetRange], reporter: Reporte
         transactions.append(
             ProducingTransaction(str(stored.hash), row.sequence_number, str(row.system_time), ranges)
         )
-        keys.setdefault(_common_primary_key(candidates))
+        keys |= {tuple(getattr(each.merge, "primary_key", ())) for each in candidates} or {()}
     changes = ChangelogHistory(dataset, runs, reporter)
-    earlier = changes.superseded_rows(next(iter(keys)) if len(keys) == 1 else ())
+    earlier = changes.superseded_rows(keys.pop() if len(keys) == 1 else ())
     return RootOrigin(transactions, sources, describe_operations(changes.counts), earlier)
 
 
@@ -508,9 +508,3 @@ def _describe_candidates(candidates: Sequence[DeclaredSource]) -> str:
         return "the chain has no source: the rows were added to it directly"
     fetched = " or ".join(describe_steps(each)[0] for each in candidates)
     return f"{fetched}: the chain does not record which one"
-
-
-def _common_primary_key(sources: Sequence[DeclaredSource]) -> tuple[str, ...]:
-    """Return the primary key of the sources' merge strategies if they agree; else empty."""
-    keys = {tuple(getattr(each.merge, "primary_key", ())) for each in sources}
-    return keys.pop() if len(keys) == 1 else ()

@@ -22,7 +22,7 @@ from odf_engine.provenance.model import (
     row_count,
 )
 from odf_engine.provenance.root_origins import ChangelogHistory, describe_operations, join_words, root_origin
-from odf_engine.sql.lineage_model import ANY_COLUMN, ColumnLineage, InputColumn
+from odf_engine.sql.lineage_model import ANY_COLUMN, ColumnLineage
 from odf_engine.sql.query_lineage import trace_columns
 from odf_engine.workspace.column_lineage import dataset_lineage
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -77,7 +77,8 @@ class CellLineage:
                 columns = _past_query_lineage(workspace, query, each, outputs)
             for name in columns_traced:
                 for found in columns.outputs.get(name, columns.outputs.get(ANY_COLUMN, [])):
-                    self._add_source(found)
+                    sources = self._found.setdefault(found.input.casefold(), {})
+                    sources[found.column, found.how] = None
             if columns.problem is not None:
                 self.operations.append(f"unknown source columns: {columns.problem}")
         self._describe(columns_traced, steps)
@@ -89,9 +90,6 @@ class CellLineage:
     def columns_of(self, alias: str) -> list[tuple[str, str]]:
         """Return the contributing columns of an input with their transformations; empty for entire rows."""
         return list(self._found.get(alias.casefold(), ()))
-
-    def _add_source(self, found: InputColumn) -> None:
-        self._found.setdefault(found.input.casefold(), {})[(found.column, found.how)] = None
 
     def _describe(self, columns_traced: tuple[str, ...], steps: Sequence[TransactionTrace]) -> None:
         names = join_words(columns_traced)

@@ -210,11 +210,6 @@ def _of(side: str, expression: str) -> str:
     return expression.replace("CAST(", f"CAST({side}.") if "CAST(" in expression else f"{side}.{expression}"
 
 
-def is_due(until: int) -> str:
-    """Return the SQL condition of the rows that are emitted at a watermark in milliseconds."""
-    return f"{DUE} <= timestamp_millis({until}L)"
-
-
 def retained_versions(versions: DataFrame, keys: Sequence[str], until: int | None) -> DataFrame:
     """Return the versions that rows may still need: the latest of each key at a time, and all later ones.
 
@@ -237,16 +232,6 @@ def retained_versions(versions: DataFrame, keys: Sequence[str], until: int | Non
         """,
         versions=versions,
     )
-
-
-def _select_version_columns(rows: DataFrame) -> DataFrame:
-    """Return the rows with the columns of their version, which are null without a version."""
-    row_columns = [name for name in rows.columns if name[0] != "r" and name != IS_VERSION_LOST]
-    version_columns = [f"IF({IS_ACTIVE}, {name}, NULL) AS {name}" for name in rows.columns if name[0] == "r"]
-    with translate_errors():
-        return rows.selectExpr(
-            *row_columns, *version_columns, f"{IS_ACTIVE} AND {IS_VERSION_LOST} AS {IS_VERSION_LOST}"
-        )
 
 
 def look_up_again(
@@ -468,7 +453,12 @@ class AsOfQuery(PlanBuilder):
 
     def select_versions(self, number: int, frame: DataFrame) -> DataFrame:
         """Return rows with the columns of their version if both meet the rest of the join's condition."""
-        return _select_version_columns(self.matches_condition(number, frame))
+        rows = self.matches_condition(number, frame)
+        columns = [name for name in rows.columns if name[0] != "r" and name != IS_VERSION_LOST]
+        # The columns of a version are null without a version.
+        columns += [f"IF({IS_ACTIVE}, {name}, NULL) AS {name}" for name in rows.columns if name[0] == "r"]
+        with translate_errors():
+            return rows.selectExpr(*columns, f"{IS_ACTIVE} AND {IS_VERSION_LOST} AS {IS_VERSION_LOST}")
 
     def matches_condition(self, number: int, frame: DataFrame) -> DataFrame:
         """Set ``odf_alive`` to whether a row ``l…`` and its version ``r…`` meet the rest of the join's

@@ -248,14 +248,14 @@ class StateFiles:
                 SortOrder(keys),
                 self.reporter,
             )
-            _write(new / self._next_file(each), nullable_schema(each.frame), rows)
+            write_batches(new / self._next_file(each), nullable_schema(each.frame), rows, "zstd")
         if open_groups is not None:
             kept += [open_groups.name] if open_groups.added else []
             with pq.ParquetFile(self._unsorted) as file:
                 schema = file.schema_arrow
                 order = SortOrder(sort_keys(schema, open_groups.keys))
                 rows = external_sort(file.iter_batches(), order, self._unsorted.with_suffix(".sorted"))
-                _write(new / self._next_file(open_groups), schema, rows)
+                write_batches(new / self._next_file(open_groups), schema, rows, "zstd")
             self._unsorted.unlink()
         for name in kept:
             for path in (self._path(name), *self._added_files(name)):
@@ -300,8 +300,9 @@ def sort_keys(schema: pa.Schema, keys: Sequence[str]) -> tuple[str, ...]:
     return (*(name for name in keys if name in flat), *(name for name in flat if name not in keys))
 
 
-def _write(path: Path, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> None:
-    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+def write_batches(path: Path, schema: pa.Schema, rows: Iterable[pa.RecordBatch], compression: str) -> None:
+    """Write rows with the columns of a schema to a Parquet file."""
+    with pq.ParquetWriter(path, schema, compression=compression) as writer:
         for batch in rows:
             writer.write_batch(pa.record_batch(batch.columns, schema=schema))
 

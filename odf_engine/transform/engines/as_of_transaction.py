@@ -37,7 +37,6 @@ from odf_engine.spark.stateful.as_of_join import (
     AsOfJoin,
     AsOfQuery,
     add_due_time,
-    is_due,
     joined_schema,
     look_up_again,
     lookup_versions,
@@ -46,7 +45,7 @@ from odf_engine.spark.stateful.as_of_join import (
     to_versions,
     version_corrections,
 )
-from odf_engine.spark.stateful.incremental import nullable_schema, sort_keys
+from odf_engine.spark.stateful.incremental import nullable_schema, sort_keys, write_batches
 from odf_engine.spark.stateful.stateful_query import (
     StreamingPlan,
     StreamPlanner,
@@ -324,9 +323,9 @@ class AsOfTransaction(StatefulTransaction):
         rows = self._add_stored_rows(rows, folder / _ROWS, f"rows-{index}")
         new = self._as_of.version_rows(index, views[join.table.name])
         new = to_versions(new, keys, changes=join.table.name in changing, revision=self._revision)
+        is_due = "false" if until is None else f"{DUE} <= timestamp_millis({until}L)"
         with translate_errors():
-            due = rows.where("false" if until is None else is_due(until))
-            pending = rows if until is None else rows.where(f"NOT {is_due(until)}")
+            due, pending = rows.where(is_due), rows.where(f"NOT {is_due}")
         retracts = bool(changing & self._as_of.inputs_before_join(join))
         needs_all = self._needs_all_versions(folder, retracts=retracts)
         if needs_all and self._revision >= 4:
@@ -494,10 +493,8 @@ class AsOfTransaction(StatefulTransaction):
 
     def _write_state(self, frame: DataFrame, first: Sequence[str], path: Path) -> None:
         """Write rows of the state, sorted by some columns."""
-        schema = nullable_schema(frame)
-        with pq.ParquetWriter(path, schema) as writer:
-            for batch in self._sorted(frame, self._total_order(frame, first)):
-                writer.write_batch(pa.record_batch(batch.columns, schema=schema))
+        rows = self._sorted(frame, self._total_order(frame, first))
+        write_batches(path, nullable_schema(frame), rows, "snappy")
 
     def _write_checkpoint(self, ready: PreparedQuery, watermarks: Watermarks) -> Checkpoint:
         watermark = watermarks.combined(self._aliases)

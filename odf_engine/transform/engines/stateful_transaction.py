@@ -51,6 +51,7 @@ from odf_engine.spark.stateful.incremental import (
     BatchWatermarks,
     StateFiles,
     nullable,
+    write_batches,
 )
 from odf_engine.spark.stateful.stateful_query import WATERMARK, StreamingPlan, StreamPlanner, stream_view
 from odf_engine.spark.stateful.window_functions import BATCH
@@ -125,10 +126,8 @@ class BatchSorter:
         return self.folder / f"rows-{number}.parquet"
 
     def _write(self, rows: Iterator[pa.RecordBatch], schema: pa.Schema, path: Path) -> None:
-        schema = nullable(schema)
-        with pq.ParquetWriter(path, schema, compression="lz4") as writer:
-            for batch in rows:
-                writer.write_batch(pa.record_batch(batch.select(schema.names).columns, schema=schema))
+        selected = (batch.select(schema.names) for batch in rows)
+        write_batches(path, nullable(schema), selected, "lz4")
 
     def _read(self, schema: pa.Schema, *paths: Path) -> DataFrame:
         return self.session.read.schema(spark_schema(schema)).parquet(*map(spark_path, paths))
