@@ -604,7 +604,10 @@ def validation_lines(result: ValidateResult) -> Iterator[str]:
     if not result.checked:
         yield printable(f"{result.name}: {result.message}")
         return
-    yield f"{result.name}: query valid{_STATE_CHANGES.get(result.state, '')}"
+    state = _STATE_CHANGES.get(result.state, "")
+    if result.state == "lost" and result.reads is not None:
+        state = "; its rows have to be replaced: use --rebuild"
+    yield f"{result.name}: query valid{state}"
     if result.message:
         yield printable(f"  {result.message}")
     if result.warning:

@@ -86,6 +86,8 @@ def test_result_lines_summarise_pull_push_and_update() -> None:
     assert list(job_text.validation_lines(valid)) == [
         "cases: query valid", "  day DATE", "  new columns: day"
     ]  # fmt: skip
+    (line,) = job_text.validation_lines(ValidateResult("cases", checked=True, state="lost", reads=7))
+    assert line == "cases: query valid; its rows have to be replaced: use --rebuild"
 
 
 @pytest.mark.parametrize(

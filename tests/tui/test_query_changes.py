@@ -253,6 +253,15 @@ async def test_costs_of_a_query_are_shown_before_it_is_changed(source: FakeSourc
     assert job_outcome(job) == ("more than the limit", "warn")
 
 
+async def test_query_that_reads_earlier_rows_offers_only_to_replace_the_rows(source: FakeSource) -> None:
+    shown = Definitions(source, [None], plans=[plan(state="lost", reads=7)], edits=["changed\n"])
+    shown.controller.edit_definition()
+    await shown.host.stories()
+    (text,) = shown.decisions
+    assert "replace the rows by those of the new query" in text and "flush" not in text
+    assert {"flush", "rebuild"} & keys_of(shown.host.dialogs[0]).keys() == {"rebuild"}
+
+
 async def test_new_columns_of_an_input_are_added(source: FakeSource) -> None:
     shown = Definitions(
         source, ["append"], plans=[plan(), plan(new=["no2", "o3"], state="kept")], updates=[None]

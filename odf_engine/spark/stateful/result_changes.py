@@ -149,8 +149,8 @@ class ResultChanges(PlanBuilder):
         """Return a plan with the subqueries of all its nodes changed."""
         if not to_list(plan.subqueriesAll()):
             return plan
-        children = [self._with_subqueries(child, change) for child in to_list(plan.children())]
-        return self.map_subqueries(self.with_children(plan, children), change)
+        plan = self.map_children(plan, lambda child: self._with_subqueries(child, change))
+        return self.map_subqueries(plan, change)
 
     def _input_name(self, plan: Any) -> str | None:
         if node_name(plan) != "View":
@@ -373,10 +373,7 @@ class ResultChanges(PlanBuilder):
         """
         if node_name(plan) == "View" and (self._input_name(plan) or _view_name(plan).startswith(_KEYS_VIEW)):
             return plan
-        children = to_list(plan.children())
-        rewritten = list(map(self._repeatable, children))
-        if any(new is not old for new, old in zip(rewritten, children, strict=True)):
-            plan = self.with_children(plan, rewritten)
+        plan = self.map_children(plan, self._repeatable)
         name = node_name(plan)
         if name in ("Aggregate", "Join", "Window", "Distinct"):
             check_collations(plan, compared_expressions(plan))
@@ -406,25 +403,16 @@ class ResultChanges(PlanBuilder):
         return plan
 
     def _repeatable_aggregate(self, plan: Any) -> Any:
-        grouping, columns = to_list(plan.groupingExpressions()), to_list(plan.aggregateExpressions())
-        columns = list(map(self._with_positive_zeros, columns))
-        child = plan.child()
+        columns = list(map(self._with_positive_zeros, to_list(plan.aggregateExpressions())))
+        rows = plan.child()
         if any(_depends_on_order(each) for column in columns for each in find_aggregates(column)):
-            child = self._sorted(child, grouping)
-        return self.catalyst.plans.logical.Aggregate(
-            plan.groupingExpressions(), self.seq(columns), child, plan.hint()
-        )
+            rows = self._sorted(rows, to_list(plan.groupingExpressions()))
+        return self.aggregate(plan, columns, rows)
 
     def _with_positive_zeros(self, expression: Any) -> Any:
         """Return an expression whose ``min`` and ``max`` are never -0.0: the order of rows would decide."""
-        children = to_list(expression.children())
-        if function_name(expression) in ("Min", "Max"):
-            changed = list(map(self.positive_zero, children))
-        else:
-            changed = list(map(self._with_positive_zeros, children))
-        if all(new is old for new, old in zip(changed, children, strict=True)):
-            return expression
-        return self.with_children(expression, changed)
+        is_extreme = function_name(expression) in ("Min", "Max")
+        return self.map_children(expression, self.positive_zero if is_extreme else self._with_positive_zeros)
 
     def _repeatable_subquery(self, plan: Any) -> Any:
         return self._with_subqueries(self._repeatable(plan), self._repeatable_subquery)

@@ -11,14 +11,14 @@ import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odf_engine.chain.normal_form import spark_engine_version
-from odf_engine.data.changelog import OPERATION, Op
+from odf_engine.data.changelog import OPERATION, RETRACTS, Op
 from odf_engine.errors import EarlierRowsRequired, InvalidQuery, Unsupported
 from odf_engine.metadata.model import (
     Checkpoint,
@@ -61,8 +61,6 @@ from odf_engine.transform.engines.stateful_transaction import (
 
 if TYPE_CHECKING:
     from odf_engine.spark import DataFrame, SparkSession
-
-_RETRACTS: Final = f"IN ({Op.RETRACT:d}, {Op.CORRECT_FROM:d})"
 
 
 def validate_changes_query(
@@ -146,7 +144,7 @@ def latest_rows(frame: DataFrame, vocab: DatasetVocabulary, *, retracted: bool) 
         return _data_rows(frame, vocab)
     names = [identifier(name) for name in _data_rows(frame, vocab).columns]
     values, groups = first_values(names, frame.schema), comparable(names, frame.schema)
-    sign = f"IF({identifier(vocab.operation_type_column)} {_RETRACTS}, -1L, 1L)"
+    sign = f"IF({identifier(vocab.operation_type_column)} {RETRACTS}, -1L, 1L)"
     return run_sql(
         f"SELECT {', '.join(names)} FROM (SELECT {', '.join(values)}, sum({sign}) AS odf_copies "
         f"FROM odf_rows GROUP BY {', '.join(groups)} HAVING sum({sign}) > 0) "
@@ -298,7 +296,7 @@ class ChangesTransaction:
                   for paths in (earlier, [*earlier, *new], new)]  # fmt: skip
         has_retracted = each.query_alias in retracted
         before, after = (latest_rows(frame, vocab, retracted=has_retracted) for frame in frames[:2])
-        weight = f"IF({identifier(vocab.operation_type_column)} {_RETRACTS}, -1L, 1L) AS {WEIGHT}"
+        weight = f"IF({identifier(vocab.operation_type_column)} {RETRACTS}, -1L, 1L) AS {WEIGHT}"
         return InputRows(before, after, _data_rows(frames[2], vocab, weight) if new else None)
 
     def _aligned(self, before: DataFrame, after: DataFrame) -> DataFrame:

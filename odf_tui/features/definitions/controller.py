@@ -63,6 +63,11 @@ _TRANSLATE: Final[Answer] = ("translate", ("t",), "translates the query into Spa
 _DISCARD_CHANGES: Final[Answer] = ("discard", ("escape", "q"), "discards")
 
 
+def _state_answers(plan: ValidateResult) -> tuple[Answer, ...]:
+    """Return the answers for a query that cannot continue; one that reads earlier rows has none to flush."""
+    return (_FLUSH, _REBUILD) if plan.reads is None else (_REBUILD,)
+
+
 class DefinitionsController(Controller):
     """Adds datasets, and edits their definitions in the user's editor.
 
@@ -416,7 +421,7 @@ class DefinitionsController(Controller):
         if plan is not None and (row.last_pulled or plan.message):
             lines += migration_plan_lines(plan)
             if plan.state == "lost":
-                answers = (_FLUSH, _REBUILD, _EDIT_AGAIN, _DISCARD_CHANGES)
+                answers = (*_state_answers(plan), _EDIT_AGAIN, _DISCARD_CHANGES)
         return await self._decide(f"{row.name}: {_count_blocks(changes)} to append", lines, answers)
 
     async def _migrate(self, row: DatasetRow, text: str, answer: str, plan: ValidateResult) -> None:
@@ -459,7 +464,7 @@ class DefinitionsController(Controller):
         if not plan.new:
             self.host.notice(f"the query of {row.name} returns no new columns", "warn")
             return
-        answers = (_FLUSH, _REBUILD) if plan.state == "lost" else (_ADD_COLUMNS,)
+        answers = _state_answers(plan) if plan.state == "lost" else (_ADD_COLUMNS,)
         title = f"New columns in the query of {row.name}"
         answer = await self._decide(title, migration_plan_lines(plan), (*answers, _LEAVE))
         if answer not in _APPLIED:

@@ -49,6 +49,9 @@ _STATES: Final[Mapping[str, Sequence[Sequence[Span]]]] = {
         ],
         [("   r  ", "key"), ("rebuild: read all inputs again to compute the state of the new query", "")],
     ],
+    "replaced": [
+        [("   r  ", "key"), ("rebuild: replace the rows by those of the new query", "")],
+    ],
 }
 _EXCERPT_WIDTH: Final = 62  # cells; fits a dialog of 80 columns
 
@@ -152,7 +155,8 @@ def migration_plan_lines(plan: ValidateResult) -> list[list[Span]]:
         lines.append(
             [("   +  ", "good"), (f"{printable(', '.join(plan.new))}: new, null in existing rows", "good")]
         )
-    return lines + [list(line) for line in _STATES.get(plan.state, ())]
+    state = "replaced" if plan.state == "lost" and plan.reads is not None else plan.state
+    return lines + [list(line) for line in _STATES.get(state, ())]
 
 
 def change_lines(changes: Sequence[PendingEvent]) -> list[list[Span]]:
