@@ -119,6 +119,11 @@ KEPT = {
     "min(b.x) AS m FROM a JOIN b ON a.city = b.city GROUP BY a.city",
     "total": "SELECT coalesce(max(a.event_time), TIMESTAMP'2024-01-01') AS event_time, count(b.x) AS n,\n"
     "sum(b.x) AS s, max(b.x) FILTER (WHERE a.x > 4) AS m FROM a JOIN b ON a.city = b.city",
+    "subqueries": "SELECT p.event_time, p.city, p.n, q.n AS m FROM (\n"
+    "SELECT max(event_time) AS event_time, city, count(*) AS n FROM a WHERE x >= (SELECT min(x) FROM b)\n"
+    "GROUP BY city) p JOIN (\n"
+    "SELECT max(event_time) AS event_time, city, count(*) AS n FROM a WHERE x >= (SELECT max(x) FROM b)\n"
+    "GROUP BY city) q ON p.city = q.city",
 }
 """Queries whose groups are kept in the checkpoint, as are those of some of :data:`QUERIES`."""
 Row = tuple[int, str, int]
@@ -320,7 +325,7 @@ LATERAL (SELECT city FROM b WHERE b.x = a.x ORDER BY b.event_time LIMIT 1) t"""
 
 
 @pytest.mark.parametrize(("large", "most"), [(100_000, 1_000_000), (2, 1_000_000), (2, 2)])
-@pytest.mark.parametrize("name", ["joined groups", "groups joined", "nested", "total"])
+@pytest.mark.parametrize("name", ["joined groups", "groups joined", "nested", "total", "subqueries"])
 @pytest.mark.complete(after=1)
 def test_kept_groups_give_the_rows_of_the_batch_query(
     deriving: Deriving,

@@ -65,7 +65,7 @@ class KeptGroups(ResultChanges):
     def __init__(self, session: SparkSession, inputs: Mapping[str, InputRows], files: StateFiles) -> None:
         super().__init__(session, inputs)
         self._files = files
-        self._kept: dict[str, InputRows | None] = {}
+        self._count = 0
         self.states: list[StoredState] = []
         self.unchanged: list[str] = []
 
@@ -91,10 +91,7 @@ class KeptGroups(ResultChanges):
             return before, after
         check_collations(before, compared_expressions(before))
         aggregation = _Aggregation(before, after, self._state_name(before))
-        if aggregation.name not in self._kept:
-            make = self._first_groups if is_first else self._next_groups
-            self._kept[aggregation.name] = make(aggregation)
-        rows = self._kept[aggregation.name]
+        rows = self._first_groups(aggregation) if is_first else self._next_groups(aggregation)
         if rows is None:
             return before, after
         plans = (self._view(before, rows.before, rows), self._view(after, rows.after, rows))
@@ -110,17 +107,22 @@ class KeptGroups(ResultChanges):
         return self.project([self.replace_column(new, old) for new, old in output], plan)
 
     def _state_name(self, aggregate: Any) -> str:
-        """Return the name of an aggregation's state, which another query or another Spark does not have."""
+        """Return the name of an aggregation's state: its number in the query, and a hash of its plan.
+
+        Another version of Spark may have another plan, and then does not find the state.
+        """
+        self._count += 1
         numbers: dict[str, str] = {}
         text = _NUMBERS.sub(
             lambda match: numbers.setdefault(match[0], f"#{len(numbers)}"), self._text(aggregate)
         )
-        return f"groups-{hashlib.sha3_256(text.encode()).hexdigest()[:16]}"
+        return f"groups-{self._count}-{hashlib.sha3_256(text.encode()).hexdigest()[:16]}"
 
     def _text(self, plan: Any) -> str:
         if (name := self._input_name(plan)) is not None and not name.startswith(_KEPT_VIEW):
             return name
-        return "\n".join([plan.simpleString(1 << 30), *map(self._text, to_list(plan.children()))])
+        below = [*to_list(plan.children()), *to_list(plan.subqueries())]
+        return "\n".join([plan.simpleString(1 << 30), *map(self._text, below)])
 
     def _first_groups(self, aggregation: _Aggregation) -> InputRows | None:
         """Return the groups of the first transaction, or None if there are too many to keep."""
