@@ -147,6 +147,7 @@ ZERO = "IF(x = 0, -0.0D, 0.0D)"
         f"SELECT min(event_time) AS event_time, city, min({ZERO}) AS m FROM a GROUP BY city",
         f"SELECT min(event_time) AS event_time, city, max({ZERO}) AS m FROM a\n"
         "WHERE city IN (SELECT city FROM a) GROUP BY city",
+        f"SELECT event_time, min({ZERO}) OVER (PARTITION BY city) AS m FROM a",
     ],
 )
 @pytest.mark.parametrize("rows", [(0, 1), (1, 0)])
@@ -160,4 +161,4 @@ def test_min_and_max_of_zeros_do_not_depend_on_the_order_of_rows(
         deriving.run(entry)
     deriving.rows(root, watermark="2024-02-01T00:00:00Z")
     deriving.run(entry)
-    assert [str(m) for (m,) in deriving.result(entry, "m")][-1] == "0.0"
+    assert {str(m) for (m,) in deriving.result(entry, "m")} == {"0.0"}

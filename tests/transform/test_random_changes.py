@@ -8,7 +8,7 @@ from odf_engine.spark.runtime.session import SparkRuntime
 from tests.transform.deriving import Deriving
 from tests.transform.random_changes import compare
 
-SEEDS = range(20)
+SEEDS = range(100)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

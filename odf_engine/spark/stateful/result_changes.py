@@ -389,8 +389,10 @@ class ResultChanges(PlanBuilder):
                     "are not selected",
                     "select all columns of ORDER BY in the subquery",
                 )
-            return self.with_children(
-                plan, [self._sorted(plan.child(), to_list(plan.partitionSpec()), orders)]
+            rows = self._sorted(plan.child(), to_list(plan.partitionSpec()), orders)
+            columns = list(map(self._with_positive_zeros, to_list(plan.windowExpressions())))
+            return self.catalyst.plans.logical.Window(
+                self.seq(columns), plan.partitionSpec(), plan.orderSpec(), rows, plan.hint()
             )
         if name == "Sort" and getattr(plan, "global")():
             return self.sort(
