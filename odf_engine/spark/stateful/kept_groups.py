@@ -156,7 +156,8 @@ class KeptGroups(ResultChanges):
             run_sql(groups.merge_rows("SELECT * FROM odf_rows", f"min(n) < 0 AS {_RETRACTS}"), rows=new)
         )
         before = self._with_same_keys("SEMI", groups, stored, partial)
-        if not partial.where(_RETRACTS).isEmpty() and _has_extremes(aggregation.before):
+        may_remove_extremes = _has_extremes(aggregation.before) and self._may_remove(child)
+        if may_remove_extremes and not partial.where(_RETRACTS).isEmpty():
             merged, can_add = self._computed_again(aggregation, partial), False
         else:
             both = before.unionAll(partial.select(*groups.state_names))

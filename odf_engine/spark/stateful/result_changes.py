@@ -67,11 +67,13 @@ class InputRows(NamedTuple):
     Attributes:
         before, after: the latest state before and after the transaction.
         changes: the changed rows with :data:`WEIGHT`, or None if nothing has changed.
+        removes: whether some of the changed rows may be removed.
     """
 
     before: DataFrame
     after: DataFrame
     changes: DataFrame | None
+    removes: bool = True
 
 
 class ResultChanges(PlanBuilder):
@@ -163,6 +165,16 @@ class ResultChanges(PlanBuilder):
         if (name := self._input_name(plan)) is not None:
             return self._inputs[name].changes is not None
         return any(map(self._may_change, [*to_list(plan.children()), *to_list(plan.subqueries())]))
+
+    def _may_remove(self, plan: Any) -> bool:
+        """Return whether rows of a plan may be removed, now that its inputs have changed."""
+        if (name := self._input_name(plan)) is not None:
+            return self._inputs[name].removes
+        is_monotonic = node_name(plan) in ("View", "SubqueryAlias", "Union", *_ROW_BY_ROW) or (
+            node_name(plan) == "Join" and plan.joinType().toString() in ("Inner", "Cross")
+        )
+        below = [*to_list(plan.children()), *to_list(plan.subqueries())]
+        return not is_monotonic or any(map(self._may_remove, below))
 
     def _is_row_by_row(self, plan: Any) -> bool:
         """Return whether each row of a plan is derived from one row of an input."""

@@ -297,7 +297,9 @@ class ChangesTransaction:
         has_retracted = each.query_alias in retracted
         before, after = (latest_rows(frame, vocab, retracted=has_retracted) for frame in frames[:2])
         weight = f"IF({identifier(vocab.operation_type_column)} {RETRACTS}, -1L, 1L) AS {WEIGHT}"
-        return InputRows(before, after, _data_rows(frames[2], vocab, weight) if new else None)
+        changes = _data_rows(frames[2], vocab, weight) if new else None
+        removes = any(read_slice(path, 0, vocab)[0].changes for path in new)
+        return InputRows(before, after, changes, removes)
 
     def _aligned(self, before: DataFrame, after: DataFrame) -> DataFrame:
         """Return the rows of the old query with the columns of the new one; new columns are null."""
