@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import site
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -59,3 +60,15 @@ def build_python_environment() -> dict[str, str]:
         search_path = environment.get("PYTHONPATH")
         environment["PYTHONPATH"] = f"{root}{os.pathsep}{search_path}" if search_path else str(root)
     return environment
+
+
+@cache
+def program_version() -> str:
+    """Return the version of this distribution. A worker and its clients must have the same one."""
+    # Deferred: slow to import, and most clients do not need it immediately.
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("odf-workstation")
+    except PackageNotFoundError:
+        return "unknown"

@@ -12,10 +12,15 @@ from msgspec.structs import replace
 
 from odf_engine.api.jobs import JobRunner
 from odf_engine.api.rows import Rows
-from odf_engine.coordinator.protocol import BuildProjection, Compact, Ingest, Pull, Push, Trace, Verify
-from odf_engine.coordinator.results import CompactResult, PullResult, PushResult, VerifyResult
 from odf_engine.errors import UsageError
 from odf_engine.html_text import fields_html, text_html
+from odf_engine.jobs.compact import Compact, CompactResult
+from odf_engine.jobs.ingest import Ingest
+from odf_engine.jobs.pull import Pull, PullResult
+from odf_engine.jobs.push import Push, PushResult
+from odf_engine.jobs.trace import Trace
+from odf_engine.jobs.verify import Verify, VerifyResult
+from odf_engine.jobs.views import BuildProjection
 from odf_engine.metadata.timestamp import parse_user_time
 from odf_engine.provenance.model import TraceStep
 from odf_engine.terminal_text import escape_controls

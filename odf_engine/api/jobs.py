@@ -15,23 +15,19 @@ import msgspec
 from odf_engine.api.progress import JobStatus, StatusReporter, create_display
 from odf_engine.coordinator.client import Client, run_jobs
 from odf_engine.coordinator.endpoint import WorkerEndpoint
-from odf_engine.coordinator.handlers.dispatch import run_request
-from odf_engine.coordinator.job_queue import JobContext
 from odf_engine.coordinator.protocol import (
     Event,
     Failure,
     Job,
     JobChanged,
     JobProgress,
-    JobRequest,
     JobState,
     Progress,
-    Pull,
     Request,
-    decode_result,
 )
-from odf_engine.coordinator.results import PullResult
 from odf_engine.errors import Cancelled, UsageError
+from odf_engine.jobs.base import JobContext, JobRequest, decode_result
+from odf_engine.jobs.pull import Pull, PullResult
 from odf_engine.progress import JobWarning, Reporter
 from odf_engine.workspace.environment import read_allowed_variables
 
@@ -160,7 +156,7 @@ class JobRunner:
 
         def work() -> R:
             try:
-                result = cast("R", run_request(cast("Request", request), context, reporter))
+                result: Any = request.run(context, reporter)
                 reporter.warnings.assign_rest()
                 return _with_warnings(result, reporter.warnings.listed())
             finally:

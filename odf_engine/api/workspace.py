@@ -14,9 +14,9 @@ from odf_engine.api.dataset import SUMMARY_COLUMNS, Dataset, Moment, Version, in
 from odf_engine.api.jobs import JobRunner
 from odf_engine.api.rows import Rows
 from odf_engine.coordinator.client import Client
-from odf_engine.coordinator.protocol import Query
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.html_text import table_html
+from odf_engine.jobs.query import Query
 from odf_engine.views.scan import Scan
 from odf_engine.workspace.workspace import Workspace as EngineWorkspace
 

@@ -18,13 +18,14 @@ from odf_engine.alerts.events import MAX_MESSAGE, Event, stable_id
 from odf_engine.alerts.store import AlertStore
 from odf_engine.checks.reports import result_json
 from odf_engine.coordinator.job_log import JobLogReader
-from odf_engine.coordinator.protocol import READ_ONLY_JOBS, Committed, Job, JobChanged, JobState
-from odf_engine.coordinator.results import CheckResult, VerifyResult
+from odf_engine.coordinator.protocol import Committed, Job, JobChanged, JobState
 from odf_engine.errors import OdfError
 from odf_engine.flows import store as flow_store
 from odf_engine.flows.store import FlowStore, Run
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
+from odf_engine.jobs.check import CheckResult
+from odf_engine.jobs.verify import VerifyResult
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import count_of
 
@@ -37,8 +38,6 @@ _RUNS: Final = "runs"
 _HEADS: Final = "heads"
 _BATCH: Final = 2000
 """Maximum number of events of the job log that are read at once."""
-_SILENT_JOBS: Final = READ_ONLY_JOBS - {"check"} | {"validate"}
-"""Kinds of jobs without events: users start them, and wait for their results."""
 _SUMMARY: Final = (
     "status", "old_head", "new_head", "blocks", "records", "added", "retracted", "corrected", "late",
     "rejected", "valid", "url",
@@ -223,7 +222,7 @@ class EventCollector:
 
 def job_event(job: Job) -> Event | None:
     """Return the event of a job that has started or ended; None if it has none."""
-    if job.kind in _SILENT_JOBS or job.state is JobState.queued:
+    if (job.request_type is not None and job.request_type.is_silent) or job.state is JobState.queued:
         return None
     data: dict[str, Any] = {"job": job.id, "kind": job.kind, "state": job.state.value}
     data |= {"branch": job.branch} if job.branch else {}

@@ -18,7 +18,7 @@ from typing import Final, Self
 
 import msgspec
 
-from odf_engine.coordinator.endpoint import WorkerEndpoint, engine_version
+from odf_engine.coordinator.endpoint import WorkerEndpoint
 from odf_engine.coordinator.job_log import JobLogReader
 from odf_engine.coordinator.protocol import (
     MAX_EVENT_BYTES,
@@ -41,11 +41,10 @@ from odf_engine.coordinator.protocol import (
     WorkerStatus,
     decode_event,
     encode_line,
-    needs_spark,
 )
 from odf_engine.errors import Cancelled, OdfError, has_surrogates
 from odf_engine.files import open_file
-from odf_engine.processes import build_python_environment
+from odf_engine.processes import build_python_environment, program_version
 from odf_engine.workspace.environment import read_allowed_variables
 
 _ALREADY_RUNNING: Final = 75
@@ -253,7 +252,7 @@ class Client:
         status = self.status
         if status.running or status.queued:
             await self.close()
-            theirs, ours = status.version, engine_version()
+            theirs, ours = status.version, program_version()
             if theirs == ours:
                 theirs, ours = (
                     f"{theirs}, protocol {status.protocol},",
@@ -277,7 +276,7 @@ class Client:
             OdfError: the worker rejected the request.
         """
         tag = str(next(self._tags))
-        environment = read_allowed_variables(self._files.odf, request.dataset, target)
+        environment = read_allowed_variables(self._files.odf, request.dataset_id, target)
         return (await self._accepted(Submit(request, target, tag, environment), tag)).job
 
     async def cancel(self, job: str) -> None:
@@ -462,7 +461,7 @@ def _foreign_status(line: bytes) -> WorkerStatus | None:
 
 
 def _compatible(status: WorkerStatus) -> bool:
-    return status.protocol == PROTOCOL_VERSION and status.version == engine_version()
+    return status.protocol == PROTOCOL_VERSION and status.version == program_version()
 
 
 def read_journal(workspace: Path) -> JobLogReader:
@@ -502,7 +501,7 @@ class _Run:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, requests: Sequence[tuple[Request, str]], command: Sequence[str] | None) -> list[Job]:
-        warm = any(needs_spark(request) for request, _ in requests)
+        warm = any(request.needs_spark for request, _ in requests)
         client = await Client.connect(self._workspace, command=command, warm=warm)
         self._client = client
         try:

@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -21,18 +20,6 @@ from odf_engine.coordinator.protocol import NotifyChanged, encode_line
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.files import open_file, open_no_follow, write_all
 from odf_engine.workspace.discovery import check_odf_folder, user_name
-
-
-@cache
-def engine_version() -> str:
-    """Return the version of this distribution. A worker and its clients must have the same one."""
-    # Deferred: slow to import, and most clients do not need the version at once.
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("odf-workstation")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 class WorkerEndpoint:

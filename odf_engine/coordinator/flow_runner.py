@@ -12,23 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from odf_engine.coordinator import command_guard
 from odf_engine.coordinator.endpoint import notify_datasets_changed
-from odf_engine.coordinator.protocol import (
-    Check,
-    Compact,
-    Compare,
-    Export,
-    Job,
-    JobState,
-    Pull,
-    Push,
-    Request,
-    Verify,
-)
-from odf_engine.coordinator.results import CheckResult, CompareResult, VerifyResult
+from odf_engine.coordinator.protocol import Job, JobState, Request
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.files import ensure_folder
 from odf_engine.flows.clock import SteadyClock
@@ -49,6 +35,13 @@ from odf_engine.flows.definition import (
 from odf_engine.flows.documents import Selector, Target, matches_target
 from odf_engine.flows.scheduler import FlowScheduler
 from odf_engine.flows.store import FlowStore, Run
+from odf_engine.jobs.check import Check, CheckResult
+from odf_engine.jobs.compact import Compact
+from odf_engine.jobs.export import Export
+from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.push import Push
+from odf_engine.jobs.remotes import Compare, CompareResult
+from odf_engine.jobs.verify import Verify, VerifyResult
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import count_of
 
@@ -226,14 +219,14 @@ class FlowRunner:
                 ]
                 ended = await self._run_jobs(flow, run, "verify", list(zip(requests, entries, strict=True)))
                 for entry, job in ended:
-                    result = msgspec.json.decode(job.result or "{}", type=VerifyResult)
+                    result = job.result_of(Verify) or VerifyResult()
                     if not result.valid:
                         raise _Failed(f"verify: {entry.alias} {_describe_findings(result)} (job {job.id})")
             case CheckTask(branch):
                 requests = [Check(str(entry.id), branch) for entry in entries]
                 ended = await self._run_jobs(flow, run, "check", list(zip(requests, entries, strict=True)))
                 for entry, job in ended:
-                    checked = msgspec.json.decode(job.result or "{}", type=CheckResult)
+                    checked = job.result_of(Check) or CheckResult()
                     if checked.failed:
                         raise _Failed(f"check {entry.alias}: {checked.failed[0].text} (job {job.id})")
             case PromoteTask(branch):
@@ -336,7 +329,7 @@ class FlowRunner:
         ended = await self._run_jobs(
             flow, run, "compare", [(Compare(str(entry.id)), entry) for entry in entries]
         )
-        results = [msgspec.json.decode(job.result or "{}", type=CompareResult) for _, job in ended]
+        results = [job.result_of(Compare) or CompareResult() for _, job in ended]
         for problem in (problem for result in results for problem in result.problems):
             raise _Failed(f"compare {problem.label}: {problem.message}")
         seen = [status for result in results for status in result.seen]

@@ -24,7 +24,6 @@ from odf_engine.coordinator.protocol import (
     LogLine,
     Progress,
     Request,
-    kind_of,
 )
 from odf_engine.errors import NotFound, OdfError, escape_surrogates
 from odf_engine.metadata.timestamp import Timestamp
@@ -280,9 +279,9 @@ class JobLog(JobLogReader):
             database.execute("INSERT INTO requests(job, body) VALUES (?, ?)", (number, _encode(request)))
             job = Job(
                 id=str(number),
-                kind=kind_of(request),
+                kind=request.kind(),
                 target=target,
-                dataset=request.dataset,
+                dataset=request.dataset_id,
                 state=JobState.queued,
                 created=_now(),
                 branch=getattr(request, "branch", ""),

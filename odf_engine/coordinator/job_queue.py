@@ -10,90 +10,16 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
 from odf_engine.coordinator.job_log import JobLog, Level
 from odf_engine.coordinator.job_warnings import WarningList
-from odf_engine.coordinator.protocol import (
-    READ_ONLY_JOBS,
-    Failure,
-    Job,
-    JobState,
-    Progress,
-    Pull,
-    Push,
-    Request,
-)
+from odf_engine.coordinator.protocol import Failure, Job, JobState, Progress, Request
 from odf_engine.errors import Cancelled, NotFound, OdfError, UsageError, disk_hint, escape_surrogates
+from odf_engine.jobs.base import JobContext, WorkerHost
 from odf_engine.progress import Reporter
-
-if TYPE_CHECKING:
-    from odf_engine.spark import SparkSession
-    from odf_engine.spark.runtime.session import SparkRuntime
-    from odf_engine.workspace.workspace import Workspace
-
-
-class WorkerHost(Protocol):
-    """The interface of the worker for jobs."""
-
-    @property
-    def folder(self) -> Path:
-        """The workspace's folder."""
-        ...
-
-    def spark(self, reporter: Reporter) -> SparkRuntime:
-        """Return the worker's Spark; waits until it has started.
-
-        Raises:
-            OdfError: it does not start.
-            Cancelled: the job was cancelled while waiting.
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class JobContext:
-    """The environment of a job; closed at the end of the job.
-
-    Attributes:
-        host: the worker.
-        environment: the client's environment variables that the dataset's source may read.
-    """
-
-    host: WorkerHost
-    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    @cached_property
-    def workspace(self) -> Workspace:
-        """The worker's workspace, opened for this job.
-
-        Raises:
-            NotFound, Unsupported: see :meth:`odf_engine.workspace.workspace.Workspace.find`.
-        """
-        # Deferred: the worker has to respond before it loads the engine.
-        from odf_engine.workspace.workspace import Workspace
-
-        return Workspace.find(explicit=self.host.folder)
-
-    def session(self, reporter: Reporter) -> SparkSession:
-        """Return a new Spark session; Spark is started if it does not run.
-
-        Raises:
-            OdfError: Spark cannot be started.
-            Cancelled: the job was cancelled.
-        """
-        return self.host.spark(reporter).session()
-
-    def close(self) -> None:
-        """Close the block index: reference cycles would keep its file open until a garbage collection."""
-        if "workspace" in self.__dict__:
-            self.workspace.close()
-
 
 Executor = Callable[[Request, JobContext, Reporter], Any]
 """Runs a request and returns its result, which msgspec can encode as JSON."""
@@ -196,9 +122,8 @@ class _Entry:
         self.request = request
         self.environment = environment
         self.reporter = reporter
-        self.read_only = job.kind in READ_ONLY_JOBS
-        syncs = isinstance(request, Push) or (isinstance(request, Pull) and request.url is not None)
-        self.lane = "read_only" if self.read_only else "sync" if syncs else "other"
+        self.read_only = request.read_only
+        self.lane = "read_only" if self.read_only else "sync" if request.is_transfer else "other"
 
 
 class JobQueue:
@@ -308,13 +233,13 @@ class JobQueue:
     def dispatch_ready(self) -> None:
         """Start the queued jobs that can run now."""
         with self._lock:
-            ahead = {entry.request.dataset for entry in self._running.values() if not entry.read_only}
+            ahead = {entry.request.dataset_id for entry in self._running.values() if not entry.read_only}
             for job_id, entry in list(self._waiting.items()):
                 if not entry.read_only:
                     blocked = ahead.intersection(
-                        (entry.request.dataset, *getattr(entry.request, "after", ()))
+                        (entry.request.dataset_id, *getattr(entry.request, "after", ()))
                     )
-                    ahead.add(entry.request.dataset)
+                    ahead.add(entry.request.dataset_id)
                     if blocked:
                         continue
                 running = sum(other.lane == entry.lane for other in self._running.values())

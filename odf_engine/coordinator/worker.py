@@ -15,14 +15,13 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from odf_engine import processes
-from odf_engine.coordinator.endpoint import WorkerEndpoint, engine_version
-from odf_engine.coordinator.handlers.dispatch import remove_staged_files, run_request, warm_up
+from odf_engine.coordinator.endpoint import WorkerEndpoint
 from odf_engine.coordinator.job_log import JobLog
 from odf_engine.coordinator.job_queue import Executor, JobQueue
 from odf_engine.coordinator.protocol import (
@@ -35,12 +34,13 @@ from odf_engine.coordinator.protocol import (
     Request,
     Sample,
     WorkerStatus,
-    needs_spark,
 )
 from odf_engine.coordinator.server import SEND_PATIENCE, Sessions
 from odf_engine.coordinator.spark_service import LoadSampler, Runtime, SparkService, StartSpark
 from odf_engine.errors import OdfError
 from odf_engine.files import open_file
+from odf_engine.jobs.base import run_request
+from odf_engine.processes import program_version
 from odf_engine.progress import Reporter
 from odf_engine.storage.scratch import sweep_spools
 from odf_engine.terminal_text import escape_controls, escape_standard_streams
@@ -126,7 +126,7 @@ class Worker:
         return WorkerStatus(
             pid=os.getpid(),
             protocol=PROTOCOL_VERSION,
-            version=engine_version(),
+            version=program_version(),
             spark=self._spark.state,
             spark_detail=self._spark.detail,
             running=self._queue.running,
@@ -154,7 +154,7 @@ class Worker:
         self._last_command = time.monotonic()
         if self._stopping:
             raise OdfError("the worker is stopping", hint="try again: a new worker is started")
-        if needs_spark(request):
+        if request.needs_spark:
             self.warm_up()
         job = self._queue.submit(request, target, environment)
         self._loop.call_soon(self._queue.dispatch_ready)
@@ -206,7 +206,7 @@ class Worker:
         interrupted = self._journal.interrupt_open_jobs()
         for job in interrupted:
             _log.warning("job %s was interrupted: its worker stopped while it was running", job.id)
-        remove_staged_files(self.folder, [job.dataset for job in interrupted])
+        _remove_staged_files(self.folder, [job.dataset for job in interrupted])
         sweep_spools(self._files.odf)
         self._journal.prune()
         self._handle_signals()
@@ -374,11 +374,36 @@ def start_spark(workspace: Path, begin: Callable[[Runtime], None]) -> Runtime:
     begin(runtime)
     runtime.start()
     try:
-        warm_up()
+        _warm_up()
     except BaseException:
         runtime.stop()
         raise
     return runtime
+
+
+def _warm_up() -> None:
+    """Import the modules of the first pull, after Spark has started.
+
+    Two threads must not import PySpark at the same time.
+    """
+    import odf_engine.ingest.push_source
+    import odf_engine.transform.engines.spark_engine
+    import odf_engine.transform.run  # noqa: F401
+
+
+def _remove_staged_files(folder: Path, datasets: Sequence[str]) -> None:
+    """Remove the incomplete files that a killed worker left in these datasets (ids).
+
+    No job may run on them.
+    """
+    if not datasets:
+        return
+    from odf_engine.workspace.workspace import Workspace
+
+    interrupted = set(datasets)
+    for entry in Workspace(folder).datasets():
+        if str(entry.id) in interrupted:
+            entry.dataset.remove_stale_files(untouched_for=0)
 
 
 class _LogFile(logging.handlers.RotatingFileHandler):

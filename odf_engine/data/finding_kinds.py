@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 INVALID_CHANGELOG: Final = frozenset({"slice-op", "slice-retraction"})
 """Findings about operations that were committed, in a dataset whose files are intact."""
 UNCONFIRMED: Final = frozenset({"input-damaged", "transform-version"})
@@ -21,3 +23,11 @@ _DAMAGED_ENDINGS: Final = ("-missing", "-size", "-physical-hash")
 def is_damage(kind: str) -> bool:
     """Return whether a finding shows that a file is missing, or is not the committed one."""
     return kind in _DAMAGED or kind.endswith(_DAMAGED_ENDINGS)
+
+
+class ProofFinding(msgspec.Struct, frozen=True):
+    """A reason why a query proof is invalid or cannot be checked; ``hint`` may be empty."""
+
+    kind: str = ""
+    message: str = ""
+    hint: str = ""

@@ -175,3 +175,12 @@ def dataset_name_from_url(url: str) -> str:
     if is_valid_name(host):
         return host
     raise UsageError(f"{url} contains no name for the dataset", hint="use --as NAME")
+
+
+def short_url(url: str) -> str:
+    """Return a short form of a URL: host, or folder, and the name of the dataset."""
+    parts = urlsplit(url)
+    names = [unquote(part) for part in parts.path.split("/") if part]
+    if parts.hostname:
+        return "/".join([parts.netloc.rpartition("@")[2], *names[-1:]])
+    return "/".join(names[-2:]) or url

@@ -460,14 +460,3 @@ def _find_unknown(
     except OdfError as error:
         where = None if position is None else f"line {position[0]}, column {position[1]}"
         raise InvalidQuery(error.message, hint=error.hint, where=where) from None
-
-
-@contextmanager
-def release_arrow_memory() -> Iterator[None]:
-    """Return unused memory of Arrow to the system at the end, since the worker continues to run."""
-    import pyarrow as pa
-
-    try:
-        yield
-    finally:
-        pa.default_memory_pool().release_unused()

@@ -34,7 +34,7 @@ from odf_engine.workspace.definition import record_origin
 from odf_engine.workspace.workspace import Workspace
 
 
-class PullResult(msgspec.Struct, frozen=True, kw_only=True):
+class ChainPull(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a pull.
 
     Attributes:
@@ -64,7 +64,7 @@ class DatasetAlreadyHere(AlreadyExists):
 
 def pull_dataset(
     entry: DatasetEntry, remote: RemoteDataset, reporter: Reporter, *, force: bool, parallel: int
-) -> PullResult:
+) -> ChainPull:
     """Pull the new blocks of a remote.
 
     With ``force`` the dataset becomes equal to the remote one, even if that has fewer blocks. The reference
@@ -154,7 +154,7 @@ def _check_same(owner: DatasetId, url: str, block: RemoteBlock) -> None:
 
 def clone_dataset(
     workspace: Workspace, alias: DatasetAlias, remote: RemoteDataset, reporter: Reporter, *, parallel: int
-) -> tuple[DatasetEntry, PullResult]:
+) -> tuple[DatasetEntry, ChainPull]:
     """Create a local dataset from a remote one; it appears in the workspace when it is complete.
 
     Raises:
@@ -191,7 +191,7 @@ def _pull_new(
     remote_head: Multihash,
     reporter: Reporter,
     parallel: int,
-) -> PullResult:
+) -> ChainPull:
     dataset = Dataset(folder, workspace.index)
     check_block = _absence_check(workspace)
     if dataset.head() == remote_head:  # an earlier attempt failed only at the name
@@ -227,10 +227,10 @@ def _require_head(remote: RemoteDataset) -> Multihash:
     return head
 
 
-def _up_to_date_result(dataset: Dataset, remote_head: Multihash, restored: DownloadTotals) -> PullResult:
+def _up_to_date_result(dataset: Dataset, remote_head: Multihash, restored: DownloadTotals) -> ChainPull:
     state = dataset.state()
     ahead = state.sequence_number - dataset.block(remote_head).block.sequence_number
-    return PullResult(
+    return ChainPull(
         status="updated" if restored.blocks or restored.bytes else "up-to-date",
         old_head=state.head,
         new_head=state.head,
@@ -242,9 +242,9 @@ def _up_to_date_result(dataset: Dataset, remote_head: Multihash, restored: Downl
 
 def _updated_result(
     local_head: Multihash | None, remote_head: Multihash, totals: DownloadTotals
-) -> PullResult:
+) -> ChainPull:
     relation = Relation("equal", 0, 0, remote_head)
-    return PullResult(
+    return ChainPull(
         status="updated",
         old_head=local_head,
         new_head=remote_head,

@@ -26,7 +26,7 @@ _OLD_HEAD_PREFIX: Final = "before-push-"
 _T = TypeVar("_T")
 
 
-class PushResult(msgspec.Struct, frozen=True, kw_only=True):
+class ChainPush(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a push.
 
     Attributes:
@@ -51,14 +51,14 @@ class RemoteWithPush(Protocol):
 
     def push(
         self, dataset: Dataset, relation: Relation, reporter: Reporter, *, force: bool, parallel: int
-    ) -> PushResult:
+    ) -> ChainPush:
         """Upload what the remote lacks according to ``relation``, and move its head."""
         ...
 
 
 def push(
     entry: DatasetEntry, remote: RemoteDataset, reporter: Reporter, *, force: bool, parallel: int
-) -> PushResult:
+) -> ChainPush:
     """Push the new blocks of the local dataset to a remote.
 
     Raises:
@@ -179,7 +179,7 @@ class _FilePush:
         self.blocks = self.objects = self.bytes = 0
         self.done_files = self.done_bytes = 0
 
-    def run(self, relation: Relation, remote_head: Multihash | None) -> PushResult:
+    def run(self, relation: Relation, remote_head: Multihash | None) -> ChainPush:
         new = self._collect(relation.common)
         if new.blocks:
             objects = _count_text(len(new.files), "object")
@@ -202,7 +202,7 @@ class _FilePush:
             self.reporter.raise_if_cancelled()
             self.remote.set_head(remote_head, new.head)
         sent = self.objects or new.head != remote_head
-        return PushResult(
+        return ChainPush(
             status="updated" if sent else "up-to-date",
             old_head=remote_head,
             new_head=new.head,

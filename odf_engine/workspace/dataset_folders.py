@@ -461,6 +461,22 @@ def store_rejects(folder: Path, block: Multihash, rejects: Rejects) -> Path:
     return path
 
 
+def count_late(dataset: Dataset, blocks: int) -> int:
+    """Return the number of late rows that the newest blocks of a derivative dataset dropped."""
+    late = list_late_rows(dataset) if blocks else []
+    newest = {str(row.hash) for row in dataset.list_blocks(blocks)} if late else set()
+    return sum(file.rows for file in late if file.block in newest)
+
+
+def count_rejected(dataset: Dataset, blocks: int) -> int:
+    """Return the number of rows that were left out of the newest blocks of a dataset."""
+    rejects = read_rejects(dataset.folder)
+    if not rejects or not blocks:
+        return 0
+    newest = map(str, (row.hash for row in dataset.list_blocks(blocks)))
+    return sum(rejects[block].rows for block in newest if block in rejects)
+
+
 def read_rejects(folder: Path) -> dict[str, Rejects]:
     """Return the rejected rows of a dataset by the hash of their block.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 import click
 
 from odf_engine.chain.normal_form import SPARK
-from odf_engine.coordinator import protocol
 from odf_engine.coordinator.client import Client
 from odf_engine.coordinator.endpoint import notify_datasets_changed
-from odf_engine.coordinator.protocol import Job, JobState, Pull, Request, Verify
-from odf_engine.coordinator.results import PullResult, UpdateResult, ValidateResult, VerifyResult
+from odf_engine.coordinator.protocol import Job, JobState, Request
 from odf_engine.errors import (
     Conflict,
     InvalidManifest,
@@ -27,6 +25,10 @@ from odf_engine.errors import (
     UsageError,
 )
 from odf_engine.identity.names import DatasetAlias
+from odf_engine.jobs import definition
+from odf_engine.jobs.definition import UpdateResult, ValidateResult
+from odf_engine.jobs.pull import Pull, PullResult
+from odf_engine.jobs.verify import Verify, VerifyResult
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, SetTransform
 from odf_engine.metadata.yaml import snapshot_to_yaml, to_builtins
 from odf_engine.net.urls import redact_url
@@ -49,16 +51,53 @@ from odf_tui.cli.output import (
     read_text,
     verb,
 )
-from odf_tui.cli.pull import PullArguments, resolve_targets
+from odf_tui.cli.pull import PullArguments, changes_in_brackets, plain_row_count, resolve_targets
 from odf_tui.gateway.samples import add_datasets, make_requests, write_files
 from odf_tui.text.format import count_of, printable
-from odf_tui.text.job_text import update_line, validation_lines
+from odf_tui.text.remotes import plain_block_count
 
 if TYPE_CHECKING:
     from odf_engine.sql.manifest_translation import ManifestTranslation
 
 _STYLES = {"+": "green", "-": "red"}
 State = Literal["", "flush", "rebuild"]
+
+
+# How the state of a streaming query is handled that is replaced.
+_STATE_CHANGES: Final = {
+    "kept": "; continues from the state of the old query",
+    "lost": "; incompatible with the state of the old query: use --flush or --rebuild",
+    "flushed": "; pending results of the old query emitted, state empty",
+    "rebuilt": "; state rebuilt from the start of the inputs",
+}
+
+
+def update_line(result: UpdateResult) -> str:
+    """Describe the result of an update of a definition in a line."""
+    if result.status != "updated":
+        return f"{result.name}: unchanged"
+    rows = f", {plain_row_count(result.records)}{changes_in_brackets(result)}" if result.records else ""
+    state = _STATE_CHANGES.get(result.state, "")
+    return f"updated {result.name}: {plain_block_count(result.blocks)}{rows}{state}"
+
+
+def validation_lines(result: ValidateResult) -> Iterator[str]:
+    """Yield lines that describe whether a query can run, with the columns of its result."""
+    if not result.checked:
+        yield printable(f"{result.name}: {result.message}")
+        return
+    state = _STATE_CHANGES.get(result.state, "")
+    if result.state == "lost" and result.reads is not None:
+        state = "; its rows have to be replaced: use --rebuild"
+    yield f"{result.name}: query valid{state}"
+    if result.message:
+        yield printable(f"  {result.message}")
+    if result.warning:
+        yield printable(f"  warning: {result.warning}")
+    for column in result.schema or ():
+        yield printable(f"  {column}")
+    if result.new:
+        yield printable(f"  new columns: {', '.join(result.new)}")
 
 
 class DefinitionUpdate:
@@ -93,7 +132,7 @@ class DefinitionUpdate:
             queries = [at for at, update in enumerate(updates) if self._changes_query(update)]
             updates = self._append_events(snapshots, updates, queries)
             jobs = self._run_update_jobs(snapshots, updates, queries)
-        results = {at: result for at, job in jobs.items() if (result := job.result_of(protocol.Update))}
+        results = {at: result for at, job in jobs.items() if (result := job.result_of(definition.Update))}
         if as_json:
             print_json(
                 [
@@ -153,7 +192,7 @@ class DefinitionUpdate:
         for at in queries:
             entry, snapshot = updates[at].entry, snapshots[at]
             assert entry is not None  # the query of a new dataset is not updated
-            request = protocol.Update(
+            request = definition.Update(
                 dataset=str(entry.id),
                 manifest=snapshot_to_yaml(snapshot),
                 state=self._state,
@@ -201,10 +240,10 @@ def run_checks(
             skipped.append(ValidateResult(str(update.alias), message=message))
             continue
         dataset = "" if update.entry is None else str(update.entry.id)
-        request = protocol.Validate(manifest=snapshot_to_yaml(snapshot), dataset=dataset)
+        request = definition.Validate(manifest=snapshot_to_yaml(snapshot), dataset=dataset)
         requests.append((request, str(update.alias)))
     jobs = follow(workspace, requests)
-    validated = [result for job in jobs if (result := job.result_of(protocol.Validate))]
+    validated = [result for job in jobs if (result := job.result_of(definition.Validate))]
     return QueryChecks(skipped, validated, jobs)
 
 

@@ -307,7 +307,8 @@ def _read_projection(
     """Return the last rows of a projection, which a job builds: as of an event time, or the latest state."""
     from pathlib import Path
 
-    from odf_engine.coordinator.protocol import BuildProjection, JobState
+    from odf_engine.coordinator.protocol import JobState
+    from odf_engine.jobs.views import BuildProjection
     from odf_engine.metadata.timestamp import parse_user_time
     from odf_engine.views.query_results import ResultRows
     from odf_tui.cli.follow import exit_code, follow

@@ -15,12 +15,12 @@ from odf_engine.chain.state import ChainState
 from odf_engine.config import Config
 from odf_engine.coordinator.client import read_journal
 from odf_engine.coordinator.endpoint import notify_datasets_changed
-from odf_engine.coordinator.protocol import Job, JobState, Verify
-from odf_engine.coordinator.results import VerifyResult
+from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.errors import OdfError, UsageError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
+from odf_engine.jobs.verify import Verify, VerifyResult
 from odf_engine.metadata.model import DatasetSnapshot, DisablePushSource
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import to_builtins

@@ -15,12 +15,12 @@ from msgspec import to_builtins
 from odf_engine.checks.definition import Check, accepted_checks, check_files
 from odf_engine.checks.reports import list_rejected, read_report, report_json, result_json
 from odf_engine.coordinator.client import Client
-from odf_engine.coordinator.protocol import Check as CheckRows
 from odf_engine.coordinator.protocol import Job, JobState
-from odf_engine.coordinator.results import branch_title
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.flows.documents import Unreadable
 from odf_engine.flows.store import FlowStore, Run
+from odf_engine.jobs.base import branch_title
+from odf_engine.jobs.check import Check as CheckRows
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.follow import exit_code, follow, print_failure

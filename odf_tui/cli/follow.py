@@ -13,12 +13,12 @@ from odf_engine.coordinator.protocol import (
     Job,
     JobChanged,
     JobProgress,
-    JobRequest,
     JobState,
     LogLine,
     Progress,
     Request,
 )
+from odf_engine.jobs.base import JobRequest
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.output import console, options_of, print_note
 from odf_tui.text.job_text import failure_lines, progress_line

@@ -16,9 +16,10 @@ import msgspec
 
 from odf_engine.chain import references
 from odf_engine.coordinator.endpoint import notify_datasets_changed
-from odf_engine.coordinator.protocol import Diff, Trace
 from odf_engine.errors import OdfError, UsageError
 from odf_engine.identity.multiformats import Multihash
+from odf_engine.jobs.diff import Diff
+from odf_engine.jobs.trace import Trace
 from odf_engine.provenance.model import OffsetRange, TraceResult, TraceStep
 from odf_engine.storage.refs import HEAD
 from odf_engine.terminal_text import escape_json

@@ -18,9 +18,10 @@ from msgspec import to_builtins
 
 from odf_engine.coordinator.client import Client, read_journal
 from odf_engine.coordinator.endpoint import WorkerEndpoint
-from odf_engine.coordinator.protocol import Job, JobChanged, LogLine, Pull
+from odf_engine.coordinator.protocol import Job, JobChanged, LogLine
 from odf_engine.data.waiting import Waiting
 from odf_engine.errors import NotFound, OdfError
+from odf_engine.jobs.pull import Pull
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.datasets import read_rows, status_word

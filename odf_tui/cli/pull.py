@@ -14,8 +14,7 @@ import click
 from msgspec import to_builtins
 
 from odf_engine.coordinator.endpoint import notify_datasets_changed
-from odf_engine.coordinator.protocol import INGEST_FORMATS, Ingest, Job, JobState, Pull, Request, Search
-from odf_engine.coordinator.results import PullResult, branch_title
+from odf_engine.coordinator.protocol import Job, JobState, Request
 from odf_engine.errors import (
     AlreadyExists,
     InvalidIdentity,
@@ -29,6 +28,11 @@ from odf_engine.identity.names import (
     DatasetAlias,
     DatasetAliasRemote,
 )
+from odf_engine.jobs.base import branch_title
+from odf_engine.jobs.definition import UpdateResult
+from odf_engine.jobs.ingest import INGEST_FORMATS, Ingest
+from odf_engine.jobs.pull import Pull, PullResult, change_counts
+from odf_engine.jobs.remotes import Search
 from odf_engine.storage.scratch import spool_stream
 from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -52,8 +56,8 @@ from odf_tui.cli.output import (
     print_result,
     verb,
 )
-from odf_tui.text.format import format_bytes
-from odf_tui.text.job_text import pull_line
+from odf_tui.text.format import count_of, format_bytes, with_spaced_thousands
+from odf_tui.text.remotes import plain_block_count
 
 
 class PullTarget(NamedTuple):
@@ -374,7 +378,7 @@ def _resolve_repository(workspace: Workspace, repository: str) -> list[PullTarge
     """Return all datasets of a repository, which is queried for them."""
     remotes = Remotes(workspace.odf)
     repo = remotes.repository(repository)
-    result = run_request(workspace, Search("", [repo.name]), f"all of {repo.name}")
+    result = run_request(workspace, Search(text="", repositories=[repo.name]), f"all of {repo.name}")
     for problem in result.problems:
         raise SourceUnavailable(problem.message, where=repo.name)
     locations = datasets_of_repository(remotes, repo.name, [each.name for each in result.datasets])
@@ -451,6 +455,49 @@ def print_pull(job: Job, workspace: Workspace | None = None, target: PullTarget 
     label = Remotes(workspace.odf).display_name(result.url) if workspace and result.url else ""
     is_new = target is not None and target.entry is None and result.old_head is None
     print_result(pull_line(result, label, is_new=is_new))
+
+
+def changes_in_brackets(result: PullResult | UpdateResult) -> str:
+    """Return the numbers of added, retracted and corrected rows, or "" if rows were only added."""
+    changes = change_counts(result.added, result.retracted, result.corrected)
+    return with_spaced_thousands(f" ({changes})") if changes else ""
+
+
+def plain_row_count(number: int) -> str:
+    """Return a number of rows without separators, as the command line prints it."""
+    return count_of(number, "row", separators=False)
+
+
+def pull_line(result: PullResult, remote: str, *, is_new: bool = False) -> str:
+    """Describe the result of a pull or an ingest in a line.
+
+    Args:
+        remote: name of the remote; empty for a dataset that is pulled from its source.
+        is_new: whether the pull created the dataset.
+    """
+    if result.status == "updated":
+        new = "new, " if is_new else ""
+        size = f", {format_bytes(result.bytes)}" if result.bytes else ""
+        origin = f", from {remote}" if remote else ""
+        rows = plain_row_count(result.records) + changes_in_brackets(result)
+        amount = f"{rows} in {plain_block_count(result.blocks)}{size}"
+        refused = (
+            f", {count_of(result.already_ingested, 'file', separators=False)} already ingested"
+            if result.already_ingested
+            else ""
+        )
+        repeated = f", {plain_row_count(result.repeated)} repeated" if result.repeated else ""
+        rejected = f", {plain_row_count(result.rejected)} rejected" if result.rejected else ""
+        late = f", {plain_row_count(result.late)} late" if result.late else ""
+        waiting = f"; {result.waiting.text}" if result.waiting else ""
+        return f"{result.title}: {new}{amount}{repeated}{rejected}{late}{origin}{refused}{waiting}"
+    if result.waiting:
+        return f"{result.title}: {result.waiting.text}"
+    if result.already_ingested:
+        return f"{result.title}: already ingested"
+    ahead = f" ({plain_block_count(result.ahead)} ahead of {remote})" if result.ahead else ""
+    origin = f" with {remote}" if remote and not ahead else ""
+    return f"{result.title}: up to date{origin}{ahead}"
 
 
 _SPECIAL: Final = ("/dev/", "/proc/")

@@ -12,10 +12,12 @@ import click
 from msgspec import to_builtins
 
 from odf_engine.coordinator.endpoint import notify_datasets_changed
-from odf_engine.coordinator.protocol import Compare, Job, JobState, Push, Request, Search
-from odf_engine.coordinator.results import FoundDataset, PushResult, SearchResult, branch_title
+from odf_engine.coordinator.protocol import Job, JobState, Request
 from odf_engine.errors import InvalidIdentity, NotFound, UsageError
 from odf_engine.identity.names import DatasetAliasRemote
+from odf_engine.jobs.base import branch_title
+from odf_engine.jobs.push import Push, PushResult
+from odf_engine.jobs.remotes import Compare, FoundDataset, Search, SearchResult
 from odf_engine.net.credentials import Credentials, Login
 from odf_engine.net.urls import folder_of, is_s3, normalize_login_url, origin_of, supports_login
 from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
@@ -33,8 +35,7 @@ from odf_tui.cli.output import (
     verb,
 )
 from odf_tui.text.format import fit_width, format_bytes, format_count, printable
-from odf_tui.text.job_text import push_line
-from odf_tui.text.remotes import Remote, direction, relation_text_for_people
+from odf_tui.text.remotes import Remote, direction, plain_block_count, relation_text_for_people
 
 
 @verb("status", example="odf repo status --json", json=True)
@@ -459,6 +460,14 @@ def _print_push(job: Job, label: str) -> None:
         print_result(push_line(job.target, result, label))
 
 
+def push_line(target: str, result: PushResult, remote: str) -> str:
+    """Describe the result of a push of the dataset ``target`` in a line; ``remote`` is the remote's name."""
+    if result.status != "updated":
+        return f"{target}: {remote} is up to date"
+    new = "new at the remote, " if result.old_head is None else ""
+    return f"{target}: {new}{plain_block_count(result.blocks)}, {format_bytes(result.bytes)} to {remote}"
+
+
 @verb("search", example="odf search weather --repo lab", json=True)
 @click.argument("text", default="")
 @click.option(
@@ -480,7 +489,7 @@ def search_verb(text: str, repositories: tuple[str, ...]) -> None:
     named = [remotes.repository(name).name for name in repositories]
     if not remotes.repositories():
         raise NotFound("no repositories to search", hint="run odf repo add NAME URL")
-    request = Search(text, named)
+    request = Search(text=text, repositories=named)
     (job,) = follow(workspace, [(request, f"'{text}'" if text else "all datasets")])
     result = job.result_of(Search) or SearchResult()
     if options_of().json:

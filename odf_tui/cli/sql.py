@@ -17,10 +17,11 @@ import msgspec
 from msgspec.structs import replace
 from rich.cells import cell_len
 
-from odf_engine.coordinator.protocol import Export, JobState, Query
-from odf_engine.coordinator.results import QueryResult
+from odf_engine.coordinator.protocol import JobState
 from odf_engine.errors import AlreadyExists, NotFound, OdfError, UsageError
 from odf_engine.files import open_file
+from odf_engine.jobs.export import Export
+from odf_engine.jobs.query import Query, QueryResult
 from odf_engine.sql.query_text import one_line_summary, tokenize
 from odf_engine.terminal_text import escape_controls, escape_json
 from odf_engine.views.query_results import GROUP_ROWS, ResultRows

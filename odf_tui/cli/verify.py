@@ -23,17 +23,13 @@ from odf_engine.chain.normal_form import DATAFUSION, INSTALL_DATAFUSION, engine_
 from odf_engine.config import Config
 from odf_engine.coordinator.client import Client
 from odf_engine.coordinator.endpoint import WorkerEndpoint
-from odf_engine.coordinator.protocol import (
-    CheckProof,
-    Compact,
-    JobState,
-    Pull,
-    Request,
-    Verify,
-    WorkerStatus,
-)
-from odf_engine.coordinator.results import CheckProofResult, branch_title
+from odf_engine.coordinator.protocol import JobState, Request, WorkerStatus
 from odf_engine.errors import NotFound, OdfError, UsageError
+from odf_engine.jobs.base import branch_title
+from odf_engine.jobs.compact import Compact, CompactResult
+from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.query import CheckProof, CheckProofResult
+from odf_engine.jobs.verify import Verify
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
@@ -55,8 +51,14 @@ from odf_tui.cli.output import (
 )
 from odf_tui.cli.pull import select_datasets
 from odf_tui.gateway.administration import check_files, collect_files, read_proof
-from odf_tui.text.format import count_of, format_bytes, format_time, format_time_seconds, printable
-from odf_tui.text.job_text import compact_line
+from odf_tui.text.format import (
+    count_of,
+    format_bytes,
+    format_time,
+    format_time_seconds,
+    printable,
+    with_spaced_thousands,
+)
 from odf_tui.text.verification_text import (
     origin_lines,
     proof_verdict,
@@ -196,7 +198,19 @@ def compact_verb(name: str, dry_run: bool, max_rows: int | None, max_bytes: int 
     if options_of().json:
         print_json(result)
     else:
-        print_result(compact_line(result))
+        print_result(_compact_line(result))
+
+
+def _compact_line(result: CompactResult) -> str:
+    """Describe the result of a compaction in a line."""
+    summary = with_spaced_thousands(Compact.summarize(result).text)
+    if result.status == "unchanged":
+        return f"{result.name}: {summary}"
+    if result.status == "planned":
+        size = format_bytes(result.merged_bytes)
+        return f"{result.name}: would merge {summary}, and rewrite {size}"
+    sizes = f"{format_bytes(result.merged_bytes)} to {format_bytes(result.written_bytes)}"
+    return f"{result.name}: {summary}, {sizes}; the old head is refs/{result.reference}"
 
 
 @verb("gc", example="odf gc --dry-run", json=True)

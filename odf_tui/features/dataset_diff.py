@@ -14,8 +14,9 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 
-from odf_engine.coordinator.protocol import Diff, Export
 from odf_engine.errors import OdfError
+from odf_engine.jobs.diff import Diff
+from odf_engine.jobs.export import Export
 from odf_engine.views.diff import CHANGE_COLUMN, Difference
 from odf_tui.gateway.row_window import RowWindow, UnreadableRange, read_part
 from odf_tui.services.controller import Controller

@@ -15,9 +15,8 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Input
 
-from odf_engine.coordinator.protocol import Export
-from odf_engine.coordinator.results import ExportResult
 from odf_engine.errors import OdfError
+from odf_engine.jobs.export import Export, ExportResult
 from odf_tui.gateway.row_window import RowPrefix, RowWindow
 from odf_tui.panes.data.view import QUERY, STATE, TIME, DataPane, TableView
 from odf_tui.services.controller import Controller

@@ -15,9 +15,10 @@ from textual.content import Content
 
 from odf_engine.alerts.store import Delivery, read_newest
 from odf_engine.checks.reports import Report
-from odf_engine.coordinator.protocol import Check, Job
+from odf_engine.coordinator.protocol import Job
 from odf_engine.errors import OdfError
 from odf_engine.flows.store import Run
+from odf_engine.jobs.check import Check
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.gateway.flows import DatasetChecks, FlowGateway, FlowSummary, read_dataset_checks
 from odf_tui.services.controller import Controller

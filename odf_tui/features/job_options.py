@@ -9,8 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from odf_engine.coordinator.protocol import INGEST_FORMATS, Compact, Ingest, Pull, Request, Verify
+from odf_engine.coordinator.protocol import Request
 from odf_engine.errors import OdfError
+from odf_engine.jobs.compact import Compact
+from odf_engine.jobs.ingest import INGEST_FORMATS, Ingest
+from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.verify import Verify
 from odf_engine.metadata.timestamp import Timestamp, parse_user_time
 from odf_tui.features.dataset_actions import reset_lines
 from odf_tui.gateway.administration import Administration, change_setting

@@ -7,8 +7,7 @@ import json
 from pathlib import Path
 from typing import Final
 
-from odf_engine.coordinator.protocol import CheckProof, Query
-from odf_engine.coordinator.results import CheckProofResult
+from odf_engine.jobs.query import CheckProof, CheckProofResult, Query
 from odf_engine.sql.query_text import one_line_summary
 from odf_engine.storage.atomic_files import replace_text_file
 from odf_tui.features.sql.sql_editor import SqlPanel

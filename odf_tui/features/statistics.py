@@ -13,7 +13,8 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.timer import Timer
 
-from odf_engine.coordinator.protocol import ComputeStatistics, JobState
+from odf_engine.coordinator.protocol import JobState
+from odf_engine.jobs.views import ComputeStatistics
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.views.statistics import ColumnStatistics
 from odf_tui.features.export import dataset_of_view, parquet_file_of

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from odf_engine import settings
 from odf_engine.coordinator.endpoint import WorkerEndpoint, notify_datasets_changed
 from odf_engine.coordinator.job_log import JobLogReader
-from odf_engine.coordinator.protocol import READ_ONLY_JOBS, Job
+from odf_engine.coordinator.protocol import Job
 from odf_engine.errors import Conflict, NotFound, OdfError, UsageError
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.credentials import Credentials, Login
@@ -294,7 +294,7 @@ def check_files(
         reporter,
         repair=repair,
         now=now,
-        busy={job.dataset for job in jobs if job.kind not in READ_ONLY_JOBS},
+        busy={job.dataset for job in jobs if not job.read_only},
         has_jobs=bool(jobs),
         has_worker=has_worker,
     )

@@ -17,9 +17,10 @@ from odf_engine.chain.schema_evolution import column_descriptions
 from odf_engine.chain.state import parse_column_names
 from odf_engine.checks.reports import read_summaries
 from odf_engine.coordinator.client import read_journal
-from odf_engine.coordinator.protocol import Job, Query
+from odf_engine.coordinator.protocol import Job
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.identity.multiformats import Multihash
+from odf_engine.jobs.query import Query
 from odf_engine.metadata import model
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, DatasetVocabulary
 from odf_engine.metadata.object_links import find_link_columns

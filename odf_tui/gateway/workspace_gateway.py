@@ -12,9 +12,10 @@ from odf_engine.config import Config, UiConfig
 from odf_engine.coordinator.client import Client, read_journal
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.coordinator.job_log import JobLogReader
-from odf_engine.coordinator.protocol import Ingest, Job, JobState, JournalEvent, Request
+from odf_engine.coordinator.protocol import Job, JobState, JournalEvent, Request
 from odf_engine.errors import Conflict, InvalidManifest, NotFound, OdfError
 from odf_engine.identity.names import DatasetAlias
+from odf_engine.jobs.ingest import Ingest
 from odf_engine.metadata import model
 from odf_engine.storage.atomic_files import rewrite_text_file, write_error
 from odf_engine.workspace import trust
@@ -226,9 +227,6 @@ def _trusted_steps(runs: Sequence[trust.Execution]) -> tuple[TrustedStep, ...]:
 
 JOBS: Final = 200
 _MAX_BLOCKS: Final = 200
-_REPEATABLE: Final = ("pull", "verify", "push", "compare")
-"""Kinds of jobs that can be repeated after they succeeded."""
-_SCREEN_JOBS: Final = ("validate", "describe", "project", "sql", "search", "trace", "diff", "check-proof")
 
 
 class JobReader(WorkspaceEntries):
@@ -313,9 +311,10 @@ class JobReader(WorkspaceEntries):
         Raises:
             OdfError: it is unknown, or must not be repeated.
         """
-        if job.kind in _SCREEN_JOBS:
+        kind = job.request_type
+        if kind is not None and kind.has_screen:
             raise OdfError(f"a {job.kind} job cannot be retried: open its screen again")
-        if job.state is JobState.done and job.kind not in _REPEATABLE:
+        if job.state is JobState.done and not (kind is not None and kind.repeatable):
             raise OdfError(f"this {job.kind} is already done")
         request = self._journal.request(job.id)
         if request is None:

@@ -8,8 +8,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar, cast
 
-from odf_engine.coordinator.protocol import Event, Job, JobRequest, JobState, Request, decode_result, kind_of
+from odf_engine.coordinator.protocol import Event, Job, JobState, Request
 from odf_engine.errors import Cancelled, OdfError
+from odf_engine.jobs.base import JobRequest, decode_result
 from odf_tui.gateway.protocol import Gateway, WorkerLink
 from odf_tui.services.host import Host
 from odf_tui.state.app_state import WORKER_ENDED, AppState, JobNews, WorkerConnectionState
@@ -50,7 +51,7 @@ class JobsClient:
             for request, target in requests:
                 await link.submit(request, target)
 
-        kind = kind_of(requests[0][0]) if requests else "pull"
+        kind = requests[0][0].kind() if requests else "pull"
         what = requests[0][1] if len(requests) == 1 else f"{format_count(len(requests))} datasets"
         self._host.notice(f"{kind} {what}: queued{remark}")
         self._host.start(submit(), group="commands")

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from odf_engine.coordinator.protocol import (
-    READ_ONLY_JOBS,
     Committed,
-    Compare,
     Event,
     Job,
     JobChanged,
@@ -22,6 +20,7 @@ from odf_engine.coordinator.protocol import (
     LogLine,
     WorkerStatus,
 )
+from odf_engine.jobs.remotes import Compare
 from odf_tui.state.model import Health
 from odf_tui.text.job_log_text import Entry
 from odf_tui.text.job_text import has_findings, known_result, verified_head
@@ -299,9 +298,7 @@ class JobBook(msgspec.Struct):
 
     def active_job_of(self, dataset: str) -> Job | None:
         """Return the running job of a dataset, or else its queued one. Read-only jobs do not count."""
-        found = [
-            job for job in self.active_jobs() if job.dataset == dataset and job.kind not in READ_ONLY_JOBS
-        ]
+        found = [job for job in self.active_jobs() if job.dataset == dataset and not job.read_only]
         running = [job for job in found if job.state is JobState.running]
         return (running or found or [None])[0]
 
@@ -323,7 +320,7 @@ def dataset_healths(rows: Sequence[DatasetRow], book: JobBook) -> dict[str, Heal
             pulls.pop(job.dataset, None)  # an earlier failure was that of the old query
         elif job.kind == "verify" and job.state is JobState.done:
             verifies[job.dataset] = job
-    active = {job.dataset: job for job in reversed(book.active_jobs()) if job.kind not in READ_ONLY_JOBS}
+    active = {job.dataset: job for job in reversed(book.active_jobs()) if not job.read_only}
     return {row.id: _health(row, active.get(row.id), pulls, verifies) for row in rows}
 
 

@@ -28,6 +28,9 @@ _VISIBLE: Final = {
 }
 
 
+_THOUSANDS: Final = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+
+
 def printable(text: str) -> str:
     """Replace control characters, line breaks and direction overrides by visible characters."""
     return text if text.isascii() and text.isprintable() else text.translate(_VISIBLE)
@@ -36,6 +39,11 @@ def printable(text: str) -> str:
 def format_count(number: int | None) -> str:
     """Return a number with thousands separators, such as ``12 480``; an empty text for None."""
     return "" if number is None else f"{number:,}".replace(",", " ")
+
+
+def with_spaced_thousands(text: str) -> str:
+    """Return a message of the engine with thousands separators as in :func:`format_count`."""
+    return _THOUSANDS.sub(" ", text)
 
 
 def count_of(number: int, noun: str, *, separators: bool = True) -> str:

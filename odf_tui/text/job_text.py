@@ -5,50 +5,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from pathlib import PurePath
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 from rich.cells import cell_len
 
-from odf_engine.coordinator.protocol import (
-    Check,
-    Diff,
-    Failure,
-    Job,
-    JobRequest,
-    JobState,
-    Progress,
-    Rate,
-    Sample,
-    Search,
-    Verify,
-    decode_result,
-    request_type,
-)
-from odf_engine.coordinator.results import (
-    CheckProofResult,
-    CheckResult,
-    CompactResult,
-    CompareResult,
-    ExportResult,
-    ProjectionResult,
-    PullResult,
-    PushResult,
-    QueryResult,
-    RemoteProblem,
-    RemoteRelation,
-    SearchResult,
-    StatisticsResult,
-    UpdateResult,
-    ValidateResult,
-    VerifyResult,
-)
+from odf_engine.coordinator.protocol import Failure, Job, JobState, Progress, Rate, Sample
 from odf_engine.errors import BadData
 from odf_engine.flows.store import Run
+from odf_engine.jobs import KINDS
+from odf_engine.jobs.base import JobRequest, decode_result
+from odf_engine.jobs.check import Check
+from odf_engine.jobs.verify import Verify
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import JobWarning
-from odf_engine.provenance.model import TraceResult
 from odf_tui.text.format import (
     Span,
     count_of,
@@ -58,8 +28,8 @@ from odf_tui.text.format import (
     format_count_short,
     format_duration,
     printable,
+    with_spaced_thousands,
 )
-from odf_tui.text.remotes import Remote, plain_block_count, relation_text, short_url
 from odf_tui.text.verification_text import (
     finding_lines,
     replay_summaries,
@@ -291,69 +261,6 @@ _TRANSFER_PHASES: Final = ("fetch", "send")
 _CONFLICT_EXIT_CODE: Final = 4  # see odf_engine.errors.Conflict
 
 
-def push_outcome(result: PushResult) -> tuple[str, str]:
-    """Describe the result of a push; return the text and its style."""
-    remote = _remote_name(result)
-    if result.status != "updated":
-        return f"{remote} is up to date", "muted"
-    return f"pushed {count_of(result.blocks, 'block')}, {format_bytes(result.bytes)} to {remote}", "good"
-
-
-def remote_pull_outcome(result: PullResult) -> tuple[str, str]:
-    """Describe the result of a pull from a remote; return the text and its style."""
-    remote = _remote_name(result)
-    if result.status == "updated":
-        blocks = count_of(result.blocks, "block")
-        return f"{_new_rows(result)} in {blocks} from {remote}", "good"
-    ahead = f", {count_of(result.ahead, 'block')} ahead of {remote}" if result.ahead else ""
-    return f"up to date{ahead}", "muted"
-
-
-def _remote_name(result: PullResult | PushResult | RemoteRelation | RemoteProblem) -> str:
-    return short_url(result.label or result.url or "")
-
-
-def remote_from_comparison(seen: RemoteRelation, label: str, known: Remote | None = None) -> Remote:
-    """Return the remote that a comparison describes; ``known`` is its earlier state."""
-    return Remote(
-        url=seen.url,
-        label=label,
-        pull=known is not None and known.pull,
-        push=known is not None and known.push,
-        relation=seen.relation,
-        ours=seen.ours,
-        theirs=seen.theirs,
-        common=seen.common or "",
-        their_head=seen.their_head or "",
-        at=seen.at,
-    )
-
-
-def compare_outcome(result: CompareResult) -> tuple[str, str]:
-    """Describe the result of a comparison; return the text and its style."""
-    found = [
-        f"{relation_text(remote_from_comparison(each, ''))} · {_remote_name(each)}" for each in result.seen
-    ]
-    found += [f"{_remote_name(each)}: {each.message}" for each in result.problems]
-    if not found:
-        return "no remotes to compare", "muted"
-    return ", ".join(found), "warn" if result.problems else "good"
-
-
-@lru_cache(maxsize=64)
-def search_outcome(text: str) -> tuple[str, str]:
-    """Describe the result of a search; return the text and its style.
-
-    Cached: results can be long, and each paint reads them.
-    """
-    result = known_result(text, Search) or SearchResult()
-    number = len(result.datasets)
-    words = count_of(number, "dataset")
-    if not result.problems:
-        return words, "good"
-    return f"{words}; failed: {', '.join(each.repository for each in result.problems)}", "warn"
-
-
 def may_have_diverged(job: Job) -> bool:
     """Return whether a pull or push failed because the histories conflict."""
     failed = job.state is JobState.failed and job.error is not None
@@ -427,221 +334,21 @@ def _outcome_without_warnings(job: Job) -> tuple[str, str]:
         return job.error.message.splitlines()[0] if job.error and job.error.message else "failed", "bad"
     if job.state is not JobState.done:
         return job.state.value, "warn"
-    if job.kind == "search":
-        return search_outcome(job.result or "")
-    return _result_outcome(job)
+    return _summary(job.kind, job.result or "{}")
 
 
-def _result_outcome(job: Job) -> tuple[str, str]:
-    """Describe the result of a job that is done; return the text and its style."""
-    request = request_type(job.kind)
-    if request is Diff and (diff := known_result(job.result, Diff)) is not None:
-        # No case below: the class is imported by the first result of a comparison, not by every start.
-        counts = (("added", diff.added), ("removed", diff.removed), ("changed", diff.changed))
-        return ", ".join(f"{format_count(number)} {change}" for change, number in counts), "good"
-    match None if request is None else known_result(job.result, request):
-        case PullResult() as result:
-            return _pull_outcome(result)
-        case PushResult() as result:
-            return push_outcome(result)
-        case CompareResult() as result:
-            return compare_outcome(result)
-        case VerifyResult() as result:
-            return _verify_outcome(result)
-        case ValidateResult() as result:
-            good = result.checked and not result.warning
-            return result.warning or result.message or "query valid", "good" if good else "warn"
-        case UpdateResult() as result:
-            return (result.status or "done") + (f", state {result.state}" if result.state else ""), "good"
-        case QueryResult() as result:
-            return count_of(result.rows, "row") + (", truncated" if result.truncated else ""), "good"
-        case ProjectionResult() as result:
-            return f"{count_of(result.rows, 'row')} of {format_count(result.of)}", "good"
-        case CheckResult() as result:
-            return _check_outcome(result)
-        case CheckProofResult(checked=False):
-            return "a dataset or block is missing", "good"
-        case CheckProofResult() as result:
-            return "proof valid" if result.valid else "proof invalid", "good"
-        case TraceResult() as result:
-            return "" if result.problem else f"{count_of(result.rows, 'row')} traced", "good"
-        case ExportResult() as result:
-            rows = count_of(result.rows, "row")
-            return f"{rows}, {format_bytes(result.size)} in {PurePath(result.path).name}", "good"
-        case CompactResult() as result:
-            return compact_outcome(result), "muted" if result.status == "unchanged" else "good"
-        case StatisticsResult() as result:
-            return f"{count_of(result.rows, 'row')} profiled", "good"
-        case _:  # of another version
-            return "done", "muted"
+@lru_cache(maxsize=512)
+def _summary(kind: str, result: str) -> tuple[str, str]:
+    """Return the summary of a result, and its style.
 
-
-def _pull_outcome(result: PullResult) -> tuple[str, str]:
-    if result.url:
-        return remote_pull_outcome(result)
-    if result.waiting:
-        rows = f"{_new_rows(result)}, " if result.records else ""
-        return f"{rows}{result.waiting.text}", "warn"
-    if result.status != "updated":
-        text = "already ingested" if result.already_ingested else result.status or "done"
-        return text.replace("-", " "), "muted"
-    rows = _new_rows(result)
-    if result.repeated:
-        return f"{rows}, {format_count(result.repeated)} repeat earlier rows", "warn"
-    if result.late:
-        return f"{rows}, {format_count(result.late)} late", "warn"
-    if result.rejected:  # first, because lists truncate the text
-        return f"{format_count(result.rejected)} rejected, {rows}", "warn"
-    return (f"{rows} in {result.blocks} blocks" if result.blocks > 1 else rows), "good"
-
-
-def change_counts(result: PullResult | UpdateResult) -> str:
-    """Return the numbers of added, retracted and corrected rows, such as ``+90 -5 ~151``.
-
-    Returns "" if rows were only added.
+    Cached: results can be long, and each paint reads them.
     """
-    if not result.retracted and not result.corrected:
-        return ""
-    signs = (("+", result.added), ("-", result.retracted), ("~", result.corrected))
-    return " ".join(f"{sign}{format_count(count)}" for sign, count in signs if count)
-
-
-def _new_rows(result: PullResult) -> str:
-    """Return ``+397 rows``; with retractions or corrections, ``+90 -5 ~151 rows``."""
-    changes = change_counts(result)
-    return f"{changes} rows" if changes else f"+{count_of(result.records, 'row')}"
-
-
-def _changes_in_brackets(result: PullResult | UpdateResult) -> str:
-    changes = change_counts(result)
-    return f" ({changes})" if changes else ""
-
-
-def pull_line(result: PullResult, remote: str, *, is_new: bool = False) -> str:
-    """Describe the result of a pull or an ingest in a line.
-
-    Args:
-        remote: name of the remote; empty for a dataset that is pulled from its source.
-        is_new: whether the pull created the dataset.
-    """
-    if result.status == "updated":
-        new = "new, " if is_new else ""
-        size = f", {format_bytes(result.bytes)}" if result.bytes else ""
-        origin = f", from {remote}" if remote else ""
-        rows = _plain_row_count(result.records) + _changes_in_brackets(result)
-        amount = f"{rows} in {plain_block_count(result.blocks)}{size}"
-        refused = (
-            f", {count_of(result.already_ingested, 'file', separators=False)} already ingested"
-            if result.already_ingested
-            else ""
-        )
-        repeated = f", {_plain_row_count(result.repeated)} repeated" if result.repeated else ""
-        rejected = f", {_plain_row_count(result.rejected)} rejected" if result.rejected else ""
-        late = f", {_plain_row_count(result.late)} late" if result.late else ""
-        waiting = f"; {result.waiting.text}" if result.waiting else ""
-        return f"{result.title}: {new}{amount}{repeated}{rejected}{late}{origin}{refused}{waiting}"
-    if result.waiting:
-        return f"{result.title}: {result.waiting.text}"
-    if result.already_ingested:
-        return f"{result.title}: already ingested"
-    ahead = f" ({plain_block_count(result.ahead)} ahead of {remote})" if result.ahead else ""
-    origin = f" with {remote}" if remote and not ahead else ""
-    return f"{result.title}: up to date{origin}{ahead}"
-
-
-def compact_outcome(result: CompactResult) -> str:
-    """Describe the result of a compaction without the name of the dataset."""
-    if result.status == "unchanged":
-        return "no small slices to merge"
-    slices = f"{count_of(result.old_slices, 'slice')} to {format_count(result.new_slices)}"
-    return f"{slices}, {count_of(result.old_blocks, 'block')} to {format_count(result.new_blocks)}"
-
-
-def compact_line(result: CompactResult) -> str:
-    """Describe the result of a compaction in a line."""
-    if result.status == "unchanged":
-        return f"{result.name}: {compact_outcome(result)}"
-    if result.status == "planned":
-        size = format_bytes(result.merged_bytes)
-        return f"{result.name}: would merge {compact_outcome(result)}, and rewrite {size}"
-    sizes = f"{format_bytes(result.merged_bytes)} to {format_bytes(result.written_bytes)}"
-    return f"{result.name}: {compact_outcome(result)}, {sizes}; the old head is refs/{result.reference}"
-
-
-def _plain_row_count(number: int) -> str:
-    """Return a number of rows without separators, as the command line prints it."""
-    return count_of(number, "row", separators=False)
-
-
-def push_line(target: str, result: PushResult, remote: str) -> str:
-    """Describe the result of a push of the dataset ``target`` in a line; ``remote`` is the remote's name."""
-    if result.status != "updated":
-        return f"{target}: {remote} is up to date"
-    new = "new at the remote, " if result.old_head is None else ""
-    return f"{target}: {new}{plain_block_count(result.blocks)}, {format_bytes(result.bytes)} to {remote}"
-
-
-# How the state of a streaming query is handled that is replaced.
-_STATE_CHANGES: Final = {
-    "kept": "; continues from the state of the old query",
-    "lost": "; incompatible with the state of the old query: use --flush or --rebuild",
-    "flushed": "; pending results of the old query emitted, state empty",
-    "rebuilt": "; state rebuilt from the start of the inputs",
-}
-
-
-def update_line(result: UpdateResult) -> str:
-    """Describe the result of an update of a definition in a line."""
-    if result.status != "updated":
-        return f"{result.name}: unchanged"
-    rows = f", {_plain_row_count(result.records)}{_changes_in_brackets(result)}" if result.records else ""
-    state = _STATE_CHANGES.get(result.state, "")
-    return f"updated {result.name}: {plain_block_count(result.blocks)}{rows}{state}"
-
-
-def validation_lines(result: ValidateResult) -> Iterator[str]:
-    """Yield lines that describe whether a query can run, with the columns of its result."""
-    if not result.checked:
-        yield printable(f"{result.name}: {result.message}")
-        return
-    state = _STATE_CHANGES.get(result.state, "")
-    if result.state == "lost" and result.reads is not None:
-        state = "; its rows have to be replaced: use --rebuild"
-    yield f"{result.name}: query valid{state}"
-    if result.message:
-        yield printable(f"  {result.message}")
-    if result.warning:
-        yield printable(f"  warning: {result.warning}")
-    for column in result.schema or ():
-        yield printable(f"  {column}")
-    if result.new:
-        yield printable(f"  new columns: {', '.join(result.new)}")
-
-
-def _check_outcome(result: CheckResult) -> tuple[str, str]:
-    if not result.results:
-        return "no checks", "muted"
-    if result.failed:
-        return f"{count_of(len(result.failed), 'rule')} failed", "bad"
-    warnings = sum(each.outcome == "warning" for each in result.results)
-    if warnings:
-        return count_of(warnings, "warning"), "warn"
-    return f"{count_of(len(result.results), 'rule')} passed", "good"
-
-
-def _verify_outcome(result: VerifyResult) -> tuple[str, str]:
-    if result.valid is False:
-        if result.verdict == "differs" and result.recomputed:
-            return count_of(result.recomputed.missing + result.recomputed.extra, "differing row"), "bad"
-        intact = ", files intact" if result.intact else ""
-        return f"{count_of(len(result.findings), 'finding')}{intact}", "bad"
-    transactions = result.transforms
-    replayed = f", {count_of(transactions, 'transaction')} replayed" if transactions else ""
-    if result.recomputed:
-        replayed = f", {count_of(result.recomputed.rows, 'row')} recomputed"
-    unchecked = [each for each in result.unchecked if "proof-" not in each.kind]
-    skipped = f", {format_count(len(unchecked))} skipped" if unchecked else ""
-    return f"valid{replayed}{skipped}", "good"
+    request = KINDS.get(kind)
+    decoded = None if request is None else known_result(result, request)
+    if request is None or decoded is None:  # of another version
+        return "done", "muted"
+    text, style = request.summarize(decoded)
+    return with_spaced_thousands(text), style
 
 
 def job_activity(job: Job, now: Timestamp) -> str:

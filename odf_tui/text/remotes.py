@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final, Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
+from odf_engine.jobs.remotes import RemoteRelation
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.text.format import (
     count_of,
@@ -60,6 +61,22 @@ class Remote(msgspec.Struct, frozen=True, kw_only=True):
     def writable(self) -> bool:
         """Whether the remote can be pushed to."""
         return is_writable(self.url)
+
+
+def remote_from_comparison(seen: RemoteRelation, label: str, known: Remote | None = None) -> Remote:
+    """Return the remote that a comparison describes; ``known`` is its earlier state."""
+    return Remote(
+        url=seen.url,
+        label=label,
+        pull=known is not None and known.pull,
+        push=known is not None and known.push,
+        relation=seen.relation,
+        ours=seen.ours,
+        theirs=seen.theirs,
+        common=seen.common or "",
+        their_head=seen.their_head or "",
+        at=seen.at,
+    )
 
 
 def is_writable(url: str) -> bool:
@@ -189,12 +206,3 @@ def remote_filter_terms(remotes: Sequence[Remote]) -> tuple[str, ...]:
     if diverged_remotes(remotes):
         terms.append("diverged")
     return (*terms, *(each.label.lower() for each in remotes))
-
-
-def short_url(url: str) -> str:
-    """Return a short form of a URL: host, or folder, and the name of the dataset."""
-    parts = urlsplit(url)
-    names = [unquote(each) for each in parts.path.split("/") if each]
-    if parts.hostname:
-        return "/".join([parts.netloc.rpartition("@")[2], *names[-1:]])
-    return "/".join(names[-2:]) or url

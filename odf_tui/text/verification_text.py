@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from odf_engine.coordinator.results import CheckProofResult, Origin, OriginSource, VerifyResult
 from odf_engine.data.finding_kinds import NOT_RECOMPUTED
+from odf_engine.jobs.query import CheckProofResult
+from odf_engine.jobs.verify import Origin, OriginSource, VerifyResult
 from odf_tui.text.format import (
     count_of,
     format_bytes,

@@ -16,9 +16,10 @@ from odf_engine.alerts.store import AlertStore, NewDelivery
 from odf_engine.config import Config
 from odf_engine.coordinator.alert_events import EventCollector, job_event
 from odf_engine.coordinator.job_log import JobLog
-from odf_engine.coordinator.protocol import Failure, Job, JobState, Pull
-from odf_engine.coordinator.results import Finding, VerifyResult
+from odf_engine.coordinator.protocol import Failure, Job, JobState
 from odf_engine.flows.store import FlowState, FlowStore
+from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.verify import Finding, VerifyResult
 from odf_engine.progress import JobWarning
 from odf_engine.workspace.workspace import Workspace
 from tests.alerts.conftest import ROOT

@@ -20,7 +20,7 @@ SCRIPT = """
 import sys, threading
 import odf_engine as odf
 from odf_engine.api import jobs
-from odf_engine.coordinator.results import VerifyResult
+from odf_engine.jobs.verify import Verify, VerifyResult
 
 def run(request, context, reporter):
     reporter.phase("check")
@@ -33,7 +33,7 @@ def run(request, context, reporter):
         raise odf.OdfError("no")
     return VerifyResult(valid=True)
 
-jobs.run_request = run
+Verify.run = run
 options = {"progress": {"none": None, "no": False, "yes": True}[sys.argv[2]]}
 workspace = odf.open(sys.argv[1], in_process=True, **options)
 display, drawn = workspace._runner._display, threading.Semaphore(0)

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odf_engine.coordinator.job_log import JobLog
-from odf_engine.coordinator.protocol import Pull
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.ownership_proof import create_proof, store_proof
+from odf_engine.jobs.pull import Pull
 from odf_engine.metadata.model import SetInfo
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from odf_engine.coordinator.protocol import INGEST_FORMATS
 from odf_engine.ingest.push_source import FORMATS
+from odf_engine.jobs.ingest import INGEST_FORMATS
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import Odf, Ran, call_odf, run_odf
 from tests.sync.linked import make_linked

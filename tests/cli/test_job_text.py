@@ -5,17 +5,14 @@ from __future__ import annotations
 import pytest
 
 from odf_engine.coordinator.protocol import Failure, Job, JobState, LogLine, Progress
-from odf_engine.coordinator.results import (
-    CheckProofResult,
-    Finding,
-    PullResult,
-    PushResult,
-    UpdateResult,
-    ValidateResult,
-    VerifyResult,
-)
+from odf_engine.jobs.definition import UpdateResult, ValidateResult
+from odf_engine.jobs.pull import PullResult
+from odf_engine.jobs.push import PushResult
+from odf_engine.jobs.query import CheckProofResult
+from odf_engine.jobs.verify import Finding, VerifyResult
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.fsck import FsckFinding, FsckReport
+from odf_tui.cli import add, pull, repositories
 from odf_tui.text import job_text, verification_text
 from odf_tui.text.format import count_of, format_time, format_time_seconds
 from odf_tui.text.job_log_text import log_failure_lines, log_line_text
@@ -67,26 +64,28 @@ def test_failure_lines_show_location_excerpt_and_hint() -> None:
 
 def test_result_lines_summarise_pull_push_and_update() -> None:
     pulled = PullResult(name="cases", status="updated", records=1200, blocks=1, bytes=1200)
-    assert job_text.pull_line(pulled, "") == "cases: 1200 rows in 1 block, 1.2 kB"
-    assert job_text.pull_line(pulled, "lab/cases", is_new=True).startswith("cases: new, 1200 rows in 1 ")
+    assert pull.pull_line(pulled, "") == "cases: 1200 rows in 1 block, 1.2 kB"
+    assert pull.pull_line(pulled, "lab/cases", is_new=True).startswith("cases: new, 1200 rows in 1 ")
     repeated = PullResult(name="cases", status="updated", records=2, blocks=1, repeated=2)
-    assert job_text.pull_line(repeated, "") == "cases: 2 rows in 1 block, 2 rows repeated"
+    assert pull.pull_line(repeated, "") == "cases: 2 rows in 1 block, 2 rows repeated"
     unchanged = PullResult(name="cases", status="up-to-date", ahead=2)
-    assert job_text.pull_line(unchanged, "lab") == "cases: up to date (2 blocks ahead of lab)"
+    assert pull.pull_line(unchanged, "lab") == "cases: up to date (2 blocks ahead of lab)"
     ingested = PullResult(name="cases", status="updated", records=2, blocks=1, already_ingested=1)
-    assert job_text.pull_line(ingested, "") == "cases: 2 rows in 1 block, 1 file already ingested"
+    assert pull.pull_line(ingested, "") == "cases: 2 rows in 1 block, 1 file already ingested"
     ingested = PullResult(name="cases", status="up-to-date", already_ingested=2)
-    assert job_text.pull_line(ingested, "") == "cases: already ingested"
+    assert pull.pull_line(ingested, "") == "cases: already ingested"
     pushed = PushResult(status="updated", blocks=2, bytes=10)
-    assert job_text.push_line("cases", pushed, "lab") == "cases: new at the remote, 2 blocks, 10 B to lab"
-    assert job_text.push_line("cases", PushResult(status="up-to-date"), "lab") == "cases: lab is up to date"
+    assert repositories.push_line("cases", pushed, "lab") == "cases: new at the remote, 2 blocks, 10 B to lab"
+    assert (
+        repositories.push_line("cases", PushResult(status="up-to-date"), "lab") == "cases: lab is up to date"
+    )
     updated = UpdateResult(name="cases", status="updated", blocks=1, records=3, state="flushed")
-    assert job_text.update_line(updated).startswith("updated cases: 1 block, 3 rows; ")
+    assert add.update_line(updated).startswith("updated cases: 1 block, 3 rows; ")
     valid = ValidateResult("cases", checked=True, schema=["day DATE"], new=["day"])
-    assert list(job_text.validation_lines(valid)) == [
+    assert list(add.validation_lines(valid)) == [
         "cases: query valid", "  day DATE", "  new columns: day"
     ]  # fmt: skip
-    (line,) = job_text.validation_lines(ValidateResult("cases", checked=True, state="lost", reads=7))
+    (line,) = add.validation_lines(ValidateResult("cases", checked=True, state="lost", reads=7))
     assert line == "cases: query valid; its rows have to be replaced: use --rebuild"
 
 

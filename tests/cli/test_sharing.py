@@ -20,9 +20,10 @@ from typing import Any
 import pytest
 
 from odf_engine.coordinator.client import Client, read_journal, run_jobs
-from odf_engine.coordinator.protocol import JobState, Pull
-from odf_engine.coordinator.results import FoundDataset
+from odf_engine.coordinator.protocol import JobState
 from odf_engine.errors import OdfError
+from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.remotes import FoundDataset
 from odf_engine.metadata.model import AddData, DataSlice, OffsetInterval
 from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.tokens import Tokens

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from odf_engine.coordinator.protocol import Failure, Job, JobState, Query
+from odf_engine.coordinator.protocol import Failure, Job, JobState
+from odf_engine.jobs.query import Query
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.sql import SqlShell, split_statements
 from odf_tui.state.query_history import load_history

@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from odf_engine.coordinator.job_log import JobLog
-from odf_engine.coordinator.protocol import Failure, JobState, Pull
+from odf_engine.coordinator.protocol import Failure, JobState
 from odf_engine.identity.names import DatasetAlias
+from odf_engine.jobs.pull import Pull
 from odf_engine.metadata.model import DatasetKind, SetInfo
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.dataset_summary import DatasetEntry

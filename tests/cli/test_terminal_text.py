@@ -19,10 +19,11 @@ import pytest
 import yaml
 
 from odf_engine.coordinator.job_log import JobLog
-from odf_engine.coordinator.protocol import Failure, JobState, Pull
+from odf_engine.coordinator.protocol import Failure, JobState
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import slice_schema, write_slice
 from odf_engine.identity.names import DatasetAlias
+from odf_engine.jobs.pull import Pull
 from odf_engine.metadata.model import (
     AddData,
     Append,

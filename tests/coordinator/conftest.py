@@ -18,10 +18,9 @@ import pytest
 
 from odf_engine.coordinator.client import Client, read_journal
 from odf_engine.coordinator.endpoint import WorkerEndpoint
-from odf_engine.coordinator.handlers import dispatch
 from odf_engine.coordinator.job_log import JobLogReader
-from odf_engine.coordinator.job_queue import JobContext
 from odf_engine.coordinator.protocol import Event, Job, JobChanged, Request, WorkerStatus
+from odf_engine.jobs.base import JobContext
 from odf_engine.progress import Reporter
 from tests.waiting import wait_until, wait_until_async
 
@@ -30,7 +29,7 @@ PROGRAMS = Path(__file__).with_name("programs.py")
 
 def run_request(request: Request, context: JobContext, reporter: Reporter) -> Any:
     """Run a request, and return its result as the job log stores it."""
-    return json.loads(msgspec.json.encode(dispatch.run_request(request, context, reporter)))
+    return json.loads(msgspec.json.encode(request.run(context, reporter)))
 
 
 @dataclass

@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 from odf_engine.coordinator import worker as worker_module
-from odf_engine.coordinator.job_queue import JobContext
 from odf_engine.coordinator.protocol import Request
 from odf_engine.coordinator.worker import Worker, daemonize
 from odf_engine.errors import BadData, OdfError
+from odf_engine.jobs.base import JobContext
 from odf_engine.progress import Reporter
 from odf_engine.spark.runtime import session
 from odf_engine.spark.runtime.session import Memory
@@ -125,7 +125,7 @@ def main() -> int:
     if given.die:
         raise SystemExit("this worker has a defect")
     if given.version:
-        worker_module.engine_version = lambda: given.version
+        worker_module.program_version = lambda: given.version
     attempts: list[int] = []
 
     def start_spark(begin: object) -> FakeSpark:

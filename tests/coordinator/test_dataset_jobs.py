@@ -8,11 +8,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from odf_engine.coordinator.job_queue import JobContext
-from odf_engine.coordinator.protocol import BuildProjection, ComputeStatistics, Export, JobState, Pull
+from odf_engine.coordinator.protocol import JobState
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import slice_schema, write_slice
 from odf_engine.errors import NotFound, UsageError
+from odf_engine.jobs.base import JobContext
+from odf_engine.jobs.export import Export
+from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.views import BuildProjection, ComputeStatistics
 from odf_engine.metadata.model import AddData, DataSlice, SetDataSchema
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests

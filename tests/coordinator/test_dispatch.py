@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.coordinator.job_queue import JobContext
-from odf_engine.coordinator.protocol import Ingest, Pull, Verify
 from odf_engine.errors import NotFound, Unsupported, UsageError
+from odf_engine.jobs.base import JobContext
+from odf_engine.jobs.ingest import Ingest
+from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.verify import Verify
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
 from odf_engine.workspace.dataset_summary import DatasetEntry

@@ -15,17 +15,17 @@ from odf_engine.coordinator.job_log import INTERRUPTED, MAX_LINE, JobLog, JobLog
 from odf_engine.coordinator.protocol import (
     Committed,
     Failure,
-    Ingest,
     JobChanged,
     JobState,
     LogLine,
     Progress,
-    Pull,
     Submit,
-    Verify,
     encode_line,
 )
 from odf_engine.errors import NotFound, OdfError, UsageError
+from odf_engine.jobs.ingest import Ingest
+from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.verify import Verify
 
 
 @pytest.fixture

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from odf_engine.coordinator.protocol import (
-    JobChanged,
-    Progress,
-    Pull,
-    Rate,
-    Sample,
-    Samples,
-    WorkerStatus,
-)
+from odf_engine.coordinator.protocol import JobChanged, Progress, Rate, Sample, Samples, WorkerStatus
 from odf_engine.coordinator.spark_service import LoadSampler, rate_between
+from odf_engine.jobs.pull import Pull
 from odf_engine.spark.runtime.session import Memory, read_resident_memory
 
 

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.coordinator.job_queue import JobContext, WorkerHost
-from odf_engine.coordinator.protocol import CheckProof, Query
 from odf_engine.errors import NotTrusted
 from odf_engine.identity.did import KeyStore
+from odf_engine.jobs.base import JobContext, WorkerHost
+from odf_engine.jobs.query import CheckProof, Query
 from odf_engine.progress import Reporter
 from odf_engine.query.query_proof import QueryProof
 from odf_engine.spark.runtime.session import SparkRuntime

@@ -10,14 +10,17 @@ import sys
 import pytest
 
 from odf_engine.coordinator.client import run_jobs
-from odf_engine.coordinator.protocol import JobChanged, JobState, Pull, Verify, WorkerStatus
+from odf_engine.coordinator.protocol import JobChanged, JobState, WorkerStatus
 from odf_engine.errors import OdfError
+from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.verify import Verify
 
 SCRIPT = """
 import sys
 from pathlib import Path
 from odf_engine.coordinator.client import run_jobs
-from odf_engine.coordinator.protocol import JobChanged, JobState, LogLine, Pull
+from odf_engine.coordinator.protocol import JobChanged, JobState, LogLine
+from odf_engine.jobs.pull import Pull
 from odf_engine.errors import Cancelled
 
 def show(event):

@@ -10,12 +10,12 @@ import pytest
 from odf_engine.coordinator.protocol import (
     MAX_COMMAND_BYTES,
     Ping,
-    Pull,
     Rejected,
     Submit,
     decode_event,
     encode_line,
 )
+from odf_engine.jobs.pull import Pull
 
 
 @pytest.fixture

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from odf_engine.coordinator.protocol import JobState, Pull, Push, WorkerStatus
+from odf_engine.coordinator.protocol import JobState, WorkerStatus
+from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.push import Push
 
 
 @pytest.mark.parametrize("who", ["a job", "a screen"])

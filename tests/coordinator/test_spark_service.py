@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.coordinator.protocol import JobState, Progress, Pull
+from odf_engine.coordinator.protocol import JobState, Progress
+from odf_engine.jobs.pull import Pull
 from odf_engine.workspace.workspace import Workspace
 from tests.coordinator.conftest import spark_state
 from tests.waiting import wait_until, wait_until_async

@@ -7,19 +7,15 @@ from typing import Any
 
 import pytest
 
-from odf_engine.coordinator.job_queue import JobContext
-from odf_engine.coordinator.protocol import (
-    Compare,
-    Ingest,
-    Pull,
-    Push,
-    Query,
-    Request,
-    Search,
-    Verify,
-    needs_spark,
-)
+from odf_engine.coordinator.protocol import Request
 from odf_engine.errors import Cancelled, Conflict, NotFound, NotTrusted, OdfError, UsageError
+from odf_engine.jobs.base import JobContext
+from odf_engine.jobs.ingest import Ingest
+from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.push import Push
+from odf_engine.jobs.query import Query
+from odf_engine.jobs.remotes import Compare, Search
+from odf_engine.jobs.verify import Verify
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -330,4 +326,4 @@ def test_a_cancelled_job_changes_nothing(here, there) -> None:
     ],
 )
 def test_needs_spark_depends_on_the_request(request_: Request, needs: bool) -> None:
-    assert needs_spark(request_) is needs
+    assert request_.needs_spark is needs

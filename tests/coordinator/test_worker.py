@@ -28,13 +28,13 @@ from odf_engine.coordinator.protocol import (
     JobProgress,
     JobState,
     LogLine,
-    Pull,
     Subscribe,
-    Verify,
     WorkerStatus,
     encode_line,
 )
 from odf_engine.errors import NotFound, OdfError
+from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.verify import Verify
 from tests.coordinator.conftest import spark_state
 from tests.waiting import is_running, wait_until_async
 
@@ -180,7 +180,7 @@ async def test_job_outlives_its_client_and_no_event_is_lost(home, follow):
 import asyncio, sys
 from pathlib import Path
 from odf_engine.coordinator.client import Client
-from odf_engine.coordinator.protocol import Pull
+from odf_engine.jobs.pull import Pull
 async def main():
     client = await Client.connect(Path(sys.argv[1]), command=sys.argv[2:])
     await client.submit(Pull("count:400"), "a")

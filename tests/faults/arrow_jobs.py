@@ -14,13 +14,12 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odf_engine.coordinator.handlers.dispatch import run_request
-from odf_engine.coordinator.job_queue import JobContext
 from odf_engine.data.odf_schema import columns_of_step
 from odf_engine.data.slices import slice_schema, write_slice
 from odf_engine.errors import BadData, Unsupported
 from odf_engine.ingest.merge.merge_plan import PreparedMerge, run_merge
 from odf_engine.ingest.payload import PayloadJob, result_schema
+from odf_engine.jobs.base import JobContext
 from odf_engine.metadata.model import TransformRequest
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
@@ -130,7 +129,7 @@ class Jobs:
         context = JobContext(self)  # type: ignore[arg-type]
         try:
             with self._without_spark():
-                return run_request(request, context, Reporter())
+                return request.run(context, Reporter())
         finally:
             context.close()
 

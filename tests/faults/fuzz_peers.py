@@ -22,6 +22,8 @@ from odf_engine.coordinator import protocol
 from odf_engine.coordinator.worker import Worker
 from odf_engine.errors import OdfError
 from odf_engine.identity.multiformats import Multihash
+from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.query import Query
 from odf_engine.net.address_policy import AddressPolicy
 from odf_engine.net.connector import Connector
 from odf_engine.net.credentials import Credentials, RemoteAccess
@@ -265,9 +267,9 @@ def _worker(folder: Path) -> _WorkerThread:
 COMMANDS: Final = [
     protocol.encode_line(each)
     for each in (
-        protocol.Submit(protocol.Pull("x", after=["y"]), "x", "t", {"A": "b"}), protocol.Cancel("12", "t"),
+        protocol.Submit(Pull("x", after=["y"]), "x", "t", {"A": "b"}), protocol.Cancel("12", "t"),
         protocol.Subscribe(since=7), protocol.Ping(), protocol.NotifyChanged(),
-        protocol.Submit(protocol.Query("SELECT 1", pins={"a": "b"}), "x", "t"),
+        protocol.Submit(Query("SELECT 1", pins={"a": "b"}), "x", "t"),
     )
 ]  # fmt: skip
 

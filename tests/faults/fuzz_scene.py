@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from odf_engine.coordinator import protocol
 from odf_engine.coordinator.job_log import JobLog
 from odf_engine.coordinator.protocol import JobState
 from odf_engine.errors import OdfError
+from odf_engine.jobs.pull import Pull
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.net.credentials import Credentials, Login
 from odf_engine.progress import Reporter
@@ -84,7 +84,7 @@ def make_workspace(folder: Path) -> None:
     Credentials(odf).set(url, Login("user", "secret"))
     Remotes(odf).set(root.id, DatasetRemotes(pull=[url], push=[url], seen=[status]))
     journal = JobLog(odf / "jobs.sqlite")
-    job = journal.create(protocol.Pull(str(root.id)), "numbers")
+    job = journal.create(Pull(str(root.id)), "numbers")
     journal.transition(job.id, JobState.running)
     journal.append_lines(job.id, "fetched 3 rows")
     journal.transition(job.id, JobState.done, result='{"rows": 3}')

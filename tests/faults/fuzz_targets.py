@@ -31,6 +31,12 @@ from odf_engine.identity.names import (
 from odf_engine.identity.ownership_proof import OwnershipProof, create_proof, verify_proof
 from odf_engine.ingest.fetch.files_glob import event_time_from_url, read_state
 from odf_engine.ingest.merge.key_file import CorruptKeyFile
+from odf_engine.jobs.diff import Diff
+from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.query import Query
+from odf_engine.jobs.remotes import Search
+from odf_engine.jobs.trace import Trace
+from odf_engine.jobs.verify import Verify
 from odf_engine.metadata import model
 from odf_engine.metadata.block_layout import parse_block_layout
 from odf_engine.metadata.flatbuffers import decode_block, decode_table, encode_table
@@ -295,7 +301,7 @@ _RESULTS: Final = [b'{"rows": 3, "blocks": 1}', b'{"dataset": "x", "runs": [[1, 
 
 def _run_result(data: bytes, scene: Scene) -> None:
     text = data.decode("utf-8", "surrogateescape")
-    kinds = (protocol.Pull, protocol.Verify, protocol.Query, protocol.Trace, protocol.Diff, protocol.Search)
+    kinds = (Pull, Verify, Query, Trace, Diff, Search)
     run_each(*(lambda text, kind=kind: protocol.decode_result(text, kind) for kind in kinds))(text, scene)
 
 

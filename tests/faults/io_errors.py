@@ -21,11 +21,13 @@ from typing import Any, Final
 from unittest import mock
 
 import odf_tui.main
-from odf_engine.coordinator.handlers.dispatch import run_request
-from odf_engine.coordinator.job_queue import JobContext, failure_of
-from odf_engine.coordinator.protocol import Job, JobState, Pull, Push, Request, Verify
-from odf_engine.coordinator.results import VerifyResult
+from odf_engine.coordinator.job_queue import failure_of
+from odf_engine.coordinator.protocol import Job, JobState, Request
 from odf_engine.identity.names import DatasetAlias
+from odf_engine.jobs.base import JobContext
+from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.push import Push
+from odf_engine.jobs.verify import Verify, VerifyResult
 from odf_engine.progress import Reporter
 from odf_engine.sync.pull import clone_dataset
 from odf_engine.sync.remotes.folder_remote import FolderRemote
@@ -246,7 +248,7 @@ def _job(folder: Path, make: Callable[[Path], Request]) -> Ran:
     job = Job(id="1", kind="job", target="", dataset="", state=JobState.running, created="")
     context = JobContext(_Host(folder))
     try:
-        result = run_request(request, context, Reporter())
+        result = request.run(context, Reporter())
     except Exception as error:
         failure = failure_of(error, job)
         hint = f"hint: {failure.hint}" if failure.hint else ""

@@ -25,8 +25,9 @@ from unittest import mock
 import textual._wait
 
 from odf_engine.coordinator.job_log import JobLog
-from odf_engine.coordinator.protocol import JobState, Pull
+from odf_engine.coordinator.protocol import JobState
 from odf_engine.identity.names import DatasetAlias
+from odf_engine.jobs.pull import Pull
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.workspace.workspace import Workspace
 from odf_tui import main as app

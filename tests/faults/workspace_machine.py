@@ -32,12 +32,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
-from odf_engine.coordinator.protocol import Ingest, Pull, Push
 from odf_engine.data.arrow_schema import decode_schema
 from odf_engine.errors import AlreadyExists, BadData, Conflict, NotFound, NotSynced, OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.ingest.fetch.model import file_stamp, hash_file
+from odf_engine.jobs.ingest import Ingest
+from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.push import Push
 from odf_engine.metadata.model import (
     AddData,
     AddPushSource,

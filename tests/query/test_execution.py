@@ -11,7 +11,6 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from odf_engine.coordinator.handlers.query_jobs import check_table
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.errors import BadData, Cancelled, InvalidQuery, NotFound, OdfError, UsageError
 from odf_engine.identity.multiformats import Multihash
@@ -27,6 +26,7 @@ from odf_engine.query.execution import (
     resolve_pin,
 )
 from odf_engine.sql.table_functions import parse_table_function
+from odf_engine.verify.proof_check import check_table
 from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import SCHEMA, add_slices, commit, make_root
 

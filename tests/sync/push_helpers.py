@@ -10,7 +10,7 @@ from typing import Any
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.flatbuffers import decode_block
 from odf_engine.progress import Reporter
-from odf_engine.sync.push import PushResult, push
+from odf_engine.sync.push import ChainPush, push
 from odf_engine.sync.remotes.base import MAX_BLOCK_BYTES, ObjectFile, RemoteDataset
 from odf_engine.sync.remotes.folder_remote import FolderRemote
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -45,7 +45,7 @@ def send(
     *,
     force: bool = False,
     parallel: int = 3,
-) -> PushResult:
+) -> ChainPush:
     """Pushes."""
     return push(entry, remote, reporter or Reporter(), force=force, parallel=parallel)
 

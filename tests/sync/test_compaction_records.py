@@ -19,7 +19,7 @@ from odf_engine.net.credentials import RemoteAccess
 from odf_engine.progress import Reporter
 from odf_engine.sync import compaction_records, open_remote
 from odf_engine.sync.history import HistoriesDiverged
-from odf_engine.sync.pull import PullResult, clone_dataset, pull_dataset
+from odf_engine.sync.pull import ChainPull, clone_dataset, pull_dataset
 from odf_engine.sync.push import push
 from odf_engine.verify.integrity import verify
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -33,7 +33,7 @@ def run(entry: DatasetEntry) -> None:
     compact(entry.dataset, CompactionPolicy(), Reporter())
 
 
-def pull(entry: DatasetEntry, url: str, access: RemoteAccess) -> PullResult:
+def pull(entry: DatasetEntry, url: str, access: RemoteAccess) -> ChainPull:
     with closing(open_remote(url, access)) as remote:
         return pull_dataset(entry, remote, Reporter(), force=False, parallel=2)
 

@@ -16,7 +16,7 @@ from odf_engine.metadata.model import SetInfo
 from odf_engine.net.credentials import Credentials, RemoteAccess
 from odf_engine.progress import Reporter
 from odf_engine.sync import open_remote
-from odf_engine.sync.pull import PullResult, clone_dataset, pull_dataset
+from odf_engine.sync.pull import ChainPull, clone_dataset, pull_dataset
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.sync import builders
@@ -68,7 +68,7 @@ def waiting(here: Workspace, seconds: float) -> RemoteAccess:
     return RemoteAccess(config, Credentials(here.odf), Reporter())
 
 
-def pull(here: Workspace, url: str, access: RemoteAccess) -> tuple[DatasetEntry, PullResult]:
+def pull(here: Workspace, url: str, access: RemoteAccess) -> tuple[DatasetEntry, ChainPull]:
     remote = open_remote(url, access)
     try:
         return clone_dataset(here, DatasetAlias(None, "pulled"), remote, access.reporter, parallel=2)

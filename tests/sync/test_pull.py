@@ -35,7 +35,7 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.sync.history import HistoriesDiverged, Relation
-from odf_engine.sync.pull import DatasetAlreadyHere, PullResult, clone_dataset, pull_dataset
+from odf_engine.sync.pull import ChainPull, DatasetAlreadyHere, clone_dataset, pull_dataset
 from odf_engine.sync.remotes.folder_remote import FolderRemote
 from odf_engine.verify.integrity import verify
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -49,12 +49,12 @@ ALIAS = DatasetAlias(None, "pulled")
 
 def new(
     here: Workspace, url: str | FolderRemote, alias: DatasetAlias = ALIAS
-) -> tuple[DatasetEntry, PullResult]:
+) -> tuple[DatasetEntry, ChainPull]:
     remote = FolderRemote(url) if isinstance(url, str) else url
     return clone_dataset(here, alias, remote, Reporter(), parallel=3)
 
 
-def into(entry: DatasetEntry, url: str, force: bool = False) -> PullResult:
+def into(entry: DatasetEntry, url: str, force: bool = False) -> ChainPull:
     return pull_dataset(entry, FolderRemote(url), Reporter(), force=force, parallel=3)
 
 

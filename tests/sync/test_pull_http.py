@@ -16,7 +16,7 @@ from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.credentials import Credentials, RemoteAccess
 from odf_engine.progress import Reporter
 from odf_engine.sync.history import Relation
-from odf_engine.sync.pull import PullResult, clone_dataset, pull_dataset
+from odf_engine.sync.pull import ChainPull, clone_dataset, pull_dataset
 from odf_engine.sync.remotes.http_remote import HttpRemote
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
@@ -33,7 +33,7 @@ def url_of(files: FileServer, entry: DatasetEntry) -> str:
     return f"{files.url}{entry.dataset.folder.relative_to(files.folder)}/"
 
 
-def pull(here: Workspace, url: str, reporter: Reporter | None = None, parallel: int = 2) -> PullResult:
+def pull(here: Workspace, url: str, reporter: Reporter | None = None, parallel: int = 2) -> ChainPull:
     """Pulls into the dataset named so, or makes it."""
     reporter = reporter or Reporter()
     remote = HttpRemote(url, RemoteAccess(IMPATIENT, Credentials(here.odf), reporter))

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from msgspec import to_builtins
 
-from odf_engine.coordinator.handlers.dispatch import run_request
-from odf_engine.coordinator.job_queue import JobContext
-from odf_engine.coordinator.protocol import Pull
 from odf_engine.errors import UsageError
+from odf_engine.jobs.base import JobContext
+from odf_engine.jobs.pull import Pull
 from odf_engine.metadata.model import SetInfo
 from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
@@ -98,4 +97,4 @@ def test_datasets_downstream_of_a_reset_are_rebuilt_on_request(
 def anew(deriving: Deriving, runtime: SparkRuntime, entry: DatasetEntry) -> dict[str, Any]:
     """Run a pull that resets the dataset; return its result as JSON has it."""
     context = JobContext(Home(deriving.workspace.folder, runtime))
-    return to_builtins(run_request(Pull(str(entry.id), reset_on_divergence=True), context, Reporter()))
+    return to_builtins(Pull(str(entry.id), reset_on_divergence=True).run(context, Reporter()))

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from odf_engine import processes
-from odf_engine.coordinator.handlers.dispatch import run_request
 from odf_engine.coordinator.job_log import JobLog
 from odf_engine.coordinator.job_queue import JobQueue
-from odf_engine.coordinator.protocol import JobState, Pull, Request, Verify
+from odf_engine.coordinator.protocol import JobState, Request
+from odf_engine.jobs.base import run_request
+from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.verify import Verify
 from odf_engine.spark.runtime.session import SparkRuntime
 from tests.transform.deriving import Deriving
 from tests.transform.test_reset_on_divergence import Home

@@ -21,12 +21,12 @@ from odf_engine.coordinator.protocol import (
     JournalEvent,
     LogLine,
     Progress,
-    Pull,
     Request,
-    Verify,
     WorkerStatus,
 )
 from odf_engine.errors import InvalidManifest, OdfError
+from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.verify import Verify
 from odf_engine.sql.manifest_translation import TranslatedQuery
 from odf_tui.gateway.protocol import ManifestChange
 from odf_tui.state.model import DatasetDetail, DatasetRow, PendingEvent, TrustedStep, TrustRequest

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from odf_engine.coordinator.protocol import Job, JournalEvent, Pull, Request
+from odf_engine.coordinator.protocol import Job, JournalEvent, Request
 from odf_engine.errors import OdfError
+from odf_engine.jobs.pull import Pull
 from odf_tui.state.job_book import (
     LogPage,
     WrittenBlock,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from odf_engine.coordinator.protocol import Trace
+from odf_engine.jobs.trace import Trace
 from odf_engine.provenance.model import (
     InputRows,
     OffsetRange,

@@ -7,21 +7,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from odf_engine.coordinator.protocol import (
-    BuildProjection,
-    Compare,
-    Job,
-    JobState,
-    Pull,
-    Push,
-    Query,
-    Request,
-    Trace,
-    Verify,
-)
-from odf_engine.errors import OdfError
+from odf_engine.coordinator.protocol import Job, JobState, Request
+from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.push import Push
+from odf_engine.jobs.query import Query
+from odf_engine.jobs.remotes import Compare
+from odf_engine.jobs.trace import Trace
+from odf_engine.jobs.verify import Verify
+from odf_engine.jobs.views import BuildProjection
 from odf_tui.actions.model import Situation
-from odf_tui.features.copy_command import CopyCommandController, job_command
+from odf_tui.features.copy_command import CopyCommandController
 from odf_tui.panes.data.view import DataPane
 from tests.tui.context import Fakes
 from tests.tui.fake import FakeSource
@@ -46,12 +41,11 @@ JOB = Job("7", "pull", "harbour.tides", TIDES, JobState.done, "2024-03-11T09:00:
     ],
 )
 def test_job_is_converted_to_its_command_line(request_: Request, arguments: str) -> None:
-    assert shlex.join(job_command(JOB, request_, lambda _: "tides")) == arguments
+    assert shlex.join(request_.command(lambda _: "tides") or []) == arguments
 
 
-def test_job_without_a_command_is_refused() -> None:
-    with pytest.raises(OdfError, match="no command"):
-        job_command(JOB, BuildProjection(TIDES, []), lambda _: "tides")
+def test_job_without_a_command_has_none() -> None:
+    assert BuildProjection(TIDES, []).command(lambda _: "tides") is None
 
 
 def test_copied_command_depends_on_pane_and_selection(source: FakeSource) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from odf_engine.coordinator.protocol import JobState, Pull, Verify
+from odf_engine.coordinator.protocol import JobState
+from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.verify import Verify
 from odf_tui.features.dataset_actions import DatasetActionsController
 from odf_tui.text.remotes import Remote
 from tests.tui.context import Fakes

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.coordinator.protocol import JobState, Pull
+from odf_engine.coordinator.protocol import JobState
 from odf_engine.errors import Conflict
+from odf_engine.jobs.pull import Pull
 from odf_engine.workspace.waiting import AwaitedInput, Waiting
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.actions.model import Situation

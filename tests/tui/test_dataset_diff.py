@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odf_engine.coordinator.protocol import Diff, Export
-from odf_engine.coordinator.results import ExportResult
 from odf_engine.errors import Cancelled
+from odf_engine.jobs.diff import Diff
+from odf_engine.jobs.export import Export, ExportResult
 from odf_engine.views.as_at import PinnedVersion
 from odf_engine.views.diff import ColumnChange, DiffColumn, Difference
 from odf_engine.views.query_results import ResultRows

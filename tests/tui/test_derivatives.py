@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.coordinator.protocol import Failure, JobState, Progress, Pull
+from odf_engine.coordinator.protocol import Failure, JobState, Progress
 from odf_engine.identity.multiformats import Multihash
+from odf_engine.jobs.pull import Pull
 from odf_engine.metadata.model import Checkpoint, ExecuteTransform, ExecuteTransformInput, SetInfo
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests

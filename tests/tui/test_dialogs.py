@@ -13,9 +13,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Input
 
 import odf_tui
-from odf_engine.coordinator.protocol import Pull
-from odf_engine.coordinator.results import PullResult
 from odf_engine.identity.names import DatasetAlias
+from odf_engine.jobs.pull import Pull, PullResult
 from odf_engine.progress import Reporter
 from odf_engine.sync.pull import clone_dataset
 from odf_engine.sync.remotes.folder_remote import FolderRemote

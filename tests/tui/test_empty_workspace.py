@@ -12,8 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from odf_engine.coordinator.protocol import Pull, Verify
 from odf_engine.errors import Conflict
+from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.verify import Verify
 from odf_engine.metadata.model import SetPollingSource
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.workspace import Workspace

@@ -11,8 +11,8 @@ import pytest
 
 from odf_engine.checks.definition import check_files
 from odf_engine.checks.reports import Report, RuleResult, encode_report, store_rejected, store_report
-from odf_engine.coordinator.protocol import Check, Job, JobState
-from odf_engine.coordinator.results import CheckResult
+from odf_engine.coordinator.protocol import Job, JobState
+from odf_engine.jobs.check import Check, CheckResult
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.features.flows import FlowList, FlowsController, FlowsScreen
 from odf_tui.gateway.flows import FlowGateway

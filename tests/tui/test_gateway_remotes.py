@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from odf_engine.coordinator.protocol import Compare, Job, JobState, Search
+from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.errors import AlreadyExists, NotFound, OdfError
+from odf_engine.jobs.remotes import Compare, Search
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.remotes import Remotes, RemoteStatus
 from odf_engine.workspace.workspace import Workspace

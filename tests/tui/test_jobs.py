@@ -22,12 +22,12 @@ from odf_engine.coordinator.protocol import (
     JobProgress,
     JobState,
     Progress,
-    Pull,
     Rate,
     Sample,
     Samples,
     WorkerStatus,
 )
+from odf_engine.jobs.pull import Pull
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.actions.model import Situation
 from odf_tui.actions.table import DEFAULT_KEYMAP

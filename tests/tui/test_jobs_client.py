@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.coordinator.protocol import Failure, JobProgress, JobState, Validate
+from odf_engine.coordinator.protocol import Failure, JobProgress, JobState
 from odf_engine.errors import Cancelled, OdfError
+from odf_engine.jobs.definition import Validate
 from odf_tui.services.host import Host
 from odf_tui.services.jobs_client import JobsClient, LeftRunning
 from odf_tui.state.app_state import AppState

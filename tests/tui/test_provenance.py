@@ -18,7 +18,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.coordinator.protocol import Failure, Job, JobState, Progress, Trace
+from odf_engine.coordinator.protocol import Failure, Job, JobState, Progress
+from odf_engine.jobs.trace import Trace
 from odf_engine.provenance.model import TraceStep
 from odf_tui.features.provenance.controller import ProvenanceController
 from odf_tui.features.provenance.trace_screen import TraceScreen

@@ -12,9 +12,10 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from odf_engine.coordinator.protocol import Failure, Job, JobState, Pull, Search
-from odf_engine.coordinator.results import SearchResult
+from odf_engine.coordinator.protocol import Failure, Job, JobState
 from odf_engine.errors import OdfError
+from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.remotes import Search, SearchResult
 from odf_tui.features.sharing.controller import SharingController
 from odf_tui.features.sharing.repository_browser import (
     RemoteDataset,

@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import (
-    Compare,
     Failure,
     Job,
     JobProgress,
     JobState,
     Progress,
-    Pull,
-    Push,
     Rate,
     Sample,
     Samples,
 )
-from odf_engine.coordinator.results import CompareResult, PushResult, RemoteProblem, RemoteRelation
 from odf_engine.errors import OdfError
+from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.push import Push, PushResult
+from odf_engine.jobs.remotes import Compare, CompareResult, RemoteProblem, RemoteRelation
+from odf_engine.net.urls import short_url
 from odf_tui.actions.model import Situation
 from odf_tui.actions.table import DEFAULT_KEYMAP
 from odf_tui.features.dataset_actions import DatasetActionsController
@@ -33,7 +33,7 @@ from odf_tui.panes.datasets.dataset_filter import count_terms, matches_filter, p
 from odf_tui.state.job_book import JobBook, dataset_healths, job_glyph
 from odf_tui.state.model import DatasetRow, Health
 from odf_tui.text.job_text import JobRates, job_outcome, progress_text
-from odf_tui.text.remotes import Relation, Remote, remote_badge, remote_badge_style, remote_text, short_url
+from odf_tui.text.remotes import Relation, Remote, remote_badge, remote_badge_style, remote_text
 from odf_tui.theming import ascii_fallback as few
 from odf_tui.widgets.dialogs import ConfirmDialog, DecisionDialog, TypedConfirmation
 from tests.tui.conftest import Driven, driven

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.cells import cell_len
 
-from odf_engine.coordinator.protocol import Event, JobProgress, JobRequest, JobState, Request
+from odf_engine.coordinator.protocol import Event, JobProgress, JobState, Request
+from odf_engine.jobs.base import JobRequest
 from odf_tui.features.sql.sql_editor import state_spans
 from odf_tui.panes.blocks.controller import parse_findings
 from odf_tui.panes.datasets.dataset_filter import filter_graph

@@ -10,15 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from odf_engine.chain.dataset import Dataset
-from odf_engine.coordinator.protocol import (
-    BuildProjection,
-    ComputeStatistics,
-    Export,
-    Failure,
-    Job,
-    JobState,
-    Progress,
-)
+from odf_engine.coordinator.protocol import Failure, Job, JobState, Progress
+from odf_engine.jobs.export import Export
+from odf_engine.jobs.views import BuildProjection, ComputeStatistics
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.features.time_travel.controller import TimeTravelController
 from odf_tui.gateway.row_window import RowPrefix

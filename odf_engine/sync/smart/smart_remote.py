@@ -23,7 +23,7 @@ from odf_engine.progress import Reporter
 from odf_engine.sync.check_reports import send_reports
 from odf_engine.sync.compaction_records import send_records
 from odf_engine.sync.history import Relation
-from odf_engine.sync.push import PushResult, linked_files
+from odf_engine.sync.push import ChainPush, linked_files
 from odf_engine.sync.remotes.base import (
     MAX_PROOF_BYTES,
     ObjectFile,
@@ -282,7 +282,7 @@ class SmartRemote:
 
     def push(
         self, dataset: Dataset, relation: Relation, reporter: Reporter, *, force: bool, parallel: int
-    ) -> PushResult:
+    ) -> ChainPush:
         """Send what ``relation`` reports as missing, and move the remote head.
 
         Raises:
@@ -587,7 +587,7 @@ class SmartPush:
         self._reporter = reporter
         self._uploads = uploads
 
-    def run(self, loop: EventLoopThread, relation: Relation, *, force: bool) -> PushResult:
+    def run(self, loop: EventLoopThread, relation: Relation, *, force: bool) -> ChainPush:
         """Push what ``relation`` reports as missing; see :meth:`SmartRemote.push`."""
         theirs = self._remote.head()
         other = relation.kind in ("behind", "diverged")
@@ -611,9 +611,9 @@ class SmartPush:
             raise Unsupported(problem, where=self._remote.url, hint=hint) from None
         return self._pushed(theirs, new, "updated")
 
-    def _pushed(self, theirs: Multihash | None, new: _Outgoing, status: str) -> PushResult:
+    def _pushed(self, theirs: Multihash | None, new: _Outgoing, status: str) -> ChainPush:
         updated = status == "updated"
-        return PushResult(
+        return ChainPush(
             status="updated" if updated else "up-to-date",
             old_head=theirs,
             new_head=new.head,

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from odf_engine.coordinator.protocol import Pull, Update, Validate
-from odf_engine.coordinator.results import ValidateResult
 from odf_engine.errors import OdfError
+from odf_engine.jobs.definition import Update, Validate, ValidateResult
+from odf_engine.jobs.pull import Pull
 from odf_engine.workspace.remotes import RemoteInputs, Remotes
 from odf_tui.features.definitions import manifest_draft
 from odf_tui.features.definitions.manifest_draft import ManifestDraft

@@ -15,8 +15,8 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input
 
-from odf_engine.coordinator.results import ValidateResult
 from odf_engine.errors import OdfError, has_surrogates
+from odf_engine.jobs.definition import ValidateResult
 from odf_engine.workspace.remotes import RemoteInputs
 from odf_tui.features.definitions.file_sample import is_url
 from odf_tui.gateway.protocol import Gateway

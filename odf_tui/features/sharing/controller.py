@@ -7,9 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from odf_engine.coordinator.protocol import Compare, Job, Pull, Push, Request, Search
+from odf_engine.coordinator.protocol import Job, Request
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.identity.names import DatasetAliasRemote, DatasetUrl, is_valid_name, parse_ref_remote
+from odf_engine.jobs.pull import Pull
+from odf_engine.jobs.push import Push
+from odf_engine.jobs.remotes import Compare, Search
 from odf_engine.net.urls import dataset_name_from_url, normalize_url
 from odf_tui.features.sharing.remote_picker import choose_remote, numbered_choice
 from odf_tui.gateway.protocol import DivergedBranches, NamedUrl
@@ -24,7 +27,6 @@ from odf_tui.text.format import (
     format_zoned_time,
     printable,
 )
-from odf_tui.text.job_text import remote_from_comparison
 from odf_tui.text.remotes import (
     Remote,
     diverged_remotes,
@@ -32,6 +34,7 @@ from odf_tui.text.remotes import (
     pull_remotes,
     push_remotes,
     relation_text,
+    remote_from_comparison,
 )
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input
 
-from odf_engine.coordinator.protocol import Job, JobState, Search
-from odf_engine.coordinator.results import FoundDataset, SearchResult
+from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.errors import OdfError
+from odf_engine.jobs.remotes import FoundDataset, Search, SearchResult
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.state.job_book import JobBook
 from odf_tui.state.model import DatasetRow

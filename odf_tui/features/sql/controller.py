@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from odf_engine.coordinator.protocol import Job, JobState, Query
-from odf_engine.coordinator.results import QueryResult
+from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.errors import OdfError
+from odf_engine.jobs.query import Query, QueryResult
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.sql.query_text import one_line_summary
 from odf_tui.actions.model import Hint

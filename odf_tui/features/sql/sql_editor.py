@@ -21,8 +21,8 @@ from textual.strip import Strip
 from textual.widgets import TextArea
 from textual.widgets.text_area import TextAreaTheme
 
-from odf_engine.coordinator.protocol import Failure, Job, JobState, Query
-from odf_engine.coordinator.results import QueryResult
+from odf_engine.coordinator.protocol import Failure, Job, JobState
+from odf_engine.jobs.query import Query, QueryResult
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.sql.query_text import line_and_column, table_names
 from odf_tui.text.format import (

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from odf_engine.coordinator.protocol import BuildProjection, Job
-from odf_engine.coordinator.results import ProjectionResult
+from odf_engine.coordinator.protocol import Job
 from odf_engine.errors import Cancelled, OdfError
+from odf_engine.jobs.views import BuildProjection, ProjectionResult
 from odf_engine.metadata.timestamp import Timestamp, looks_like_time, parse_user_time
 from odf_tui.actions.model import Hint
 from odf_tui.features.time_travel.timeline import (

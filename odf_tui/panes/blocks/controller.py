@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from textual.message import Message
 
-from odf_engine.coordinator.protocol import Job, JobChanged, JobState, Verify
+from odf_engine.coordinator.protocol import Job, JobChanged, JobState
+from odf_engine.jobs.verify import Verify
 from odf_tui.panes.blocks.view import PAGE, BlocksPane, BlocksRequested, BlocksView
 from odf_tui.services.controller import Context, Controller
 from odf_tui.services.navigation import TrailEntry

@@ -10,7 +10,7 @@ import json
 import statistics
 from pathlib import Path
 
-from odf_engine.coordinator.protocol import Ingest
+from odf_engine.jobs.ingest import Ingest
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.workspace import Workspace
 from tests.bench.measure import Figure, Metric, Size, children, processor_seconds, read_status

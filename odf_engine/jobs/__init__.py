@@ -1,0 +1,27 @@
+"""Kinds of jobs, one module for each: its request, its result and what it does.
+
+A new kind of job is a module here: :data:`KINDS` has the requests of all modules. The modules import what a
+job runs only when it runs, since clients import them too. The package must not import `coordinator`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any, Final
+
+from odf_engine.jobs.base import JobRequest
+
+
+def _requests(base: type[JobRequest[Any]]) -> list[type[JobRequest[Any]]]:
+    """Return the subclasses of a request that are kinds of jobs."""
+    subclasses = base.__subclasses__()
+    kinds = [request for request in subclasses if request.__struct_config__.tag is not None]
+    return [*kinds, *(kind for request in subclasses for kind in _requests(request))]
+
+
+for _module in iter_modules(__path__, f"{__name__}."):
+    import_module(_module.name)
+
+KINDS: Final = {request.kind(): request for request in _requests(JobRequest)}
+"""The requests by kind of job."""

@@ -1,0 +1,217 @@
+"""Validate and update the definition of a derivative dataset."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from odf_engine.errors import UsageError
+from odf_engine.jobs.base import JobContext, JobRequest, Summary, text_or_none
+from odf_engine.jobs.pull import count_changes
+from odf_engine.progress import Reporter, size_of
+
+if TYPE_CHECKING:
+    from odf_engine.metadata.model import DatasetSnapshot
+    from odf_engine.workspace.workspace import Workspace
+
+
+class ValidateResult(msgspec.Struct, frozen=True):
+    """Result of the validation of a query: an entry of ``odf add --check --json``.
+
+    Attributes:
+        name: name of the dataset.
+        checked: False when the query cannot be validated yet, because an input has no schema.
+        message: a remark for the user, if there is one.
+        schema: the columns of the query's result as DDL; None when it was not checked.
+        new: names of the columns which the dataset does not have yet.
+        state: effect of an :class:`Update` on the state of the query: ``none`` (it has no state), ``kept``,
+            or ``lost`` (it has to be flushed or rebuilt).
+        reads: size in bytes of the slices that each pull reads, if the query reads earlier rows again.
+        warning: set if this size exceeds ``transform.mostReadBytes``.
+    """
+
+    name: str = ""
+    checked: bool = False
+    message: str | None = None
+    schema: list[str] | None = None
+    new: list[str] = []
+    state: str = "none"
+    reads: int | None = None
+    warning: str | None = None
+
+
+class Validate(JobRequest[ValidateResult], frozen=True, tag="validate"):
+    """Validate the query of a derivative dataset; nothing is changed, and an invalid query fails the job.
+
+    ``manifest`` is the definition as YAML. ``dataset`` is empty for a dataset that does not exist yet.
+    """
+
+    has_screen = True
+    is_silent = True
+
+    manifest: str
+    dataset: str = ""
+
+    def run(self, context: JobContext, reporter: Reporter) -> ValidateResult:
+        from odf_engine.data.ddl import to_ddl
+        from odf_engine.transform.engines.engine_router import EngineRouter, built_in_engines
+        from odf_engine.transform.query_migration import InputWithoutSchema, preview_migration
+
+        workspace = context.workspace
+        snapshot = _definition(self.manifest, workspace)
+        reporter.phase("validate")
+        engines = built_in_engines(workspace, partial(context.host.spark, reporter))
+        try:
+            with closing(EngineRouter(workspace.config, engines, workspace.odf)) as router:
+                preview = preview_migration(workspace, snapshot, router)
+        except InputWithoutSchema as error:
+            return ValidateResult(snapshot.name, message=error.message)
+        if preview is None:
+            return ValidateResult(snapshot.name, message="the definition has no query")
+        message, warning = _describe_reads(preview.reads, workspace)
+        return ValidateResult(
+            snapshot.name,
+            checked=True,
+            message=message,
+            warning=warning,
+            reads=preview.reads,
+            schema=to_ddl(preview.columns),
+            new=preview.new,
+            state=preview.state,
+        )
+
+    @classmethod
+    def summarize(cls, result: ValidateResult) -> Summary:
+        text = result.warning or result.message or "query valid"
+        return Summary(text, "good" if result.checked and not result.warning else "warn")
+
+
+class Change(msgspec.Struct, frozen=True):
+    """An appended event: its title, and lines that start with ``+``, ``-`` or a space."""
+
+    title: str = ""
+    lines: list[str] = []
+
+
+class UpdateResult(msgspec.Struct, frozen=True):
+    """Result of an update.
+
+    Attributes:
+        name: alias of the dataset.
+        status: ``updated`` or ``unchanged``.
+        old_head, new_head: head before and after the job.
+        blocks, records: number of appended blocks, and of the rows in them.
+        state: what happened to the state of the query: ``none``, ``kept``, ``flushed`` or ``rebuilt``.
+        changes: the appended events.
+        added, retracted, corrected: as in :class:`odf_engine.jobs.pull.PullResult`.
+        message: a remark on the new query for the user, if there is one.
+    """
+
+    name: str = ""
+    status: str = ""
+    old_head: str | None = None
+    new_head: str | None = None
+    blocks: int = 0
+    records: int = 0
+    state: str = ""
+    changes: list[Change] = []
+    added: int | UnsetType = UNSET
+    retracted: int | UnsetType = UNSET
+    corrected: int | UnsetType = UNSET
+    message: str | None = None
+
+
+class Update(JobRequest[UpdateResult], frozen=True, tag="update"):
+    """Update a derivative dataset to a definition, after the current query has processed earlier rows.
+
+    Attributes:
+        dataset: id of the dataset.
+        manifest: the definition as YAML.
+        state: what to do if the new query cannot continue from the state of the current one: ``flush`` emits
+            the pending rows and starts with an empty state, ``rebuild`` computes the state which the new
+            query would have. Empty: the job fails.
+        accept_columns: add new columns of the query to the schema, even if the definition is unchanged.
+        origin: URL of a third party's definition.
+    """
+
+    dataset: str
+    manifest: str
+    state: Literal["", "flush", "rebuild"] = ""
+    accept_columns: bool = False
+    origin: str | None = None
+
+    def run(self, context: JobContext, reporter: Reporter) -> UpdateResult:
+        from odf_engine.chain.state import ChainUpdate
+        from odf_engine.transform.engines.engine_router import engines_for
+        from odf_engine.transform.query_migration import migrate_query
+        from odf_engine.workspace.definition import record_origin
+
+        workspace = context.workspace
+        entry = workspace.resolve(self.dataset)
+        snapshot = _definition(self.manifest, workspace)
+        if snapshot.name.lower() != str(entry.alias).lower():
+            raise UsageError(f"the definition is for {snapshot.name}, not for {entry.alias}")
+        before = entry.dataset.state()
+        if self.origin is not None:  # recorded first: it makes the query run in the sandbox
+            record_origin(entry, self.origin)
+        with engines_for(workspace, entry, partial(context.host.spark, reporter)) as engine:
+            outcome = migrate_query(
+                workspace,
+                entry,
+                snapshot,
+                engine,
+                reporter,
+                choice=self.state,
+                accept_columns=self.accept_columns,
+                origin=self.origin,
+                session=partial(context.session, reporter),
+            )
+        update = ChainUpdate.from_states(before, entry.dataset.state())
+        message, warning = _describe_reads(outcome.reads, workspace)
+        if warning is not None:
+            reporter.log(warning, "warning")
+        return UpdateResult(
+            name=str(entry.alias),
+            status="updated" if update.blocks else "unchanged",
+            old_head=text_or_none(update.old_head),
+            new_head=text_or_none(update.new_head),
+            blocks=update.blocks,
+            records=update.records,
+            state=outcome.state,
+            message=message,
+            changes=[Change(change.title, change.lines) for change in outcome.changes],
+            **count_changes(entry.dataset, update.blocks, reporter),
+        )
+
+    @classmethod
+    def summarize(cls, result: UpdateResult) -> Summary:
+        return Summary((result.status or "done") + (f", state {result.state}" if result.state else ""))
+
+
+def _definition(manifest: str, workspace: Workspace) -> DatasetSnapshot:
+    from odf_engine.metadata.yaml import read_manifests
+
+    snapshots = read_manifests(manifest, "manifest")
+    if len(snapshots) != 1:
+        raise UsageError(f"the manifest has {len(snapshots)} definitions instead of one")
+    return workspace.localize_inputs(snapshots)[0]
+
+
+def _describe_reads(reads: int | None, workspace: Workspace) -> tuple[str | None, str | None]:
+    """Return the costs of a query for the user, and a warning if they exceed the limit.
+
+    Args:
+        reads: as in :class:`odf_engine.transform.query_migration.MigrationPreview`.
+        workspace: has the limit.
+    """
+    from odf_engine.transform.read_limit import excessive_read
+
+    if reads is None:
+        return None, None
+    excess = excessive_read(reads, workspace.config.transform)
+    message = "its rows can change at any time, and each pull reads earlier rows of the inputs again"
+    return f"{message} (now {size_of(reads)})", None if excess is None else excess.message

@@ -1,0 +1,60 @@
+"""Diff: compare two versions of a dataset, or two datasets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from odf_engine.jobs.base import JobContext, JobRequest, Summary, release_arrow_memory
+from odf_engine.progress import Reporter
+
+if TYPE_CHECKING:
+    from odf_engine.views.diff import Difference
+
+
+class Diff(JobRequest["Difference"], frozen=True, tag="diff"):
+    """Compare two versions of a dataset, or two datasets; nothing is changed.
+
+    Attributes:
+        dataset: id of the older side.
+        other: id of the newer side, or "" for the same dataset.
+        as_at, other_as_at: a system time or a block of either side.
+        key: the columns that identify a row; by default the key of the datasets.
+    """
+
+    read_only = True
+    has_screen = True
+    is_silent = True
+
+    dataset: str
+    other: str = ""
+    as_at: str | None = None
+    other_as_at: str | None = None
+    key: list[str] = []
+
+    @property
+    def needs_spark(self) -> bool:
+        return False
+
+    @classmethod
+    def result_type(cls) -> type[Difference]:
+        from odf_engine.views.diff import Difference  # not loaded by the start of a client
+
+        return Difference
+
+    def run(self, context: JobContext, reporter: Reporter) -> Difference:
+        from odf_engine.views.row_diff import diff_datasets
+
+        with release_arrow_memory():
+            return diff_datasets(
+                context.workspace,
+                self.dataset,
+                self.other,
+                as_at=self.as_at,
+                other_as_at=self.other_as_at,
+                key=self.key,
+                reporter=reporter,
+            )
+
+    @classmethod
+    def summarize(cls, result: Difference) -> Summary:
+        return Summary(f"{result.added:,} added, {result.removed:,} removed, {result.changed:,} changed")

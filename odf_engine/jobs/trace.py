@@ -1,0 +1,63 @@
+"""Trace: the provenance of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from msgspec.structs import asdict
+
+from odf_engine.jobs.base import JobContext, JobRequest, Summary
+from odf_engine.progress import Reporter, count_of
+
+if TYPE_CHECKING:
+    from odf_engine.provenance.model import TraceResult
+
+
+class Trace(JobRequest["TraceResult"], frozen=True, tag="trace"):
+    """Trace the provenance of rows.
+
+    Attributes:
+        dataset: id of the dataset.
+        runs: inclusive ranges of offsets.
+        column: trace the values of this column instead of complete rows.
+        depth: number of datasets upstream; by default up to the sources.
+        check: run the newest step again with only the traced rows, and without them.
+    """
+
+    read_only = True
+    has_screen = True
+    is_silent = True
+
+    dataset: str
+    runs: list[tuple[int, int]]
+    column: str | None = None
+    depth: int | None = None
+    check: bool = False
+
+    @classmethod
+    def result_type(cls) -> type[TraceResult]:
+        from odf_engine.provenance.model import TraceResult  # not loaded by the start of a client
+
+        return TraceResult
+
+    def run(self, context: JobContext, reporter: Reporter) -> TraceResult:
+        from odf_engine.provenance.model import TraceResult, truncate_trace
+        from odf_engine.provenance.trace import Tracer
+
+        workspace = context.workspace
+        entry = workspace.resolve(self.dataset)
+        tracer = Tracer(workspace, context.host.spark, reporter)
+        step = tracer.trace(entry, self.runs, self.column, self.depth)
+        checked = tracer.check_newest_step(entry, step) if self.check else None
+        return TraceResult(**asdict(truncate_trace(step)), checked=checked)
+
+    @classmethod
+    def summarize(cls, result: TraceResult) -> Summary:
+        return Summary("" if result.problem else f"{count_of(result.rows, 'row')} traced")
+
+    def command(self, name_of: Callable[[str], str]) -> list[str]:
+        first, last = self.runs[0][0], self.runs[-1][1]
+        column = [] if self.column is None else ["--column", self.column]
+        offsets = str(first) if first == last else f"{first}..{last}"
+        return ["provenance", name_of(self.dataset), offsets, *column]

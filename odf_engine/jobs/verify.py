@@ -1,0 +1,258 @@
+"""Verify: check chain, slices and checkpoints, and replay or recompute the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import asdict
+
+from odf_engine.data.finding_kinds import NOT_RECOMPUTED, ROWS_DIFFER, UNCONFIRMED, is_damage
+from odf_engine.data.row_differences import Recomputed
+from odf_engine.errors import NotFound, SourceUnavailable, Unsupported
+from odf_engine.jobs.base import JobContext, JobRequest, JobResult, Summary, branch_option, branch_title
+from odf_engine.progress import Reporter, count_of
+
+if TYPE_CHECKING:
+    from odf_engine.verify.report import Report
+    from odf_engine.workspace.dataset_summary import DatasetEntry
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A violation; see :class:`odf_engine.verify.report.Finding`."""
+
+    kind: str = ""
+    block: str = ""
+    message: str = ""
+
+
+class EngineUse(msgspec.Struct, frozen=True):
+    """An engine that replayed transactions; see :class:`odf_engine.verify.report.EngineUse`."""
+
+    engine: str
+    made_by: str | None
+    version: str | None
+    transactions: int
+    records: int
+
+
+class OriginInput(msgspec.Struct, frozen=True):
+    """An input of a dataset; see :class:`odf_engine.verify.report.Input`."""
+
+    id: str
+    name: str | None
+    alias: str = ""
+    block: str | None = None
+    offset: int | None = None
+
+
+class OriginSource(msgspec.Struct, frozen=True):
+    """A source of a root dataset; see :class:`odf_engine.verify.report.Source`."""
+
+    kind: str
+    place: str
+    block: str
+    since: str = ""
+    loads: int = 0
+    records: int = 0
+    first: str | None = None
+    last: str | None = None
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """The origin of a dataset; see :class:`odf_engine.verify.report.DatasetOrigin`."""
+
+    id: str
+    name: str | None
+    kind: str | None
+    block: str | None = None
+    records: int = 0
+    engine: str | None = None
+    version: str | None = None
+    query: list[str] = []
+    transactions: int = 0
+    first: str | None = None
+    last: str | None = None
+    inputs: list[OriginInput] = []
+    sources: list[OriginSource] = []
+    problem: str | None = None
+
+
+class VerifyResult(JobResult, frozen=True):
+    """Result of a verification: an entry of ``odf verify --json``.
+
+    Attributes:
+        name: alias of the dataset.
+        head: hash of the newest block, if the complete chain up to it is valid; else None.
+        valid: whether there are no findings. None where an older version stored no verdict.
+        blocks, slices, transforms: number of checked blocks and slices, and of replayed transactions. No
+            blocks where an older version did not store them.
+        findings, unchecked, engines, rows_known, proofs, proven, newer, intact: see
+            :class:`odf_engine.verify.report.Report`. ``intact`` is None where an older version stored none.
+        origins: the dataset and everything upstream of it.
+        branch: the verified branch; absent for the head.
+        recomputed: comparison with the query over the latest state of the inputs; absent without one.
+        written_by: other versions of the built-in engines that wrote rows which were not recomputed; absent
+            if there are none.
+    """
+
+    name: str = ""
+    head: str | None = None
+    valid: bool | None = None
+    blocks: int | None = None
+    slices: int = 0
+    transforms: int = 0
+    findings: list[Finding] = []
+    unchecked: list[Finding] = []
+    engines: list[EngineUse] = []
+    rows_known: int = 0
+    proofs: int = 0
+    proven: int | None = None
+    newer: int = 0
+    intact: bool | None = None
+    origins: list[Origin] = []
+    branch: str | UnsetType = UNSET
+    recomputed: Recomputed | UnsetType = UNSET
+    written_by: list[str] | UnsetType = UNSET
+
+    @property
+    def title(self) -> str:
+        """The name of the dataset, followed by the branch."""
+        return branch_title(self.name, self.branch)
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether findings show that files are missing, or are not the committed ones."""
+        return any(is_damage(finding.kind) for finding in self.findings)
+
+    @property
+    def verdict(self) -> Literal["differs", "not confirmed", "invalid changelog", "invalid"]:
+        """What the findings show about the dataset. There is at least one."""
+        if all(finding.kind == ROWS_DIFFER for finding in self.findings):
+            return "differs"
+        if {finding.kind for finding in self.findings} <= UNCONFIRMED:
+            return "not confirmed"
+        return "invalid changelog" if self.intact else "invalid"
+
+    def _repr_html_(self) -> str:
+        from odf_engine.html_text import table_html
+
+        findings = [(finding.kind, finding.block, finding.message) for finding in self.findings]
+        table = table_html(["finding", "block", "message"], findings) if findings else ""
+        return super()._repr_html_() + table
+
+
+class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
+    """Verify chain, slices and checkpoints of a dataset, and replay its transactions.
+
+    Attributes:
+        dataset: id of the dataset.
+        integrity: do not replay transactions.
+        first, last: sequence numbers of the blocks to verify, inclusive; by default the complete chain.
+        rows: check also the rows of slices whose bytes are the same as in an earlier, valid check.
+        branch: the branch to verify, or "" for the head.
+        recompute: instead of a replay, compare the latest state of a derivative dataset with its query over
+            the latest state of the inputs.
+    """
+
+    repeatable = True
+
+    dataset: str
+    integrity: bool = False
+    first: int | None = None
+    last: int | None = None
+    rows: bool = False
+    branch: str = ""
+    recompute: bool = False
+
+    @property
+    def needs_spark(self) -> bool:
+        return not self.integrity
+
+    def run(self, context: JobContext, reporter: Reporter) -> VerifyResult:
+        from odf_engine.chain.block_search import is_derivative
+        from odf_engine.verify.integrity import verify as verify_chain
+        from odf_engine.verify.report import dataset_origins
+        from odf_engine.workspace.engine_versions import other_versions
+
+        workspace = context.workspace
+        entry = workspace.resolve(self.dataset).on_branch(self.branch)
+        derivative = is_derivative(entry.dataset)
+        with ExitStack() as stack:
+            replay = None
+            if not (self.integrity or self.recompute) and derivative:
+                from odf_engine.transform.engines.engine_router import engines_for
+                from odf_engine.verify.replay import Replay
+
+                start = partial(context.host.spark, reporter)
+                engine = stack.enter_context(engines_for(workspace, entry, start))
+                replay = Replay(workspace, entry, engine, reporter)
+            known = None if self.rows else workspace.index
+            report = verify_chain(entry.dataset, reporter, self.first, self.last, replay, known)
+        head = None
+        if report.valid and self.first is None and self.last is None:
+            state = entry.dataset.state()
+            head = state.head if state.blocks == report.blocks else None  # unless blocks were appended
+        fields = {
+            "name": str(entry.alias),
+            "head": None if head is None else str(head),
+            **asdict(report),
+            "origins": dataset_origins(workspace, entry, self.last),
+        }
+        if self.branch:
+            fields["branch"] = self.branch
+        if self.recompute and derivative:
+            fields |= _recompute(entry, report, context, reporter)
+        elif derivative and (versions := other_versions(entry.dataset, workspace.config.engines)):
+            fields["written_by"] = versions
+        return msgspec.convert(fields, VerifyResult, from_attributes=True)
+
+    @classmethod
+    def summarize(cls, result: VerifyResult) -> Summary:
+        if result.valid is False:
+            if result.verdict == "differs" and result.recomputed:
+                differing = result.recomputed.missing + result.recomputed.extra
+                return Summary(count_of(differing, "differing row"), "bad")
+            intact = ", files intact" if result.intact else ""
+            return Summary(f"{count_of(len(result.findings), 'finding')}{intact}", "bad")
+        transactions = result.transforms
+        replayed = f", {count_of(transactions, 'transaction')} replayed" if transactions else ""
+        if result.recomputed:
+            replayed = f", {count_of(result.recomputed.rows, 'row')} recomputed"
+        unchecked = [finding for finding in result.unchecked if "proof-" not in finding.kind]
+        skipped = f", {len(unchecked):,} skipped" if unchecked else ""
+        return Summary(f"valid{replayed}{skipped}")
+
+    def command(self, name_of: Callable[[str], str]) -> list[str]:
+        options = {"--integrity": self.integrity, "--recompute": self.recompute, "--rows": self.rows}
+        arguments = [name for name, is_set in options.items() if is_set]
+        return ["verify", name_of(self.dataset), *arguments, *branch_option(self.branch)]
+
+
+def _recompute(
+    entry: DatasetEntry, report: Report, context: JobContext, reporter: Reporter
+) -> dict[str, object]:
+    """Compare a dataset with its query over the latest state; return the fields of the result that change."""
+    from odf_engine.transform.engines.engine_router import engines_for
+    from odf_engine.transform.plan import Diverged
+    from odf_engine.verify.recompute import recompute_dataset
+
+    workspace = context.workspace
+    start = partial(context.host.spark, reporter)
+    try:
+        with engines_for(workspace, entry, start) as engine:
+            recomputed = recompute_dataset(workspace, entry, engine, context.session(reporter), reporter)
+    except (Diverged, NotFound, SourceUnavailable, Unsupported) as error:
+        reporter.log(f"not recomputed: {error}")
+        return {"unchecked": [*report.unchecked, Finding(NOT_RECOMPUTED, "", str(error))]}
+    if recomputed.is_equal:
+        return {"recomputed": recomputed}
+    reporter.log(recomputed.text)
+    finding = Finding(ROWS_DIFFER, recomputed.block, recomputed.text)
+    return {
+        "recomputed": recomputed, "valid": False, "head": None, "findings": [*report.findings, finding],
+    }  # fmt: skip
