@@ -32,6 +32,8 @@ _SETTINGS: Final = {
     "datafusion.sql_parser.enable_ident_normalization": "false",
     "datafusion.execution.parquet.schema_force_view_types": "false",
     "datafusion.execution.time_zone": "+00:00",
+    # The statistics of files do not count NaN, which is greater than every number in a query.
+    "datafusion.execution.collect_statistics": "false",
     "datafusion.catalog.information_schema": "false",
 }
 _PLANS: Final = ("Explain", "Analyze", "DescribeTable")
@@ -210,11 +212,13 @@ def _register(context: SessionContext, table: QueryTable, name: str) -> None:
         _register_empty(context, table, name)
         return
     order = [[column(table.offset).sort(ascending=True, nulls_first=False)]] if table.offset else None
-    context.register_listing_table(
+    schema = pa.ipc.read_schema(pa.py_buffer(table.schema))
+    context.register_parquet(
         quoted(name),
-        Path(table.folder).as_uri(),  # in a path, characters such as * would be a pattern
+        f"{Path(table.folder).as_uri()}/",  # in a path, characters such as * would be a pattern
+        parquet_pruning=not any(map(pa.types.is_floating, schema.types)),
         file_extension=LISTED_EXTENSION,
-        schema=pa.ipc.read_schema(pa.py_buffer(table.schema)),
+        schema=schema,
         file_sort_order=order,
     )
 

@@ -19,11 +19,11 @@ from odf_engine.metadata.model import DEFAULT_VOCABULARY, Sql, SqlQueryStep
 from odf_engine.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import translate_errors
+from odf_engine.spark.parquet_files import parquet_frame
 from odf_engine.spark.plan_rewrite import merge_sessions_first
 from odf_engine.spark.query_functions import register_functions
 from odf_engine.spark.row_order import has_nondeterministic_order
 from odf_engine.spark.sql_types import arrow_schema
-from odf_engine.spark.text_files import spark_path
 from odf_engine.spark.user_query import run_query
 from odf_engine.sql.query_text import attach_query_excerpt
 from odf_engine.workspace.query_check import check_preprocess_engine
@@ -120,5 +120,5 @@ def _run_datafusion(
                 writer.write_batch(batch)
     read.unlink()
     with translate_errors():
-        preprocessed = session.read.parquet(spark_path(result))
+        preprocessed = parquet_frame(session, [result])
     return PreprocessedRows(preprocessed, schema, not (properties.row_wise or properties.ordered))

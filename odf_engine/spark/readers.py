@@ -31,6 +31,7 @@ from odf_engine.spark.parquet_columns import (
     missing_column_error,
     with_distinct_columns,
 )
+from odf_engine.spark.parquet_files import parquet_frame
 from odf_engine.spark.sql_types import (
     MAX_PRECISION,
     Formats,
@@ -494,7 +495,7 @@ def read_parquet(
         max_bytes = partition_bytes(footer, path.stat().st_size)
         session.conf.set("spark.sql.files.maxPartitionBytes", str(max_bytes))
         try:
-            read = session.read.parquet(spark_path(file))
+            read = parquet_frame(session, [file])
             frame = convert_values(read, footer, typed_nulls=schema is None)
         except AnalysisException as error:
             raise InvalidSchema(
@@ -732,7 +733,7 @@ def _read(
     session: SparkSession, paths: Sequence[Path], schema: pa.Schema, read_types: pa.Schema
 ) -> DataFrame:
     """Read slices in the types of :func:`_read_types`, and convert their rows to those of ``schema``."""
-    frame = session.read.schema(spark_schema(read_types)).parquet(*map(spark_path, paths))
+    frame = parquet_frame(session, paths, spark_schema(read_types))
     if read_types == schema:
         return frame
     return frame.selectExpr(

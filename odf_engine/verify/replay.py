@@ -12,7 +12,13 @@ from typing import Final
 import pyarrow as pa
 from msgspec.structs import replace
 
-from odf_engine.chain.normal_form import SPARK, engine_version
+from odf_engine.chain.normal_form import (
+    LAST_FAULTY_REVISION,
+    SPARK,
+    engine_version,
+    rules_revision,
+    spark_engine_version,
+)
 from odf_engine.chain.state import ChainState
 from odf_engine.data.arrow_compute import describe_row
 from odf_engine.data.slices import WrittenSlice, read_batches
@@ -259,7 +265,9 @@ def _transform_problem(
     """Return the problem of a transaction whose ``data`` or ``checkpoint`` differs after the replay."""
     version, replaying = transaction.transform.transform.version, result.version
     if replaying is None or version == replaying:
-        return (f"transform-{part}", message)
+        if rules_revision(version) > LAST_FAULTY_REVISION or not _is_spark(transaction.transform):
+            return (f"transform-{part}", message)
+        replaying = spark_engine_version()
     versions = f"stored by {version or 'an unknown version'}, replayed by {replaying}"
     return ("transform-version", f"engine version differs ({versions}), and so does the result: {message}")
 

@@ -10,12 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from odf_engine.chain.compaction import CompactionPolicy, compact
+from odf_engine.chain.schema_evolution import declared_schema
 from odf_engine.errors import BadData, Unsupported, UsageError
+from odf_engine.metadata.model import Sql, SqlQueryStep
 from odf_engine.progress import Reporter
 from odf_engine.provenance.step import trace_back
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.spark.stateful import incremental, kept_groups
 from odf_engine.transform.engines.checkpoint import read_checkpoint
+from odf_engine.transform.engines.contract import QueryInput
 from tests.transform.deriving import Deriving
 from tests.transform.test_as_of_corrections import days, latest_state, recompute
 from tests.transform.test_query_migration import becomes
@@ -40,6 +43,14 @@ QUERIES = {
     "in": "SELECT * FROM a WHERE city IN (SELECT city FROM b WHERE x > 2)",
     "in or": "SELECT * FROM a WHERE x > 7 OR city IN (SELECT city FROM b WHERE x > 2)",
     "not in": "SELECT * FROM a WHERE city NOT IN (SELECT city FROM b)",
+    "not in of a join": "SELECT a.event_time, a.city, b.x AS y FROM a JOIN b ON a.x < b.x\n"
+    "AND b.city NOT IN (SELECT if(x > 2, NULL, city) FROM a)",
+    "not in of an outer join": "SELECT a.event_time, a.city, b.x AS y FROM a LEFT JOIN b ON a.x < b.x\n"
+    "AND b.city NOT IN (SELECT if(x > 2, NULL, city) FROM a)",
+    "not in of a semi join": "SELECT a.* FROM a LEFT SEMI JOIN b ON a.x < b.x\n"
+    "AND a.city NOT IN (SELECT if(x > 7, NULL, city) FROM b)",
+    "not in of an anti join": "SELECT a.* FROM a LEFT ANTI JOIN b ON a.x < b.x\n"
+    "AND b.city NOT IN (SELECT if(x > 2, NULL, city) FROM a)",
     "in under not": "SELECT * FROM a WHERE NOT (x > 8 OR if(x > 2, NULL, city) IN (SELECT city FROM b))",
     "in under not in exists": "SELECT * FROM a WHERE EXISTS (SELECT 1 FROM a c WHERE c.x = a.x AND\n"
     "NOT (c.x > 8 OR if(c.x > 2, NULL, c.city) IN (SELECT city FROM b)))",
@@ -322,6 +333,24 @@ LATERAL (SELECT city FROM b WHERE b.x = a.x ORDER BY b.event_time LIMIT 1) t"""
     with pytest.raises(Unsupported, match="ORDER BY has columns that are not selected") as raised:
         deriving.run(entry)
     assert raised.value.where == "line 1, column 29"
+
+
+def test_query_that_spark_cannot_plan_is_refused_before_a_pull(deriving: Deriving) -> None:
+    changing = Changing(deriving, "lateral", "a")
+    changing.step(all_roots=True)
+    query = (
+        "SELECT max(event_time) AS event_time, listagg(city, ',') WITHIN GROUP (ORDER BY city) AS cities,\n"
+    )
+    query += "count(DISTINCT x) AS n, count(DISTINCT city, x) AS m FROM a GROUP BY event_time"
+    state = deriving.workspace.resolve("a").dataset.state()
+    schema = declared_schema(state)
+    assert schema is not None
+    transform = Sql(engine="spark", queries=[SqlQueryStep(query=query)])
+    with pytest.raises(Unsupported, match="Spark cannot plan the query") as raised:
+        deriving.engine.validate(
+            transform, [QueryInput("a", schema, state.vocabulary)], state.vocabulary, None
+        )
+    assert raised.value.where == "query" and raised.value.hint
 
 
 @pytest.mark.parametrize(("large", "most"), [(100_000, 1_000_000), (2, 1_000_000), (2, 2)])

@@ -224,6 +224,9 @@ FIXED: Final[Mapping[str, str]] = {
     "spark.sql.csv.parser.columnPruning.enabled": "false",
     "spark.sql.csv.filterPushdown.enabled": "false",
     "spark.sql.json.filterPushdown.enabled": "false",
+    # Statistics of files and of cached rows do not count NaN, see odf_engine.spark.parquet_files.
+    "spark.sql.optimizer.nestedPredicatePushdown.supportedFileSources": "",
+    "spark.sql.inMemoryColumnarStorage.partitionPruning": "false",
     # Splits and shuffles independent of the number of cores, and so the row order too; plans independent of
     # runtime statistics.
     "spark.sql.files.minPartitionNum": "1",

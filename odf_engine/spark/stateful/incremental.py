@@ -20,6 +20,7 @@ from odf_engine.errors import StateUnusable
 from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.progress import Reporter
 from odf_engine.spark.errors import translate_errors
+from odf_engine.spark.parquet_files import parquet_frame
 from odf_engine.spark.plan_rewrite import (
     TrackedPlan,
     analyzed_plan,
@@ -48,7 +49,6 @@ from odf_engine.spark.stateful.window_functions import (
     lifetimes,
     net_changes,
 )
-from odf_engine.spark.text_files import spark_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -212,7 +212,7 @@ class StateFiles:
         if missing := sorted(set(schema.names).difference(pq.read_schema(self._path(name)).names)):
             raise StateUnusable(f"the state '{name}' has no column '{missing[0]}'")
         paths = [self._path(name), *self._added_files(name)]
-        return self.session.read.schema(schema).parquet(*map(spark_path, paths))
+        return parquet_frame(self.session, paths, schema)
 
     def can_add(self, name: str) -> bool:
         """Return whether rows can be added to a part: it is much larger than the rows that were added."""

@@ -51,6 +51,10 @@ _NORMAL_FORMS: Final = (
     "RewritePredicateSubquery",
 )
 """Rules of Spark's optimizer that express set operations and subqueries as joins and groups."""
+_FILTERED_SIDES: Final[Mapping[str, Sequence[int]]] = {
+    "LeftSemi": (0, 1), "LeftOuter": (1,), "LeftAnti": (1,), "RightOuter": (0,),
+}  # fmt: skip
+"""The sides of joins whose rows a condition on this side alone filters, by the kind of the join."""
 _ORDER_IGNORING: Final = frozenset({
     "Count", "CountIf", "Min", "Max", "BoolAnd", "BoolOr", "BitAndAgg", "BitOrAgg", "BitXorAgg",
     "CollectSet", "CollectList", "Percentile", "Median", "HyperLogLogPlusPlus",
@@ -143,9 +147,35 @@ class ResultChanges(PlanBuilder):
         rule = self.companion("BooleanSimplification", self.catalyst.optimizer)
         while not (simpler := rule.apply(plan)).fastEquals(plan):
             plan = simpler
+        plan = self._with_filters_of_joins(plan)
         for name in _NORMAL_FORMS:
             plan = self.companion(name, self.catalyst.optimizer).apply(plan)
         return plan
+
+    def _with_filters_of_joins(self, plan: Any) -> Any:
+        """Return a plan whose joins have no subquery in their condition, as far as a filter can have it.
+
+        In a join, NOT IN would ignore nulls of the subquery.
+        """
+        plan = self.map_children(plan, self._with_filters_of_joins)
+        if node_name(plan) != "Join" or not plan.condition().isDefined() or not to_list(plan.subqueries()):
+            return plan
+        kind = plan.joinType().toString()
+        sides, above, kept = [plan.left(), plan.right()], list[Any](), list[Any]()
+        for condition in conjuncts([plan.condition().get()]):
+            side = next((at for at in _FILTERED_SIDES.get(kind, ())
+                         if referenced_ids(condition) <= output_ids(sides[at])), None)  # fmt: skip
+            if not self.companion("SubqueryExpression").hasSubquery(condition):
+                kept.append(condition)
+            elif kind in ("Inner", "Cross"):
+                above.append(condition)
+            elif side is not None:
+                sides[side] = self.filter(condition, sides[side])
+            else:
+                kept.append(condition)
+        both = self.none() if not kept else self.java.scala.Option.apply(reduce(self.expressions.And, kept))
+        joined = self.catalyst.plans.logical.Join(*sides, plan.joinType(), both, plan.hint())
+        return joined if not above else self.filter(reduce(self.expressions.And, above), joined)
 
     def _with_subqueries(self, plan: Any, change: Callable[[Any], Any]) -> Any:
         """Return a plan with the subqueries of all its nodes changed."""

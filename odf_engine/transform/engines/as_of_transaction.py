@@ -24,6 +24,7 @@ from odf_engine.metadata.model import Checkpoint, Sql
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark.arrow_batches import arrow_batches, sort_partitions
 from odf_engine.spark.errors import translate_errors
+from odf_engine.spark.parquet_files import parquet_frame
 from odf_engine.spark.plan_rewrite import StatefulQueryError, TrackedResult
 from odf_engine.spark.repeatability import check_repeatable
 from odf_engine.spark.row_order import SortOrder, external_sort, keeps_order, map_batches, sorted_batches
@@ -52,7 +53,6 @@ from odf_engine.spark.stateful.stateful_query import (
     state_fingerprint,
 )
 from odf_engine.spark.stateful.window_functions import comparable
-from odf_engine.spark.text_files import spark_path
 from odf_engine.spark.user_query import run_query, temporal_tables
 from odf_engine.transform.engines.contract import QueryInput
 from odf_engine.transform.engines.output_contract import OutputContract
@@ -530,7 +530,7 @@ class AsOfTransaction(StatefulTransaction):
     def _read(self, paths: Sequence[Path], schema: StructType) -> DataFrame:
         if not paths:
             return self._session.createDataFrame([], schema)
-        return self._session.read.schema(schema).parquet(*map(spark_path, paths))
+        return parquet_frame(self._session, paths, schema)
 
     def _sorted(self, frame: DataFrame, keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Return the rows sorted by some columns."""

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -34,6 +34,7 @@ from odf_engine.spark.errors import translate_errors
 from odf_engine.spark.plan_rewrite import null_value, run_sql
 from odf_engine.spark.readers import slices_frame
 from odf_engine.spark.repeatability import check_repeatable
+from odf_engine.spark.runtime.jvm import SparkFailed
 from odf_engine.spark.sql_types import arrow_schema, identifier
 from odf_engine.spark.stateful.incremental import IS_ADDITION, StateFiles
 from odf_engine.spark.stateful.kept_groups import KeptGroups
@@ -91,10 +92,24 @@ def validate_changes_query(
             hint="remove the column, or compute it in a separate dataset",
         ) from error
     check_repeatable(frame, steps, windows=True)
-    ResultChanges(session, _unchanged(views)).all_rows(frame)
+    _check_plan(ResultChanges(session, _unchanged(views)).all_rows(frame))
     contract = _contract(frame, vocab, declared, [each.schema for each in inputs])
     text = "\n".join(["changes", *(f"{each.alias or ''} {each.query}" for each in steps)])
     return ValidatedQuery(contract.schema, hashlib.sha3_256(text.encode()).hexdigest(), rereads=True)
+
+
+def _check_plan(frame: DataFrame) -> None:
+    """Check that Spark can plan a query. Its optimizer fails for some, which a pull must not find out."""
+    java: Any = frame._jdf
+    try:
+        with translate_errors():
+            java.queryExecution().executedPlan()
+    except SparkFailed as error:
+        raise Unsupported(
+            f"Spark cannot plan the query: {error.message.removeprefix('Spark failed: ')}",
+            where="query",
+            hint="compute a part of it in a separate dataset",
+        ) from error
 
 
 def _unchanged(views: Mapping[str, DataFrame]) -> dict[str, InputRows]:

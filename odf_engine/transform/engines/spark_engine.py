@@ -27,6 +27,7 @@ from odf_engine.progress import Reporter
 from odf_engine.query.execution import execute_query
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import translate_errors
+from odf_engine.spark.parquet_files import parquet_frame
 from odf_engine.spark.plan_rewrite import (
     OriginTracker,
     StatefulQueryError,
@@ -38,9 +39,9 @@ from odf_engine.spark.plan_rewrite import (
 from odf_engine.spark.readers import slices_frame
 from odf_engine.spark.repeatability import check_repeatable
 from odf_engine.spark.row_order import SortOrder, Step, run_sorted, sorted_batches
+from odf_engine.spark.runtime.jvm import SparkFailed
 from odf_engine.spark.sql_types import arrow_schema
 from odf_engine.spark.stateful.stateful_query import StreamingPlan, state_fingerprint
-from odf_engine.spark.text_files import spark_path
 from odf_engine.spark.user_query import run_query, temporal_tables, uses_as_of_join
 from odf_engine.sql.table_functions import TableFunctionCall
 from odf_engine.transform.engines.as_of_transaction import (
@@ -96,7 +97,7 @@ def run_raw_query(session: SparkSession, request: RawQueryRequest, reporter: Rep
         if not Path(path).is_file():
             raise NotFound("input file not found", where=path)
     with translate_errors():
-        frame = session.read.parquet(*(spark_path(Path(path)) for path in request.input_data_paths))
+        frame = parquet_frame(session, list(map(Path, request.input_data_paths)))
     result = merge_sessions_first(run_query(session, {INPUT: frame}, request.transform.queries or []))
     schema, batches = arrow_batches(result, reporter)
     output = Path(request.output_data_path)
@@ -146,7 +147,7 @@ class _Validation:
         except StatefulQueryError:
             try:
                 return self._check_stateful(revision)
-            except (InvalidQuery, Unsupported):
+            except (InvalidQuery, Unsupported, SparkFailed):
                 return validate_changes_query(session, transform, inputs, self.vocab, self.declared)
         if self.vocab.operation_type_column not in tracked.frame.columns:
             with translate_errors():

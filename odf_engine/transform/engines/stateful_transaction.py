@@ -36,6 +36,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import translate_errors
+from odf_engine.spark.parquet_files import parquet_frame
 from odf_engine.spark.plan_rewrite import run_sql
 from odf_engine.spark.readers import query_schema, slices_frame
 from odf_engine.spark.row_order import (
@@ -55,7 +56,6 @@ from odf_engine.spark.stateful.incremental import (
 )
 from odf_engine.spark.stateful.stateful_query import WATERMARK, StreamingPlan, StreamPlanner, stream_view
 from odf_engine.spark.stateful.window_functions import BATCH
-from odf_engine.spark.text_files import spark_path
 from odf_engine.spark.user_query import run_query
 from odf_engine.transform.engines.checkpoint import (
     FORMAT,
@@ -130,7 +130,7 @@ class BatchSorter:
         write_batches(path, nullable(schema), selected, "lz4")
 
     def _read(self, schema: pa.Schema, *paths: Path) -> DataFrame:
-        return self.session.read.schema(spark_schema(schema)).parquet(*map(spark_path, paths))
+        return parquet_frame(self.session, paths, spark_schema(schema))
 
 
 def _first_order(schema: pa.Schema) -> list[str]:
