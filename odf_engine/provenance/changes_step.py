@@ -18,6 +18,7 @@ from odf_engine.spark.stateful.result_origins import ResultOrigins
 from odf_engine.spark.stateful.row_lineage import ORIGINS_COLUMN
 from odf_engine.spark.stateful.row_match import MATCH_COUNT, SLICE_COUNT, match_rows
 from odf_engine.spark.user_query import run_query
+from odf_engine.transform.engines.changes_transaction import computed_tables
 from odf_engine.transform.engines.recomputation import latest_state
 
 if TYPE_CHECKING:
@@ -75,7 +76,9 @@ class _Result:
 
     def rows(self, operation: Op) -> DataFrame:
         """Return the rows with this operation, and their origins."""
-        frame = run_query(self._session, self._views, self._request.transform.queries or [])
+        transform = self._request.transform
+        tables = computed_tables(transform, self._request.vocab)
+        frame = run_query(self._session, self._views, transform.queries or [], tables)
         rows = self.origins.rows(frame)
         return rows.selectExpr("*", f"{operation:d} AS {OPERATION}")
 

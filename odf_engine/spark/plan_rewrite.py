@@ -324,9 +324,12 @@ def referenced_ids(node: Any) -> set[int]:
     return _attribute_ids(node.references().toSeq())
 
 
+_UNORDERABLE: Final = re.compile(r"\bMAP<|\bVARIANT\b")
+
+
 def is_orderable(column: Any) -> bool:
     """Return whether rows can be sorted by a column."""
-    return column.dataType().typeName() not in ("map", "variant")
+    return not _UNORDERABLE.search(column.dataType().sql())
 
 
 _CONSTANTS: Final = ("LocalRelation", "OneRowRelation", "Range")

@@ -6,7 +6,7 @@ import re
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,11 +14,12 @@ from pyspark.errors import ParseException, PySparkException
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from odf_engine.errors import InvalidQuery, InvalidSchema, NotFound, OdfError, UsageError
-from odf_engine.metadata.model import DatasetVocabulary, SqlQueryStep, TemporalTable
+from odf_engine.errors import InvalidQuery, InvalidSchema, NotFound, OdfError, Unsupported, UsageError
+from odf_engine.metadata.model import DatasetVocabulary, Sql, SqlQueryStep
 from odf_engine.spark.errors import QueryError, to_user_error, translate_errors
 from odf_engine.spark.plan_rewrite import PlanBuilder, merge_sessions_first, node_name, to_list
 from odf_engine.spark.sql_types import arrow_schema, identifier
+from odf_engine.spark.temporal_tables import StepJoin, StepJoins, Table
 from odf_engine.sql.query_text import (
     TableName,
     attach_query_excerpt,
@@ -197,7 +198,6 @@ def confinement_error(node: Any, message: str, hint: str | None) -> QueryError:
 SYNTAX_EXAMPLE: Final = (
     "FROM trades AS t JOIN rates FOR SYSTEM_TIME AS OF t.event_time AS r ON t.currency = r.currency"
 )
-_VIEW_PREFIX: Final = "odf_as_of "
 _NAME: Final = r"(?:\w+|`[^`'\\]*`)"
 _CLAUSE: Final = re.compile(
     r"""(?P<other>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|--[^\n]*|/\*.*?\*/)"""
@@ -207,63 +207,103 @@ _CLAUSE: Final = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Table:
-    """An input that can be joined as of a time.
-
-    Attributes:
-        name: name of the input in the query.
-        keys: columns of its primary key.
-        time: its event time column.
-    """
-
-    name: str
-    keys: tuple[str, ...]
-    time: str
-
-    @property
-    def view(self) -> str:
-        """Name of the view that replaces the input in an as-of join."""
-        return _VIEW_PREFIX + self.name
-
-
 def temporal_tables(
-    declared: Sequence[TemporalTable], inputs: Mapping[str, tuple[Sequence[str], DatasetVocabulary]]
+    session: SparkSession,
+    transform: Sql,
+    inputs: Mapping[str, tuple[Sequence[str], DatasetVocabulary]],
+    event_time: str,
 ) -> dict[str, Table]:
     """Return the temporal tables of a query by lower-case name.
 
     Args:
-        declared: as the transformation declares them.
+        session: a session of Spark.
+        transform: the query.
         inputs: columns and vocabulary of each input by name.
+        event_time: event time column of the tables that the query computes.
 
     Raises:
-        InvalidQuery: a temporal table is not an input, or its key has a column that the input lacks.
+        InvalidQuery: a temporal table is neither an input nor computed by the query, or its key has no
+            columns, or a column that the input lacks.
     """
     input_names = {name.lower(): name for name in inputs}
+    declared, steps = transform.temporal_tables or [], transform.queries or []
+    has_computed = any(each.name.lower() not in input_names for each in declared)
+    computed = _computed_tables(session, steps) if has_computed else {}
     tables: dict[str, Table] = {}
     for each in declared:
         name = input_names.get(each.name.lower())
-        if name is None:
+        if name is None and not any(each.name.lower() in names for names in computed.values()):
+            known = {"inputs": inputs, **computed}
             raise InvalidQuery(
-                f"the temporal table '{each.name}' is not an input",
+                f"the temporal table '{each.name}' is not an input, a step or a WITH table of the query",
                 where="temporalTables",
-                hint=f"inputs: {', '.join(inputs)}",
+                hint="; ".join(f"{kind}: {', '.join(names)}" for kind, names in known.items() if names),
             )
-        columns, vocab = inputs[name]
+        # The columns of a computed table are known only when the query is analyzed.
+        columns, vocab = (each.primary_key, None) if name is None else inputs[name]
         spelling = {column.lower(): column for column in columns}
         missing_keys = [key for key in each.primary_key if key.lower() not in spelling]
         if missing_keys or not each.primary_key:
             raise InvalidQuery(
-                f"the primary key of the temporal table '{name}' has no columns"
+                f"the primary key of the temporal table '{name or each.name}' has no columns"
                 if not missing_keys
                 else f"the input '{name}' has no column '{missing_keys[0]}', which the primary key of its "
                 "temporal table names",
                 where="temporalTables",
-                hint=f"columns: {', '.join(columns)}",
+                hint=f"columns: {', '.join(columns)}" if columns else "name its columns: primaryKey: [...]",
             )
         keys = tuple(dict.fromkeys(spelling[key.lower()] for key in each.primary_key))
-        tables[name.lower()] = Table(name, keys, vocab.event_time_column)
+        time = event_time if vocab is None else vocab.event_time_column
+        tables[each.name.lower()] = Table(name or each.name, keys, time, of_query=name is None)
     return tables
+
+
+def _computed_tables(session: SparkSession, steps: Sequence[SqlQueryStep]) -> dict[str, list[str]]:
+    """Return the lower-case names of the tables that a query computes: steps, and tables of WITH clauses."""
+    names: set[str] = set()
+    for plan in _parsed_steps(session, steps):
+        with suppress(QueryError):  # the query reports it when it runs
+            names |= referenced_tables(session, plan, clauses=True)[1]
+    aliases = [step.alias.lower() for step in steps if step.alias]
+    return {"steps": aliases, "WITH tables": sorted(names)}
+
+
+def _parsed_steps(session: SparkSession, steps: Sequence[SqlQueryStep]) -> Iterator[Any]:
+    """Yield the parsed plans of the steps that have no syntax error."""
+    for step in steps:
+        with suppress(PySparkException, InvalidQuery):
+            yield parse_select(session, quote_as_of_times(_query_text(step)), "query")
+
+
+def joins_computed_table(
+    session: SparkSession, steps: Sequence[SqlQueryStep], tables: Mapping[str, Table]
+) -> bool:
+    """Return whether a query joins tables FOR SYSTEM_TIME AS OF that it computes itself.
+
+    Args:
+        session: a session of Spark.
+        steps: the query.
+        tables: temporal tables by lower-case name.
+
+    Raises:
+        Unsupported: it also joins inputs.
+    """
+    names = {
+        ".".join(to_list(node().relation().multipartIdentifier())).lower()
+        for plan in _parsed_steps(session, steps)
+        for kind, node in _nodes(session, plan)
+        if kind == "RelationTimeTravel" and node_name(node().relation()) == "UnresolvedRelation"
+    }
+    joined = [table for name, table in tables.items() if name in names]
+    computed, inputs = ([each.name for each in joined if each.of_query is own] for own in (True, False))
+    if computed and inputs:
+        raise Unsupported(
+            f"the query joins '{computed[0]}', which it computes itself, and the input '{inputs[0]}' FOR "
+            "SYSTEM_TIME AS OF: a retraction would have another effect in each of them",
+            where="query",
+            hint=f"compute the join of '{inputs[0]}' in a separate dataset, and use that as an input",
+        )
+    return bool(computed)
 
 
 def uses_as_of_join(steps: Sequence[SqlQueryStep]) -> bool:
@@ -288,8 +328,11 @@ def _quote_time(match: re.Match[str]) -> str:
 
 def rewrite_as_of_joins(
     session: SparkSession, plan: Any, tables: Mapping[str, Table], views: Collection[str]
-) -> Any:
+) -> tuple[Any, dict[str, StepJoin]]:
     """Return the parsed query with each AS OF clause replaced by a condition of its join.
+
+    Returns:
+        The query, and the joins of tables that the query computes by an alias that marks them.
 
     Args:
         session: the session that parsed it.
@@ -300,14 +343,16 @@ def rewrite_as_of_joins(
     Raises:
         InvalidQuery: a clause that is not on a temporal table on the right side of a JOIN … ON.
     """
-    return _Rewriter(session, tables, views).rewrite(plan)
+    rewriter = _Rewriter(session, tables, views)
+    return rewriter.rewrite(plan), rewriter.step_joins
 
 
 class _Rewriter(PlanBuilder):
     def __init__(self, session: SparkSession, tables: Mapping[str, Table], views: Collection[str]) -> None:
         super().__init__(session)
+        self.step_joins: dict[str, StepJoin] = {}
         self._tables = tables
-        self._views = views
+        self._names = {name.lower() for name in views}
         self._parser = self.session._jsparkSession.sessionState().sqlParser()
 
     def rewrite(self, plan: Any) -> Any:
@@ -329,6 +374,7 @@ class _Rewriter(PlanBuilder):
         return self.with_children(plan, rewritten)
 
     def _rewrite_with(self, plan: Any) -> Any:
+        self._names |= {each._1().lower() for each in to_list(plan.cteRelations())}
         relations = [
             self.java.scala.Tuple3(each._1(), self.rewrite(each._2()), each._3())
             for each in to_list(plan.cteRelations())
@@ -355,13 +401,20 @@ class _Rewriter(PlanBuilder):
             )
         analysis = self.catalyst.analysis
         time = self._parser.parseMultipartIdentifier(clause.timestamp().get().value().toString())
-        before = self.expressions.LessThanOrEqual(
-            analysis.UnresolvedAttribute(self.seq([alias, table.time])), analysis.UnresolvedAttribute(time)
-        )
-        named = self.catalyst.AliasIdentifier
-        relation = self.replace_view(clause.relation(), table.view)
-        right = self.catalyst.plans.logical.SubqueryAlias(named(alias), relation)
-        condition = self.expressions.And(plan.condition().get(), before)
+        if table.of_query:
+            # StepJoins reads the time from this condition.
+            bound = self.expressions.IsNotNull(analysis.UnresolvedAttribute(time))
+            marker = f"odf_as_of_{uuid.uuid4().hex}"
+            self.step_joins[marker] = StepJoin(table, clause)
+            relation = self._named(clause.relation(), marker)
+        else:
+            bound = self.expressions.LessThanOrEqual(
+                analysis.UnresolvedAttribute(self.seq([alias, table.time])),
+                analysis.UnresolvedAttribute(time),
+            )
+            relation = self.replace_view(clause.relation(), table.view)
+        right = self._named(relation, alias)
+        condition = self.expressions.And(plan.condition().get(), bound)
         return self.catalyst.plans.logical.Join(
             self.rewrite(plan.left()),
             right,
@@ -369,6 +422,9 @@ class _Rewriter(PlanBuilder):
             self.java.scala.Option.apply(condition),
             plan.hint(),
         )
+
+    def _named(self, plan: Any, alias: str) -> Any:
+        return self.catalyst.plans.logical.SubqueryAlias(self.catalyst.AliasIdentifier(alias), plan)
 
     def replace_view(self, relation: Any, view: str) -> Any:
         """Return the relation under the name of another view."""
@@ -382,11 +438,11 @@ class _Rewriter(PlanBuilder):
         table = self._tables.get(name.lower())
         if table is not None and clause.timestamp().isDefined():
             return table
-        if name.lower() in map(str.lower, self._views):
+        if name.lower() in self._names:
             hint = f"declare its key: temporalTables: [{{name: {name}, primaryKey: [...]}}]"
             message = f"'{name}' is joined FOR SYSTEM_TIME AS OF, but is not a temporal table"
         else:
-            message, hint = f"input '{name}' not found, which is joined FOR SYSTEM_TIME AS OF", SYNTAX_EXAMPLE
+            message, hint = f"table '{name}' not found, which is joined FOR SYSTEM_TIME AS OF", SYNTAX_EXAMPLE
         raise InvalidQuery(message, where="query", hint=hint)
 
 
@@ -419,8 +475,8 @@ def run_query(
         session: session of the job, which owns the views.
         views: frames by the name in the query.
         steps: in order.
-        tables: temporal tables by lower-case name. Each needs a view named :attr:`Table.view`, which replaces
-            it in as-of joins.
+        tables: temporal tables by lower-case name. Each input among them needs a view named
+            :attr:`Table.view`, which replaces it in as-of joins.
 
     Raises:
         InvalidQuery: not a single SELECT, a syntax error, an unknown name, or a type error; with line and
@@ -472,19 +528,13 @@ def _run_step(
     views: Sequence[str],
     tables: Mapping[str, Table],
 ) -> DataFrame:
-    query = re.sub(r"(\s*;)+\s*\Z", "", step.query)
+    query, as_of = _query_text(step), uses_as_of_join([step])
     try:
-        if uses_as_of_join([step]):
-            plan = parse_select(session, quote_as_of_times(query), location)
-            check_confined(session, plan, views, clauses=True)
-            plan = rewrite_as_of_joins(session, plan, tables, views)
-            check_confined(session, plan, [*views, *(table.view for table in tables.values())])
-        else:
-            plan = parse_select(session, query, location)
-            check_confined(session, plan, views)
-        frame = PlanBuilder(session).to_frame(plan)
-        check_analyzed(session, frame)
-        return frame
+        if as_of:
+            return _run_as_of_joins(session, query, location, views, tables)
+        plan = parse_select(session, query, location)
+        check_confined(session, plan, views)
+        return _checked_frame(session, plan)
     except (PySparkException, QueryError) as error:
         translated = to_user_error(error) if isinstance(error, PySparkException) else error
         error_where = (
@@ -496,9 +546,61 @@ def _run_step(
         if "time travel" in translated.message:
             translated.message = "FOR SYSTEM_TIME AS OF requires the event time column of the rows"
             translated.hint = SYNTAX_EXAMPLE
+        if as_of and translated.message == _REJECTED["RelationTimeTravel"][0]:
+            translated.message = (
+                "FOR SYSTEM_TIME AS OF is not supported in a subquery of an expression or LATERAL"
+            )
+            translated.hint = "compute the join in WITH or in an earlier step, and read that in the subquery"
+        if as_of and translated.hint is None and isinstance(error, ParseException):
+            translated.hint = SYNTAX_EXAMPLE
         if translated.hint is None and "table or view" in translated.message:
             translated.hint = f"use one of: {', '.join(f'`{name}`' for name in views)}"
         raise translated from (None if translated is error else error)
+    except (InvalidQuery, Unsupported) as error:
+        if error.where == "query":
+            error.where = location
+        elif error.where is not None and error.where.startswith("line "):
+            error.where = f"{location}, {error.where}"
+        raise
+
+
+def _run_as_of_joins(
+    session: SparkSession, query: str, location: str, views: Sequence[str], tables: Mapping[str, Table]
+) -> DataFrame:
+    _check_named(query)
+    plan = parse_select(session, quote_as_of_times(query), location)
+    check_confined(session, plan, views, clauses=True)
+    plan, step_joins = rewrite_as_of_joins(session, plan, tables, views)
+    check_confined(session, plan, [*views, *(table.view for table in tables.values())])
+    frame = _checked_frame(session, plan)
+    return StepJoins(session, step_joins).rewrite(frame) if step_joins else frame
+
+
+def _checked_frame(session: SparkSession, plan: Any) -> DataFrame:
+    frame = PlanBuilder(session).to_frame(plan)
+    check_analyzed(session, frame)
+    return frame
+
+
+def _query_text(step: SqlQueryStep) -> str:
+    return re.sub(r"(\s*;)+\s*\Z", "", step.query)
+
+
+def _check_named(query: str) -> None:
+    """Check that no AS OF clause follows a subquery, which Spark's grammar does not allow."""
+    tokens = tokenize(query)
+    for before, token, following in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if before.text == ")" and (token.text.upper(), following.text.upper()) == ("FOR", "SYSTEM_TIME"):
+            line = query.count("\n", 0, token.start) + 1
+            column = token.start - query.rfind("\n", 0, token.start)
+            raise QueryError(
+                "FOR SYSTEM_TIME AS OF cannot follow a subquery",
+                hint="give the subquery a name in WITH, or make it an earlier step, and declare the name in "
+                "temporalTables",
+                where=f"line {line}, column {column}",
+                line=line,
+                column=column,
+            )
 
 
 def parse_select(session: SparkSession, query: str, where: str) -> Any:

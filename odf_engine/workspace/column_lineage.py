@@ -165,7 +165,7 @@ class _LineageReader:
             lineage = unknown_lineage(inputs, data_columns, problem)
         else:
             tables = [each.name for each in transform.transform.temporal_tables or ()]
-            times = {name: vocabs[name].event_time_column for name in tables if name in vocabs}
+            times = {name: vocabs.get(name, state.vocabulary).event_time_column for name in tables}
             lineage = trace_columns(_steps(transform.transform), inputs, outputs=data_columns, times=times)
         return _add_system_columns(lineage, state.vocabulary, vocabs, inputs, declared)
 

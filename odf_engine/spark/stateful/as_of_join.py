@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import types as st
@@ -31,7 +32,7 @@ from odf_engine.spark.stateful.incremental import referenced_columns
 from odf_engine.spark.stateful.stateful_query import stream_view
 from odf_engine.spark.stateful.stream_checks import check_collations, conjuncts, has_watermark
 from odf_engine.spark.stateful.window_functions import comparable
-from odf_engine.spark.user_query import Table
+from odf_engine.spark.temporal_tables import Table, match_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -590,27 +591,8 @@ class AsOfQuery(PlanBuilder):
     def _build_join(self, plan: Any, table: Table, output: Sequence[Any], placeholder: Any) -> AsOfJoin:
         time, conditions = self._split_condition(plan, table)
         right = to_list(plan.right().output())
-        names = {column_id(column): column.name() for column in right}
-        right_ids = set(names)
-        keys: dict[str, tuple[Any, Any]] = {}
-        also = None
-        for each in conditions:
-            pair = _match_equality(each, right_ids)
-            key = None if pair is None else names[next(iter(referenced_ids(pair[1])))]
-            if pair is not None and key in table.keys and key not in keys:
-                keys[key] = pair
-            else:
-                also = each if also is None else self.expressions.And(also, each)
-        missing = [key for key in table.keys if key not in keys]
-        if missing:
-            raise InvalidQuery(
-                f"the join FOR SYSTEM_TIME AS OF has no condition for the key column '{missing[0]}' of "
-                f"'{table.name}'",
-                where="query",
-                hint="compare the complete key with columns of the rows: ON "
-                f"{' AND '.join(f't.{key} = {table.name}.{key}' for key in table.keys)}",
-            )
-        check_collations(plan, [side for pair in keys.values() for side in pair])
+        keys, others = match_keys(conditions, right, table)
+        check_collations(plan, [side for pair in keys for side in pair])
         named = [self.alias(column, f"c{index}") for index, column in enumerate(output)]
         return AsOfJoin(
             view=f"odf_joined_{len(self.joins)}",
@@ -619,8 +601,8 @@ class AsOfQuery(PlanBuilder):
             left=plan.left(),
             right=right,
             output=output,
-            keys=[keys[key] for key in table.keys],
-            also=also,
+            keys=keys,
+            also=reduce(self.expressions.And, others) if others else None,
             time=time,
             schema=self.to_frame(self.project(named, placeholder)).schema,
         )
@@ -715,19 +697,3 @@ def joined_schema(join: AsOfJoin) -> st.StructType:
             st.StructField(JOINED_VOCABULARY.operation_type_column, st.IntegerType()),
         ]
     )
-
-
-def _match_equality(condition: Any, right_ids: set[int]) -> tuple[Any, Any] | None:
-    """Return the two sides of an equality with a column of the right side; None for any other condition."""
-    if node_name(condition) != "EqualTo":
-        return None
-    for left, column in ((condition.left(), condition.right()), (condition.right(), condition.left())):
-        inner = column.child() if node_name(column) == "Cast" else column
-        if (
-            node_name(inner) == "AttributeReference"
-            and column_id(inner) in right_ids
-            and referenced_ids(left)
-            and not referenced_ids(left) & right_ids
-        ):
-            return left, column
-    return None

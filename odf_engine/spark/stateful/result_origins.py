@@ -17,6 +17,7 @@ from odf_engine.spark.plan_rewrite import (
 from odf_engine.spark.stateful.result_changes import InputRows, ResultChanges, join_keys
 from odf_engine.spark.stateful.row_lineage import ORIGINS_COLUMN, describe_grouping, describe_join
 from odf_engine.spark.stateful.stream_checks import conjuncts
+from odf_engine.spark.temporal_tables import add_version_value, is_version_lookup
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,8 +40,8 @@ class ResultOrigins(ResultChanges):
     """Adds to the rows of a query the rows of the inputs that they were derived from.
 
     A row of a grouping is derived from all rows of its group, a row of a window function from all rows of
-    its partition, and a row with EXISTS or IN also from the rows that meet the condition. Rows that must not
-    exist (anti joins) are not listed.
+    its partition, a row of an as-of join from its row and its version, and a row with EXISTS or IN also from
+    the rows that meet the condition. Rows that must not exist (anti joins) are not listed.
 
     Args:
         session: the session of the query.
@@ -89,6 +90,10 @@ class ResultOrigins(ResultChanges):
             keys = to_list(plan.partitionSpec())
             if not keys:
                 raise StatefulQueryError("a window function without PARTITION BY")
+            if is_version_lookup(plan):
+                self.operations.append("joined as of the event time with the version of each key")
+                window, version = add_version_value(self, plan, below.origins, below.plan)
+                return self._combined(window, to_list(plan.output()), [below.origins, version])
             self.operations.append(f"window functions by {', '.join(each.sql() for each in keys)}")
             window = self.with_children(plan, [below.plan])
             return self._with_origins_of_keys(_Rows(window, None), keys, below, keys)

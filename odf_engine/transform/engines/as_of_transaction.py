@@ -100,7 +100,8 @@ def split_at_joins(session: SparkSession, transform: Sql, inputs: Sequence[Query
     """
     steps, by_alias = transform.queries or [], {each.alias: each for each in inputs}
     columns = {each.alias: (each.schema.names, each.vocab) for each in inputs}
-    tables = temporal_tables(transform.temporal_tables or [], columns)
+    tables = temporal_tables(session, transform, columns, event_time="")
+    tables = {name: table for name, table in tables.items() if not table.of_query}  # joins use no others
     for table in tables.values():
         empty = input_frame(session, [], by_alias[table.name])
         empty.createOrReplaceTempView(identifier(table.view))

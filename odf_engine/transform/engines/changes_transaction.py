@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import UNSET
 
 from odf_engine.chain.normal_form import spark_engine_version
 from odf_engine.data.changelog import OPERATION, RETRACTS, Op
@@ -40,7 +41,8 @@ from odf_engine.spark.stateful.incremental import IS_ADDITION, StateFiles
 from odf_engine.spark.stateful.kept_groups import KeptGroups
 from odf_engine.spark.stateful.result_changes import WEIGHT, InputRows, ResultChanges
 from odf_engine.spark.stateful.window_functions import comparable, first_values
-from odf_engine.spark.user_query import run_query
+from odf_engine.spark.temporal_tables import Table
+from odf_engine.spark.user_query import run_query, uses_as_of_join
 from odf_engine.sql.query_text import tokenize
 from odf_engine.transform.engines.checkpoint import (
     FORMAT,
@@ -82,8 +84,9 @@ def validate_changes_query(
         each.alias: _data_rows(slices_frame(session, [], each.schema, each.vocab), each.vocab)
         for each in inputs
     }
+    tables = computed_tables(transform, vocab)
     try:
-        frame = run_query(session, views, steps)
+        frame = run_query(session, views, steps, tables)
     except InvalidQuery as error:  # with all columns, it was valid
         raise Unsupported(
             "the query reads a system column of an input (offset, op or system_time), which rows that can "
@@ -94,7 +97,10 @@ def validate_changes_query(
     check_repeatable(frame, steps, windows=True)
     _check_plan(ResultChanges(session, _unchanged(views)).all_rows(frame))
     contract = _contract(frame, vocab, declared, [each.schema for each in inputs])
-    text = "\n".join(["changes", *(f"{each.alias or ''} {each.query}" for each in steps)])
+    parts = ["changes", *(f"{each.alias or ''} {each.query}" for each in steps)]
+    if uses_as_of_join(steps):
+        parts += [f"{each.name} {each.time} by {', '.join(each.keys)}" for each in tables.values()]
+    text = "\n".join(parts)
     return ValidatedQuery(contract.schema, hashlib.sha3_256(text.encode()).hexdigest(), rereads=True)
 
 
@@ -110,6 +116,14 @@ def _check_plan(frame: DataFrame) -> None:
             where="query",
             hint="compute a part of it in a separate dataset",
         ) from error
+
+
+def computed_tables(transform: Sql, vocab: DatasetVocabulary) -> dict[str, Table]:
+    """Return the temporal tables of a query whose rows can change: the query computes all that it joins."""
+    return {
+        each.name.lower(): Table(each.name, tuple(each.primary_key), vocab.event_time_column, of_query=True)
+        for each in transform.temporal_tables or []
+    }
 
 
 def _unchanged(views: Mapping[str, DataFrame]) -> dict[str, InputRows]:
@@ -192,7 +206,9 @@ class ChangesTransaction:
         self._declared = declared
         self._reporter = reporter
         self._fingerprint = state
+        self._transform = request.transform
         self._steps = request.transform.queries or []
+        self._tables = (request.transform.temporal_tables or []) if uses_as_of_join(self._steps) else UNSET
         self._folder = Path(request.new_checkpoint_path).with_name("changes")
         self._kept_folder = self._folder / "kept"
         self._files = StateFiles(session, self._kept_folder / "state", reporter)
@@ -220,13 +236,13 @@ class ChangesTransaction:
             interpret_queries(self._session)
         retracted = self._retracted_inputs(() if state is None else state.retracted)
         inputs = {each.query_alias: self._rows(each, retracted) for each in read}
-        after = self._query({name: rows.after for name, rows in inputs.items()}, self._steps)
+        after = self._query({name: rows.after for name, rows in inputs.items()}, self._transform)
         changes = KeptGroups(self._session, inputs, self._files)
         try:
             if state is None:
                 changed = changes.all_rows(after)
             else:
-                before = self._query({name: rows.before for name, rows in inputs.items()}, self._steps)
+                before = self._query({name: rows.before for name, rows in inputs.items()}, self._transform)
                 with cancellable(self._session, self._reporter):
                     changed = changes.changes(before, after)
             return self._write(changes, after, changed, retracted, state)
@@ -254,8 +270,10 @@ class ChangesTransaction:
             )
         retracted = self._retracted_inputs(())
         views = {each.query_alias: self._rows(each, retracted).after for each in self._request.query_inputs}
-        after = self._query(views, self._steps)
-        before = self._aligned(self._query(views, state.queries), after)
+        after = self._query(views, self._transform)
+        tables = None if state.temporal_tables is UNSET else state.temporal_tables
+        old = msgspec.structs.replace(self._transform, queries=state.queries, temporal_tables=tables)
+        before = self._aligned(self._query(views, old), after)
         changes = KeptGroups(self._session, _unchanged(views), self._files)
         try:
             changed = changes.difference(before, after)
@@ -264,8 +282,9 @@ class ChangesTransaction:
             changes.release()
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _query(self, views: Mapping[str, DataFrame], steps: Sequence[SqlQueryStep]) -> DataFrame:
-        return run_query(self._session, views, steps)
+    def _query(self, views: Mapping[str, DataFrame], transform: Sql) -> DataFrame:
+        tables = computed_tables(transform, self._request.vocab)
+        return run_query(self._session, views, transform.queries or [], tables)
 
     def _check_state(self, state: ResultState | None) -> None:
         """Check that the earlier transactions had the same query, and that their rows are known."""
@@ -275,7 +294,7 @@ class ChangesTransaction:
         )
         if is_first:
             return
-        if state is None or state.queries != self._steps:
+        if state is None or (state.queries, state.temporal_tables) != (self._steps, self._tables):
             raise Unsupported(
                 "earlier rows belong to another query, or to other inputs",
                 where="query",
@@ -291,7 +310,7 @@ class ChangesTransaction:
     def _previous_state(self) -> ResultState | None:
         path = self._request.prev_checkpoint_path
         metadata = None if path is None else read_checkpoint_metadata(Path(path))
-        return None if metadata is None or metadata.result is msgspec.UNSET else metadata.result
+        return None if metadata is None or metadata.result is UNSET else metadata.result
 
     def _retracted_inputs(self, before: Collection[str]) -> list[str]:
         """Return the names of the inputs that have had retractions."""
@@ -354,7 +373,9 @@ class ChangesTransaction:
                 request,
                 self._reporter,
             )
-        new_state = ResultState(queries=list(self._steps), retracted=list(retracted))
+        new_state = ResultState(
+            queries=list(self._steps), retracted=list(retracted), temporal_tables=self._tables
+        )
         checkpoint = None
         if changes.states or new_state != state:
             self._files.replace(changes.states, unchanged=changes.unchanged)

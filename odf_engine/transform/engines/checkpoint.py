@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from odf_engine.data.digest import physical_hash
 from odf_engine.errors import BadData, Unsupported
-from odf_engine.metadata.model import Checkpoint, SqlQueryStep
+from odf_engine.metadata.model import Checkpoint, SqlQueryStep, TemporalTable
 
 FORMAT: Final = 2
 """1: files of Spark's streaming state, which are no longer read; 2: Parquet files."""
@@ -35,10 +35,12 @@ class ResultState(msgspec.Struct, kw_only=True, rename="camel"):
     Attributes:
         queries: steps of the query whose result the dataset has.
         retracted: names of the inputs that have had retractions, sorted.
+        temporal_tables: temporal tables of a query with as-of joins.
     """
 
     queries: list[SqlQueryStep]
     retracted: list[str]
+    temporal_tables: list[TemporalTable] | msgspec.UnsetType = msgspec.UNSET
 
 
 class CheckpointMetadata(msgspec.Struct, kw_only=True, rename="camel"):

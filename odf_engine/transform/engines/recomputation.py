@@ -31,6 +31,7 @@ from odf_engine.spark.stateful.window_functions import comparable
 from odf_engine.spark.user_query import run_query
 from odf_engine.sql.query_text import tokenize
 from odf_engine.transform.engines.as_of_transaction import split_at_joins
+from odf_engine.transform.engines.changes_transaction import computed_tables
 from odf_engine.transform.engines.contract import QueryInput, TransactionResult
 from odf_engine.transform.engines.output_contract import OutputContract, input_schemas, write_result
 from odf_engine.transform.engines.stateful_transaction import (
@@ -57,9 +58,9 @@ def recompute(
 ) -> TransactionResult:
     """Run a query as one batch over the latest state of its inputs, and write the rows as a slice.
 
-    Only the parsing of the query is shared with transactions: no state, batches or changes of rows are
-    involved. Groups whose window the watermark has not passed, and rows of as-of joins and running totals
-    after the watermark, are not part of the result.
+    Only the parsing of the query and the plan of as-of joins of its own steps are shared with transactions:
+    no state, batches or changes of rows are involved. Groups whose window the watermark has not passed, and
+    rows of as-of joins and running totals after the watermark, are not part of the result.
 
     Args:
         session: session of the job, in which ``system_time()`` is defined.
@@ -101,7 +102,8 @@ def _complete_result(session: SparkSession, request: TransformRequest) -> DataFr
         vocab = each.vocab
         system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
         views[each.query_alias] = latest_state(changes[each.query_alias], vocab).drop(*system)
-    return merge_sessions_first(run_query(session, views, request.transform.queries or []))
+    tables = computed_tables(request.transform, request.vocab)
+    return merge_sessions_first(run_query(session, views, request.transform.queries or [], tables))
 
 
 def _check_text(request: TransformRequest) -> None:

@@ -42,7 +42,12 @@ from odf_engine.spark.row_order import SortOrder, Step, run_sorted, sorted_batch
 from odf_engine.spark.runtime.jvm import SparkFailed
 from odf_engine.spark.sql_types import arrow_schema
 from odf_engine.spark.stateful.stateful_query import StreamingPlan, state_fingerprint
-from odf_engine.spark.user_query import run_query, temporal_tables, uses_as_of_join
+from odf_engine.spark.user_query import (
+    joins_computed_table,
+    run_query,
+    temporal_tables,
+    uses_as_of_join,
+)
 from odf_engine.sql.table_functions import TableFunctionCall
 from odf_engine.transform.engines.as_of_transaction import (
     AsOfTransaction,
@@ -128,20 +133,24 @@ class _Validation:
     def run(self) -> ValidatedQuery:
         session, transform, inputs = self.session, self.transform, self.inputs
         steps, revision = transform.queries or [], rules_revision(transform.version)
-        if uses_as_of_join(steps):
+        # The tables must exist even if no join uses them.
+        columns = {each.alias: (each.schema.names, each.vocab) for each in inputs}
+        tables = temporal_tables(session, transform, columns, self.vocab.event_time_column)
+        is_as_of = uses_as_of_join(steps)
+        rereads = is_as_of and joins_computed_table(session, steps, tables)
+        if is_as_of and not rereads:
             prepared = prepare_as_of_query(session, transform, inputs, self.vocab.event_time_column)
             text = as_of_fingerprint(session, prepared, inputs)
             # The stored rows have due times of the rules that were valid when they were read.
             if revision >= 4 or (prepared.by_row and revision == 3):
                 text += f"\nrules {revision}"
             return self._check_plan(prepared.query, text)
-        # No join uses them, but their columns must exist.
-        columns = {each.alias: (each.schema.names, each.vocab) for each in inputs}
-        temporal_tables(transform.temporal_tables or [], columns)
         vocabs = {each.alias: each.vocab for each in inputs}
         views = {each.alias: slices_frame(session, [], each.schema, each.vocab) for each in inputs}
-        frame = run_query(session, views, steps)
+        frame = run_query(session, views, steps, tables)
         check_repeatable(frame, steps, windows=True)
+        if rereads:
+            return validate_changes_query(session, transform, inputs, self.vocab, self.declared)
         try:
             tracked = track_origins(session, frame, vocabs)
         except StatefulQueryError:
