@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from odf_engine.api.dataset import SUMMARY_COLUMNS, Dataset, Moment, Version, instant_text, version_text
 from odf_engine.api.jobs import JobRunner
+from odf_engine.api.pull_plan import PullSelection, plan_pull
 from odf_engine.api.rows import Rows
 from odf_engine.coordinator.client import Client
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.html_text import table_html
+from odf_engine.jobs.pull import Pull, PullResult
 from odf_engine.jobs.query import Query
 from odf_engine.views.scan import Scan
 from odf_engine.workspace.workspace import Workspace as EngineWorkspace
@@ -169,6 +171,45 @@ class Workspace:
             documents = [definition] if isinstance(definition, Mapping) else definition
             text, source = "\n---\n".join(map(json.dumps, documents)), "definition"
         return [self._dataset(entry) for entry in self._workspace.add(read_manifests(text, source))]
+
+    def pull(
+        self,
+        *names: str,
+        everything: bool = False,
+        recursive: bool = False,
+        source: str | None = None,
+        alias: str | None = None,
+        force: bool = False,
+        set_watermark: Moment | None = None,
+    ) -> list[PullResult]:
+        """Pull new data into several datasets, or a new dataset from a remote: ``odf pull``.
+
+        Args:
+            names: names of datasets, patterns with ``%``, or URLs of datasets.
+            everything: pull all datasets.
+            recursive: pull the inputs first.
+            source: the remote to pull from: a URL, or ``REPOSITORY/NAME``.
+            alias: name of a new dataset.
+            force: as in :meth:`odf_engine.api.dataset.Dataset.pull`.
+            set_watermark: only set the watermark.
+
+        Returns:
+            The results, datasets of remotes first, then inputs before outputs.
+
+        Raises:
+            NotFound: no dataset has one of the names.
+            UsageError: the arguments exclude each other.
+            OdfError: a pull failed. The datasets before it are pulled.
+
+        >>> [(result.name, result.status) for result in workspace.pull("city.%", set_watermark="2024-03-02")]
+        [('city.population', 'updated')]
+        """
+        watermark = None if set_watermark is None else instant_text(set_watermark)
+        selection = PullSelection(names, everything, recursive, source, alias)
+        requests = plan_pull(self._workspace, selection).requests(
+            Pull(dataset="", force=force, set_watermark=watermark)
+        )
+        return [self._runner.run(request, name) for request, name in requests]
 
     # --- Queries ---
 

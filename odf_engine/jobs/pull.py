@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypedDict
 
@@ -177,6 +177,24 @@ class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
     rebuild: bool = False
     rederive: bool = False
     on_warning: OnWarning = "continue"
+
+    @classmethod
+    def of_new_dataset(cls, url: str, name: str | None) -> Pull:
+        """Return the request that pulls a dataset which is not in the workspace yet, and names it."""
+        return cls(dataset=url, url=url, alias=name)
+
+    @classmethod
+    def of_known_dataset(cls, dataset: str, remotes: Sequence[str], upstream: Iterable[str]) -> Pull:
+        """Return the request that pulls a dataset of the workspace.
+
+        Args:
+            dataset: its id.
+            remotes: its pull remotes. The first one is pulled.
+            upstream: ids of all upstream datasets. Without a remote, their jobs run first.
+        """
+        if remotes:
+            return cls(dataset=dataset, url=remotes[0])
+        return cls(dataset=dataset, after=[other for other in upstream if other != dataset])
 
     @property
     def needs_spark(self) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 import click
 
+from odf_engine.api.pull_plan import PullSelection, plan_pull
 from odf_engine.chain.normal_form import SPARK
 from odf_engine.coordinator.client import Client
 from odf_engine.coordinator.endpoint import notify_datasets_changed
@@ -51,7 +52,7 @@ from odf_tui.cli.output import (
     read_text,
     verb,
 )
-from odf_tui.cli.pull import PullArguments, changes_in_brackets, plain_row_count, resolve_targets
+from odf_tui.cli.pull import changes_in_brackets, plain_row_count
 from odf_tui.gateway.samples import add_datasets, make_requests, write_files
 from odf_tui.text.format import count_of, printable
 from odf_tui.text.remotes import plain_block_count
@@ -522,23 +523,21 @@ def _pull_remote_inputs(
         if not confirmed and not sys.stdin.isatty():
             raise
         inputs = error.inputs
-    targets = resolve_targets(workspace, PullArguments((), locations=inputs))
+    plan = plan_pull(workspace, PullSelection(locations=inputs))
+    targets = plan.targets
     if not confirmed:
-        names = ", ".join(each.target for each in targets)
+        names = ", ".join(target.name for target in targets)
         click.confirm(
             f"Pull {names} from {'its remote' if len(targets) == 1 else 'their remotes'}?",
             abort=True,
             err=True,
         )
-    jobs = follow(
-        workspace,
-        [(Pull(dataset=each.url or "", url=each.url, alias=each.alias), each.target) for each in targets],
-    )
+    jobs = follow(workspace, plan.requests(Pull(dataset="")))
     for job, target in zip(jobs, targets, strict=True):
         if job.state is not JobState.done:
             print_failure(job)
         else:
-            print_note(f"pulled {target.target}")
+            print_note(f"pulled {target.name}")
     notify_datasets_changed(workspace.folder)
     if code := exit_code(jobs):
         sys.exit(code)

@@ -5,28 +5,22 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, NamedTuple
+from typing import Any, BinaryIO, Final, Literal
 
 import click
 from msgspec import to_builtins
 
+from odf_engine.api.pull_plan import PullPlan, PullSelection, PullTarget, datasets_of_repository, plan_pull
 from odf_engine.coordinator.endpoint import notify_datasets_changed
-from odf_engine.coordinator.protocol import Job, JobState, Request
+from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.errors import (
-    AlreadyExists,
-    InvalidIdentity,
     NotFound,
     OdfError,
     SourceUnavailable,
     UsageError,
-)
-from odf_engine.identity.did import DatasetId
-from odf_engine.identity.names import (
-    DatasetAlias,
-    DatasetAliasRemote,
 )
 from odf_engine.jobs.base import branch_title
 from odf_engine.jobs.definition import UpdateResult
@@ -36,7 +30,7 @@ from odf_engine.jobs.remotes import Search
 from odf_engine.storage.scratch import spool_stream
 from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.remotes import Remotes, ResolvedUrl, resolve_address, resolve_location
+from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.follow import (
     SECONDS_BETWEEN_LINES,
@@ -58,190 +52,6 @@ from odf_tui.cli.output import (
 )
 from odf_tui.text.format import count_of, format_bytes, with_spaced_thousands
 from odf_tui.text.remotes import plain_block_count
-
-
-class PullTarget(NamedTuple):
-    """A dataset to pull.
-
-    Attributes:
-        target: name for messages.
-        entry: the dataset; None if it is not in the workspace yet.
-        url: address of the remote; None if the dataset has its own source or query, or several remotes.
-        alias: name of a new dataset.
-        after: ids of datasets whose jobs run first.
-    """
-
-    target: str
-    entry: DatasetEntry | None
-    url: str | None
-    alias: str | None = None
-    after: Sequence[str] = ()
-
-
-class PullArguments(NamedTuple):
-    """The arguments of `odf pull` that select datasets; ``locations`` are those of a repository."""
-
-    names: Sequence[str]
-    everything: bool = False
-    recursive: bool = False
-    source: str | None = None
-    alias: str | None = None
-    locations: Sequence[ResolvedUrl] = ()
-
-
-def resolve_targets(workspace: Workspace, arguments: PullArguments) -> list[PullTarget]:
-    """Return the datasets that the arguments select: those of remotes first, then inputs before outputs.
-
-    Raises:
-        UsageError: the arguments exclude each other.
-        NotFound: unknown dataset or repository.
-        AlreadyExists: another dataset in the workspace has the name.
-    """
-    return _TargetResolver(workspace).resolve(arguments)
-
-
-class _TargetResolver:
-    """Resolves the arguments of `odf pull`.
-
-    Attributes:
-        known: addresses that datasets are pulled from, by dataset.
-        urls: the address to pull from, by dataset, where the arguments name one.
-        new: locations of datasets that are not in the workspace yet, by address.
-    """
-
-    def __init__(self, workspace: Workspace) -> None:
-        self.workspace = workspace
-        self.remotes = Remotes(workspace.odf)
-        self.entries = {entry.id: entry for entry in workspace.datasets()}
-        self.graph = DatasetGraph(workspace.summaries())
-        self.known = {dataset: self.remotes.get(dataset).pull for dataset in self.entries}
-        self.urls: dict[DatasetId, str] = {}
-        self.new: dict[str, ResolvedUrl] = {}
-
-    def resolve(self, arguments: PullArguments) -> list[PullTarget]:
-        _check_arguments(arguments)
-        if arguments.locations:
-            datasets = {dataset for place in arguments.locations for dataset in self._find_at(place)}
-        else:
-            datasets = set(self.entries) if arguments.everything else self._find_named(arguments)
-        if arguments.alias is not None:
-            self._set_alias(arguments.alias)
-        for place in self.new.values():
-            self._check_name_is_free(place)
-        if arguments.recursive:
-            datasets.update(*[self._find_inputs(dataset) for dataset in datasets])
-        new_targets = [
-            PullTarget(self.remotes.display_name(place.url), None, place.url, place.name)
-            for place in self.new.values()
-        ]
-        order = [dataset for dataset in self.graph.order(datasets) if dataset in self.entries]
-        # Pulls from remotes need no other job and no Spark, and other jobs may wait for them: they go first.
-        return new_targets + sorted(map(self._make_target, order), key=lambda each: each.url is None)
-
-    def _make_target(self, dataset: DatasetId) -> PullTarget:
-        entry, known = self.entries[dataset], self.known[dataset]
-        url = self.urls.get(dataset) or (known[0] if len(known) == 1 else None)
-        made_of = set() if known or url else self._find_inputs(dataset)
-        after = [*map(str, made_of), *self.new] if made_of else []
-        return PullTarget(str(entry.alias), entry, url, None, after)
-
-    def _find_inputs(self, dataset: DatasetId) -> set[DatasetId]:
-        """Return all upstream datasets, but not those upstream of a dataset that is pulled from a remote."""
-        found: set[DatasetId] = set()
-        waiting = [dataset]
-        while waiting:
-            each = waiting.pop()
-            if self.known.get(each) or each in self.urls:
-                continue
-            more = set(self.graph.inputs(each)) - found
-            found |= more
-            waiting += more
-        return found
-
-    def _find_named(self, arguments: PullArguments) -> set[DatasetId]:
-        if arguments.source is None:
-            return {dataset for name in arguments.names for dataset in self._find_matching(name)}
-        if not arguments.names:
-            place = resolve_location(self.remotes, arguments.source)
-            if place is None:
-                hint = "use a URL or REPO/NAME; odf repo list shows the repositories"
-                raise UsageError(f"--from {arguments.source}: not a remote", hint=hint)
-            return set(self._find_at(place))
-        try:
-            entries = self.workspace.match(arguments.names)
-        except NotFound as error:
-            hint = f"to create it, use odf pull --from {arguments.source} --as NAME"
-            raise NotFound(error.message, hint=hint) from None
-        for entry in entries:
-            url = resolve_address(self.remotes, arguments.source, entry.alias, len(entries) > 1)
-            self.urls[entry.id] = url
-        return {entry.id for entry in entries}
-
-    def _find_matching(self, name: str) -> Iterable[DatasetId]:
-        place = resolve_location(self.remotes, name)
-        if place is not None:
-            return self._find_at(place)
-        return [entry.id for entry in self.workspace.match([name])]
-
-    def _find_at(self, place: ResolvedUrl) -> Iterable[DatasetId]:
-        dataset = self.remotes.find_by_url(place.url)
-        if dataset is None or dataset not in self.entries:
-            self.new[place.url] = place
-            return ()
-        self.urls[dataset] = place.url
-        return (dataset,)
-
-    def _set_alias(self, alias: str) -> None:
-        name = DatasetAlias.parse(alias)
-        here = [self.entries[dataset] for dataset in self.urls]
-        if len(self.new) + len(here) != 1:
-            raise UsageError(
-                f"--as {alias} applies to exactly one new dataset", hint="pull the dataset alone"
-            )
-        for entry in here:
-            if entry.alias != name:
-                where = self.urls[entry.id]
-                raise AlreadyExists(
-                    f"the dataset already exists as {entry.alias}",
-                    where=where,
-                    hint=f"to rename it, run odf rename {entry.alias} {name}",
-                )
-        for url, place in self.new.items():
-            self.new[url] = place._replace(name=str(name))
-
-    def _check_name_is_free(self, place: ResolvedUrl) -> None:
-        alias = DatasetAlias.parse(place.name)
-        same_name = [entry for entry in self.entries.values() if entry.alias == alias]
-        if same_name or [each.name for each in self.new.values()].count(place.name) > 1:
-            exists, ambiguous = "a dataset with this name already exists", "several datasets have this name"
-            problem = exists if same_name else ambiguous
-            raise AlreadyExists(
-                f"{alias}: {problem}",
-                where=place.url,
-                hint=f"use --as NAME; for the existing dataset, use odf pull {alias} --from {place.url}",
-            )
-
-
-def datasets_of_repository(remotes: Remotes, repository: str, names: Iterable[str]) -> list[ResolvedUrl]:
-    """Return the locations of datasets of a repository by their names there; invalid names are skipped."""
-    places: list[ResolvedUrl] = []
-    for name in names:
-        with suppress(InvalidIdentity):  # names are untrusted
-            ref = DatasetAliasRemote.parse(f"{repository}/{name}")
-            places.append(remotes.locate(ref)._replace(name=str(ref.alias)))
-    return places
-
-
-def _check_arguments(arguments: PullArguments) -> None:
-    has_selection = bool(arguments.names or arguments.locations) or arguments.source is not None
-    if has_selection == arguments.everything:
-        hint = "specify names, patterns with % or URLs, or use --all"
-        raise UsageError(
-            "specify either datasets or --all" if has_selection else "no datasets specified", hint=hint
-        )
-    if arguments.alias is not None and arguments.everything:
-        raise UsageError("--as applies to exactly one new dataset", hint="do not combine it with --all")
-
 
 _on_warning_option = click.option(
     "--on-warning",
@@ -328,70 +138,46 @@ def pull_verb(
     if branch and recursive:
         raise UsageError("--branch and --recursive exclude each other", hint="pull the inputs first")
     workspace = open_workspace()
-    watermark = parse_time_option("--set-watermark", set_watermark)
+    options = Pull(
+        dataset="",
+        fetch_uncacheable=fetch_uncacheable,
+        set_watermark=parse_time_option("--set-watermark", set_watermark),
+        force=force,
+        strict=strict,
+        reset_on_divergence=reset_on_divergence,
+        rederive=rederive,
+        branch=branch,
+        remote_branch=remote_branch,
+        on_warning=on_warning,
+    )
     if everything and source is not None and not names and alias is None:
-        found = _resolve_repository(workspace, source)
+        plan = _plan_repository(workspace, source)
     else:
-        found = resolve_targets(workspace, PullArguments(names, everything, recursive, source, alias))
-    if watermark is not None:
-        _check_is_local(workspace, found)
-    for each in found if branch else ():
-        if each.entry is None:
-            raise UsageError(f"{each.target} is a new dataset: pull it without branches first")
-        if not remote_branch:
-            each.entry.on_branch(branch)
-    requests: list[tuple[Request, str]] = [
-        (
-            Pull(
-                dataset=each.url or "" if each.entry is None else str(each.entry.id),
-                after=list(each.after),
-                fetch_uncacheable=fetch_uncacheable,
-                set_watermark=watermark,
-                force=force,
-                strict=strict,
-                reset_on_divergence=reset_on_divergence,
-                rederive=rederive,
-                url=each.url,
-                alias=each.alias,
-                branch=branch,
-                remote_branch=remote_branch,
-                on_warning=on_warning,
-            ),
-            branch_title(each.target, branch),
-        )
-        for each in found
-    ]
+        plan = plan_pull(workspace, PullSelection(names, everything, recursive, source, alias))
+    targets, requests = plan.targets, plan.requests(options)
     jobs = follow(workspace, requests)
     if options_of().json:
         print_json(
-            [pull_entry(job, each.alias or each.target) for job, each in zip(jobs, found, strict=True)]
+            [pull_entry(job, target.alias or target.name) for job, target in zip(jobs, targets, strict=True)]
         )
     else:
-        for job, each in zip(jobs, found, strict=True):
-            print_pull(job, workspace, each)
-    if any(each.entry is None for each in found):
+        for job, target in zip(jobs, targets, strict=True):
+            print_pull(job, workspace, target)
+    if any(target.entry is None for target in targets):
         notify_datasets_changed(workspace.folder)
     sys.exit(exit_code(jobs))
 
 
-def _resolve_repository(workspace: Workspace, repository: str) -> list[PullTarget]:
-    """Return all datasets of a repository, which is queried for them."""
+def _plan_repository(workspace: Workspace, repository: str) -> PullPlan:
+    """Return the plan to pull all datasets of a repository, which is queried for them."""
     remotes = Remotes(workspace.odf)
     repo = remotes.repository(repository)
     result = run_request(workspace, Search(text="", repositories=[repo.name]), f"all of {repo.name}")
     for problem in result.problems:
         raise SourceUnavailable(problem.message, where=repo.name)
-    locations = datasets_of_repository(remotes, repo.name, [each.name for each in result.datasets])
-    return resolve_targets(workspace, PullArguments((), locations=locations)) if locations else []
-
-
-def _check_is_local(workspace: Workspace, found: Sequence[PullTarget]) -> None:
-    for each in found:
-        if each.url is not None:
-            raise UsageError(
-                f"{each.target} is pulled from {each.url}: its watermark is set there",
-                hint=f"to detach it, use odf repo alias remove {each.target}" if each.entry else None,
-            )
+    names = [dataset.name for dataset in result.datasets]
+    locations = datasets_of_repository(remotes, repo.name, names)
+    return plan_pull(workspace, PullSelection(locations=locations)) if locations else PullPlan(())
 
 
 def parse_time_option(option: str, text: str | None) -> str | None:

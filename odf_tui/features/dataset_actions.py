@@ -135,10 +135,8 @@ class DatasetActionsController(Controller):
 
     def _pull_request(self, row: DatasetRow) -> Pull:
         """Return the request that pulls a dataset from its remote, or after its upstream datasets."""
-        if remotes := pull_remotes(row.remotes):
-            return Pull(dataset=row.id, url=remotes[0].url)
-        after = sort_by_dependency(self.state.datasets, [row.id])
-        return Pull(dataset=row.id, after=[each for each in after if each != row.id])
+        remotes = [remote.url for remote in pull_remotes(row.remotes)]
+        return Pull.of_known_dataset(row.id, remotes, sort_by_dependency(self.state.datasets, [row.id]))
 
     # --- Trust ---
 

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
+
 from odf_engine.coordinator.protocol import Request
 from odf_engine.errors import OdfError
 from odf_engine.jobs.compact import Compact
@@ -68,20 +70,19 @@ class JobOptionsController(Controller):
 
     def _pull_request(self, row: DatasetRow, form: FormValues, *, main: bool) -> Pull:
         """Return the request for a dataset; ``main`` is false for its upstream datasets."""
-        remotes = pull_remotes(row.remotes)
+        remotes = [remote.url for remote in pull_remotes(row.remotes)]
         time = form.text("watermark") if main else ""
         url = form.text("remote") if main else ""
-        after = [each for each in sort_by_dependency(self.state.datasets, [row.id]) if each != row.id]
-        return Pull(
-            dataset=row.id,
-            after=[] if remotes else after,
+        request = Pull.of_known_dataset(row.id, remotes, sort_by_dependency(self.state.datasets, [row.id]))
+        return replace(
+            request,
             fetch_uncacheable=form.flag("uncacheable"),
             set_watermark=str(parse_user_time(time)) if time else None,
             force=main and form.flag("force"),
             strict=form.flag("strict"),
             reset_on_divergence=form.flag("reset"),
             rederive=main and form.flag("rederive"),
-            url=url or (remotes[0].url if remotes else None),
+            url=url or request.url,
         )
 
     async def _confirm_pull(self, row: DatasetRow, form: FormValues) -> bool:

@@ -515,8 +515,8 @@ def make_requests(workspace: Workspace, entries: Sequence[DatasetEntry]) -> list
     graph = DatasetGraph(workspace.summaries())
     requests: list[tuple[Request, str]] = []
     for entry in entries:
-        after = [str(each) for each in graph.upstream(entry.id)]
-        requests.append((Pull(dataset=str(entry.id), after=after), str(entry.alias)))
+        request = Pull.of_known_dataset(str(entry.id), (), map(str, graph.upstream(entry.id)))
+        requests.append((request, str(entry.alias)))
         requests.append((Verify(dataset=str(entry.id)), str(entry.alias)))
     return requests
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from odf_engine.api.pull_plan import PullSelection, plan_pull
 from odf_engine.coordinator.client import Client, read_journal, run_jobs
 from odf_engine.coordinator.protocol import JobState
 from odf_engine.errors import OdfError
@@ -28,7 +29,6 @@ from odf_engine.metadata.model import AddData, DataSlice, OffsetInterval
 from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.tokens import Tokens
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.pull import PullArguments, resolve_targets
 from odf_tui.cli.repositories import _pull_command
 from tests.cli.conftest import Odf, Ran, call_odf
 from tests.sync.builders import (
@@ -551,8 +551,8 @@ def test_recursive_pull_stops_at_datasets_with_a_pull_remote(tmp_path: Path) -> 
     def order(*names: str, **more: Any) -> list[tuple[str, str | None, set[str]]]:
         ids = {str(entry.id): str(entry.alias) for entry in workspace.datasets()}
         return [
-            (each.target, each.url, {ids.get(dataset, dataset) for dataset in each.after})
-            for each in resolve_targets(workspace, PullArguments(names, **more))
+            (each.name, each.url, {ids.get(dataset, dataset) for dataset in each.after})
+            for each in plan_pull(workspace, PullSelection(names, **more)).targets
         ]
 
     assert order("g") == [("g", None, {"f", "e"})]

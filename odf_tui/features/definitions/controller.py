@@ -158,7 +158,7 @@ class DefinitionsController(Controller):
         if not await self.host.ask(ConfirmDialog(question, *names.values())):
             return False
         for each in error.inputs:
-            request = Pull(dataset=each.url, url=each.url, alias=each.name)
+            request = Pull.of_new_dataset(each.url, each.name)
             await self.jobs.outcome(request, each.name, f"Pulling {names[each.url]}")
         self.state.datasets_outdated.send(None)
         return True

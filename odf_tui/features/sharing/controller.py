@@ -414,7 +414,7 @@ class SharingController(Controller):
 
 def _first_pull(url: str, name: str) -> tuple[Pull, str]:
     """Return the first pull request of a new dataset, and its name."""
-    return Pull(dataset=url, url=url, alias=name), name
+    return Pull.of_new_dataset(url, name), name
 
 
 def _typed_choice(title: str) -> Choice:

@@ -1,0 +1,249 @@
+"""What a pull does: which datasets it pulls, where from, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from odf_engine.errors import AlreadyExists, InvalidIdentity, NotFound, UsageError
+from odf_engine.identity.did import DatasetId
+from odf_engine.identity.names import DatasetAlias, DatasetAliasRemote
+from odf_engine.jobs.base import branch_title
+from odf_engine.jobs.pull import Pull
+from odf_engine.workspace.dataset_graph import DatasetGraph
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.remotes import Remotes, ResolvedUrl, resolve_address, resolve_location
+from odf_engine.workspace.workspace import Workspace
+
+
+class PullTarget(NamedTuple):
+    """A dataset to pull.
+
+    Attributes:
+        name: its name for messages.
+        entry: the dataset, or None if it is not in the workspace yet.
+        url: the remote, or None if the dataset has its own source or query, or several remotes.
+        alias: the name of a new dataset.
+        after: ids of the datasets whose jobs run first.
+    """
+
+    name: str
+    entry: DatasetEntry | None
+    url: str | None
+    alias: str | None = None
+    after: Sequence[str] = ()
+
+    def request(self, options: Pull) -> Pull:
+        """Return the request of the job; ``options`` has the options of all pulls."""
+        # A new dataset has no id yet.
+        dataset = self.url or "" if self.entry is None else str(self.entry.id)
+        return replace(options, dataset=dataset, after=list(self.after), url=self.url, alias=self.alias)
+
+
+class PullSelection(NamedTuple):
+    """Selects the datasets to pull.
+
+    Attributes:
+        names: names of datasets, patterns with ``%``, or URLs.
+        everything: all datasets of the workspace.
+        recursive: also the inputs, which are pulled first.
+        source: the remote to pull from: a URL, or ``REPOSITORY/NAME``.
+        alias: the name of the only new dataset.
+        locations: datasets of remotes.
+    """
+
+    names: Sequence[str] = ()
+    everything: bool = False
+    recursive: bool = False
+    source: str | None = None
+    alias: str | None = None
+    locations: Sequence[ResolvedUrl] = ()
+
+
+class PullPlan(NamedTuple):
+    """The datasets to pull: those of remotes first, then inputs before outputs."""
+
+    targets: Sequence[PullTarget]
+
+    def requests(self, options: Pull) -> list[tuple[Pull, str]]:
+        """Return the requests, and the name of each dataset.
+
+        Args:
+            options: has the options of all pulls. Its dataset, remote and order are ignored.
+
+        Raises:
+            UsageError: a dataset cannot be pulled with these options.
+        """
+        for target in self.targets:
+            self._check(target, options)
+        return [
+            (target.request(options), branch_title(target.name, options.branch)) for target in self.targets
+        ]
+
+    def _check(self, target: PullTarget, options: Pull) -> None:
+        if options.set_watermark is not None and target.url is not None:
+            raise UsageError(
+                f"{target.name} is pulled from {target.url}: its watermark is set there",
+                hint=f"to detach it, use odf repo alias remove {target.name}" if target.entry else None,
+            )
+        if options.branch and target.entry is None:
+            raise UsageError(f"{target.name} is a new dataset: pull it without branches first")
+        if options.branch and target.entry is not None and not options.remote_branch:
+            target.entry.on_branch(options.branch)
+
+
+def plan_pull(workspace: Workspace, selection: PullSelection) -> PullPlan:
+    """Return the datasets that a selection pulls, where from, and in which order.
+
+    Raises:
+        UsageError: parts of the selection exclude each other.
+        NotFound: unknown dataset or repository.
+        AlreadyExists: another dataset in the workspace has the name.
+    """
+    return PullPlan(_TargetResolver(workspace).resolve(selection))
+
+
+class _TargetResolver:
+    """Resolves a selection.
+
+    Attributes:
+        known: addresses that datasets are pulled from, by dataset.
+        urls: the address to pull from, by dataset, where the selection names one.
+        new: locations of datasets that are not in the workspace yet, by address.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self.remotes = Remotes(workspace.odf)
+        self.entries = {entry.id: entry for entry in workspace.datasets()}
+        self.graph = DatasetGraph(workspace.summaries())
+        self.known = {dataset: self.remotes.get(dataset).pull for dataset in self.entries}
+        self.urls: dict[DatasetId, str] = {}
+        self.new: dict[str, ResolvedUrl] = {}
+
+    def resolve(self, selection: PullSelection) -> list[PullTarget]:
+        _check_selection(selection)
+        if selection.locations:
+            datasets = {dataset for place in selection.locations for dataset in self._find_at(place)}
+        else:
+            datasets = set(self.entries) if selection.everything else self._find_named(selection)
+        if selection.alias is not None:
+            self._set_alias(selection.alias)
+        for place in self.new.values():
+            self._check_name_is_free(place)
+        if selection.recursive:
+            datasets.update(*[self._find_inputs(dataset) for dataset in datasets])
+        new_targets = [
+            PullTarget(self.remotes.display_name(place.url), None, place.url, place.name)
+            for place in self.new.values()
+        ]
+        order = [dataset for dataset in self.graph.order(datasets) if dataset in self.entries]
+        # Pulls from remotes need no other job and no Spark, and other jobs may wait for them: they go first.
+        return new_targets + sorted(map(self._make_target, order), key=lambda target: target.url is None)
+
+    def _make_target(self, dataset: DatasetId) -> PullTarget:
+        entry, known = self.entries[dataset], self.known[dataset]
+        url = self.urls.get(dataset) or (known[0] if len(known) == 1 else None)
+        made_of = set() if known or url else self._find_inputs(dataset)
+        after = [*map(str, made_of), *self.new] if made_of else []
+        return PullTarget(str(entry.alias), entry, url, None, after)
+
+    def _find_inputs(self, dataset: DatasetId) -> set[DatasetId]:
+        """Return all upstream datasets, but not those upstream of a dataset that is pulled from a remote."""
+        inputs: set[DatasetId] = set()
+        waiting = [dataset]
+        while waiting:
+            current = waiting.pop()
+            if self.known.get(current) or current in self.urls:
+                continue
+            more = set(self.graph.inputs(current)) - inputs
+            inputs |= more
+            waiting += more
+        return inputs
+
+    def _find_named(self, selection: PullSelection) -> set[DatasetId]:
+        if selection.source is None:
+            return {dataset for name in selection.names for dataset in self._find_matching(name)}
+        if not selection.names:
+            place = resolve_location(self.remotes, selection.source)
+            if place is None:
+                hint = "use a URL or REPO/NAME; odf repo list shows the repositories"
+                raise UsageError(f"--from {selection.source}: not a remote", hint=hint)
+            return set(self._find_at(place))
+        try:
+            entries = self.workspace.match(selection.names)
+        except NotFound as error:
+            hint = f"to create it, use odf pull --from {selection.source} --as NAME"
+            raise NotFound(error.message, hint=hint) from None
+        for entry in entries:
+            url = resolve_address(self.remotes, selection.source, entry.alias, len(entries) > 1)
+            self.urls[entry.id] = url
+        return {entry.id for entry in entries}
+
+    def _find_matching(self, name: str) -> Iterable[DatasetId]:
+        place = resolve_location(self.remotes, name)
+        if place is not None:
+            return self._find_at(place)
+        return [entry.id for entry in self.workspace.match([name])]
+
+    def _find_at(self, place: ResolvedUrl) -> Iterable[DatasetId]:
+        dataset = self.remotes.find_by_url(place.url)
+        if dataset is None or dataset not in self.entries:
+            self.new[place.url] = place
+            return ()
+        self.urls[dataset] = place.url
+        return (dataset,)
+
+    def _set_alias(self, alias: str) -> None:
+        name = DatasetAlias.parse(alias)
+        here = [self.entries[dataset] for dataset in self.urls]
+        if len(self.new) + len(here) != 1:
+            raise UsageError(
+                f"--as {alias} applies to exactly one new dataset", hint="pull the dataset alone"
+            )
+        for entry in here:
+            if entry.alias != name:
+                where = self.urls[entry.id]
+                raise AlreadyExists(
+                    f"the dataset already exists as {entry.alias}",
+                    where=where,
+                    hint=f"to rename it, run odf rename {entry.alias} {name}",
+                )
+        for url, place in self.new.items():
+            self.new[url] = place._replace(name=str(name))
+
+    def _check_name_is_free(self, place: ResolvedUrl) -> None:
+        alias = DatasetAlias.parse(place.name)
+        same_name = [entry for entry in self.entries.values() if entry.alias == alias]
+        if same_name or [other.name for other in self.new.values()].count(place.name) > 1:
+            exists, ambiguous = "a dataset with this name already exists", "several datasets have this name"
+            problem = exists if same_name else ambiguous
+            raise AlreadyExists(
+                f"{alias}: {problem}",
+                where=place.url,
+                hint=f"use --as NAME; for the existing dataset, use odf pull {alias} --from {place.url}",
+            )
+
+
+def datasets_of_repository(remotes: Remotes, repository: str, names: Iterable[str]) -> list[ResolvedUrl]:
+    """Return the locations of datasets of a repository by their names there; invalid names are skipped."""
+    places: list[ResolvedUrl] = []
+    for name in names:
+        with suppress(InvalidIdentity):  # names are untrusted
+            ref = DatasetAliasRemote.parse(f"{repository}/{name}")
+            places.append(remotes.locate(ref)._replace(name=str(ref.alias)))
+    return places
+
+
+def _check_selection(selection: PullSelection) -> None:
+    has_selection = bool(selection.names or selection.locations) or selection.source is not None
+    if has_selection == selection.everything:
+        hint = "specify names, patterns with % or URLs, or use --all"
+        raise UsageError(
+            "specify either datasets or --all" if has_selection else "no datasets specified", hint=hint
+        )
+    if selection.alias is not None and selection.everything:
+        raise UsageError("--as applies to exactly one new dataset", hint="do not combine it with --all")
