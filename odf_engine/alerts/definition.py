@@ -24,7 +24,7 @@ from odf_engine.flows.definition import Retry
 from odf_engine.flows.documents import (
     Acceptances,
     DocumentFiles,
-    Duration,
+    DurationText,
     Kind,
     Target,
     TargetedSpec,
@@ -90,7 +90,7 @@ class Webhook(Kind, frozen=True, tag="Webhook"):
     signature: Literal["none", "hmac-sha256", "ed25519"] = "none"
     key: str = ""
     format: Literal["cloudevents", "kamu"] = "cloudevents"
-    timeout: Duration = Duration("10s")
+    timeout: DurationText = DurationText("10s")
 
     def __post_init__(self) -> None:
         _check_url(self.url, ("http", "https"))
@@ -176,14 +176,14 @@ class Repetition(Retry, frozen=True):
     """Repetition of failed deliveries. Its fields are those of :class:`Retry`, with other defaults."""
 
     max_attempts: int = 8
-    min_delay: Duration = Duration("5s")
+    min_delay: DurationText = DurationText("5s")
     backoff: Literal["Fixed", "Linear", "Exponential", "ExponentialWithJitter"] = "Exponential"
 
 
 Sink = Webhook | Email | OpenLineage | Terminal
 
 
-class Spec(TargetedSpec, frozen=True, kw_only=True):
+class AlertSpec(TargetedSpec, frozen=True, kw_only=True):
     """The content of an alert.
 
     Attributes:
@@ -229,7 +229,7 @@ class Alert(msgspec.Struct, frozen=True):
     """
 
     name: str
-    spec: Spec
+    spec: AlertSpec
     digest: str
 
 
@@ -243,7 +243,7 @@ def read_alert(text: bytes, source: str) -> Alert:
     Raises:
         InvalidManifest: it is invalid; ``where`` has line and column.
     """
-    name, spec, found = read_document(text, source, Spec, _WORD)
+    name, spec, found = read_document(text, source, AlertSpec, _WORD)
     check_targets(spec.targets, found)
     return Alert(name, spec, found.digest)
 

@@ -25,9 +25,9 @@ from odf_engine.errors import InvalidManifest
 from odf_engine.flows.documents import (
     Acceptances,
     DocumentFiles,
-    Duration,
+    DocumentSource,
+    DurationText,
     Kind,
-    Source,
     TargetedSpec,
     Unreadable,
     check_targets,
@@ -167,7 +167,7 @@ class Retractions(_Rule, frozen=True, kw_only=True, tag="Retractions"):
 class Freshness(_Rule, frozen=True, kw_only=True, tag="Freshness"):
     """The watermark after the commit is at most ``maxAge`` before the system time of the commit."""
 
-    max_age: Duration
+    max_age: DurationText
 
 
 class Reference(_ColumnsRule, frozen=True, kw_only=True, tag="Reference"):
@@ -187,7 +187,7 @@ class Reference(_ColumnsRule, frozen=True, kw_only=True, tag="Reference"):
             raise ValueError("keys and columns must have the same length")
 
 
-class Sql(_Rule, frozen=True, kw_only=True, tag="Sql"):
+class SqlRule(_Rule, frozen=True, kw_only=True, tag="Sql"):
     """The query returns no row. It reads the new rows as table ``new_rows``, and datasets by their names.
 
     ``new_rows`` has all rows of the commit, with retractions and corrections, and all system columns.
@@ -200,10 +200,10 @@ class Sql(_Rule, frozen=True, kw_only=True, tag="Sql"):
             raise ValueError("the query is empty")
 
 
-Rule = NotNull | Unique | Range | Pattern | Set | RowCount | Retractions | Freshness | Reference | Sql
+Rule = NotNull | Unique | Range | Pattern | Set | RowCount | Retractions | Freshness | Reference | SqlRule
 
 
-class Spec(TargetedSpec, frozen=True, kw_only=True):
+class CheckSpec(TargetedSpec, frozen=True, kw_only=True):
     """The content of a check.
 
     Attributes:
@@ -221,7 +221,7 @@ class Spec(TargetedSpec, frozen=True, kw_only=True):
             raise ValueError("a check must have at least one rule")
 
 
-class Check(msgspec.Struct, frozen=True):
+class CheckDefinition(msgspec.Struct, frozen=True):
     """A check as stored.
 
     Attributes:
@@ -231,8 +231,8 @@ class Check(msgspec.Struct, frozen=True):
     """
 
     name: str
-    spec: Spec
-    source: Source
+    spec: CheckSpec
+    source: DocumentSource
 
     @property
     def digest(self) -> str:
@@ -242,7 +242,7 @@ class Check(msgspec.Struct, frozen=True):
     @property
     def has_queries(self) -> bool:
         """Whether a rule is a query."""
-        return any(isinstance(rule, Sql) for rule in self.spec.rules)
+        return any(isinstance(rule, SqlRule) for rule in self.spec.rules)
 
     def where(self, rule: int, key: str = "") -> str:
         """Return ``file:line:column`` of a rule, or of its field ``key``, such as ``.column``."""
@@ -253,7 +253,7 @@ class Check(msgspec.Struct, frozen=True):
         return any(matches_target(each, alias, dataset_id, config) for each in self.spec.targets)
 
 
-def read_check(text: bytes, source: str) -> Check:
+def read_check(text: bytes, source: str) -> CheckDefinition:
     """Read a definition.
 
     Args:
@@ -263,11 +263,11 @@ def read_check(text: bytes, source: str) -> Check:
     Raises:
         InvalidManifest: it is invalid; ``where`` has line and column.
     """
-    name, spec, found = read_document(text, source, Spec, _WORD)
-    check = Check(name, spec, found)
+    name, spec, found = read_document(text, source, CheckSpec, _WORD)
+    check = CheckDefinition(name, spec, found)
     check_targets(spec.targets, found)
     for index, rule in enumerate(spec.rules):
-        if isinstance(rule, Sql):
+        if isinstance(rule, SqlRule):
             _check_syntax(rule.query, check.where(index, ".query"))
     labels = [rule.label for rule in spec.rules]
     for index, label in enumerate(labels):
@@ -300,7 +300,7 @@ def _check_syntax(query: str, where: str) -> None:
         raise InvalidManifest("the query of a rule must be one SELECT", where=where)
 
 
-def check_files(odf: Path) -> DocumentFiles[Check]:
+def check_files(odf: Path) -> DocumentFiles[CheckDefinition]:
     """Return the checks of a workspace: ``.odf/checks/NAME.yaml``."""
     return DocumentFiles(odf, _WORD, read_check)
 
@@ -310,13 +310,13 @@ def accepted_checks(odf: Path) -> Acceptances:
     return Acceptances(odf, _WORD)
 
 
-def checks_of(odf: Path, alias: DatasetAlias, dataset_id: DatasetId, config: Config) -> list[Check]:
+def checks_of(odf: Path, alias: DatasetAlias, dataset_id: DatasetId, config: Config) -> list[CheckDefinition]:
     """Return the checks of a dataset.
 
     Raises:
         InvalidManifest: a file is invalid. Its target is unknown, so it could be this dataset.
     """
-    found: list[Check] = []
+    found: list[CheckDefinition] = []
     for each in check_files(odf).read_all():
         if isinstance(each, Unreadable):
             raise each.error

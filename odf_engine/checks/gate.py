@@ -21,27 +21,27 @@ from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.schema_evolution import declared_schema
 from odf_engine.checks.definition import (
     NEW_ROWS,
-    Check,
+    CheckDefinition,
     Freshness,
     Reference,
     Retractions,
     RowCount,
     Rule,
-    Sql,
+    SqlRule,
     Unique,
     accepted_checks,
     checks_of,
 )
 from odf_engine.checks.key_rules import KeyedRows, find_missing_keys, find_repeated_keys, select_examined
 from odf_engine.checks.reports import (
-    Report,
+    CheckReport,
     RuleResult,
     encode_report,
     store_rejected,
     store_report,
 )
 from odf_engine.checks.retractions import find_retractions
-from odf_engine.checks.row_rules import MAX_SAMPLE, Finding, RowRule, make_row_rule, sample_rows
+from odf_engine.checks.row_rules import MAX_SAMPLE, RowRule, RuleFinding, make_row_rule, sample_rows
 from odf_engine.data.slices import TableFiles, WrittenSlice, read_batches
 from odf_engine.errors import CheckFailed, InvalidManifest, NotFound, NotTrusted, OdfError
 from odf_engine.metadata.timestamp import Timestamp
@@ -107,13 +107,13 @@ class DatasetChecks:
         if (declared := declared_schema(entry.dataset.state())) is not None:
             for check, index, rule in self._rules():
                 self._check_rule(check, index, rule, declared)
-                if isinstance(rule, Sql):
+                if isinstance(rule, SqlRule):
                     self._check_query(check, index, rule, declared)
 
     def __bool__(self) -> bool:
         return bool(self._checks)
 
-    def _rules(self) -> Iterator[tuple[Check, int, Rule]]:
+    def _rules(self) -> Iterator[tuple[CheckDefinition, int, Rule]]:
         for check in self._checks:
             for index, rule in enumerate(check.spec.rules):
                 yield check, index, rule
@@ -129,7 +129,7 @@ class DatasetChecks:
                     hint=f"review the file, then accept it: odf check accept {check.name}",
                 )
 
-    def _check_rule(self, check: Check, index: int, rule: Rule, schema: pa.Schema) -> None:
+    def _check_rule(self, check: CheckDefinition, index: int, rule: Rule, schema: pa.Schema) -> None:
         """Check that a rule fits the columns.
 
         Raises:
@@ -150,7 +150,7 @@ class DatasetChecks:
         datasets = self._workspace.datasets()
         return [NEW_ROWS, *(name for each in datasets for name in (str(each.alias), str(each.id)))]
 
-    def _other(self, check: Check, index: int, rule: Reference) -> KeyedRows:
+    def _other(self, check: CheckDefinition, index: int, rule: Reference) -> KeyedRows:
         """Return the rows of the other dataset of a reference."""
         try:
             entry = self._workspace.resolve(rule.dataset)
@@ -198,7 +198,7 @@ class DatasetChecks:
                 count += selected.num_rows
                 for evaluation in single.values():
                     evaluation.update(selected)
-        findings: dict[int, Finding | None] = {at: each.finish() for at, each in single.items()}
+        findings: dict[int, RuleFinding | None] = {at: each.finish() for at, each in single.items()}
         for at in others:
             reporter.raise_if_cancelled()
             check, index, rule = rules[at]
@@ -206,8 +206,14 @@ class DatasetChecks:
         return [_result(*rules[at], count, findings[at]) for at in range(len(rules))]
 
     def _evaluate_other(
-        self, check: Check, index: int, rule: Rule, rows: ExaminedRows, count: int, reporter: Reporter
-    ) -> Finding | None:
+        self,
+        check: CheckDefinition,
+        index: int,
+        rule: Rule,
+        rows: ExaminedRows,
+        count: int,
+        reporter: Reporter,
+    ) -> RuleFinding | None:
         match rule:
             case Unique(columns=columns, within=within):
                 new = KeyedRows(rows.paths, columns, self._vocab)
@@ -224,13 +230,13 @@ class DatasetChecks:
                 return find_retractions(rule, rows.paths, rows.history, keys, self._vocab, reporter)
             case Freshness(max_age=limit):
                 return _find_age(limit.seconds, rows.watermark, rows.now)
-            case Sql():
+            case SqlRule():
                 return self._run_query(check, index, rule, rows, reporter)
         return None
 
     def _run_query(
-        self, check: Check, index: int, rule: Sql, rows: ExaminedRows, reporter: Reporter
-    ) -> Finding | None:
+        self, check: CheckDefinition, index: int, rule: SqlRule, rows: ExaminedRows, reporter: Reporter
+    ) -> RuleFinding | None:
         found, sample = 0, list[dict[str, str | None]]()
         names = self._table_names()
         with (
@@ -248,9 +254,9 @@ class DatasetChecks:
                     found += batch.num_rows
                     if free := MAX_SAMPLE - len(sample):
                         sample += sample_rows(batch.slice(0, free), None, batch.schema.names)
-        return Finding(found, f"the query returns {count_of(found, 'row')}", sample) if found else None
+        return RuleFinding(found, f"the query returns {count_of(found, 'row')}", sample) if found else None
 
-    def _check_query(self, check: Check, index: int, rule: Sql, schema: pa.Schema) -> None:
+    def _check_query(self, check: CheckDefinition, index: int, rule: SqlRule, schema: pa.Schema) -> None:
         """Check tables, columns and types of a query.
 
         Raises:
@@ -265,7 +271,7 @@ class DatasetChecks:
             check_query(rule.query, self._table_names(), find, session)
 
     @contextmanager
-    def _locate_query_errors(self, check: Check, index: int) -> Iterator[SparkSession]:
+    def _locate_query_errors(self, check: CheckDefinition, index: int) -> Iterator[SparkSession]:
         """Yield a session. Errors in the block get the position of the query in the file."""
         where = check.where(index, ".query")
         if self._session is None:
@@ -329,7 +335,7 @@ class DatasetChecks:
             watermark,
             system_time,
         )
-        report = Report(
+        report = CheckReport(
             str(self._entry.id),
             str(written[-1].physical_hash),
             written[0].offset_interval.start,
@@ -344,7 +350,7 @@ class DatasetChecks:
             self._reject(written, report, reporter)
         store_report(dataset.folder, written[-1].physical_hash, encode_report(report, self._key()))
 
-    def _reject(self, written: Sequence[WrittenSlice], report: Report, reporter: Reporter) -> None:
+    def _reject(self, written: Sequence[WrittenSlice], report: CheckReport, reporter: Reporter) -> None:
         name = self._entry.alias
         for result in report.failed[1:]:  # the error of the job has the first one
             reporter.log(f"check {result.text}", "error")
@@ -418,7 +424,9 @@ def load_checks(
     return DatasetChecks(workspace, entry, session) or None
 
 
-def _result(check: Check, index: int, rule: Rule, count: int, finding: Finding | None) -> RuleResult:
+def _result(
+    check: CheckDefinition, index: int, rule: Rule, count: int, finding: RuleFinding | None
+) -> RuleResult:
     result = RuleResult(
         check.name,
         check.digest[:_VERSION_DIGITS],
@@ -437,7 +445,7 @@ def _result(check: Check, index: int, rule: Rule, count: int, finding: Finding |
     return msgspec.structs.replace(result, **changes)
 
 
-def _find_row_count(rule: RowCount, count: int, last: int | None) -> Finding | None:
+def _find_row_count(rule: RowCount, count: int, last: int | None) -> RuleFinding | None:
     limits = [
         (rule.min is not None and count < rule.min, f"fewer than {rule.min}"),
         (rule.max is not None and count > rule.max, f"more than {rule.max}"),
@@ -452,17 +460,17 @@ def _find_row_count(rule: RowCount, count: int, last: int | None) -> Finding | N
         ]
     for violated, limit in limits:
         if violated:
-            return Finding(1, f"{count_of(count, 'row')}: {limit}", [])
+            return RuleFinding(1, f"{count_of(count, 'row')}: {limit}", [])
     return None
 
 
-def _find_age(seconds: float, watermark: Timestamp | None, now: Timestamp) -> Finding | None:
+def _find_age(seconds: float, watermark: Timestamp | None, now: Timestamp) -> RuleFinding | None:
     if watermark is None:
-        return Finding(1, "the dataset has no watermark", [])
+        return RuleFinding(1, "the dataset has no watermark", [])
     age = (now.ns - watermark.ns) / 1e9
     if age <= seconds:
         return None
-    return Finding(1, f"the watermark {watermark} is {age / 3600:,.1f} h before the system time", [])
+    return RuleFinding(1, f"the watermark {watermark} is {age / 3600:,.1f} h before the system time", [])
 
 
 def _sample_text(result: RuleResult) -> str:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.acero as acero
 from pyarrow import types
 
-from odf_engine.checks.row_rules import MAX_SAMPLE, Finding, sample_rows
+from odf_engine.checks.row_rules import MAX_SAMPLE, RuleFinding, sample_rows
 from odf_engine.data.arrow_compute import hash_values, pc
 from odf_engine.data.changelog import Op
 from odf_engine.data.parquet_reader import max_in_footer, open_parquet
@@ -54,7 +54,7 @@ def select_examined(batch: pa.RecordBatch, operations: str) -> pa.RecordBatch:
 
 def find_repeated_keys(
     new: KeyedRows, history: Sequence[Path], *, within_slice: bool, reporter: Reporter
-) -> Finding | None:
+) -> RuleFinding | None:
     """Find new rows whose key occurs in another row.
 
     Args:
@@ -120,7 +120,7 @@ def _is_ordered(data_type: pa.DataType) -> bool:
     return is_number or types.is_timestamp(data_type) or types.is_date(data_type)
 
 
-def find_missing_keys(new: KeyedRows, other: KeyedRows, name: str, reporter: Reporter) -> Finding | None:
+def find_missing_keys(new: KeyedRows, other: KeyedRows, name: str, reporter: Reporter) -> RuleFinding | None:
     """Find new rows whose key is not in another dataset.
 
     Args:
@@ -155,14 +155,14 @@ class _KeyResult:
             first = pa.concat_tables([self._first, first])
         self._first = first.sort_by(_FIRST).slice(0, MAX_SAMPLE).combine_chunks()
 
-    def finish(self) -> Finding | None:
+    def finish(self) -> RuleFinding | None:
         """Return what was found; None if nothing was added."""
         if self._first is None:
             return None
         columns = list(self._new.columns)
         (batch,) = self._first.rename_columns(["offset", *columns]).to_batches()
         message = f"{count_of(self._failing, 'row')} {self._problem}"
-        return Finding(self._failing, message, sample_rows(batch, "offset", columns))
+        return RuleFinding(self._failing, message, sample_rows(batch, "offset", columns))
 
 
 def _has_retractions(rows: KeyedRows) -> bool:

@@ -80,7 +80,7 @@ class RuleResult(msgspec.Struct, frozen=True, rename="camel"):
         return f"{self.check}: {self.rule}: {self.message or 'passed'}"
 
 
-class Report(msgspec.Struct, frozen=True, rename="camel"):
+class CheckReport(msgspec.Struct, frozen=True, rename="camel"):
     """The results of all rules for the rows of a commit.
 
     Attributes:
@@ -127,7 +127,7 @@ class StoredReport(NamedTuple):
         signed: whether it has a valid signature with the key of the dataset.
     """
 
-    report: Report
+    report: CheckReport
     signed: bool
 
 
@@ -143,7 +143,7 @@ class _File(msgspec.Struct, omit_defaults=True):
     signature: _Signature | None = None
 
 
-def encode_report(report: Report, private_key_pem: str | None) -> bytes:
+def encode_report(report: CheckReport, private_key_pem: str | None) -> bytes:
     """Return the file of a report, signed if there is a key."""
     statement = msgspec.json.encode(report)
     signature: _Signature | None = None
@@ -173,7 +173,7 @@ def decode_report(data: bytes, dataset_id: DatasetId, slice_hash: Multihash) -> 
         file = msgspec.json.decode(data, type=_File)
         if (file.kind, file.version) != (_KIND, _VERSION):
             raise BadData(f"unsupported report of checks: kind '{file.kind[:40]}', version {file.version}")
-        report = msgspec.json.decode(file.statement, type=Report)
+        report = msgspec.json.decode(file.statement, type=CheckReport)
         about = DatasetId.parse(report.dataset_id), Multihash.parse(report.slice)
         signature = None if file.signature is None else multibase_decode(file.signature.value)
     except (msgspec.MsgspecError, InvalidIdentity, UnicodeError, RecursionError) as error:
@@ -275,10 +275,10 @@ class RejectedBatch(NamedTuple):
 
     path: Path
     rows: int
-    report: Report
+    report: CheckReport
 
 
-def store_rejected(odf: Path, staged: Path, report: Report) -> Path:
+def store_rejected(odf: Path, staged: Path, report: CheckReport) -> Path:
     """Move a slice that was not committed into the cache; return its path. Evict the oldest ones.
 
     Args:
@@ -307,7 +307,7 @@ def list_rejected(odf: Path, datasets: Sequence[DatasetId]) -> list[RejectedBatc
         folder = odf / "cache" / REJECTED / dataset.multibase
         for path in sorted(folder.glob("*.parquet"), reverse=True):
             with suppress(OSError, msgspec.MsgspecError):
-                report = msgspec.json.decode(read_small_file(path.with_suffix(".json")), type=Report)
+                report = msgspec.json.decode(read_small_file(path.with_suffix(".json")), type=CheckReport)
                 found.append(RejectedBatch(path, report.last_offset - report.first_offset + 1, report))
     return found
 

@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa
 
 from odf_engine.checks.definition import Retractions
-from odf_engine.checks.row_rules import MAX_SAMPLE, Finding, sample_rows
+from odf_engine.checks.row_rules import MAX_SAMPLE, RuleFinding, sample_rows
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import Op
 from odf_engine.data.operation_counts import count_batch, count_operations
@@ -28,7 +28,7 @@ def find_retractions(
     keys: Sequence[str],
     vocab: DatasetVocabulary,
     reporter: Reporter,
-) -> Finding | None:
+) -> RuleFinding | None:
     """Return the retractions (-R) if there are more of them than the rule allows; else None.
 
     Args:
@@ -56,7 +56,7 @@ def find_retractions(
     for path in new:
         if len(sample) < MAX_SAMPLE:
             sample += _sample_retracted(path, MAX_SAMPLE - len(sample), keys, vocab)
-    return Finding(count, f"{count_of(count, 'row')} retracted: {problem}", sample)
+    return RuleFinding(count, f"{count_of(count, 'row')} retracted: {problem}", sample)
 
 
 def _sample_retracted(

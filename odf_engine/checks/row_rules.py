@@ -23,7 +23,7 @@ Mask = Callable[[pa.RecordBatch], pa.Array | None]
 """Returns for each row whether it violates a rule; None if no row does."""
 
 
-class Finding(NamedTuple):
+class RuleFinding(NamedTuple):
     """The violations of a rule: the number of failing rows, a message, and a sample."""
 
     failing: int
@@ -55,11 +55,11 @@ class RowRule:
             if (free := MAX_SAMPLE - len(self._sample)) > 0:
                 self._sample += sample_rows(batch.filter(mask).slice(0, free), self._offset, self._columns)
 
-    def finish(self) -> Finding | None:
+    def finish(self) -> RuleFinding | None:
         """Return the violations; None if no row violates the rule."""
         if not self._failing:
             return None
-        return Finding(self._failing, f"{count_of(self._failing, 'row')} {self._problem}", self._sample)
+        return RuleFinding(self._failing, f"{count_of(self._failing, 'row')} {self._problem}", self._sample)
 
 
 def sample_rows(

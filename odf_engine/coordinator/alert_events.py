@@ -49,7 +49,7 @@ OpenWorkspace = Callable[[], "Workspace"]
 """Returns the workspace, which is opened by the first call."""
 
 
-class Batch(NamedTuple):
+class EventBatch(NamedTuple):
     """New events, and the positions after them.
 
     Attributes:
@@ -105,7 +105,7 @@ class EventCollector:
         heads = batch.heads if _HEADS in missing else {}
         self._store.enqueue((), Timestamp.now().ms / 1000, missing, heads)
 
-    def collect(self, alerts: Iterable[Alert], workspace: OpenWorkspace, *, scan: bool) -> Batch:
+    def collect(self, alerts: Iterable[Alert], workspace: OpenWorkspace, *, scan: bool) -> EventBatch:
         """Return the new events.
 
         Args:
@@ -120,9 +120,9 @@ class EventCollector:
 
     def _collect(
         self, positions: Mapping[str, str], alerts: Iterable[Alert], workspace: OpenWorkspace, *, scan: bool
-    ) -> Batch:
+    ) -> EventBatch:
         watched = any("DatasetUpdated" in alert.spec.kinds for alert in alerts)
-        batch = Batch([], {}, {}, False)
+        batch = EventBatch([], {}, {}, False)
         touched, more = self._collect_jobs(positions.get(_JOBS), batch)
         self._collect_runs(positions.get(_RUNS), batch)
         if watched:
@@ -133,7 +133,7 @@ class EventCollector:
 
     # --- Jobs ---
 
-    def _collect_jobs(self, position: str | None, batch: Batch) -> tuple[set[str], bool]:
+    def _collect_jobs(self, position: str | None, batch: EventBatch) -> tuple[set[str], bool]:
         """Add the events of jobs; return the ids of changed datasets, and whether there are more events."""
         newest = self._journal.last_seq()
         since = newest if position is None else int(position)
@@ -157,7 +157,7 @@ class EventCollector:
 
     # --- Runs of flows ---
 
-    def _collect_runs(self, position: str | None, batch: Batch) -> None:
+    def _collect_runs(self, position: str | None, batch: EventBatch) -> None:
         if self._flows is None:
             if not (self._odf / flow_store.FILE).exists():
                 if position is None:
@@ -192,7 +192,7 @@ class EventCollector:
     # --- Heads ---
 
     def _collect_heads(
-        self, position: str | None, workspace: OpenWorkspace, touched: set[str] | None, batch: Batch
+        self, position: str | None, workspace: OpenWorkspace, touched: set[str] | None, batch: EventBatch
     ) -> None:
         first = not position
         if touched is not None and not first:

@@ -25,7 +25,7 @@ from odf_engine.datafusion.query_request import (
     QueryTable,
     ResultProperties,
 )
-from odf_engine.datafusion.row_lineage import StatefulQueryError, column, is_row_wise, quoted, track_rows
+from odf_engine.datafusion.row_lineage import NotRowByRow, column, is_row_wise, quoted, track_rows
 
 _SETTINGS: Final = {
     # Names are case-sensitive, also without quotes.
@@ -143,7 +143,7 @@ class _Run:
             found = track_rows(
                 plan, self._request.tables, lambda table: context.table(quoted(places[table.name]))
             )
-        except StatefulQueryError as error:
+        except NotRowByRow as error:
             raise _Failure(ErrorReport("state", str(error))) from None
         return found.frame, ResultProperties(found.ordered, is_row_wise(plan))
 

@@ -37,7 +37,7 @@ MakeScan = Callable[[QueryTable], DataFrame]
 """Returns the rows of a table, sorted by offset."""
 
 
-class StatefulQueryError(Exception):
+class NotRowByRow(Exception):
     """The query is not row-by-row; the message names the operation."""
 
 
@@ -71,7 +71,7 @@ def track_rows(plan: Any, tables: Sequence[QueryTable], scan: MakeScan) -> Track
         StatefulQueryError: the query is not row-by-row.
     """
     if _SUBQUERY.search(plan.display_indent()):
-        raise StatefulQueryError("a subquery in an expression")
+        raise NotRowByRow("a subquery in an expression")
     tracked, order = _Tracker(tables, scan).track_top(plan)
     shown = [name for name, passed in zip(tracked.names, tracked.passed, strict=True) if not passed]
     ties: list[Expr] = [col(_INPUT), col(_OFFSET)]
@@ -141,7 +141,7 @@ class _Tracker:
             return below._replace(frame=below.frame.alias(quoted(variant.alias())))
         if kind == "Union":
             return self._union([self.track(each) for each in plan.inputs()])
-        raise StatefulQueryError(_DESCRIPTIONS.get(kind, kind))
+        raise NotRowByRow(_DESCRIPTIONS.get(kind, kind))
 
     def _track_scan(self, index: int, table: QueryTable) -> _Tracked:
         rows = self._scan(table)

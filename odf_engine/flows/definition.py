@@ -25,7 +25,7 @@ from odf_engine.flows.documents import (
     Acceptances,
     Cron,
     DocumentFiles,
-    Duration,
+    DurationText,
     Kind,
     Part,
     TargetedSpec,
@@ -56,7 +56,7 @@ class Schedule(Kind, frozen=True, tag="Schedule"):
 class Interval(Kind, frozen=True, tag="Interval"):
     """Starts a run after each interval ``every``, counted from the start of the previous run."""
 
-    every: Duration
+    every: DurationText
 
 
 class Inputs(Kind, frozen=True, tag="Inputs"):
@@ -68,7 +68,7 @@ class Inputs(Kind, frozen=True, tag="Inputs"):
     """
 
     min_records_to_await: int = 1
-    max_await_interval: Duration | None = None
+    max_await_interval: DurationText | None = None
 
     def __post_init__(self) -> None:
         if self.min_records_to_await < 1:
@@ -77,10 +77,10 @@ class Inputs(Kind, frozen=True, tag="Inputs"):
             raise ValueError("minRecordsToAwait requires maxAwaitInterval")
 
 
-class Remote(Kind, frozen=True, tag="Remote"):
+class RemoteTrigger(Kind, frozen=True, tag="Remote"):
     """Compares targets with their remotes each ``every``; starts a run if a remote has new blocks."""
 
-    every: Duration
+    every: DurationText
 
 
 class _BranchTask(Kind, frozen=True):
@@ -176,7 +176,7 @@ class CommandTask(Kind, frozen=True, tag="Command"):
     """
 
     run: list[str]
-    timeout: Duration = Duration("1h")
+    timeout: DurationText = DurationText("1h")
 
     def __post_init__(self) -> None:
         if not self.run or not self.run[0]:
@@ -193,7 +193,7 @@ class Retry(Part, frozen=True):
     """
 
     max_attempts: int = 0
-    min_delay: Duration = Duration("1min")
+    min_delay: DurationText = DurationText("1min")
     backoff: Literal["Fixed", "Linear", "Exponential", "ExponentialWithJitter"] = "Fixed"
 
     def __post_init__(self) -> None:
@@ -201,11 +201,11 @@ class Retry(Part, frozen=True):
             raise ValueError("maxAttempts must be between 0 and 100")
 
 
-Trigger = Schedule | Interval | Inputs | Remote
+Trigger = Schedule | Interval | Inputs | RemoteTrigger
 Task = PullTask | VerifyTask | CheckTask | PromoteTask | PushTask | ExportTask | CompactTask | CommandTask
 
 
-class Spec(TargetedSpec, frozen=True, kw_only=True):
+class FlowSpec(TargetedSpec, frozen=True, kw_only=True):
     """The content of a flow.
 
     Attributes:
@@ -241,7 +241,7 @@ class Flow(msgspec.Struct, frozen=True):
     """
 
     name: str
-    spec: Spec
+    spec: FlowSpec
     digest: str
 
 
@@ -255,7 +255,7 @@ def read_flow(text: bytes, source: str) -> Flow:
     Raises:
         InvalidManifest: it is invalid; ``where`` has line and column.
     """
-    name, spec, found = read_document(text, source, Spec, _WORD)
+    name, spec, found = read_document(text, source, FlowSpec, _WORD)
     check_targets(spec.targets, found)
     return Flow(name, spec, found.digest)
 

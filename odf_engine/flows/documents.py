@@ -52,7 +52,7 @@ class _Value:
         return hash(self.text)
 
 
-class Duration(_Value):
+class DurationText(_Value):
     """A length of time, such as ``10min`` or ``1h 30min``."""
 
     @property
@@ -61,7 +61,7 @@ class Duration(_Value):
         return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(self.text))
 
     @classmethod
-    def parse(cls, text: str) -> Duration:
+    def parse(cls, text: str) -> DurationText:
         """Parse the text.
 
         Raises:
@@ -198,7 +198,7 @@ def matches_target(target: Target, alias: DatasetAlias, dataset_id: DatasetId, c
     return target.labels.items() <= config.labels_of(str(alias), str(dataset_id)).items()
 
 
-def check_targets(targets: Sequence[Target], source: Source) -> None:
+def check_targets(targets: Sequence[Target], source: DocumentSource) -> None:
     """Check the syntax of the names of targets.
 
     Raises:
@@ -222,7 +222,7 @@ class Headers(Part, frozen=True):
     id: str | None = None
 
 
-class Source(NamedTuple):
+class DocumentSource(NamedTuple):
     """The text of a document with the positions of its values.
 
     Attributes:
@@ -232,7 +232,7 @@ class Source(NamedTuple):
     """
 
     name: str
-    root: yaml.Node
+    root: yaml.YamlNode
     digest: str
 
     def where(self, path: str, key: str | None = None) -> str:
@@ -252,7 +252,7 @@ class Document(msgspec.Struct, Generic[S], frozen=True, forbid_unknown_fields=Tr
     schema: str = msgspec.field(default="", name="$schema")
 
 
-def read_document(text: bytes, source: str, content: type[S], word: str) -> tuple[str, S, Source]:
+def read_document(text: bytes, source: str, content: type[S], word: str) -> tuple[str, S, DocumentSource]:
     """Read a document; return its name, its content, and its source.
 
     Args:
@@ -267,7 +267,7 @@ def read_document(text: bytes, source: str, content: type[S], word: str) -> tupl
     roots = yaml.parse_documents(text, source)
     if len(roots) != 1:
         raise InvalidManifest(f"a {word} file must have exactly one document", where=source)
-    found = Source(source, roots[0], hashlib.sha256(text).hexdigest())
+    found = DocumentSource(source, roots[0], hashlib.sha256(text).hexdigest())
     try:
         document = msgspec.convert(_to_builtins(roots[0], source), Document[content], dec_hook=_decode)
     except msgspec.ValidationError as error:
@@ -297,7 +297,7 @@ def _decode(kind: Any, value: Any) -> Any:
     return kind.parse(value)
 
 
-def _to_builtins(node: yaml.Node, source: str) -> Any:
+def _to_builtins(node: yaml.YamlNode, source: str) -> Any:
     """Return the values of a node.
 
     Raises:
@@ -317,7 +317,7 @@ def _to_builtins(node: yaml.Node, source: str) -> Any:
     return node.value
 
 
-def _find_node(root: yaml.Node, path: str, unknown: str | None) -> yaml.Node:
+def _find_node(root: yaml.YamlNode, path: str, unknown: str | None) -> yaml.YamlNode:
     """Return the node at a path such as ``.spec.triggers[0].cron``; the nearest parent if it is missing.
 
     Args:

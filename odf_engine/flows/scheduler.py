@@ -17,7 +17,7 @@ import msgspec
 from cronsim import CronSim
 
 from odf_engine.errors import OdfError
-from odf_engine.flows.definition import Flow, Inputs, Interval, Remote, Retry, Schedule, Trigger
+from odf_engine.flows.definition import Flow, Inputs, Interval, RemoteTrigger, Retry, Schedule, Trigger
 from odf_engine.flows.store import REQUEST, FlowState, FlowStore, Run
 
 GRACE_SECONDS: Final = 60.0
@@ -137,7 +137,7 @@ def due_time(
 def _other_time(trigger: Trigger, state: FlowState, pending: Pending | None, now: float) -> float:
     """Return when a trigger without a schedule is due."""
     match trigger:
-        case Interval(every) | Remote(every):
+        case Interval(every) | RemoteTrigger(every):
             if state.last_start is None or state.last_start > now:
                 return now
             return state.last_start + every.seconds

@@ -36,7 +36,7 @@ from odf_engine.ingest.fetch.model import Payload
 from odf_engine.ingest.merge.base import MergeInputs
 from odf_engine.ingest.merge.merge_plan import MergedSlices, run_merge
 from odf_engine.ingest.merge.merge_strategy import merge, repeats_stored_rows
-from odf_engine.ingest.prep_step import Limits, PreparedFile, prepare
+from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits, prepare
 from odf_engine.ingest.preprocess import PreprocessedRows, is_datafusion, preprocess
 from odf_engine.ingest.read.bad_rows import BadRowSearch, Rejection, list_bad_rows, reject_bad_rows
 from odf_engine.ingest.read.read_step import ReadPlan, read
@@ -445,7 +445,7 @@ class PayloadJob:
         steps = self._source.prepare if isinstance(self._source, SetPollingSource) else None
         if steps:
             self._reporter.phase("prepare")
-        limits = Limits.of(self._config.prepare)
+        limits = PrepareLimits.of(self._config.prepare)
         return prepare(steps, payload.path, payload.name, self._folder, self._reporter, limits)
 
     def _read(self, prepared: PreparedFile) -> ReadPlan | None:
@@ -456,7 +456,7 @@ class PayloadJob:
         self._progress = _WriteProgress(reporter, size, total_known=only_file)
         reporter.phase("read")
         step, session, folder = self._source.read, self._session, self._folder
-        limits = Limits.of(self._config.prepare)
+        limits = PrepareLimits.of(self._config.prepare)
         if self._reader is not None:
             reading = self._reader(session, prepared, folder, reporter)
         else:

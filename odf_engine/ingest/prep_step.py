@@ -62,7 +62,7 @@ _GZIP: Final = 31  # Window bits of zlib for a gzip stream.
 
 
 @dataclass(frozen=True)
-class Limits:
+class PrepareLimits:
     """Limits for the output of a step.
 
     Attributes:
@@ -76,7 +76,7 @@ class Limits:
     ratio_from: int = 256 << 20
 
     @classmethod
-    def of(cls, config: PrepareConfig) -> Limits:
+    def of(cls, config: PrepareConfig) -> PrepareLimits:
         """Return the limits of the workspace's configuration."""
         return cls(config.most_bytes, config.most_ratio)
 
@@ -110,7 +110,7 @@ def prepare(
     name: str,
     job: Path,
     reporter: Reporter,
-    limits: Limits | None = None,
+    limits: PrepareLimits | None = None,
 ) -> PreparedFile:
     """Run the steps on a fetched file. Without steps, return the file itself.
 
@@ -120,7 +120,7 @@ def prepare(
         Unsupported: a command is not installed.
         Cancelled: the job was cancelled.
     """
-    limits = limits or Limits()
+    limits = limits or PrepareLimits()
     packed = path.stat().st_size  # Nested archives are compared with the outermost one.
     for number, step in enumerate(steps or ()):
         target, started = job / f"prepared-{number}", monotonic()
@@ -140,7 +140,9 @@ def prepare(
     return PreparedFile(path, name)
 
 
-def _gunzip(path: Path, name: str, target: Path, packed: int, reporter: Reporter, limits: Limits) -> None:
+def _gunzip(
+    path: Path, name: str, target: Path, packed: int, reporter: Reporter, limits: PrepareLimits
+) -> None:
     with path.open("rb") as source:
         if source.read(2) != b"\x1f\x8b":
             raise BadData(
@@ -181,7 +183,7 @@ def _unzip(
     sub_path: str | None,
     packed: int,
     reporter: Reporter,
-    limits: Limits,
+    limits: PrepareLimits,
 ) -> str:
     try:
         with ZipArchive(path) as archive:
@@ -272,7 +274,7 @@ def _printable(name: str) -> str:
 
 
 def _write(
-    chunks: Iterable[bytes], target: Path, packed: int, name: str, reporter: Reporter, limits: Limits
+    chunks: Iterable[bytes], target: Path, packed: int, name: str, reporter: Reporter, limits: PrepareLimits
 ) -> None:
     size = 0
     with target.open("wb") as file:

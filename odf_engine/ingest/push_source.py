@@ -28,7 +28,7 @@ from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.explicit_watermark import complete_static_dataset
 from odf_engine.ingest.fetch.model import Payload, file_stamp, hash_file, require_readable
 from odf_engine.ingest.payload import PayloadJob, column_attributes, data_columns
-from odf_engine.ingest.prep_step import Limits, PreparedFile
+from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits
 from odf_engine.ingest.read.error_location import TextFile, shorten
 from odf_engine.ingest.read.read_step import ReadPlan, csv_file, first_row, read
 from odf_engine.metadata.model import (
@@ -93,7 +93,7 @@ class PushedFileReader:
     optional: tuple[str, ...]
     operations: str
     ignore_unknown: bool
-    limits: Limits
+    limits: PrepareLimits
 
     def read(
         self, session: SparkSession, prepared: PreparedFile, folder: Path, reporter: Reporter
@@ -590,7 +590,7 @@ def _file_reader(
         optional=tuple(name for name in names if name.casefold() in {each.casefold() for each in optional}),
         operations=operations,
         ignore_unknown=ignore_unknown,
-        limits=Limits.of(workspace.config.prepare),
+        limits=PrepareLimits.of(workspace.config.prepare),
     )
 
 

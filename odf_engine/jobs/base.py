@@ -25,7 +25,7 @@ OnWarning = Literal["continue", "fail"]
 Style = Literal["good", "warn", "bad", "muted"]
 
 
-class Summary(NamedTuple):
+class JobSummary(NamedTuple):
     """The outcome of a job in a few words.
 
     Attributes:
@@ -123,7 +123,7 @@ class JobRequest(msgspec.Struct, Generic[R_co], frozen=True):
         return declared
 
     @classmethod
-    def summarize(cls, result: Any) -> Summary:
+    def summarize(cls, result: Any) -> JobSummary:
         """Return the outcome of a job that has succeeded; ``result`` is of :meth:`result_type`."""
         raise NotImplementedError
 

@@ -12,7 +12,7 @@ from odf_engine.jobs.base import (
     JobContext,
     JobRequest,
     JobResult,
-    Summary,
+    JobSummary,
     branch_option,
     branch_title,
     release_arrow_memory,
@@ -74,15 +74,15 @@ class Check(JobRequest[CheckResult], frozen=True, tag="check"):
         return CheckResult(str(entry.alias), results, branch)
 
     @classmethod
-    def summarize(cls, result: CheckResult) -> Summary:
+    def summarize(cls, result: CheckResult) -> JobSummary:
         if not result.results:
-            return Summary("no checks", "muted")
+            return JobSummary("no checks", "muted")
         if result.failed:
-            return Summary(f"{count_of(len(result.failed), 'rule')} failed", "bad")
+            return JobSummary(f"{count_of(len(result.failed), 'rule')} failed", "bad")
         warnings = sum(rule.outcome == "warning" for rule in result.results)
         if warnings:
-            return Summary(count_of(warnings, "warning"), "warn")
-        return Summary(f"{count_of(len(result.results), 'rule')} passed")
+            return JobSummary(count_of(warnings, "warning"), "warn")
+        return JobSummary(f"{count_of(len(result.results), 'rule')} passed")
 
     def command(self, name_of: Callable[[str], str]) -> list[str]:
         return ["check", "run", name_of(self.dataset), *branch_option(self.branch)]

@@ -9,7 +9,7 @@ from odf_engine.jobs.base import (
     JobContext,
     JobRequest,
     JobResult,
-    Summary,
+    JobSummary,
     release_arrow_memory,
     text_or_none,
 )
@@ -109,11 +109,11 @@ class Compact(JobRequest[CompactResult], frozen=True, tag="compact"):
         )
 
     @classmethod
-    def summarize(cls, result: CompactResult) -> Summary:
+    def summarize(cls, result: CompactResult) -> JobSummary:
         if result.status == "unchanged":
-            return Summary("no small slices to merge", "muted")
+            return JobSummary("no small slices to merge", "muted")
         slices = f"{count_of(result.old_slices, 'slice')} to {result.new_slices:,}"
-        return Summary(f"{slices}, {count_of(result.old_blocks, 'block')} to {result.new_blocks:,}")
+        return JobSummary(f"{slices}, {count_of(result.old_blocks, 'block')} to {result.new_blocks:,}")
 
     def command(self, name_of: Callable[[str], str]) -> list[str]:
         return ["compact", name_of(self.dataset), *(["--dry-run"] if self.dry_run else [])]

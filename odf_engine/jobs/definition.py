@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from odf_engine.errors import UsageError
-from odf_engine.jobs.base import JobContext, JobRequest, Summary, text_or_none
+from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, text_or_none
 from odf_engine.jobs.pull import count_changes
 from odf_engine.progress import Reporter, size_of
 
@@ -85,12 +85,12 @@ class Validate(JobRequest[ValidateResult], frozen=True, tag="validate"):
         )
 
     @classmethod
-    def summarize(cls, result: ValidateResult) -> Summary:
+    def summarize(cls, result: ValidateResult) -> JobSummary:
         text = result.warning or result.message or "query valid"
-        return Summary(text, "good" if result.checked and not result.warning else "warn")
+        return JobSummary(text, "good" if result.checked and not result.warning else "warn")
 
 
-class Change(msgspec.Struct, frozen=True):
+class AppendedEvent(msgspec.Struct, frozen=True):
     """An appended event: its title, and lines that start with ``+``, ``-`` or a space."""
 
     title: str = ""
@@ -118,7 +118,7 @@ class UpdateResult(msgspec.Struct, frozen=True):
     blocks: int = 0
     records: int = 0
     state: str = ""
-    changes: list[Change] = []
+    changes: list[AppendedEvent] = []
     added: int | UnsetType = UNSET
     retracted: int | UnsetType = UNSET
     corrected: int | UnsetType = UNSET
@@ -183,13 +183,13 @@ class Update(JobRequest[UpdateResult], frozen=True, tag="update"):
             records=update.records,
             state=outcome.state,
             message=message,
-            changes=[Change(change.title, change.lines) for change in outcome.changes],
+            changes=[AppendedEvent(change.title, change.lines) for change in outcome.changes],
             **count_changes(entry.dataset, update.blocks, reporter),
         )
 
     @classmethod
-    def summarize(cls, result: UpdateResult) -> Summary:
-        return Summary((result.status or "done") + (f", state {result.state}" if result.state else ""))
+    def summarize(cls, result: UpdateResult) -> JobSummary:
+        return JobSummary((result.status or "done") + (f", state {result.state}" if result.state else ""))
 
 
 def _definition(manifest: str, workspace: Workspace) -> DatasetSnapshot:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from odf_engine.jobs.base import JobContext, JobRequest, Summary, release_arrow_memory
+from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arrow_memory
 from odf_engine.progress import Reporter
 
 if TYPE_CHECKING:
@@ -56,5 +56,5 @@ class Diff(JobRequest["Difference"], frozen=True, tag="diff"):
             )
 
     @classmethod
-    def summarize(cls, result: Difference) -> Summary:
-        return Summary(f"{result.added:,} added, {result.removed:,} removed, {result.changed:,} changed")
+    def summarize(cls, result: Difference) -> JobSummary:
+        return JobSummary(f"{result.added:,} added, {result.removed:,} removed, {result.changed:,} changed")

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from odf_engine.jobs.base import JobContext, JobRequest, Summary, release_arrow_memory
+from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arrow_memory
 from odf_engine.jobs.views import open_rows
 from odf_engine.progress import Reporter, count_of, size_of
 
@@ -68,6 +68,6 @@ class Export(JobRequest[ExportResult], frozen=True, tag="export"):
         return ExportResult(name, written.rows, written.size, str(written.path))
 
     @classmethod
-    def summarize(cls, result: ExportResult) -> Summary:
+    def summarize(cls, result: ExportResult) -> JobSummary:
         file = PurePath(result.path).name
-        return Summary(f"{count_of(result.rows, 'row')}, {size_of(result.size)} in {file}")
+        return JobSummary(f"{count_of(result.rows, 'row')}, {size_of(result.size)} in {file}")

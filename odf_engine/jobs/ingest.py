@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from odf_engine.jobs.base import JobContext, JobRequest, OnWarning, Summary
+from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, OnWarning
 from odf_engine.jobs.pull import PullResult, pull_result
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
@@ -87,5 +87,5 @@ class Ingest(JobRequest[PullResult], frozen=True, tag="ingest"):
                 remove_dead_spool(workspace.odf, file)
 
     @classmethod
-    def summarize(cls, result: PullResult) -> Summary:
+    def summarize(cls, result: PullResult) -> JobSummary:
         return result.summary

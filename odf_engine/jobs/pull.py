@@ -15,8 +15,8 @@ from odf_engine.jobs.base import (
     JobContext,
     JobRequest,
     JobResult,
+    JobSummary,
     OnWarning,
-    Summary,
     branch_option,
     branch_title,
     text_or_none,
@@ -101,30 +101,30 @@ class PullResult(JobResult, frozen=True):
         return f"{changes} rows" if changes else f"+{count_of(self.records, 'row')}"
 
     @property
-    def summary(self) -> Summary:
+    def summary(self) -> JobSummary:
         """The outcome in a few words."""
         if self.url:
             return self._remote_summary()
         if self.waiting:
             rows = f"{self.new_rows}, " if self.records else ""
-            return Summary(f"{rows}{self.waiting.text}", "warn")
+            return JobSummary(f"{rows}{self.waiting.text}", "warn")
         if self.status != "updated":
             text = "already ingested" if self.already_ingested else self.status or "done"
-            return Summary(text.replace("-", " "), "muted")
+            return JobSummary(text.replace("-", " "), "muted")
         if self.repeated:
-            return Summary(f"{self.new_rows}, {self.repeated:,} repeat earlier rows", "warn")
+            return JobSummary(f"{self.new_rows}, {self.repeated:,} repeat earlier rows", "warn")
         if self.late:
-            return Summary(f"{self.new_rows}, {self.late:,} late", "warn")
+            return JobSummary(f"{self.new_rows}, {self.late:,} late", "warn")
         if self.rejected:  # first, because lists truncate the text
-            return Summary(f"{self.rejected:,} rejected, {self.new_rows}", "warn")
-        return Summary(f"{self.new_rows} in {self.blocks} blocks" if self.blocks > 1 else self.new_rows)
+            return JobSummary(f"{self.rejected:,} rejected, {self.new_rows}", "warn")
+        return JobSummary(f"{self.new_rows} in {self.blocks} blocks" if self.blocks > 1 else self.new_rows)
 
-    def _remote_summary(self) -> Summary:
+    def _remote_summary(self) -> JobSummary:
         remote = short_url(self.label or self.url or "")
         if self.status == "updated":
-            return Summary(f"{self.new_rows} in {count_of(self.blocks, 'block')} from {remote}")
+            return JobSummary(f"{self.new_rows} in {count_of(self.blocks, 'block')} from {remote}")
         ahead = f", {count_of(self.ahead, 'block')} ahead of {remote}" if self.ahead else ""
-        return Summary(f"up to date{ahead}", "muted")
+        return JobSummary(f"up to date{ahead}", "muted")
 
 
 def change_counts(added: int | UnsetType, retracted: int | UnsetType, corrected: int | UnsetType) -> str:
@@ -208,7 +208,7 @@ class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
         return _Pull(self, context, reporter).run()
 
     @classmethod
-    def summarize(cls, result: PullResult) -> Summary:
+    def summarize(cls, result: PullResult) -> JobSummary:
         return result.summary
 
     def command(self, name_of: Callable[[str], str]) -> list[str]:

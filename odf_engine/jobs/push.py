@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from msgspec import UNSET, UnsetType
 
-from odf_engine.jobs.base import JobContext, JobRequest, JobResult, Summary, branch_option, text_or_none
+from odf_engine.jobs.base import JobContext, JobRequest, JobResult, JobSummary, branch_option, text_or_none
 from odf_engine.net.urls import normalize_url, short_url
 from odf_engine.progress import Reporter, count_of, size_of
 
@@ -82,11 +82,11 @@ class Push(JobRequest[PushResult], frozen=True, tag="push"):
         )
 
     @classmethod
-    def summarize(cls, result: PushResult) -> Summary:
+    def summarize(cls, result: PushResult) -> JobSummary:
         remote = short_url(result.label or result.url)
         if result.status != "updated":
-            return Summary(f"{remote} is up to date", "muted")
-        return Summary(f"pushed {count_of(result.blocks, 'block')}, {size_of(result.bytes)} to {remote}")
+            return JobSummary(f"{remote} is up to date", "muted")
+        return JobSummary(f"pushed {count_of(result.blocks, 'block')}, {size_of(result.bytes)} to {remote}")
 
     def command(self, name_of: Callable[[str], str]) -> list[str]:
         options = (["--force"] if self.force else []) + branch_option(self.branch)

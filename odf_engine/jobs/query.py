@@ -13,7 +13,7 @@ import msgspec
 from odf_engine.config import parse_size
 from odf_engine.data.finding_kinds import ProofFinding
 from odf_engine.errors import InvalidIdentity, UsageError
-from odf_engine.jobs.base import JobContext, JobRequest, Summary, release_arrow_memory
+from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arrow_memory
 from odf_engine.jobs.views import PinnedBlock
 from odf_engine.progress import Reporter, count_of
 
@@ -126,8 +126,8 @@ class Query(JobRequest[QueryResult], frozen=True, tag="sql"):
         )
 
     @classmethod
-    def summarize(cls, result: QueryResult) -> Summary:
-        return Summary(count_of(result.rows, "row") + (", truncated" if result.truncated else ""))
+    def summarize(cls, result: QueryResult) -> JobSummary:
+        return JobSummary(count_of(result.rows, "row") + (", truncated" if result.truncated else ""))
 
     def command(self, name_of: Callable[[str], str]) -> list[str]:
         engine = [] if self.engine == "spark" else ["--engine", self.engine]
@@ -302,7 +302,7 @@ class CheckProof(JobRequest[CheckProofResult], frozen=True, tag="check-proof"):
         )
 
     @classmethod
-    def summarize(cls, result: CheckProofResult) -> Summary:
+    def summarize(cls, result: CheckProofResult) -> JobSummary:
         if not result.checked:
-            return Summary("a dataset or block is missing")
-        return Summary("proof valid" if result.valid else "proof invalid")
+            return JobSummary("a dataset or block is missing")
+        return JobSummary("proof valid" if result.valid else "proof invalid")

@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from odf_engine.errors import Cancelled, OdfError
-from odf_engine.jobs.base import JobContext, JobRequest, Summary
+from odf_engine.jobs.base import JobContext, JobRequest, JobSummary
 from odf_engine.net.urls import short_url
 from odf_engine.progress import Reporter, count_of
 
@@ -104,14 +104,14 @@ class Compare(JobRequest[CompareResult], frozen=True, tag="compare"):
         return CompareResult(str(entry.alias), seen, problems)
 
     @classmethod
-    def summarize(cls, result: CompareResult) -> Summary:
+    def summarize(cls, result: CompareResult) -> JobSummary:
         texts = [f"{status.text} · {short_url(status.label or status.url)}" for status in result.seen]
         texts += [
             f"{short_url(problem.label or problem.url)}: {problem.message}" for problem in result.problems
         ]
         if not texts:
-            return Summary("no remotes to compare", "muted")
-        return Summary(", ".join(texts), "warn" if result.problems else "good")
+            return JobSummary("no remotes to compare", "muted")
+        return JobSummary(", ".join(texts), "warn" if result.problems else "good")
 
     def command(self, name_of: Callable[[str], str]) -> list[str]:
         return ["repo", "status", name_of(self.dataset)]
@@ -196,12 +196,12 @@ class Search(JobRequest[SearchResult], frozen=True, tag="search"):
         return SearchResult(matches, problems)
 
     @classmethod
-    def summarize(cls, result: SearchResult) -> Summary:
+    def summarize(cls, result: SearchResult) -> JobSummary:
         datasets = count_of(len(result.datasets), "dataset")
         if not result.problems:
-            return Summary(datasets)
+            return JobSummary(datasets)
         failed = ", ".join(problem.repository for problem in result.problems)
-        return Summary(f"{datasets}; failed: {failed}", "warn")
+        return JobSummary(f"{datasets}; failed: {failed}", "warn")
 
 
 def _matches(listed: RepositoryEntry, words: list[str]) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
-from odf_engine.jobs.base import JobContext, JobRequest, Summary
+from odf_engine.jobs.base import JobContext, JobRequest, JobSummary
 from odf_engine.progress import Reporter, count_of
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ class Trace(JobRequest["TraceResult"], frozen=True, tag="trace"):
         return TraceResult(**asdict(truncate_trace(step)), checked=checked)
 
     @classmethod
-    def summarize(cls, result: TraceResult) -> Summary:
-        return Summary("" if result.problem else f"{count_of(result.rows, 'row')} traced")
+    def summarize(cls, result: TraceResult) -> JobSummary:
+        return JobSummary("" if result.problem else f"{count_of(result.rows, 'row')} traced")
 
     def command(self, name_of: Callable[[str], str]) -> list[str]:
         first, last = self.runs[0][0], self.runs[-1][1]

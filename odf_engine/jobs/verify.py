@@ -14,16 +14,16 @@ from msgspec.structs import asdict
 from odf_engine.data.finding_kinds import NOT_RECOMPUTED, ROWS_DIFFER, UNCONFIRMED, is_damage
 from odf_engine.data.row_differences import Recomputed
 from odf_engine.errors import NotFound, SourceUnavailable, Unsupported
-from odf_engine.jobs.base import JobContext, JobRequest, JobResult, Summary, branch_option, branch_title
+from odf_engine.jobs.base import JobContext, JobRequest, JobResult, JobSummary, branch_option, branch_title
 from odf_engine.progress import Reporter, count_of
 
 if TYPE_CHECKING:
-    from odf_engine.verify.report import Report
+    from odf_engine.verify.report import IntegrityReport
     from odf_engine.workspace.dataset_summary import DatasetEntry
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A violation; see :class:`odf_engine.verify.report.Finding`."""
+    """A violation; see :class:`odf_engine.verify.report.IntegrityFinding`."""
 
     kind: str = ""
     block: str = ""
@@ -31,7 +31,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class EngineUse(msgspec.Struct, frozen=True):
-    """An engine that replayed transactions; see :class:`odf_engine.verify.report.EngineUse`."""
+    """An engine that replayed transactions; see :class:`odf_engine.verify.report.EngineReport`."""
 
     engine: str
     made_by: str | None
@@ -51,7 +51,7 @@ class OriginInput(msgspec.Struct, frozen=True):
 
 
 class OriginSource(msgspec.Struct, frozen=True):
-    """A source of a root dataset; see :class:`odf_engine.verify.report.Source`."""
+    """A source of a root dataset; see :class:`odf_engine.verify.report.SourceReport`."""
 
     kind: str
     place: str
@@ -64,7 +64,7 @@ class OriginSource(msgspec.Struct, frozen=True):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """The origin of a dataset; see :class:`odf_engine.verify.report.DatasetOrigin`."""
+    """The origin of a dataset; see :class:`odf_engine.verify.report.OriginReport`."""
 
     id: str
     name: str | None
@@ -92,7 +92,8 @@ class VerifyResult(JobResult, frozen=True):
         blocks, slices, transforms: number of checked blocks and slices, and of replayed transactions. No
             blocks where an older version did not store them.
         findings, unchecked, engines, rows_known, proofs, proven, newer, intact: see
-            :class:`odf_engine.verify.report.Report`. ``intact`` is None where an older version stored none.
+            :class:`odf_engine.verify.report.IntegrityReport`. ``intact`` is None where an older version
+            stored none.
         origins: the dataset and everything upstream of it.
         branch: the verified branch; absent for the head.
         recomputed: comparison with the query over the latest state of the inputs; absent without one.
@@ -212,20 +213,20 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
         return msgspec.convert(fields, VerifyResult, from_attributes=True)
 
     @classmethod
-    def summarize(cls, result: VerifyResult) -> Summary:
+    def summarize(cls, result: VerifyResult) -> JobSummary:
         if result.valid is False:
             if result.verdict == "differs" and result.recomputed:
                 differing = result.recomputed.missing + result.recomputed.extra
-                return Summary(count_of(differing, "differing row"), "bad")
+                return JobSummary(count_of(differing, "differing row"), "bad")
             intact = ", files intact" if result.intact else ""
-            return Summary(f"{count_of(len(result.findings), 'finding')}{intact}", "bad")
+            return JobSummary(f"{count_of(len(result.findings), 'finding')}{intact}", "bad")
         transactions = result.transforms
         replayed = f", {count_of(transactions, 'transaction')} replayed" if transactions else ""
         if result.recomputed:
             replayed = f", {count_of(result.recomputed.rows, 'row')} recomputed"
         unchecked = [finding for finding in result.unchecked if "proof-" not in finding.kind]
         skipped = f", {len(unchecked):,} skipped" if unchecked else ""
-        return Summary(f"valid{replayed}{skipped}")
+        return JobSummary(f"valid{replayed}{skipped}")
 
     def command(self, name_of: Callable[[str], str]) -> list[str]:
         options = {"--integrity": self.integrity, "--recompute": self.recompute, "--rows": self.rows}
@@ -234,7 +235,7 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
 
 
 def _recompute(
-    entry: DatasetEntry, report: Report, context: JobContext, reporter: Reporter
+    entry: DatasetEntry, report: IntegrityReport, context: JobContext, reporter: Reporter
 ) -> dict[str, object]:
     """Compare a dataset with its query over the latest state; return the fields of the result that change."""
     from odf_engine.transform.engines.engine_router import engines_for

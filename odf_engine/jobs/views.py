@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from odf_engine.errors import UsageError
-from odf_engine.jobs.base import JobContext, JobRequest, Summary, release_arrow_memory
+from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arrow_memory
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter, count_of
 
@@ -65,8 +65,8 @@ class ComputeStatistics(JobRequest[StatisticsResult], frozen=True, tag="describe
         return StatisticsResult(name, computed.rows)
 
     @classmethod
-    def summarize(cls, result: StatisticsResult) -> Summary:
-        return Summary(f"{count_of(result.rows, 'row')} profiled")
+    def summarize(cls, result: StatisticsResult) -> JobSummary:
+        return JobSummary(f"{count_of(result.rows, 'row')} profiled")
 
 
 class ProjectionResult(msgspec.Struct, frozen=True):
@@ -136,8 +136,8 @@ class BuildProjection(JobRequest[ProjectionResult], frozen=True, tag="project"):
         )
 
     @classmethod
-    def summarize(cls, result: ProjectionResult) -> Summary:
-        return Summary(f"{count_of(result.rows, 'row')} of {result.of:,}")
+    def summarize(cls, result: ProjectionResult) -> JobSummary:
+        return JobSummary(f"{count_of(result.rows, 'row')} of {result.of:,}")
 
 
 def _parse_time(text: str) -> Timestamp:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from typing import Any, Final, Protocol
 
-from odf_engine.metadata.yaml_nodes import Mapping, Node, Scalar, Sequence
+from odf_engine.metadata.yaml_nodes import Mapping, Scalar, Sequence, YamlNode
 
 
 class ProblemList(Protocol):
     """Receives the problems of a document."""
 
-    def add_problem(self, node: Node, path: str, message: str, hint: str | None = None) -> Any:
+    def add_problem(self, node: YamlNode, path: str, message: str, hint: str | None = None) -> Any:
         """Record a problem."""
         ...
 
@@ -82,9 +82,9 @@ def convert_resource(reader: ProblemList, root: Mapping) -> Mapping | None:
     return Mapping(root.line, root.column, [(_scalar(value, key), value) for key, value in entries.items()])
 
 
-def _source_events(reader: ProblemList, root: Mapping, spec: dict[str, Node]) -> Sequence:
+def _source_events(reader: ProblemList, root: Mapping, spec: dict[str, YamlNode]) -> Sequence:
     """Return the events of a Source: its vocabulary, and a polling source or a push source."""
-    events: list[Node] = []
+    events: list[YamlNode] = []
     ingress = spec.pop("ingress", root)
     vocab = spec.pop("vocab", None)
     if isinstance(vocab, Mapping):
@@ -112,8 +112,8 @@ def _source_events(reader: ProblemList, root: Mapping, spec: dict[str, Node]) ->
 
 
 def _read_parts(
-    reader: ProblemList, root: Mapping, node: Node | None, name: str, known: tuple[str, ...]
-) -> dict[str, Node] | None:
+    reader: ProblemList, root: Mapping, node: YamlNode | None, name: str, known: tuple[str, ...]
+) -> dict[str, YamlNode] | None:
     if not isinstance(node, Mapping):
         reader.add_problem(node or root, "", f"missing field '{name}'")
         return None
@@ -125,9 +125,9 @@ def _read_parts(
     return {key: value for key, value in _unique_entries(reader, node, name).items() if key in known}
 
 
-def _unique_entries(reader: ProblemList, node: Mapping, path: str) -> dict[str, Node]:
+def _unique_entries(reader: ProblemList, node: Mapping, path: str) -> dict[str, YamlNode]:
     """Return the entries by key, and record duplicate keys."""
-    found: dict[str, Node] = {}
+    found: dict[str, YamlNode] = {}
     for key, value in node.entries:
         if key.text in found:
             reader.add_problem(key, path, f"duplicate field '{key.text}'")
@@ -135,9 +135,9 @@ def _unique_entries(reader: ProblemList, node: Mapping, path: str) -> dict[str, 
     return found
 
 
-def _scalar(at: Node, text: str) -> Scalar:
+def _scalar(at: YamlNode, text: str) -> Scalar:
     return Scalar(at.line, at.column, text, False)
 
 
-def _entry(at: Node, key: str, text: str) -> tuple[Scalar, Node]:
+def _entry(at: YamlNode, key: str, text: str) -> tuple[Scalar, YamlNode]:
     return _scalar(at, key), _scalar(at, text)

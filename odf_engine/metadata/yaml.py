@@ -43,7 +43,7 @@ from odf_engine.metadata.descriptors import (
 from odf_engine.metadata.model import DatasetSnapshot, ExtraAttributes, MetadataBlock, MetadataEvent, Model
 from odf_engine.metadata.resources import SCHEMA, convert_resource
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.metadata.yaml_nodes import Mapping, Node, Scalar, Sequence, resolve_plain_scalar
+from odf_engine.metadata.yaml_nodes import Mapping, Scalar, Sequence, YamlNode, resolve_plain_scalar
 
 _Loader: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TOO_DEEP: Final = "nested too deeply"
@@ -54,7 +54,7 @@ _START_TOKENS: Final = (
 _END_TOKENS: Final = (yaml.BlockEndToken, yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken)
 
 
-def parse_documents(text: str | bytes, source: str) -> list[Node]:
+def parse_documents(text: str | bytes, source: str) -> list[YamlNode]:
     """Parse the non-empty documents in ``text``; return their root nodes.
 
     Raises:
@@ -137,7 +137,7 @@ class _Composer:
     def __init__(self, source: str) -> None:
         self._source = source
 
-    def documents(self, events: Iterator[yaml.Event]) -> Iterator[Node]:
+    def documents(self, events: Iterator[yaml.Event]) -> Iterator[YamlNode]:
         stack: list[Sequence | Mapping] = []
         keys: list[Scalar | None] = []
         for event in events:
@@ -158,7 +158,7 @@ class _Composer:
                 stack.pop()
                 keys.pop()
 
-    def _node(self, event: yaml.NodeEvent) -> Node:
+    def _node(self, event: yaml.NodeEvent) -> YamlNode:
         tag = getattr(event, "tag", None)
         if event.anchor is not None:
             self._refuse(event, f"anchors (&{event.anchor}) are not supported", "write the value itself")
@@ -170,7 +170,7 @@ class _Composer:
         return Mapping(line, column) if isinstance(event, yaml.MappingStartEvent) else Sequence(line, column)
 
     def _attach(
-        self, parent: Sequence | Mapping, keys: list[Scalar | None], node: Node, event: yaml.NodeEvent
+        self, parent: Sequence | Mapping, keys: list[Scalar | None], node: YamlNode, event: yaml.NodeEvent
     ) -> None:
         if isinstance(parent, Sequence):
             parent.items.append(node)
@@ -221,7 +221,7 @@ class ModelReader:
         self._definition = definition
         self._problems: list[tuple[int, int, str, str | None]] = []
 
-    def add_problem(self, node: Node, path: str, message: str, hint: str | None = None) -> Any:
+    def add_problem(self, node: YamlNode, path: str, message: str, hint: str | None = None) -> Any:
         """Record a problem; return ``INVALID``."""
         text = f"{path}: {message}" if path else message
         self._problems.append((node.line, node.column, text, hint))
@@ -250,7 +250,7 @@ class ModelReader:
 
     # --- Tables and unions ----------------------------------------------------------------
 
-    def read(self, shape: FieldType, node: Node, path: str) -> Any:
+    def read(self, shape: FieldType, node: YamlNode, path: str) -> Any:
         """Return the value of ``node``, or ``INVALID``."""
         match shape:
             case TableType(kind) if kind is ExtraAttributes:
@@ -282,7 +282,7 @@ class ModelReader:
             case BytesType():
                 return self._blob(shape, node, path)
 
-    def table(self, layout: TableDescriptor, node: Node, path: str) -> Any:
+    def table(self, layout: TableDescriptor, node: YamlNode, path: str) -> Any:
         """Convert a mapping to a table; return ``INVALID`` if it has problems."""
         if not isinstance(node, Mapping):
             return self.add_problem(
@@ -307,7 +307,7 @@ class ModelReader:
                 values[field.name] = self._field(field, child, f"{path}.{key.text}" if path else key.text)
         return self._build(layout, node, path, values)
 
-    def _build(self, layout: TableDescriptor, node: Node, path: str, values: dict[str, Any]) -> Any:
+    def _build(self, layout: TableDescriptor, node: YamlNode, path: str, values: dict[str, Any]) -> Any:
         for field in layout.fields:
             if not field.optional and field.name not in values:
                 values[field.name] = self.add_problem(node, path, f"missing field '{field.key}'")
@@ -323,12 +323,12 @@ class ModelReader:
             return INVALID
         return layout.type(**values)
 
-    def _field(self, field: FieldDescriptor, node: Node, path: str) -> Any:
+    def _field(self, field: FieldDescriptor, node: YamlNode, path: str) -> Any:
         if not (isinstance(node, Scalar) and node.is_null):
             return self.read(field.shape, node, path)
         return None if field.optional else self.add_problem(node, path, "missing value")
 
-    def _union(self, union: UnionType, node: Node, path: str) -> Any:
+    def _union(self, union: UnionType, node: YamlNode, path: str) -> Any:
         if union.has_short_form and isinstance(node, Scalar):
             return self._short_form(union, node, path)
         if not isinstance(node, Mapping):
@@ -357,7 +357,7 @@ class ModelReader:
             node, path, f"{tag} requires {', '.join(needed)}", f"write it as {{kind: {tag}, {fields}}}"
         )
 
-    def _match_spelling(self, node: Node, names: Iterable[str], type_name: str, path: str) -> str | None:
+    def _match_spelling(self, node: YamlNode, names: Iterable[str], type_name: str, path: str) -> str | None:
         """Return the name in ``names`` that the node spells; otherwise record a problem and return None."""
         if not isinstance(node, Scalar) or not isinstance(node.value, str):
             self.add_problem(node, path, f"expected one of {', '.join(names)}, found {_describe_node(node)}")
@@ -371,7 +371,7 @@ class ModelReader:
         self.add_problem(node, path, f"unknown {type_name} '{node.text}'", hint)
         return None
 
-    def _vector(self, item: FieldType, node: Node, path: str) -> Any:
+    def _vector(self, item: FieldType, node: YamlNode, path: str) -> Any:
         if not isinstance(node, Sequence):
             return self.add_problem(node, path, f"expected a list, found {_describe_node(node)}")
         values = [self.read(item, child, f"{path}[{index}]") for index, child in enumerate(node.items)]
@@ -427,7 +427,7 @@ class ModelReader:
 
     # --- JSON -----------------------------------------------------------------------------
 
-    def _extra_attributes(self, node: Node, path: str) -> Any:
+    def _extra_attributes(self, node: YamlNode, path: str) -> Any:
         """Convert custom attributes. Earlier versions wrote them under the key ``entries``."""
         if isinstance(node, Mapping) and len(node.entries) == 1:
             (key, inner), *_ = node.entries
@@ -441,7 +441,7 @@ class ModelReader:
                     entries = self.add_problem(key, path, f"invalid key '{key.text}'", hint)
         return INVALID if entries is INVALID else ExtraAttributes(entries)
 
-    def _json_object(self, node: Node, path: str) -> Any:
+    def _json_object(self, node: YamlNode, path: str) -> Any:
         if not isinstance(node, Mapping):
             return self.add_problem(node, path, f"expected an object, found {_describe_node(node)}")
         value = self._json(node, path)
@@ -449,7 +449,7 @@ class ModelReader:
             return self.add_problem(node, path, "nested too deeply")
         return value
 
-    def _json(self, node: Node, path: str) -> Any:
+    def _json(self, node: YamlNode, path: str) -> Any:
         if isinstance(node, Sequence):
             items = [self._json(child, f"{path}[{index}]") for index, child in enumerate(node.items)]
             return INVALID if any(item is INVALID for item in items) else items
@@ -487,7 +487,7 @@ def _fields_by_key(layout: TableDescriptor, definition: bool) -> dict[str, tuple
     return known
 
 
-def _select_field(fields: Iterable[FieldDescriptor], node: Node) -> FieldDescriptor | None:
+def _select_field(fields: Iterable[FieldDescriptor], node: YamlNode) -> FieldDescriptor | None:
     """Return the field that a key refers to.
 
     A renamed key may refer to two fields, which differ in the type of their value.
@@ -497,7 +497,7 @@ def _select_field(fields: Iterable[FieldDescriptor], node: Node) -> FieldDescrip
     return next(fitting, fields[0] if fields else None)
 
 
-def _node_type(shape: FieldType) -> type[Node]:
+def _node_type(shape: FieldType) -> type[YamlNode]:
     if isinstance(shape, VectorType):
         return Sequence
     return Mapping if isinstance(shape, TableType | UnionType | JsonType) else Scalar
@@ -529,7 +529,7 @@ def _describe_type(shape: FieldType) -> str:
             return "text"
 
 
-def _describe_node(node: Node) -> str:
+def _describe_node(node: YamlNode) -> str:
     if isinstance(node, Sequence):
         return "a list"
     if isinstance(node, Mapping):
@@ -694,7 +694,7 @@ def _read_one(text: str | bytes, source: str, kind: str) -> tuple[Any, int | Non
     return value
 
 
-def _read(reader: ModelReader, root: Node, kind: str, *, bare: bool) -> tuple[Any, int | None]:
+def _read(reader: ModelReader, root: YamlNode, kind: str, *, bare: bool) -> tuple[Any, int | None]:
     """Return the content and the version of a manifest; ``bare`` allows content without a wrapper."""
     if not isinstance(root, Mapping):
         return reader.add_problem(
@@ -721,8 +721,8 @@ def _read(reader: ModelReader, root: Node, kind: str, *, bare: bool) -> tuple[An
     return reader.read(shape, content, "content"), version
 
 
-def _parse_wrapper(reader: ModelReader, root: Mapping, kind: str) -> tuple[int | None, Node | None]:
-    parts: dict[str, Node] = {}
+def _parse_wrapper(reader: ModelReader, root: Mapping, kind: str) -> tuple[int | None, YamlNode | None]:
+    parts: dict[str, YamlNode] = {}
     for key, value in root.entries:
         if key.text not in _WRAPPER:
             guess = closest_match(key.text, _WRAPPER)
@@ -739,7 +739,7 @@ def _parse_wrapper(reader: ModelReader, root: Mapping, kind: str) -> tuple[int |
     return _parse_version(reader, parts["version"], kind), parts["content"]
 
 
-def _check_kind(reader: ModelReader, node: Node, kind: str) -> bool:
+def _check_kind(reader: ModelReader, node: YamlNode, kind: str) -> bool:
     found = node.text if isinstance(node, Scalar) else None
     if found == kind:
         return True
@@ -747,7 +747,7 @@ def _check_kind(reader: ModelReader, node: Node, kind: str) -> bool:
     return False
 
 
-def _parse_version(reader: ModelReader, node: Node, kind: str) -> int | None:
+def _parse_version(reader: ModelReader, node: YamlNode, kind: str) -> int | None:
     known = _CONTENTS[kind][1]
     version = node.value if isinstance(node, Scalar) else None
     if version in known and not isinstance(version, bool):

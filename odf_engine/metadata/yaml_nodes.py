@@ -17,14 +17,14 @@ _CONSTANTS: Final = dict.fromkeys(("", "~", "null", "Null", "NULL")) | {
 _MAX_DIGITS: Final = 400
 
 
-class Node(msgspec.Struct):
+class YamlNode(msgspec.Struct):
     """A node of the YAML tree; line and column count from 1."""
 
     line: int
     column: int
 
 
-class Scalar(Node):
+class Scalar(YamlNode):
     """A scalar; ``plain`` if it is not quoted and may thus be a number, a boolean or null."""
 
     text: str
@@ -41,16 +41,16 @@ class Scalar(Node):
         return self.plain and self.value is None
 
 
-class Sequence(Node):
+class Sequence(YamlNode):
     """A sequence."""
 
-    items: list[Node] = msgspec.field(default_factory=list)
+    items: list[YamlNode] = msgspec.field(default_factory=list)
 
 
-class Mapping(Node):
+class Mapping(YamlNode):
     """A mapping with its entries in order, including duplicate keys."""
 
-    entries: list[tuple[Scalar, Node]] = msgspec.field(default_factory=list)
+    entries: list[tuple[Scalar, YamlNode]] = msgspec.field(default_factory=list)
 
 
 def resolve_plain_scalar(text: str) -> str | int | float | bool | None:

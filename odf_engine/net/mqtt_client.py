@@ -49,7 +49,7 @@ class Subscription(NamedTuple):
     qos: int
 
 
-class Message(NamedTuple):
+class MqttMessage(NamedTuple):
     """A published message; ``packet`` is the id to acknowledge it with."""
 
     topic: str
@@ -103,7 +103,7 @@ class MqttSession:
         )
         self._client.on_unsubscribe = lambda *_: self._answers.update(unsubscribe=True)
         self._answers: dict[str, Any] = {}
-        self._messages: deque[Message] = deque()
+        self._messages: deque[MqttMessage] = deque()
         self._subscriptions: Sequence[Subscription] = ()
         self._unrelated: list[int] = []
         self.unrelated = 0
@@ -145,7 +145,7 @@ class MqttSession:
                 )
         return granted
 
-    def receive(self, seconds: float) -> Message | None:
+    def receive(self, seconds: float) -> MqttMessage | None:
         """Return the next message; None if no message arrives within some seconds.
 
         Raises:
@@ -160,7 +160,7 @@ class MqttSession:
                 self._exchange(left)
         return self._messages.popleft()
 
-    def acknowledge(self, messages: Iterable[Message]) -> None:
+    def acknowledge(self, messages: Iterable[MqttMessage]) -> None:
         """Acknowledge messages, and wait until the broker has processed them.
 
         Raises:
@@ -213,7 +213,7 @@ class MqttSession:
             topic = ""
         # A session also has the subscriptions of earlier definitions of the source.
         if topic and any(topic_matches_sub(_without_group(each.path), topic) for each in self._subscriptions):
-            self._messages.append(Message(topic, bytes(message.payload), message.qos, message.mid))
+            self._messages.append(MqttMessage(topic, bytes(message.payload), message.qos, message.mid))
             return
         self.unrelated += 1
         if message.qos:

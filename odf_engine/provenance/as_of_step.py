@@ -15,13 +15,13 @@ from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.data.slices import read_batches
 from odf_engine.provenance.model import OffsetRange, normalize_ranges
 from odf_engine.provenance.stateful_step import StatefulTrace, Timeline
-from odf_engine.provenance.stateless_step import RowSelection, StepResult
+from odf_engine.provenance.stateless_step import RowsToTrace, StepResult
 from odf_engine.spark.stateful.as_of_join import JOINED_VOCABULARY
 from odf_engine.spark.stateful.row_lineage import (
     ORIGINS_COLUMN,
     AsOfTables,
     JoinRows,
-    Lineage,
+    StreamLineage,
 )
 from odf_engine.spark.stateful.stateful_query import WATERMARK, StreamingPlan
 from odf_engine.spark.stateful.window_functions import BATCH
@@ -63,7 +63,9 @@ class AsOfTrace(StatefulTrace):
         joined = {} if self._prepared.by_row else as_of.joined_streams(len(self._inputs))
         return as_of.query_after_joins(joined)
 
-    def _build_lineage(self, time: Timeline, lineage_class: type[Lineage] = Lineage) -> Lineage:
+    def _build_lineage(
+        self, time: Timeline, lineage_class: type[StreamLineage] = StreamLineage
+    ) -> StreamLineage:
         as_of = self._prepared.as_of
         self._joined = self._joined or self._compute_joins(time)
         changing = time.changing | {
@@ -125,7 +127,7 @@ class AsOfTrace(StatefulTrace):
         return joined
 
 
-def add_correction_pairs(selection: RowSelection) -> RowSelection:
+def add_correction_pairs(selection: RowsToTrace) -> RowsToTrace:
     """Add the other row of each correction pair: the input rows of both contribute to a correction."""
     offset_column, operation_column = selection.vocab.offset_column, selection.vocab.operation_type_column
     corrections = pa.array([int(Op.CORRECT_FROM), int(Op.CORRECT_TO)])

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from odf_engine.data.changelog import OPERATION, Op
 from odf_engine.metadata.model import DatasetVocabulary, TransformRequest
 from odf_engine.progress import Reporter
-from odf_engine.provenance.stateless_step import RowSelection, StepResult, record_ambiguity
+from odf_engine.provenance.stateless_step import RowsToTrace, StepResult, record_ambiguity
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.readers import slices_frame
 from odf_engine.spark.sql_types import identifier
@@ -28,7 +28,7 @@ _CANDIDATES: Final = "all rows with the keys of a subquery are listed"
 
 
 def trace_changes(
-    session: SparkSession, request: TransformRequest, selection: RowSelection, reporter: Reporter
+    session: SparkSession, request: TransformRequest, selection: RowsToTrace, reporter: Reporter
 ) -> StepResult:
     """Trace rows of a transaction: additions to the inputs after it, retractions to those before it.
 

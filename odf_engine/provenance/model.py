@@ -68,7 +68,7 @@ class RowSource(msgspec.Struct, frozen=True, omit_defaults=True):
     runs: list[OffsetRange]
 
 
-class InputRows(msgspec.Struct, frozen=True, omit_defaults=True):
+class TracedInput(msgspec.Struct, frozen=True, omit_defaults=True):
     """Rows of an input from which the rows of a step were derived.
 
     Attributes:
@@ -121,7 +121,7 @@ class TraceStep(msgspec.Struct, frozen=True, omit_defaults=True):
     how: list[str] = []
     exact: bool = True
     reason: str | None = None
-    feeds: list[InputRows] = []
+    feeds: list[TracedInput] = []
     sources: list[RowSource] = []
     earlier: list[OffsetRange] = []
     problem: str | None = None

@@ -19,7 +19,7 @@ from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.errors import Unsupported
 from odf_engine.metadata.model import TransformRequest
 from odf_engine.progress import Reporter
-from odf_engine.provenance.stateless_step import LOST, RowSelection, StepResult, record_ambiguity
+from odf_engine.provenance.stateless_step import LOST, RowsToTrace, StepResult, record_ambiguity
 from odf_engine.spark.arrow_batches import arrow_batches, cancellable
 from odf_engine.spark.sql_types import arrow_schema, identifier
 from odf_engine.spark.stateful.incremental import search_steps
@@ -27,8 +27,8 @@ from odf_engine.spark.stateful.row_lineage import (
     KEY_PREFIX,
     LAST_BATCH_COLUMN,
     ORIGINS_COLUMN,
-    Lineage,
     PrefixLineage,
+    StreamLineage,
 )
 from odf_engine.spark.stateful.row_match import (
     LAST_BATCH,
@@ -323,7 +323,7 @@ class StatefulTrace:
     _session: SparkSession
     _past: PlannedTransaction | None
     _own: PlannedTransaction
-    _selection: RowSelection
+    _selection: RowsToTrace
     _folder: Path
     _reporter: Reporter
     _as_of: ClassVar = False
@@ -356,7 +356,9 @@ class StatefulTrace:
             traced.operations.append(_FINISHED)
         return traced
 
-    def _build_lineage(self, time: Timeline, lineage_class: type[Lineage] = Lineage) -> Lineage:
+    def _build_lineage(
+        self, time: Timeline, lineage_class: type[StreamLineage] = StreamLineage
+    ) -> StreamLineage:
         return lineage_class(
             self._session,
             {each.query_alias: each.vocab for each in self._request.query_inputs},
@@ -382,7 +384,7 @@ class StatefulTrace:
         return False
 
     def _trace_rows(
-        self, lineage: Lineage, recomputed: DataFrame, query: StreamingPlan, time: Timeline
+        self, lineage: StreamLineage, recomputed: DataFrame, query: StreamingPlan, time: Timeline
     ) -> StepResult:
         recomputed = recomputed.where(f"{BATCH} IS NULL OR {BATCH} BETWEEN {time.first} AND {time.last}")
         columns = query.query_schema.names
@@ -412,7 +414,7 @@ class StatefulTrace:
             traced.add_rows(batch)
 
     def _add_group_origins(
-        self, found: DataFrame, keys: Sequence[str], lineage: Lineage, traced: StepResult
+        self, found: DataFrame, keys: Sequence[str], lineage: StreamLineage, traced: StepResult
     ) -> None:
         """Add the origins of the rows of the matched groups."""
         groups = self._materialize(found)
@@ -422,13 +424,13 @@ class StatefulTrace:
             return
         self._add_origins_of_groups(lineage, groups.select(*keys).distinct(), traced)
 
-    def _add_origins_of_groups(self, lineage: Lineage, groups: DataFrame, traced: StepResult) -> None:
+    def _add_origins_of_groups(self, lineage: StreamLineage, groups: DataFrame, traced: StepResult) -> None:
         assert lineage.grouping_input is not None
         sessions = lineage.grouping_input.sessions
         for batch in self._run_frame(origins_by_key(lineage.grouping_rows(), groups, sessions)):
             traced.add_rows(batch)
 
-    def _trace_groups(self, lineage: Lineage, time: Timeline) -> StepResult:
+    def _trace_groups(self, lineage: StreamLineage, time: Timeline) -> StepResult:
         traced = StepResult.empty(self._request)
         targets = self._selection.target_rows(self._session, signed=False, ranked=True)
         groups = self._find_groups(lineage, targets, time)
@@ -455,7 +457,7 @@ class StatefulTrace:
         )
         return traced
 
-    def _find_groups(self, lineage: Lineage, targets: TargetRows, time: Timeline) -> Groups:
+    def _find_groups(self, lineage: StreamLineage, targets: TargetRows, time: Timeline) -> Groups:
         """Return the groups of the traced rows.
 
         Raises:

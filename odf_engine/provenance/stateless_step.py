@@ -64,7 +64,7 @@ class StepResult:
 
 
 @dataclass(frozen=True)
-class RowSelection:
+class RowsToTrace:
     """Rows of a slice to trace.
 
     Attributes:
@@ -96,7 +96,7 @@ def transaction_session(spark: SparkRuntime, request: TransformRequest) -> Spark
 
 
 def trace_rows(
-    session: SparkSession, request: TransformRequest, selection: RowSelection, reporter: Reporter
+    session: SparkSession, request: TransformRequest, selection: RowsToTrace, reporter: Reporter
 ) -> StepResult:
     """Trace rows of a stateless transaction.
 

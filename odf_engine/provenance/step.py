@@ -21,7 +21,7 @@ from odf_engine.provenance.root_origins import ranges_by_slice
 from odf_engine.provenance.stateful_step import PlannedTransaction, StatefulTrace
 from odf_engine.provenance.stateless_step import (
     SCATTERED,
-    RowSelection,
+    RowsToTrace,
     StepResult,
     trace_rows,
     transaction_session,
@@ -157,7 +157,7 @@ def _run_trace(
     own = _plan(history, history.transaction(workspace), folder / "own")
     data, dataset = history.event.new_data, history.entry.dataset
     assert data is not None  # rows were found in it
-    selection = RowSelection(dataset.slice_path(data.physical_hash), runs, dataset.state().vocabulary)
+    selection = RowsToTrace(dataset.slice_path(data.physical_hash), runs, dataset.state().vocabulary)
     session = transaction_session(spark, own.request)
     try:
         if _rereads(history):

@@ -14,8 +14,8 @@ from odf_engine.errors import Cancelled, InvalidSchema, NotFound, OdfError, Usag
 from odf_engine.metadata.model import DatasetKind, SqlQueryStep
 from odf_engine.progress import Reporter, count_of
 from odf_engine.provenance.model import (
-    InputRows,
     OffsetRange,
+    TracedInput,
     TraceStep,
     normalize_ranges,
     query_texts,
@@ -261,12 +261,12 @@ class Tracer:
 
     def _merge_inputs(
         self, steps: Sequence[TransactionTrace], cells: CellLineage, depth: int | None
-    ) -> list[InputRows]:
+    ) -> list[TracedInput]:
         merged: dict[tuple[str, str], list[OffsetRange]] = {}
         for each in steps:
             for alias, dataset, runs in each.feeds:
                 merged.setdefault((alias, dataset), []).extend(runs)
-        feeds: list[InputRows] = []
+        feeds: list[TracedInput] = []
         for (alias, dataset), runs in merged.items():
             if runs and cells.contributes(alias):
                 feeds.append(self._trace_input(alias, dataset, normalize_ranges(runs), cells, depth))
@@ -274,7 +274,7 @@ class Tracer:
 
     def _trace_input(
         self, alias: str, dataset: str, runs: list[OffsetRange], cells: CellLineage, depth: int | None
-    ) -> InputRows:
+    ) -> TracedInput:
         columns = cells.columns_of(alias)
         try:
             entry = self._workspace.resolve(dataset)
@@ -284,14 +284,14 @@ class Tracer:
                 f"{dataset})"
             )
             end = TraceStep(dataset, alias, "root", runs, row_count(runs), problem=problem)
-            return InputRows(alias, dataset, alias, runs, row_count(runs), columns, missing=True, step=end)
+            return TracedInput(alias, dataset, alias, runs, row_count(runs), columns, missing=True, step=end)
         deeper = None
         if depth is None or depth > 1:
             wanted = (
                 None if not columns or ANY_COLUMN in dict(columns) else tuple(name for name, _ in columns)
             )
             deeper = self._trace_upstream(entry, runs, wanted, None if depth is None else depth - 1)
-        return InputRows(alias, dataset, str(entry.alias), runs, row_count(runs), columns, step=deeper)
+        return TracedInput(alias, dataset, str(entry.alias), runs, row_count(runs), columns, step=deeper)
 
     def _trace_upstream(
         self, entry: DatasetEntry, runs: list[OffsetRange], wanted: TracedColumns, depth: int | None

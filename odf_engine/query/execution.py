@@ -11,7 +11,7 @@ from odf_engine.errors import InvalidIdentity, InvalidQuery, NotFound, OdfError,
 from odf_engine.metadata.model import SetDataSchema
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.query.query_proof import Column, ResultSummary, Table
+from odf_engine.query.query_proof import ProofColumn, ProofTable, ResultSummary
 from odf_engine.sql.table_functions import RewrittenQuery, TableFunctionCall, parse_sql_timestamp
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class TimeTravelDefaults:
     as_at: str | None = None
     as_of: Timestamp | None = None
     blocks: Mapping[str, str] = field(default_factory=dict)
-    tables: Mapping[str, Table] | None = None
+    tables: Mapping[str, ProofTable] | None = None
 
 
 def parse_time_travel(
@@ -74,7 +74,7 @@ class Tables:
         self._workspace = workspace
         self._reporter = reporter
         self._seen = seen
-        self.read: list[Table] = []
+        self.read: list[ProofTable] = []
         self.pins: list[PinnedVersion] = []
 
     @property
@@ -131,7 +131,7 @@ class Tables:
         return resolve_pin(entry, as_at)
 
     def _recorded_table(
-        self, name: str, tables: Mapping[str, Table]
+        self, name: str, tables: Mapping[str, ProofTable]
     ) -> tuple[DatasetEntry, PinnedVersion, TableFunctionCall]:
         table = tables.get(name.casefold())
         if table is None:
@@ -164,7 +164,7 @@ class Tables:
             self._reporter.log(f"reading {block}, {described}: {found.rows} of {_row_count(rows)}")
             paths, key = [found.file], list(found.key)
         self.read.append(
-            Table(
+            ProofTable(
                 table=name,
                 name=str(entry.alias),
                 id=str(entry.id),
@@ -292,11 +292,11 @@ class QueryAnswer:
         self.batches = self._counted(batches)
 
     @property
-    def columns(self) -> list[Column]:
+    def columns(self) -> list[ProofColumn]:
         """Names and types of the columns."""
         from odf_engine.data.ddl import type_ddl
 
-        return [Column(field.name, type_ddl(field.type)) for field in self.schema]
+        return [ProofColumn(field.name, type_ddl(field.type)) for field in self.schema]
 
     def summarize(self, reporter: Reporter) -> ResultSummary:
         """Return the summary for a proof. Consumes the remaining rows."""

@@ -21,7 +21,7 @@ class _Document(msgspec.Struct, frozen=True, rename="camel"):
     pass
 
 
-class Table(_Document, frozen=True):
+class ProofTable(_Document, frozen=True):
     """A dataset that a query read, at a block and in a state."""
 
     table: str
@@ -35,7 +35,7 @@ class Table(_Document, frozen=True):
     key: list[str]
 
 
-class Column(_Document, frozen=True):
+class ProofColumn(_Document, frozen=True):
     """A column of a result; its type as DDL."""
 
     name: str
@@ -52,13 +52,13 @@ class ResultSummary(_Document, frozen=True):
         order: ``query`` if ORDER BY determines the order of the hashed rows, else ``all columns``.
     """
 
-    columns: list[Column]
+    columns: list[ProofColumn]
     rows: int
     hash: str
     order: Literal["query", "all columns"]
 
 
-class Engine(_Document, frozen=True):
+class ProofEngine(_Document, frozen=True):
     """The program that computed a result."""
 
     name: str
@@ -81,9 +81,9 @@ class QueryProof(_Document, frozen=True, kw_only=True):
     query: str
     as_at: str | None = None
     as_of: str | None = None
-    tables: list[Table]
+    tables: list[ProofTable]
     result: ResultSummary
-    engine: Engine
+    engine: ProofEngine
     signature: Signature | None = None
 
     def __bytes__(self) -> bytes:

@@ -32,7 +32,7 @@ _TIMES: Final = ("date", "timestamp", "timestamp_ntz")
 
 
 @dataclass(frozen=True)
-class Table:
+class AsOfTable:
     """An input, an earlier step or a common table expression that can be joined as of a time.
 
     Attributes:
@@ -56,12 +56,12 @@ class Table:
 class StepJoin(NamedTuple):
     """An as-of join of a table that the query computes, and the parsed AS OF clause."""
 
-    table: Table
+    table: AsOfTable
     clause: Any
 
 
 def match_keys(
-    conditions: Sequence[Any], right: Sequence[Any], table: Table
+    conditions: Sequence[Any], right: Sequence[Any], table: AsOfTable
 ) -> tuple[list[tuple[Any, Any]], list[Any]]:
     """Find the key in the condition of an as-of join.
 
@@ -300,7 +300,7 @@ def add_version_value(build: PlanBuilder, window: Any, value: Any, rows: Any) ->
     return node, column.toAttribute()
 
 
-def _with_columns(join: StepJoin, right: Sequence[Any]) -> Table:
+def _with_columns(join: StepJoin, right: Sequence[Any]) -> AsOfTable:
     """Return the temporal table of a join with its key as the columns are spelled.
 
     Raises:
@@ -316,7 +316,7 @@ def _with_columns(join: StepJoin, right: Sequence[Any]) -> Table:
                 f"columns: {', '.join(spelling.values())}",
             )
     keys = tuple(dict.fromkeys(spelling[key.lower()] for key in table.keys))
-    return Table(table.name, keys, table.time, of_query=True)
+    return AsOfTable(table.name, keys, table.time, of_query=True)
 
 
 def _replace_columns(build: PlanBuilder, expression: Any, values: Mapping[int, Any]) -> Any:

@@ -19,7 +19,7 @@ from odf_engine.metadata.model import DatasetVocabulary, Sql, SqlQueryStep
 from odf_engine.spark.errors import QueryError, to_user_error, translate_errors
 from odf_engine.spark.plan_rewrite import PlanBuilder, merge_sessions_first, node_name, to_list
 from odf_engine.spark.sql_types import arrow_schema, identifier
-from odf_engine.spark.temporal_tables import StepJoin, StepJoins, Table
+from odf_engine.spark.temporal_tables import AsOfTable, StepJoin, StepJoins
 from odf_engine.sql.query_text import (
     TableName,
     attach_query_excerpt,
@@ -212,7 +212,7 @@ def temporal_tables(
     transform: Sql,
     inputs: Mapping[str, tuple[Sequence[str], DatasetVocabulary]],
     event_time: str,
-) -> dict[str, Table]:
+) -> dict[str, AsOfTable]:
     """Return the temporal tables of a query by lower-case name.
 
     Args:
@@ -229,7 +229,7 @@ def temporal_tables(
     declared, steps = transform.temporal_tables or [], transform.queries or []
     has_computed = any(each.name.lower() not in input_names for each in declared)
     computed = _computed_tables(session, steps) if has_computed else {}
-    tables: dict[str, Table] = {}
+    tables: dict[str, AsOfTable] = {}
     for each in declared:
         name = input_names.get(each.name.lower())
         if name is None and not any(each.name.lower() in names for names in computed.values()):
@@ -254,7 +254,7 @@ def temporal_tables(
             )
         keys = tuple(dict.fromkeys(spelling[key.lower()] for key in each.primary_key))
         time = event_time if vocab is None else vocab.event_time_column
-        tables[each.name.lower()] = Table(name or each.name, keys, time, of_query=name is None)
+        tables[each.name.lower()] = AsOfTable(name or each.name, keys, time, of_query=name is None)
     return tables
 
 
@@ -276,7 +276,7 @@ def _parsed_steps(session: SparkSession, steps: Sequence[SqlQueryStep]) -> Itera
 
 
 def joins_computed_table(
-    session: SparkSession, steps: Sequence[SqlQueryStep], tables: Mapping[str, Table]
+    session: SparkSession, steps: Sequence[SqlQueryStep], tables: Mapping[str, AsOfTable]
 ) -> bool:
     """Return whether a query joins tables FOR SYSTEM_TIME AS OF that it computes itself.
 
@@ -327,7 +327,7 @@ def _quote_time(match: re.Match[str]) -> str:
 
 
 def rewrite_as_of_joins(
-    session: SparkSession, plan: Any, tables: Mapping[str, Table], views: Collection[str]
+    session: SparkSession, plan: Any, tables: Mapping[str, AsOfTable], views: Collection[str]
 ) -> tuple[Any, dict[str, StepJoin]]:
     """Return the parsed query with each AS OF clause replaced by a condition of its join.
 
@@ -348,7 +348,9 @@ def rewrite_as_of_joins(
 
 
 class _Rewriter(PlanBuilder):
-    def __init__(self, session: SparkSession, tables: Mapping[str, Table], views: Collection[str]) -> None:
+    def __init__(
+        self, session: SparkSession, tables: Mapping[str, AsOfTable], views: Collection[str]
+    ) -> None:
         super().__init__(session)
         self.step_joins: dict[str, StepJoin] = {}
         self._tables = tables
@@ -431,7 +433,7 @@ class _Rewriter(PlanBuilder):
         unresolved = self.catalyst.analysis.UnresolvedRelation
         return unresolved(self.seq([view]), relation.options(), relation.isStreaming())
 
-    def _find_table(self, clause: Any) -> Table:
+    def _find_table(self, clause: Any) -> AsOfTable:
         relation = clause.relation()
         parts = to_list(relation.multipartIdentifier()) if node_name(relation) == "UnresolvedRelation" else []
         name = ".".join(parts)
@@ -464,7 +466,7 @@ def run_query(
     session: SparkSession,
     views: Mapping[str, DataFrame],
     steps: Sequence[SqlQueryStep],
-    tables: Mapping[str, Table] | None = None,
+    tables: Mapping[str, AsOfTable] | None = None,
 ) -> DataFrame:
     """Return the lazy result of a query with one or more steps.
 
@@ -476,7 +478,7 @@ def run_query(
         views: frames by the name in the query.
         steps: in order.
         tables: temporal tables by lower-case name. Each input among them needs a view named
-            :attr:`Table.view`, which replaces it in as-of joins.
+            :attr:`AsOfTable.view`, which replaces it in as-of joins.
 
     Raises:
         InvalidQuery: not a single SELECT, a syntax error, an unknown name, or a type error; with line and
@@ -526,7 +528,7 @@ def _run_step(
     step: SqlQueryStep,
     location: str,
     views: Sequence[str],
-    tables: Mapping[str, Table],
+    tables: Mapping[str, AsOfTable],
 ) -> DataFrame:
     query, as_of = _query_text(step), uses_as_of_join([step])
     try:
@@ -565,7 +567,7 @@ def _run_step(
 
 
 def _run_as_of_joins(
-    session: SparkSession, query: str, location: str, views: Sequence[str], tables: Mapping[str, Table]
+    session: SparkSession, query: str, location: str, views: Sequence[str], tables: Mapping[str, AsOfTable]
 ) -> DataFrame:
     _check_named(query)
     plan = parse_select(session, quote_as_of_times(query), location)

@@ -14,8 +14,8 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from odf_engine.sql.lineage_model import (
     OutputColumn,
-    Relation,
     RowDependencies,
+    SqlRelation,
     TransformationType,
     UnresolvedColumns,
     ValueSources,
@@ -202,9 +202,9 @@ class Scope:
         rows: row dependencies found so far.
     """
 
-    tables: dict[str, Relation]
-    resolve_subquery: Callable[[exp.Expr, Scope], Relation]
-    sources: list[tuple[str, Relation]] = field(default_factory=list)
+    tables: dict[str, SqlRelation]
+    resolve_subquery: Callable[[exp.Expr, Scope], SqlRelation]
+    sources: list[tuple[str, SqlRelation]] = field(default_factory=list)
     using_columns: dict[str, OutputColumn] = field(default_factory=dict)
     aliases: dict[str, OutputColumn] = field(default_factory=dict)
     windows: dict[str, exp.Expr] = field(default_factory=dict)
@@ -216,7 +216,7 @@ class Scope:
         """Return the scope of a subquery."""
         return Scope(dict(self.tables), self.resolve_subquery, outer=self)
 
-    def find_source(self, name: str) -> Relation | None:
+    def find_source(self, name: str) -> SqlRelation | None:
         """Return the relation with this qualifier, if exactly one has it."""
         found = [relation for known, relation in self.sources if known == name.casefold()]
         return found[0] if len(found) == 1 else None
@@ -425,7 +425,7 @@ def _subquery_sources(node: exp.Query, scope: Scope) -> ValueSources:
     return with_transformation(relation.all_sources(), "transformation")
 
 
-def expand_star(node: exp.Expr, scope: Scope) -> Relation:
+def expand_star(node: exp.Expr, scope: Scope) -> SqlRelation:
     """Return the columns of ``*``, ``t.*`` or ``structure.*``.
 
     Raises:
@@ -440,18 +440,18 @@ def expand_star(node: exp.Expr, scope: Scope) -> Relation:
     return relation.drop_columns(parts[-1].name for parts in names if len(parts) == 1)
 
 
-def _resolve_star(qualifiers: Sequence[str], scope: Scope) -> Relation:
+def _resolve_star(qualifiers: Sequence[str], scope: Scope) -> SqlRelation:
     if not qualifiers:
         return all_columns(scope)
     if len(qualifiers) == 1 and (relation := scope.find_source(qualifiers[0])) is not None:
         return relation
     out = scope.resolve(qualifiers)
     if out.fields is not None:
-        return Relation(list(out.fields.values()))
-    return Relation([], open=UnresolvedColumns(value=with_transformation(out.value, "transformation")))
+        return SqlRelation(list(out.fields.values()))
+    return SqlRelation([], open=UnresolvedColumns(value=with_transformation(out.value, "transformation")))
 
 
-def all_columns(scope: Scope) -> Relation:
+def all_columns(scope: Scope) -> SqlRelation:
     """Return the columns of ``*``: the shared columns of USING once and first."""
     relations = [relation.drop_columns(scope.using_columns) for name, relation in scope.sources if name]
     outs = [*scope.using_columns.values(), *(out for relation in relations for out in relation.columns)]
@@ -461,4 +461,4 @@ def all_columns(scope: Scope) -> Relation:
         inputs = tuple(dict.fromkeys(name for each in unresolved for name in each.inputs))
         but = frozenset.intersection(*(each.excluded for each in unresolved))
         remaining = UnresolvedColumns(inputs, merge_sources(*(each.value for each in unresolved)), but)
-    return Relation(outs, open=remaining)
+    return SqlRelation(outs, open=remaining)

@@ -146,7 +146,7 @@ class UnresolvedColumns:
 
 
 @dataclass(frozen=True)
-class Relation:
+class SqlRelation:
     """A table: an input, a step or a subquery.
 
     Attributes:
@@ -182,7 +182,7 @@ class Relation:
             return None
         return OutputColumn(name, self.open.column(name))
 
-    def drop_columns(self, names: Iterable[str]) -> Relation:
+    def drop_columns(self, names: Iterable[str]) -> SqlRelation:
         """Return the relation without the columns of these names."""
         removed = frozenset(name.casefold() for name in names)
         outs = [out for out in self.columns if out.name is None or out.name.casefold() not in removed]
@@ -198,10 +198,10 @@ class Relation:
             *(out.value for out in self.columns), self.open.all_sources() if self.open else {}
         )
 
-    def rename_columns(self, names: Sequence[str]) -> Relation | None:
+    def rename_columns(self, names: Sequence[str]) -> SqlRelation | None:
         """Return the relation with these column names; None if the number of columns differs."""
         if self.open is not None:
-            return Relation(
+            return SqlRelation(
                 [OutputColumn(name, with_transformation(self.all_sources(), "unknown")) for name in names],
                 self.rows,
             )
@@ -240,13 +240,13 @@ def _normalize_name(text: str) -> str:
     return "".join(text.casefold().translate({ord(sign): None for sign in "`()"}).split())
 
 
-def input_relations(inputs: Mapping[str, Sequence[str] | None]) -> dict[str, Relation]:
+def input_relations(inputs: Mapping[str, Sequence[str] | None]) -> dict[str, SqlRelation]:
     """Return the inputs of a query as relations by lower-case name."""
-    relations: dict[str, Relation] = {}
+    relations: dict[str, SqlRelation] = {}
     for name, columns in inputs.items():
         if columns is None:
-            relations[name.casefold()] = Relation([], open=UnresolvedColumns((name,)))
+            relations[name.casefold()] = SqlRelation([], open=UnresolvedColumns((name,)))
         else:
             outs = [OutputColumn(column, {(name, column): "identity"}) for column in columns]
-            relations[name.casefold()] = Relation(outs)
+            relations[name.casefold()] = SqlRelation(outs)
     return relations

@@ -24,8 +24,8 @@ from odf_engine.sql.lineage_model import (
     ColumnLineage,
     InputColumn,
     OutputColumn,
-    Relation,
     RowDependencies,
+    SqlRelation,
     UnresolvedColumns,
     ValueSources,
     as_row_dependencies,
@@ -79,8 +79,8 @@ _JOIN: Final = frozenset({"this", "on", "using", "side", "kind", "method", "hint
 
 
 def resolve_query(
-    queries: Sequence[SqlQueryStep], tables: Mapping[str, Relation], times: Mapping[str, str]
-) -> Relation:
+    queries: Sequence[SqlQueryStep], tables: Mapping[str, SqlRelation], times: Mapping[str, str]
+) -> SqlRelation:
     """Resolve the relation that a query returns.
 
     Args:
@@ -93,7 +93,7 @@ def resolve_query(
     """
     relations = dict(tables)
     resolver = _LineageResolver({name.casefold(): column for name, column in times.items()})
-    result: Relation | None = None
+    result: SqlRelation | None = None
     for step in queries:
         names = [
             out.name for relation in relations.values() for out in relation.columns if out.name is not None
@@ -118,7 +118,7 @@ class _LineageResolver:
     def __init__(self, times: Mapping[str, str]) -> None:
         self._times = times
 
-    def query(self, node: exp.Expr, scope: Scope) -> Relation:
+    def query(self, node: exp.Expr, scope: Scope) -> SqlRelation:
         """Return the relation of a query."""
         self._add_common_tables(node, scope)
         match node:
@@ -156,7 +156,7 @@ class _LineageResolver:
 
     # --- Unions ---
 
-    def _set_operation(self, node: exp.SetOperation, scope: Scope) -> Relation:
+    def _set_operation(self, node: exp.SetOperation, scope: Scope) -> SqlRelation:
         _require_supported(node, _SET)
         left = self.query(node.this, scope.subquery_scope())
         right = self.query(node.expression, scope.subquery_scope())
@@ -171,7 +171,7 @@ class _LineageResolver:
                 replace(one, value=merge_sources(one.value, other.value if uses_right else {}), fields=None)
                 for one, other in zip(left.columns, right.columns, strict=True)
             ]
-            relation = Relation(outs, rows)
+            relation = SqlRelation(outs, rows)
         else:
             relation = self._union_of_unknown_width(left, right, rows, uses_right)
         if node.args.get("distinct"):
@@ -179,17 +179,17 @@ class _LineageResolver:
         return self._add_ordering(node, replace(relation, rows=rows), self._sibling_scope(scope))
 
     def _union_of_unknown_width(
-        self, left: Relation, right: Relation, rows: RowDependencies, uses_right: bool
-    ) -> Relation:
+        self, left: SqlRelation, right: SqlRelation, rows: RowDependencies, uses_right: bool
+    ) -> SqlRelation:
         """Return a union of relations whose number of columns is unknown."""
         if not left.columns and not right.columns and left.open and right.open:
             inputs = dict.fromkeys([*left.open.inputs, *right.open.inputs])
             if len(inputs) == 1 and not left.open.value and not right.open.value:
-                return Relation([], rows, UnresolvedColumns(tuple(inputs)))
+                return SqlRelation([], rows, UnresolvedColumns(tuple(inputs)))
         value = merge_sources(left.all_sources(), right.all_sources() if uses_right else {})
-        return Relation([], rows, UnresolvedColumns(value=with_transformation(value, "unknown")))
+        return SqlRelation([], rows, UnresolvedColumns(value=with_transformation(value, "unknown")))
 
-    def _add_ordering(self, node: exp.Expr, relation: Relation, scope: Scope) -> Relation:
+    def _add_ordering(self, node: exp.Expr, relation: SqlRelation, scope: Scope) -> SqlRelation:
         """Add the dependencies of ORDER BY, SORT BY, DISTRIBUTE BY and CLUSTER BY."""
         scope.sources = [("", relation), *scope.sources]
         for key in ("order", "sort", "distribute", "cluster"):
@@ -198,7 +198,7 @@ class _LineageResolver:
                 scope.rows.update(as_row_dependencies(self._sort_key(each, relation, scope).value, "sort"))
         return replace(relation, rows={**relation.rows, **scope.rows})
 
-    def _sort_key(self, node: exp.Expr, relation: Relation, scope: Scope) -> OutputColumn:
+    def _sort_key(self, node: exp.Expr, relation: SqlRelation, scope: Scope) -> OutputColumn:
         node = node.this if isinstance(node, exp.Ordered) else node
         if isinstance(node, exp.Literal) and not node.is_string:
             return _column_at(node, relation)
@@ -208,7 +208,7 @@ class _LineageResolver:
 
     # --- SELECT ---
 
-    def _select(self, node: exp.Select, scope: Scope) -> Relation:
+    def _select(self, node: exp.Select, scope: Scope) -> SqlRelation:
         _require_supported(node, _SELECT)
         if (clause := node.args.get("from_")) is not None:
             self._add_source(clause.this, scope)
@@ -239,9 +239,9 @@ class _LineageResolver:
             if function_name(each) in WINDOWS
         ]
         for call in calls:
-            scope.sources.append(("", Relation([expression_sources(call, scope)])))
+            scope.sources.append(("", SqlRelation([expression_sources(call, scope)])))
 
-    def _projection(self, node: exp.Select, scope: Scope) -> Relation:
+    def _projection(self, node: exp.Select, scope: Scope) -> SqlRelation:
         """Return the columns of a SELECT list. Later columns can refer to earlier ones."""
         outs: list[OutputColumn] = []
         unresolved: list[UnresolvedColumns] = []
@@ -259,22 +259,22 @@ class _LineageResolver:
             remaining = UnresolvedColumns(
                 tuple(dict.fromkeys(inputs)), merge_sources(*(each.value for each in unresolved)), but
             )
-        return Relation(outs, open=remaining)
+        return SqlRelation(outs, open=remaining)
 
-    def _select_item(self, node: exp.Expr, scope: Scope) -> Relation:
+    def _select_item(self, node: exp.Expr, scope: Scope) -> SqlRelation:
         if isinstance(node, exp.Aliases):
             value = expression_sources(node.this, scope).value
-            return Relation([OutputColumn(each.name, value) for each in node.expressions])
+            return SqlRelation([OutputColumn(each.name, value) for each in node.expressions])
         if node.is_star and isinstance(node, exp.Star | exp.Column):
             return expand_star(node, scope)
         out = expression_sources(node, scope)
         if function_name(node) in GENERATORS:
-            return Relation([], open=UnresolvedColumns(value=out.value))
+            return SqlRelation([], open=UnresolvedColumns(value=out.value))
         name = default_column_name(node)
         text = "" if name else node.sql("spark", normalize_functions=False)
-        return Relation([replace(out, name=name, text=text)])
+        return SqlRelation([replace(out, name=name, text=text)])
 
-    def _add_grouping(self, group: exp.Expr | None, relation: Relation, scope: Scope) -> None:
+    def _add_grouping(self, group: exp.Expr | None, relation: SqlRelation, scope: Scope) -> None:
         if group is None:
             return
         for each in self._grouping_expressions(group):
@@ -325,7 +325,7 @@ class _LineageResolver:
             scope.sources = before
 
     def _common_names(
-        self, before: list[tuple[str, Relation]], after: list[tuple[str, Relation]]
+        self, before: list[tuple[str, SqlRelation]], after: list[tuple[str, SqlRelation]]
     ) -> list[str]:
         if any(relation.open for _, relation in [*before, *after]):
             raise LineageUnresolved("NATURAL JOIN is not supported unless all columns are known")
@@ -333,7 +333,11 @@ class _LineageResolver:
         return [name for name in dict.fromkeys(names) if any(each.find(name) for _, each in after)]
 
     def _merge_joined_column(
-        self, name: str, before: list[tuple[str, Relation]], after: list[tuple[str, Relation]], scope: Scope
+        self,
+        name: str,
+        before: list[tuple[str, SqlRelation]],
+        after: list[tuple[str, SqlRelation]],
+        scope: Scope,
     ) -> None:
         """Merge a column of USING or of a NATURAL JOIN from both sides."""
         sides = [Scope(scope.tables, self.query, sources=each) for each in (before, after)]
@@ -369,11 +373,11 @@ class _LineageResolver:
         scope.sources.append((name.casefold() or " ", relation))
         self._add_joins(node, scope)
 
-    def _table(self, node: exp.Table, scope: Scope) -> Relation:
+    def _table(self, node: exp.Table, scope: Scope) -> SqlRelation:
         _require_supported(node, _TABLE)
         if not isinstance(node.this, exp.Identifier):
             value = expression_sources(node.this, scope).value
-            return Relation([], open=UnresolvedColumns(value=with_transformation(value, "transformation")))
+            return SqlRelation([], open=UnresolvedColumns(value=with_transformation(value, "transformation")))
         name = ".".join(part.name for part in node.parts)
         relation = scope.tables.get(name.casefold())
         if relation is None:
@@ -387,24 +391,24 @@ class _LineageResolver:
             relation = replace(relation, rows={**relation.rows, **rows})
         return relation
 
-    def _pivoted(self, node: exp.Expr, relation: Relation) -> Relation:
+    def _pivoted(self, node: exp.Expr, relation: SqlRelation) -> SqlRelation:
         """Return the relation after PIVOT or UNPIVOT: any column may depend on any other."""
         if not node.args.get("pivots"):
             return relation
         value = with_transformation(relation.all_sources(), "aggregation")
-        return Relation(
+        return SqlRelation(
             [], {**relation.rows, **as_row_dependencies(value, "group_by")}, UnresolvedColumns(value=value)
         )
 
-    def _values(self, node: exp.Values) -> Relation:
+    def _values(self, node: exp.Values) -> SqlRelation:
         rows = [each.expressions if isinstance(each, exp.Tuple) else [each] for each in node.expressions]
         if any(each.find(exp.Column) for row in rows for each in row):
             raise LineageUnresolved("VALUES with columns is not supported")
-        return Relation(
+        return SqlRelation(
             [OutputColumn(f"col{position}", {}) for position, _ in enumerate(rows[0] if rows else (), 1)]
         )
 
-    def _lateral(self, node: exp.Lateral, scope: Scope) -> tuple[str, Relation]:
+    def _lateral(self, node: exp.Lateral, scope: Scope) -> tuple[str, SqlRelation]:
         alias = node.args.get("alias")
         name = (alias.name if alias is not None else "").casefold() or " "
         if isinstance(node.this, exp.Query):
@@ -414,11 +418,11 @@ class _LineageResolver:
         value = with_transformation(expression_sources(node.this, scope).value, "transformation")
         columns = [each.name for each in alias.columns] if alias is not None else []
         if columns:
-            return name, Relation([OutputColumn(each, value) for each in columns])
-        return name, Relation([], open=UnresolvedColumns(value=value))
+            return name, SqlRelation([OutputColumn(each, value) for each in columns])
+        return name, SqlRelation([], open=UnresolvedColumns(value=value))
 
 
-def _apply_column_aliases(relation: Relation, alias: exp.Expr | None) -> Relation:
+def _apply_column_aliases(relation: SqlRelation, alias: exp.Expr | None) -> SqlRelation:
     names = [each.name for each in alias.columns] if isinstance(alias, exp.TableAlias) else []
     renamed = relation.rename_columns(names) if names else relation
     if renamed is None:
@@ -426,7 +430,7 @@ def _apply_column_aliases(relation: Relation, alias: exp.Expr | None) -> Relatio
     return renamed
 
 
-def _column_at(node: exp.Expr, relation: Relation) -> OutputColumn:
+def _column_at(node: exp.Expr, relation: SqlRelation) -> OutputColumn:
     """Return the column at a position of the SELECT list, from 1."""
     if (
         relation.open is not None

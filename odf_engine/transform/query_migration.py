@@ -48,7 +48,7 @@ from odf_engine.transform.run import (
     transform,
 )
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.definition import Change, Update, commit_update, describe_change
+from odf_engine.workspace.definition import PlannedChange, PlannedUpdate, commit_update, describe_change
 from odf_engine.workspace.workspace import Workspace
 
 Choice = Literal["", "flush", "rebuild"]
@@ -108,20 +108,20 @@ def _size_of_reads(workspace: Workspace, transform: SetTransform, checked: Valid
     return size_of_inputs(workspace, transform) if checked.rereads else None
 
 
-def transform_after(update: Update, state: ChainState | None) -> SetTransform | None:
+def transform_after(update: PlannedUpdate, state: ChainState | None) -> SetTransform | None:
     """Return the transform after an update."""
     found = [event for event in update.events if isinstance(event, SetTransform)]
     return found[-1] if found else None if state is None else state.transform
 
 
-def _vocabulary(update: Update, state: ChainState | None) -> DatasetVocabulary:
+def _vocabulary(update: PlannedUpdate, state: ChainState | None) -> DatasetVocabulary:
     for event in update.events:
         if isinstance(event, SetVocab):
             return resolve_vocabulary(event)
     return DEFAULT_VOCABULARY if state is None else state.vocabulary
 
 
-def schema_after(update: Update, state: ChainState | None) -> pa.Schema | None:
+def schema_after(update: PlannedUpdate, state: ChainState | None) -> pa.Schema | None:
     """Return the schema after an update."""
     for event in update.events:
         if isinstance(event, SetDataSchema):
@@ -129,7 +129,7 @@ def schema_after(update: Update, state: ChainState | None) -> pa.Schema | None:
     return None if state is None else declared_schema(state)
 
 
-def with_schema(update: Update, state: ChainState, schema: pa.Schema | None) -> Update:
+def with_schema(update: PlannedUpdate, state: ChainState, schema: pa.Schema | None) -> PlannedUpdate:
     """Return the update with a change of the schema, if the dataset's schema differs."""
     declared = declared_schema(state)
     if schema is None or (declared is not None and schema.equals(declared, check_metadata=True)):
@@ -242,7 +242,7 @@ class MigrationResult:
         reads: as in :class:`MigrationPreview`.
     """
 
-    changes: list[Change]
+    changes: list[PlannedChange]
     state: StateOutcome
     reads: int | None = None
 
@@ -251,7 +251,7 @@ class _Boundary(NamedTuple):
     """The change from one query to another."""
 
     state: ChainState
-    update: Update
+    update: PlannedUpdate
     transform: SetTransform
     checked: ValidatedQuery
     schema: pa.Schema | None
@@ -353,12 +353,12 @@ class _Migration:
             self._reporter.log(f"the new query was not validated: {error}", "warning")
             return ValidatedQuery(declared_schema(state) or pa.schema([]), None)
 
-    def _plan_update(self) -> Update:
+    def _plan_update(self) -> PlannedUpdate:
         (update,) = self._workspace.update([self._snapshot], dry_run=True)
         return update
 
     def _next_schema(
-        self, update: Update, state: ChainState, checked: ValidatedQuery, accept: bool
+        self, update: PlannedUpdate, state: ChainState, checked: ValidatedQuery, accept: bool
     ) -> pa.Schema | None:
         declared = schema_after(update, state)
         if declared is None:
@@ -443,7 +443,7 @@ class _Migration:
 
     def _append(
         self,
-        update: Update,
+        update: PlannedUpdate,
         events: Sequence[MetadataEvent],
         *,
         data: Path | None = None,

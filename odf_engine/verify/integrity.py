@@ -48,7 +48,7 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.object_links import find_link_columns, has_totals, read_totals
 from odf_engine.progress import Reporter
 from odf_engine.storage.object_store import hash_file
-from odf_engine.verify.report import EngineUse, Finding, ReplayResult, Report
+from odf_engine.verify.report import EngineReport, IntegrityFinding, IntegrityReport, ReplayResult
 from odf_engine.verify.retraction_check import ChainSlice, check_retractions
 from odf_engine.verify.slice_check import (
     DAMAGED_SLICE,
@@ -76,8 +76,8 @@ class ProofCheck(NamedTuple):
 
     valid: int
     newest: int | None
-    invalid: list[Finding]
-    unchecked: list[Finding]
+    invalid: list[IntegrityFinding]
+    unchecked: list[IntegrityFinding]
 
 
 def check_proofs(folder: Path, owner: DatasetId | None, numbers: Mapping[Multihash, int]) -> ProofCheck:
@@ -89,8 +89,8 @@ def check_proofs(folder: Path, owner: DatasetId | None, numbers: Mapping[Multiha
         numbers: sequence numbers of the blocks of the chain.
     """
     valid: list[int] = []
-    invalid: list[Finding] = []
-    unchecked: list[Finding] = []
+    invalid: list[IntegrityFinding] = []
+    unchecked: list[IntegrityFinding] = []
     for name in list_proof_files(folder):
         try:
             block = Multihash.parse(name)
@@ -112,8 +112,8 @@ def check_proofs(folder: Path, owner: DatasetId | None, numbers: Mapping[Multiha
     return ProofCheck(len(valid), max(valid, default=None), invalid, unchecked)
 
 
-def _proof_finding(kind: str, block: str, message: str) -> Finding:
-    return Finding(kind, block[:100], message)
+def _proof_finding(kind: str, block: str, message: str) -> IntegrityFinding:
+    return IntegrityFinding(kind, block[:100], message)
 
 
 _THREADS: Final = os.cpu_count() or 1
@@ -180,7 +180,7 @@ _FROM_SETTINGS: Final = frozenset(
 )
 
 
-class Transaction(NamedTuple):
+class VerifiedTransaction(NamedTuple):
     """A transaction to replay: its block, and the state of the chain before it."""
 
     block_hash: Multihash
@@ -200,12 +200,12 @@ class BlockResult(NamedTuple):
         only_appends: the block, if its slice is known to have no retractions.
     """
 
-    findings: Sequence[Finding] = ()
+    findings: Sequence[IntegrityFinding] = ()
     blocks: int = 0
     slices: int = 0
     rows_known: int = 0
-    transaction: Transaction | None = None
-    doubts: Sequence[Finding] = ()
+    transaction: VerifiedTransaction | None = None
+    doubts: Sequence[IntegrityFinding] = ()
     only_appends: frozenset[str] = frozenset()
 
 
@@ -216,7 +216,7 @@ def verify(
     last: int | None = None,
     replay: Replay | None = None,
     known: VerifiedSlices | None = None,
-) -> Report:
+) -> IntegrityReport:
     """Verify a dataset, or its blocks ``first`` to ``last``.
 
     Args:
@@ -235,14 +235,14 @@ def verify(
     reporter.phase("chain")
     files = BlockFiles(dataset)
     chain = files.walk(reporter)
-    findings: list[Finding] = []
-    unchecked: list[Finding] = []
+    findings: list[IntegrityFinding] = []
+    unchecked: list[IntegrityFinding] = []
     if chain.head_problem is not None:
         findings += _log_findings([_finding("head", chain.head_problem)], reporter)
 
     reporter.phase("verify")
     blocks = slices = rows_known = 0
-    transactions: list[Transaction] = []
+    transactions: list[VerifiedTransaction] = []
     only_appends: set[str] = set()
     check = _ChainCheck(dataset, files, reporter, known, replays=replay is not None)
     with closing(run_in_order(check.tasks(chain, first or 0, last))) as results:
@@ -265,7 +265,7 @@ def verify(
     findings.sort(key=lambda each: numbers.get(each.block, -1))
 
     replayed: list[tuple[Multihash, ReplayResult]] = []
-    engines: list[EngineUse] = []
+    engines: list[EngineReport] = []
     if replay is not None and transactions:
         reporter.phase("replay")
         with closing(_replay(replay, transactions, reporter)) as replays:
@@ -284,7 +284,7 @@ def verify(
     if first is None and last is None:
         findings += _log_findings(check_compactions(dataset, known, reporter), reporter)
     last_number = chain.first_number + len(chain.hashes) - 1
-    return Report(
+    return IntegrityReport(
         valid=not findings,
         intact=all(each.kind in INVALID_CHANGELOG | UNCONFIRMED for each in findings),
         blocks=blocks,
@@ -300,7 +300,9 @@ def verify(
     )
 
 
-def check_compactions(dataset: Dataset, known: VerifiedSlices | None, reporter: Reporter) -> list[Finding]:
+def check_compactions(
+    dataset: Dataset, known: VerifiedSlices | None, reporter: Reporter
+) -> list[IntegrityFinding]:
     """Check the records of the compactions that led to the current chain.
 
     Args:
@@ -308,7 +310,7 @@ def check_compactions(dataset: Dataset, known: VerifiedSlices | None, reporter: 
         known: records that were verified before, like slices.
         reporter: receives the phase; checked for cancellation.
     """
-    findings: list[Finding] = []
+    findings: list[IntegrityFinding] = []
     names = dataset.compactions.names()
     if names:
         reporter.phase("compactions")
@@ -329,23 +331,25 @@ def check_compactions(dataset: Dataset, known: VerifiedSlices | None, reporter: 
             raise
         except (OdfError, OSError) as error:
             message = error.message if isinstance(error, OdfError) else str(error.strerror)
-            findings.append(Finding("compaction-record", name[:100], message))
+            findings.append(IntegrityFinding("compaction-record", name[:100], message))
     return findings
 
 
-def _finding(block: str, problem: Problem) -> Finding:
+def _finding(block: str, problem: Problem) -> IntegrityFinding:
     kind, message = problem
-    return Finding(kind, block, message)
+    return IntegrityFinding(kind, block, message)
 
 
-def _log_findings(findings: Sequence[Finding], reporter: Reporter) -> Sequence[Finding]:
+def _log_findings(findings: Sequence[IntegrityFinding], reporter: Reporter) -> Sequence[IntegrityFinding]:
     """Log findings as errors, and return them."""
     for each in findings:
         reporter.log(f"{each.kind}: block {each.block.removeprefix('f1620')[:8]}: {each.message}", "error")
     return findings
 
 
-def _log_unchecked(skipped: list[Finding], before: list[Finding], reporter: Reporter) -> list[Finding]:
+def _log_unchecked(
+    skipped: list[IntegrityFinding], before: list[IntegrityFinding], reporter: Reporter
+) -> list[IntegrityFinding]:
     """Log why transactions were not replayed, each message once, and return them."""
     logged = {each.message for each in before}
     for kind, message in dict.fromkeys((each.kind, each.message) for each in skipped):
@@ -354,7 +358,9 @@ def _log_unchecked(skipped: list[Finding], before: list[Finding], reporter: Repo
     return skipped
 
 
-def _add_engine_use(uses: list[EngineUse], use: EngineUse | None, reporter: Reporter) -> list[EngineUse]:
+def _add_engine_use(
+    uses: list[EngineReport], use: EngineReport | None, reporter: Reporter
+) -> list[EngineReport]:
     """Return the uses with another one added to that of the same engine and version."""
     if use is None:
         return uses
@@ -370,12 +376,12 @@ def _add_engine_use(uses: list[EngineUse], use: EngineUse | None, reporter: Repo
     return [*uses[:same], total, *uses[same + 1 :]]
 
 
-def _engine_key(use: EngineUse) -> tuple[str, str | None]:
+def _engine_key(use: EngineReport) -> tuple[str, str | None]:
     return use.engine, use.made_by
 
 
 def _replay(
-    replay: Replay, transactions: list[Transaction], reporter: Reporter
+    replay: Replay, transactions: list[VerifiedTransaction], reporter: Reporter
 ) -> Generator[ReplayResult, None, None]:
     """Replay transactions, stateless ones in threads, and yield their results in order."""
 
@@ -391,7 +397,7 @@ def _replay(
 
 
 def _replay_one(
-    replay: Replay, transaction: Transaction, at: int, total: int, reporter: Reporter
+    replay: Replay, transaction: VerifiedTransaction, at: int, total: int, reporter: Reporter
 ) -> ReplayResult:
     """Replay transaction number ``at`` of ``total``."""
     block, event = transaction.block, _transform(transaction)
@@ -405,13 +411,13 @@ def _replay_one(
     return replay.check(transaction.state, event, block.system_time)
 
 
-def _transform(transaction: Transaction) -> ExecuteTransform:
+def _transform(transaction: VerifiedTransaction) -> ExecuteTransform:
     event = transaction.block.event
     assert isinstance(event, ExecuteTransform)
     return event
 
 
-def _equivalence(block: Multihash, is_equivalent: bool) -> Iterator[Finding]:
+def _equivalence(block: Multihash, is_equivalent: bool) -> Iterator[IntegrityFinding]:
     if is_equivalent:
         message = "the file has other bytes than the committed slice, and the same rows (logical hash)"
         yield _finding(str(block), (EQUIVALENT, message))
@@ -517,7 +523,7 @@ class _ChainCheck:
                 lost = "before-lost", "blocks before it are lost or damaged"
                 result = result._replace(doubts=[_finding(str(block_hash), lost)])
             else:
-                result = result._replace(transaction=Transaction(block_hash, state, block))
+                result = result._replace(transaction=VerifiedTransaction(block_hash, state, block))
         checkpoint = event.new_checkpoint
         of_checkpoint = [] if checkpoint is None else self._files.checkpoint_problems(checkpoint)
         if event.new_data is None:

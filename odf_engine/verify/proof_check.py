@@ -14,7 +14,7 @@ from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.processes import program_version
 from odf_engine.progress import Reporter
-from odf_engine.query.query_proof import Engine, QueryProof, ResultSummary, Table
+from odf_engine.query.query_proof import ProofEngine, ProofTable, QueryProof, ResultSummary
 from odf_engine.sql.table_functions import RewrittenQuery, TableFunctionCall, parse_sql_timestamp
 from odf_engine.workspace.workspace import Workspace
 
@@ -63,7 +63,7 @@ def _check_signature(proof: QueryProof) -> list[ProofFinding]:
     return []
 
 
-def check_table(workspace: Workspace, table: Table) -> list[ProofFinding]:
+def check_table(workspace: Workspace, table: ProofTable) -> list[ProofFinding]:
     """Check that the block that a table was read at is in the workspace."""
 
     block = Multihash.parse(table.block)
@@ -174,6 +174,6 @@ def _compare_results(proven: ResultSummary, actual: ResultSummary) -> ProofFindi
     return ProofFinding("hash", message)
 
 
-def this_engine(spark: str) -> Engine:
+def this_engine(spark: str) -> ProofEngine:
     """Describe this program as the engine of a proof, with a version of Spark."""
-    return Engine("odf", program_version(), spark)
+    return ProofEngine("odf", program_version(), spark)

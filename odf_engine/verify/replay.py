@@ -42,7 +42,7 @@ from odf_engine.transform.engines.contract import Engine, TransactionResult
 from odf_engine.transform.engines.engine_router import EngineMissing
 from odf_engine.transform.plan import Diverged, InputBehind, Transaction, transaction_of_block
 from odf_engine.transform.run import CHECKPOINT, execute_transaction, make_request, output_watermark, to_event
-from odf_engine.verify.report import EngineUse, ReplayResult
+from odf_engine.verify.report import EngineReport, ReplayResult
 from odf_engine.verify.slice_check import Problem, check_object
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
@@ -245,11 +245,11 @@ def _with_hint(error: OdfError) -> str:
     return f"{error.message}: {error.hint}" if error.hint else str(error)
 
 
-def _engine_use(transform: SetTransform, result: TransactionResult) -> EngineUse:
+def _engine_use(transform: SetTransform, result: TransactionResult) -> EngineReport:
     """Return the engine that replayed one transaction."""
     sql = transform.transform
     rows = 0 if result.written is None else result.written.rows
-    return EngineUse(sql.engine, sql.version, result.version, 1, rows)
+    return EngineReport(sql.engine, sql.version, result.version, 1, rows)
 
 
 def _compare_watermark(event: ExecuteTransform, expected: Timestamp | None) -> list[Problem]:

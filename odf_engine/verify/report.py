@@ -22,7 +22,7 @@ _SOURCES: Final = ("SetPollingSource", "DisablePollingSource", "AddPushSource")
 _MANY: Final = 100_000
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
     """A source of a root dataset.
 
     Attributes:
@@ -55,7 +55,7 @@ class Input(msgspec.Struct, frozen=True):
     offset: int | None
 
 
-class DatasetOrigin(msgspec.Struct, frozen=True, kw_only=True):
+class OriginReport(msgspec.Struct, frozen=True, kw_only=True):
     """Origin of a dataset.
 
     Attributes:
@@ -83,13 +83,11 @@ class DatasetOrigin(msgspec.Struct, frozen=True, kw_only=True):
     first: str | None = None
     last: str | None = None
     inputs: list[Input] = []
-    sources: list[Source] = []
+    sources: list[SourceReport] = []
     problem: str | None = None
 
 
-def dataset_origins(
-    workspace: Workspace, entry: DatasetEntry, last: int | None = None
-) -> list[DatasetOrigin]:
+def dataset_origins(workspace: Workspace, entry: DatasetEntry, last: int | None = None) -> list[OriginReport]:
     """Return the origins of a dataset and of everything upstream of it, each dataset once.
 
     Args:
@@ -97,7 +95,7 @@ def dataset_origins(
         entry: the dataset.
         last: sequence number of the last block to consider; None for the head.
     """
-    found: dict[DatasetId, DatasetOrigin] = {}
+    found: dict[DatasetId, OriginReport] = {}
     limits: dict[DatasetId, int] = {}
     todo: list[tuple[DatasetId, Multihash | int | None]] = [(entry.id, last)]
     while todo:
@@ -105,7 +103,7 @@ def dataset_origins(
         try:
             at = entry if dataset_id == entry.id else workspace.resolve(str(dataset_id))
         except NotFound:
-            found.setdefault(dataset_id, DatasetOrigin(id=str(dataset_id), problem="not in this workspace"))
+            found.setdefault(dataset_id, OriginReport(id=str(dataset_id), problem="not in this workspace"))
             continue
         try:
             limit = _limit(at, end)
@@ -114,7 +112,7 @@ def dataset_origins(
                 found[dataset_id], inputs = _origin(workspace, at, limit)
                 todo += inputs
         except OdfError as error:
-            lost = DatasetOrigin(id=str(dataset_id), name=str(at.alias), problem=str(error))
+            lost = OriginReport(id=str(dataset_id), name=str(at.alias), problem=str(error))
             found.setdefault(dataset_id, lost)
     return list(found.values())
 
@@ -137,7 +135,7 @@ def _limit(entry: DatasetEntry, end: Multihash | int | None) -> int:
 
 def _origin(
     workspace: Workspace, entry: DatasetEntry, limit: int
-) -> tuple[DatasetOrigin, list[tuple[DatasetId, Multihash | int | None]]]:
+) -> tuple[OriginReport, list[tuple[DatasetId, Multihash | int | None]]]:
     """Return the origin up to block number ``limit``, and the inputs with the last block read of each."""
     dataset = entry.dataset
     slices = [row for row in dataset.slices() if row.sequence_number <= limit]
@@ -153,12 +151,12 @@ def _origin(
     }
     transform = _newest(entry, limit, "SetTransform")
     if not isinstance(transform, SetTransform):
-        return DatasetOrigin(**about, sources=_sources(entry, limit, slices)), []
+        return OriginReport(**about, sources=_sources(entry, limit, slices)), []
     event = _newest(entry, limit, "ExecuteTransform")
     consumed = event.query_inputs if isinstance(event, ExecuteTransform) else []
     aliases = {each.dataset_ref: each.alias for each in transform.inputs}
     sql = transform.transform
-    origin = DatasetOrigin(
+    origin = OriginReport(
         **about,
         engine=sql.engine,
         version=sql.version,
@@ -184,10 +182,10 @@ def _input(workspace: Workspace, item: ExecuteTransformInput, alias: str | None)
     return Input(str(item.dataset_id), name, alias or name or "", block and str(block), item.last_offset)
 
 
-def _sources(entry: DatasetEntry, limit: int, slices: Sequence[SliceSummary]) -> list[Source]:
+def _sources(entry: DatasetEntry, limit: int, slices: Sequence[SliceSummary]) -> list[SourceReport]:
     """Return the sources up to block number ``limit``, oldest first, with the slices of each."""
     rows = entry.dataset.list_blocks(_MANY, before=limit + 1, kinds=_SOURCES)[::-1]
-    found: list[Source] = []
+    found: list[SourceReport] = []
     for at, row in enumerate(rows):
         if row.kind == "DisablePollingSource":
             continue
@@ -199,7 +197,7 @@ def _sources(entry: DatasetEntry, limit: int, slices: Sequence[SliceSummary]) ->
         event = entry.dataset.block(row.hash).block.event
         kind, place = _place(event)
         found.append(
-            Source(
+            SourceReport(
                 kind=kind,
                 place=place,
                 block=str(row.hash),
@@ -232,7 +230,7 @@ def _place(event: Any) -> tuple[str, str]:
             return model.kind_of(other) if other is not None else "unknown", ""
 
 
-class Finding(msgspec.Struct, frozen=True):
+class IntegrityFinding(msgspec.Struct, frozen=True):
     """A problem that the verification found.
 
     Attributes:
@@ -248,7 +246,7 @@ class Finding(msgspec.Struct, frozen=True):
     message: str
 
 
-class EngineUse(msgspec.Struct, frozen=True):
+class EngineReport(msgspec.Struct, frozen=True):
     """An engine that replayed transactions.
 
     Attributes:
@@ -279,10 +277,10 @@ class ReplayResult(NamedTuple):
     problems: Sequence[tuple[str, str]] = ()
     doubts: Sequence[tuple[str, str]] = ()
     skipped: tuple[str, str] | None = None
-    engine: EngineUse | None = None
+    engine: EngineReport | None = None
 
 
-class Report(msgspec.Struct, frozen=True):
+class IntegrityReport(msgspec.Struct, frozen=True):
     """Result of a verification.
 
     Attributes:
@@ -309,9 +307,9 @@ class Report(msgspec.Struct, frozen=True):
     blocks: int
     slices: int
     transforms: int
-    findings: list[Finding]
-    unchecked: list[Finding] = []
-    engines: list[EngineUse] = []
+    findings: list[IntegrityFinding]
+    unchecked: list[IntegrityFinding] = []
+    engines: list[EngineReport] = []
     rows_known: int = 0
     proofs: int = 0
     proven: int | None = None

@@ -16,7 +16,7 @@ from odf_engine.metadata import model
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.views.as_at import PinnedVersion, at_version, resolve_as_at
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.definition import Change, DatasetNames, describe_change
+from odf_engine.workspace.definition import DatasetNames, PlannedChange, describe_change
 from odf_engine.workspace.workspace import Workspace
 
 _SETTINGS: Final = (
@@ -100,20 +100,20 @@ def _columns(state: ChainState) -> Iterator[tuple[str, str]]:
 # --- Settings ----------------------------------------------------------------------------------------
 
 
-def setting_changes(old: ChainState, new: ChainState, names: DatasetNames) -> list[Change]:
+def setting_changes(old: ChainState, new: ChainState, names: DatasetNames) -> list[PlannedChange]:
     """Return the other differences, one entry for each kind of event.
 
     Each line begins with ``+``, ``-`` or a space.
     """
-    found: list[Change] = []
+    found: list[PlannedChange] = []
     if old.kind is not new.kind:
-        found.append(Change("Seed", [f"- kind: {old.kind.value}", f"+ kind: {new.kind.value}"]))
+        found.append(PlannedChange("Seed", [f"- kind: {old.kind.value}", f"+ kind: {new.kind.value}"]))
     if _schema(old) != _schema(new) and not _columns_differ(old, new):
-        found.append(Change("SetDataSchema", ["  only the order of columns, or their descriptions"]))
+        found.append(PlannedChange("SetDataSchema", ["  only the order of columns, or their descriptions"]))
     found += [_change(pair, names) for pair in _pairs(old, new) if pair.old != pair.new]
     for key in sorted({*old.not_understood, *new.not_understood}):
         if old.not_understood.get(key) != new.not_understood.get(key):
-            found.append(Change(key, ["  unsupported properties from a newer specification"]))
+            found.append(PlannedChange(key, ["  unsupported properties from a newer specification"]))
     return found
 
 
@@ -147,12 +147,12 @@ def _attachments(state: ChainState) -> model.SetAttachments | None:
     return None if state.attachments is None else model.SetAttachments(state.attachments)
 
 
-def _change(pair: _Pair, names: DatasetNames) -> Change:
+def _change(pair: _Pair, names: DatasetNames) -> PlannedChange:
     if pair.new is not None:
         return describe_change(pair.new, pair.old, names)
     assert pair.old is not None
     gone = describe_change(pair.old, None, names)
-    return Change(gone.title, [_FLIPPED.get(line[:1], line[:1]) + line[1:] for line in gone.lines])
+    return PlannedChange(gone.title, [_FLIPPED.get(line[:1], line[:1]) + line[1:] for line in gone.lines])
 
 
 _DATA: Final = ("AddData", "ExecuteTransform")
@@ -216,7 +216,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     columns: list[DiffColumn]
     by_column: dict[str, int]
     schema: list[ColumnChange]
-    settings: list[Change]
+    settings: list[PlannedChange]
     records: tuple[int, int]
     watermarks: tuple[str | None, str | None]
     blocks: int | None

@@ -25,7 +25,7 @@ class GraphDataset(Protocol):
     def inputs(self) -> Sequence[DatasetId]: ...
 
 
-class Node(msgspec.Struct, frozen=True):
+class GraphNode(msgspec.Struct, frozen=True):
     """A dataset in the graph; ``missing`` if it is an input that the workspace does not have.
 
     The name of a missing dataset is its id, and its kind is Root because it is unknown.
@@ -44,11 +44,11 @@ class DatasetGraph:
         nodes: every dataset by id: those of the workspace in the given order, then missing inputs.
     """
 
-    nodes: Mapping[DatasetId, Node]
+    nodes: Mapping[DatasetId, GraphNode]
 
     def __init__(self, datasets: Iterable[GraphDataset]) -> None:
         known = list(datasets)
-        nodes = {each.id: Node(each.id, each.name, each.kind) for each in known}
+        nodes = {each.id: GraphNode(each.id, each.name, each.kind) for each in known}
         self._inputs: dict[DatasetId, list[DatasetId]] = {}
         self._outputs: dict[DatasetId, list[DatasetId]] = {}
         for each in known:
@@ -57,7 +57,7 @@ class DatasetGraph:
             for source in inputs:
                 self._outputs.setdefault(source, []).append(each.id)
                 if source not in nodes:
-                    nodes[source] = Node(source, str(source), DatasetKind.Root, missing=True)
+                    nodes[source] = GraphNode(source, str(source), DatasetKind.Root, missing=True)
         self.nodes = nodes
 
     @property

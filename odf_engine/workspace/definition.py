@@ -556,7 +556,7 @@ _MAX_LINES: Final = 300
 _MAX_LINE_CHARACTERS: Final = 200
 
 
-class Change(msgspec.Struct, frozen=True):
+class PlannedChange(msgspec.Struct, frozen=True):
     """An event to append: its title, and lines that start with ``+``, ``-`` or a space."""
 
     title: str
@@ -671,7 +671,7 @@ def _has_attributes(schema: model.DataSchema) -> bool:
 # --- Changes -----------------------------------------------------------------------------------
 
 
-def describe_change(event: MetadataEvent, before: MetadataEvent | None, names: DatasetNames) -> Change:
+def describe_change(event: MetadataEvent, before: MetadataEvent | None, names: DatasetNames) -> PlannedChange:
     """Describe the change that an event makes to the event that it replaces."""
     disables = isinstance(event, model.DisablePollingSource | model.DisablePushSource)
     old = [] if before is None else _render_event(before, names)
@@ -681,7 +681,7 @@ def describe_change(event: MetadataEvent, before: MetadataEvent | None, names: D
         lines = ["  only column attributes"] if isinstance(event, model.SetDataSchema) else []
     name = getattr(event, "source_name", None)
     title = kind_of(event) if name is None else f"{kind_of(event)} '{name}'"
-    return Change(title, lines)
+    return PlannedChange(title, lines)
 
 
 def _render_event(event: MetadataEvent, names: DatasetNames) -> list[str]:
@@ -717,7 +717,7 @@ def _diff_lines(old: Sequence[str], new: Sequence[str]) -> list[str]:
     return lines
 
 
-class Update(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """The change of one definition.
 
     Attributes:
@@ -734,7 +734,7 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
     alias: DatasetAlias
     is_new: bool = False
     events: list[MetadataEvent]
-    changes: list[Change]
+    changes: list[PlannedChange]
     head: Multihash | None = None
     system_time: Timestamp
 
@@ -743,7 +743,7 @@ class UpdatePlan(NamedTuple):
     """The datasets to create, inputs first, and the change of every definition, in their order."""
 
     plans: list[NewDataset]
-    updates: list[Update]
+    updates: list[PlannedUpdate]
 
 
 def record_origin(entry: DatasetEntry, origin: str) -> None:
@@ -762,7 +762,7 @@ def record_origin(entry: DatasetEntry, origin: str) -> None:
         raise error.as_failure() from error
 
 
-def require_no_state(update: Update) -> None:
+def require_no_state(update: PlannedUpdate) -> None:
     """Check that an update can be committed without an engine.
 
     Raises:
@@ -779,7 +779,7 @@ def require_no_state(update: Update) -> None:
 
 def commit_update(
     entry: DatasetEntry,
-    update: Update,
+    update: PlannedUpdate,
     origin: str | None = None,
     *,
     block_version: int,

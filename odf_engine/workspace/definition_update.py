@@ -50,11 +50,11 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.atomic_files import read_small_file, replace_text_file
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definition import (
-    Change,
     CheckedDefinition,
     DatasetNames,
     NewDataset,
-    Update,
+    PlannedChange,
+    PlannedUpdate,
     UpdatePlan,
     check_attachments,
     check_column_limits,
@@ -213,7 +213,7 @@ def plan_updates(
     names = {dataset_id: str(alias) for alias, dataset_id in known.items()}
     new_datasets = {plan.alias: plan for plan in plans}
     now = Timestamp.now()
-    updates: list[Update] = []
+    updates: list[PlannedUpdate] = []
     for each in drafts:
         with error_context(f"dataset {each.alias}"):
             if each.alias in new_datasets:
@@ -253,10 +253,10 @@ def _check_definition(
     return check_definition(snapshot, vocabulary=state.vocabulary, exists=True)
 
 
-def _new_dataset_update(plan: NewDataset, names: DatasetNames, now: Timestamp) -> Update:
+def _new_dataset_update(plan: NewDataset, names: DatasetNames, now: Timestamp) -> PlannedUpdate:
     check_commit(None, plan.events, now)
     changes = [describe_change(event, None, names) for event in plan.events[1:]]
-    return Update(
+    return PlannedUpdate(
         entry=None, alias=plan.alias, is_new=True, events=plan.events, changes=changes, system_time=now
     )
 
@@ -269,13 +269,13 @@ def _existing_dataset_update(
     names: DatasetNames,
     now: Timestamp,
     forms: MetadataConfig,
-) -> Update:
+) -> PlannedUpdate:
     system_time = max(now, state.system_time)
     steps = list(_plan_steps(each, state, known, forms))
     for step in steps:
         check_options(step.event)
     check_commit(state, [step.event for step in steps], system_time)
-    return Update(
+    return PlannedUpdate(
         entry=entry,
         alias=entry.alias,
         events=[step.event for step in steps],
@@ -285,7 +285,9 @@ def _existing_dataset_update(
     )
 
 
-def _check_cycles(existing: Sequence[DatasetEntry], updates: Sequence[Update], names: DatasetNames) -> None:
+def _check_cycles(
+    existing: Sequence[DatasetEntry], updates: Sequence[PlannedUpdate], names: DatasetNames
+) -> None:
     """Check that the inputs form no cycle, if a transform changed."""
     changed = {
         update.alias: [DatasetId.parse(each.dataset_ref) for each in event.inputs]
@@ -441,7 +443,7 @@ class ManifestDrift(NamedTuple):
     """
 
     path: Path
-    changes: list[Change]
+    changes: list[PlannedChange]
     problem: str = ""
 
 

@@ -27,7 +27,7 @@ _USE_PRECISION: Final = timedelta(minutes=1)
 ALL_DATASETS: Final = "%"
 
 
-class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AccessToken(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A stored token, without its text.
 
     Attributes:
@@ -82,9 +82,9 @@ class Tokens:
     def __init__(self, odf: Path) -> None:
         self._path = odf / "keys" / "push-tokens.json"
         self._read_at: tuple[int, int, int] | None = None
-        self._read: list[Token] = []
+        self._read: list[AccessToken] = []
 
-    def list_tokens(self) -> list[Token]:
+    def list_tokens(self) -> list[AccessToken]:
         """Return all tokens, including expired ones, sorted by name.
 
         Raises:
@@ -94,7 +94,7 @@ class Tokens:
             status = self._path.stat()
             version = (status.st_mtime_ns, status.st_ino, status.st_size)
             if version != self._read_at:
-                self._read = msgspec.json.decode(self._path.read_bytes(), type=list[Token])
+                self._read = msgspec.json.decode(self._path.read_bytes(), type=list[AccessToken])
                 self._read_at = version
         except FileNotFoundError:
             self._read, self._read_at = [], None
@@ -105,7 +105,7 @@ class Tokens:
 
     def create(
         self, name: str, datasets: Sequence[str] = (ALL_DATASETS,), days: float | None = None
-    ) -> tuple[Token, str]:
+    ) -> tuple[AccessToken, str]:
         """Create a token; return it with its text, which is not stored.
 
         Args:
@@ -130,7 +130,9 @@ class Tokens:
             raise UsageError(f"invalid lifetime: {days:g} days") from None
         if expires is not None and expires <= now:
             raise UsageError("the lifetime of a token must be positive", hint="use --days 30, for example")
-        token = Token(name=name, hash=_hash(text), datasets=tuple(datasets), created=now, expires=expires)
+        token = AccessToken(
+            name=name, hash=_hash(text), datasets=tuple(datasets), created=now, expires=expires
+        )
         with self._edit() as tokens:
             if any(each.name.lower() == name.lower() for each in tokens):
                 raise AlreadyExists(
@@ -140,7 +142,7 @@ class Tokens:
             tokens.append(token)
         return token, text
 
-    def revoke(self, name: str) -> Token:
+    def revoke(self, name: str) -> AccessToken:
         """Remove a token and return it. Raise NotFound if there is none."""
         with self._edit() as tokens:
             for token in tokens:
@@ -152,7 +154,7 @@ class Tokens:
             f"token '{name}' not found", hint=f"use one of: {names}" if names else "odf keys token new NAME"
         )
 
-    def find(self, text: str) -> Token | None:
+    def find(self, text: str) -> AccessToken | None:
         """Return the token with this text; None if it is unknown, revoked or expired."""
         if len(text) > _MAX_CHARACTERS:
             return None
@@ -162,7 +164,7 @@ class Tokens:
                 match = token
         return None if match is None or match.has_expired else match
 
-    def record_use(self, token: Token) -> None:
+    def record_use(self, token: AccessToken) -> None:
         """Record the use of a token; never raises."""
         now = _now()
         if token.last_used is not None and now - token.last_used < _USE_PRECISION:
@@ -173,7 +175,7 @@ class Tokens:
                     tokens[at] = msgspec.structs.replace(each, last_used=now)
 
     @contextmanager
-    def _edit(self) -> Iterator[list[Token]]:
+    def _edit(self) -> Iterator[list[AccessToken]]:
         """Yield the tokens for a change under a lock, and store them afterwards."""
         folder = self._path.parent
         try:

@@ -49,7 +49,7 @@ from odf_engine.workspace.seals import mark_own
 
 if TYPE_CHECKING:
     from odf_engine.mirror.dataset_store import DatasetStore
-    from odf_engine.workspace.definition import NewDataset, Update
+    from odf_engine.workspace.definition import NewDataset, PlannedUpdate
 
 
 _FRESH_SECONDS: Final = 0.5
@@ -360,8 +360,8 @@ class Workspace:
         origins: Mapping[str, str] | None = None,
         *,
         dry_run: bool = False,
-        shown: Sequence[Update] | None = None,
-    ) -> list[Update]:
+        shown: Sequence[PlannedUpdate] | None = None,
+    ) -> list[PlannedUpdate]:
         """Append the events that make datasets match their definitions. Nothing is deleted.
 
         A definition of an unknown dataset creates it. All definitions are checked before anything is changed.
@@ -753,7 +753,7 @@ def _find_name_problem(named: Iterable[NamedDataset | DatasetEntry]) -> OdfError
 
 
 def _add_progress(
-    error: OdfError, changed: list[str], failed: DatasetAlias, updates: Sequence[Update]
+    error: OdfError, changed: list[str], failed: DatasetAlias, updates: Sequence[PlannedUpdate]
 ) -> None:
     """Add to the error of an update which of the datasets are changed and which are not."""
     if isinstance(error, NotSynced):

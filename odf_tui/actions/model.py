@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import Job
-from odf_tui.state.model import BlockSummary, DatasetRow
+from odf_tui.state.model import BlockLine, DatasetRow
 
 PANES: Final = ("datasets", "blocks", "data", "jobs")
 ANYWHERE: Final = "anywhere"
@@ -36,7 +36,7 @@ class Situation(msgspec.Struct, frozen=True):
     pane: str = "datasets"
     dataset: DatasetRow | None = None
     dataset_job: Job | None = None
-    block: BlockSummary | None = None
+    block: BlockLine | None = None
     job: Job | None = None
     has_rows: bool = False
     datasets: int = 0

@@ -34,7 +34,7 @@ from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, SetTransform
 from odf_engine.metadata.yaml import snapshot_to_yaml, to_builtins
 from odf_engine.net.urls import redact_url
 from odf_engine.storage.atomic_files import rewrite_text_file
-from odf_engine.workspace.definition import Change, Update
+from odf_engine.workspace.definition import PlannedChange, PlannedUpdate
 from odf_engine.workspace.definition_update import record_manifest
 from odf_engine.workspace.remotes import RemoteInputs
 from odf_engine.workspace.workspace import Workspace
@@ -157,7 +157,7 @@ class DefinitionUpdate:
         ]
         return [] if dry_run else changed, exit_code(list(jobs.values()))
 
-    def _changes_query(self, update: Update) -> bool:
+    def _changes_query(self, update: PlannedUpdate) -> bool:
         """Return whether the worker has to process the remaining input of the old query first."""
         if update.entry is None or update.is_new:
             return False
@@ -167,8 +167,8 @@ class DefinitionUpdate:
         return self._accept or any(isinstance(event, SetTransform) for event in update.events)
 
     def _append_events(
-        self, snapshots: Sequence[DatasetSnapshot], shown: list[Update], queries: Sequence[int]
-    ) -> list[Update]:
+        self, snapshots: Sequence[DatasetSnapshot], shown: list[PlannedUpdate], queries: Sequence[int]
+    ) -> list[PlannedUpdate]:
         """Append events to the datasets that need no worker; return all updates."""
         direct = [at for at in range(len(shown)) if at not in queries]
         if not direct:
@@ -186,7 +186,7 @@ class DefinitionUpdate:
         return [by_index.get(at, update) for at, update in enumerate(shown)]
 
     def _run_update_jobs(
-        self, snapshots: Sequence[DatasetSnapshot], updates: Sequence[Update], queries: Sequence[int]
+        self, snapshots: Sequence[DatasetSnapshot], updates: Sequence[PlannedUpdate], queries: Sequence[int]
     ) -> dict[int, Job]:
         """Update the datasets whose query changes by jobs; return the jobs by the index of their update."""
         requests: list[tuple[Request, str]] = []
@@ -264,7 +264,7 @@ def check_queries(workspace: Workspace, snapshots: Sequence[DatasetSnapshot]) ->
     return exit_code(jobs)
 
 
-def print_changes(updates: Sequence[Update]) -> None:
+def print_changes(updates: Sequence[PlannedUpdate]) -> None:
     """Print the events to append for each dataset, as lines of YAML with ``+`` and ``-``."""
     for update in updates:
         if update.is_new:
@@ -275,7 +275,7 @@ def print_changes(updates: Sequence[Update]) -> None:
             _print_change(change, short=update.is_new)
 
 
-def _print_change(change: Change, *, short: bool) -> None:
+def _print_change(change: PlannedChange, *, short: bool) -> None:
     sys.stdout.write(f"  {change.title}\n")
     if short:  # the manifest has the definition of a new dataset
         return
@@ -287,7 +287,7 @@ def _print_change(change: Change, *, short: bool) -> None:
         out.print(f"    {printable(line)}", style=_STYLES.get(line[:1], "dim"))
 
 
-def _print_update(update: Update, *, dry_run: bool) -> None:
+def _print_update(update: PlannedUpdate, *, dry_run: bool) -> None:
     number = len(update.events)
     events = count_of(number, "event", separators=False)
     if update.is_new:
@@ -301,7 +301,7 @@ def _print_update(update: Update, *, dry_run: bool) -> None:
 
 
 def _update_json(
-    update: Update, dry_run: bool, result: UpdateResult | None, job: Job | None
+    update: PlannedUpdate, dry_run: bool, result: UpdateResult | None, job: Job | None
 ) -> dict[str, Any]:
     status = "added" if update.is_new else "updated" if update.events else "unchanged"
     head = update.entry.dataset.head() if update.entry is not None else None

@@ -12,7 +12,7 @@ from typing import Any
 import click
 from msgspec import to_builtins
 
-from odf_engine.checks.definition import Check, accepted_checks, check_files
+from odf_engine.checks.definition import CheckDefinition, accepted_checks, check_files
 from odf_engine.checks.reports import list_rejected, read_report, report_json, result_json
 from odf_engine.coordinator.client import Client
 from odf_engine.coordinator.protocol import Job, JobState
@@ -20,7 +20,7 @@ from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.flows.documents import Unreadable
 from odf_engine.flows.store import FlowStore, Run
 from odf_engine.jobs.base import branch_title
-from odf_engine.jobs.check import Check as CheckRows
+from odf_engine.jobs.check import Check
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.follow import exit_code, follow, print_failure
@@ -333,7 +333,7 @@ def list_checks() -> None:
     )
 
 
-def _check_json(check: Check | Unreadable, accepted: str | None) -> dict[str, Any]:
+def _check_json(check: CheckDefinition | Unreadable, accepted: str | None) -> dict[str, Any]:
     """Return a check for ``odf check list --json``."""
     if isinstance(check, Unreadable):
         reason = check.error.format_line
@@ -392,11 +392,9 @@ def run_checks(names: tuple[str, ...], everything: bool, branch: str) -> None:
     workspace = open_workspace()
     selected = select_datasets(workspace, names, everything, recursive=False)
     entries = [entry.on_branch(branch) for entry in selected]
-    requests = [
-        (CheckRows(str(entry.id), branch), branch_title(str(entry.alias), branch)) for entry in entries
-    ]
+    requests = [(Check(str(entry.id), branch), branch_title(str(entry.alias), branch)) for entry in entries]
     jobs = follow(workspace, requests)
-    results = [job.result_of(CheckRows) for job in jobs if job.state is JobState.done]
+    results = [job.result_of(Check) for job in jobs if job.state is JobState.done]
     stopped = [job for job in jobs if job.state is not JobState.done]
     for job in stopped:
         print_failure(job)

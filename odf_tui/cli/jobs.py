@@ -75,7 +75,7 @@ def engine_verb(what: str, host: str, port: int) -> None:
     os.execv(sys.executable, command)
 
 
-class Finding(NamedTuple):
+class StatusFinding(NamedTuple):
     """A reason why a dataset needs attention.
 
     Attributes:
@@ -91,56 +91,56 @@ class Finding(NamedTuple):
     hint: str
 
 
-def find_attention(row: DatasetRow, health: Health, book: JobBook) -> Finding | None:
+def find_attention(row: DatasetRow, health: Health, book: JobBook) -> StatusFinding | None:
     """Return why a dataset needs attention, or what runs; None if it is up to date."""
     state = status_word(health)
     job, latest = book.active_job_of(row.id), book.latest_ingest(row.id)
     remote = next((each for each in row.remotes if each.relation in ("diverged", "behind")), None)
     match health:
         case Health.running | Health.queued if job is not None:
-            return Finding(state, f"{job.kind}, {job_outcome(job)[0]}", f"odf logs {job.id} -f")
+            return StatusFinding(state, f"{job.kind}, {job_outcome(job)[0]}", f"odf logs {job.id} -f")
         case Health.damaged:
-            return Finding(state, row.problem or "damaged", f"odf verify {row.name}")
+            return StatusFinding(state, row.problem or "damaged", f"odf verify {row.name}")
         case Health.invalid:
-            return Finding(state, "the last verification found problems", f"odf verify {row.name}")
+            return StatusFinding(state, "the last verification found problems", f"odf verify {row.name}")
         case Health.failed if latest is not None:
             reason = latest.error.message.splitlines()[0] if latest.error else latest.state.value
-            return Finding(state, f"last {latest.kind} failed: {reason}", f"odf logs {latest.id}")
+            return StatusFinding(state, f"last {latest.kind} failed: {reason}", f"odf logs {latest.id}")
         case Health.diverged if row.diverged:
             names = ", ".join(row.diverged)
-            return Finding(
+            return StatusFinding(
                 state, f"inputs were reset or replaced: {names}", f"odf pull --reset-on-divergence {row.name}"
             )
         case Health.diverged | Health.stale if remote is not None and remote.pull:
             force = "--force " if health is Health.diverged else ""
             reason = f"{relation_text_for_people(remote)} {remote.label}"
-            return Finding(state, reason, f"odf pull {force}{row.name}")
+            return StatusFinding(state, reason, f"odf pull {force}{row.name}")
         case Health.stale:
-            return Finding(state, "its inputs have new data", f"odf pull {row.name}")
+            return StatusFinding(state, "its inputs have new data", f"odf pull {row.name}")
         case Health.new if row.waiting is not None:
             return _waiting_finding(state, row.waiting)
         case Health.new:
             pulled = row.polls or row.derivative or row.has_pull_remote
             verb = "pull" if pulled else "ingest" if row.push_sources else "show"
-            return Finding(state, "no data yet", f"odf {verb} {row.name}{' FILE' * (verb == 'ingest')}")
+            return StatusFinding(state, "no data yet", f"odf {verb} {row.name}{' FILE' * (verb == 'ingest')}")
     if row.waiting is not None:
         return _waiting_finding("waiting", row.waiting)
     if latest is not None and latest.warnings:
-        return Finding("warned", warnings_text(latest.warnings), f"odf logs {latest.id}")
+        return StatusFinding("warned", warnings_text(latest.warnings), f"odf logs {latest.id}")
     if blocks_to_push(row.remotes):
         unsent = next(
             each for each in push_remotes(row.remotes) if each.relation in ("ahead", "diverged", "new")
         )
-        return Finding(
+        return StatusFinding(
             "ahead", f"{plain_block_count(unsent.ours)} to push to {unsent.label}", f"odf push {row.name}"
         )
     return None
 
 
-def _waiting_finding(state: str, waiting: Waiting) -> Finding:
+def _waiting_finding(state: str, waiting: Waiting) -> StatusFinding:
     awaited = waiting.inputs[0]
     option = " --set-watermark TIME" if awaited.reason != "no-rows" else ""
-    return Finding(state, waiting.text, f"odf pull {awaited.name}{option}")
+    return StatusFinding(state, waiting.text, f"odf pull {awaited.name}{option}")
 
 
 class WorkspaceState(NamedTuple):
@@ -162,7 +162,7 @@ class WorkspaceState(NamedTuple):
         rows, book = read_rows(workspace, workspace.summaries(), print_note)
         return cls(rows, dataset_healths(rows, book), book)
 
-    def findings(self) -> list[tuple[DatasetRow, Finding]]:
+    def findings(self) -> list[tuple[DatasetRow, StatusFinding]]:
         """Return the datasets that need attention, by name."""
         found = ((row, find_attention(row, self.healths[row.id], self.book)) for row in self.rows)
         return [(row, finding) for row, finding in found if finding is not None]
@@ -216,13 +216,13 @@ def status_verb() -> None:
 
 def _find_drift(
     workspace: Workspace, state: WorkspaceState, others: Collection[str]
-) -> list[tuple[DatasetRow, Finding]]:
+) -> list[tuple[DatasetRow, StatusFinding]]:
     """Return the datasets that differ from the manifest file that defines them, without some others."""
     from odf_engine.workspace.definition_update import find_manifest_drift  # deferred: loads YAML
 
     datasets = workspace.datasets()
     entries = {str(each.id): each for each in datasets}
-    found: list[tuple[DatasetRow, Finding]] = []
+    found: list[tuple[DatasetRow, StatusFinding]] = []
     for row in state.rows:
         if row.id in others or row.id not in entries:
             continue
@@ -230,13 +230,13 @@ def _find_drift(
         if drift is not None:
             reason = drift.problem or f"{count_of(len(drift.changes), 'difference')} to its manifest"
             found.append(
-                (row, Finding("drifted", reason, f"odf add --update {shlex.quote(str(drift.path))}"))
+                (row, StatusFinding("drifted", reason, f"odf add --update {shlex.quote(str(drift.path))}"))
             )
     return found
 
 
 def _status_json(
-    workspace: Workspace, state: WorkspaceState, findings: Mapping[str, Finding], pid: int | None
+    workspace: Workspace, state: WorkspaceState, findings: Mapping[str, StatusFinding], pid: int | None
 ) -> dict[str, Any]:
     from odf_tui.cli.repositories import remote_json  # deferred: loads the network modules
 

@@ -15,7 +15,7 @@ from odf_engine.identity import ownership_proof as proofs
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash, multibase_decode, multibase_encode
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.tokens import ALL_DATASETS, Token, Tokens
+from odf_engine.workspace.tokens import ALL_DATASETS, AccessToken, Tokens
 from odf_engine.workspace.trust import KINDS, Execution, Trust
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.output import (
@@ -449,7 +449,7 @@ def _open_tokens() -> Tokens:
     return Tokens(open_workspace().odf)
 
 
-def _token_json(token: Token) -> dict[str, object]:
+def _token_json(token: AccessToken) -> dict[str, object]:
     return {
         "name": token.name,
         "datasets": list(token.datasets),

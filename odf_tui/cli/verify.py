@@ -379,7 +379,7 @@ _SPARK_SECONDS: Final = 180.0
 _SIGNS: Final = {"ok": "✓", "warning": "!", "failed": "✗"}
 
 
-class Check(msgspec.Struct, frozen=True):
+class HealthCheck(msgspec.Struct, frozen=True):
     """The result of a check of the environment.
 
     Attributes:
@@ -416,10 +416,10 @@ def doctor_verb(start: bool) -> None:
         elif options_of().workspace is not None or os.environ.get(WORKSPACE_VARIABLE):
             raise
         else:
-            checks.append(Check("workspace", "ok", "none here: only the installation is checked"))
+            checks.append(HealthCheck("workspace", "ok", "none here: only the installation is checked"))
         checks.append(_check_memory(Config()))
     else:
-        checks.append(Check("workspace", "ok", str(workspace.folder)))
+        checks.append(HealthCheck("workspace", "ok", str(workspace.folder)))
         checks += [_check_disk(workspace), _check_permissions(workspace), _check_clock(workspace)]
         checks.append(_check_engine_versions(workspace))
         worker, status = asyncio.run(_check_worker(workspace, start=start))
@@ -438,11 +438,11 @@ def doctor_verb(start: bool) -> None:
     sys.exit(1 if failed else 0)
 
 
-def _failed_check(name: str, error: OdfError) -> Check:
-    return Check(name, "failed", str(error), error.hint or "")
+def _failed_check(name: str, error: OdfError) -> HealthCheck:
+    return HealthCheck(name, "failed", str(error), error.hint or "")
 
 
-def _check_packages() -> Check:
+def _check_packages() -> HealthCheck:
     from importlib.metadata import PackageNotFoundError, version
 
     found: list[str] = [f"Python {platform.python_version()}"]
@@ -453,30 +453,30 @@ def _check_packages() -> Check:
         except PackageNotFoundError:
             missing.append(name)
     if missing:
-        return Check(
+        return HealthCheck(
             "packages", "failed", f"not installed: {', '.join(missing)}", "install odf-workstation again"
         )
-    return Check("packages", "ok", ", ".join(found))
+    return HealthCheck("packages", "ok", ", ".join(found))
 
 
-def _check_java() -> Check:
+def _check_java() -> HealthCheck:
     from odf_engine.spark.runtime.jvm import find_java  # deferred: only this needs it
 
     try:
         java = find_java(os.environ.get("ODF_JAVA"))
     except OdfError as error:
         return _failed_check("Java", error)
-    return Check("Java", "ok", f"{java.full_version} in {java.home} ({java.origin})")
+    return HealthCheck("Java", "ok", f"{java.full_version} in {java.home} ({java.origin})")
 
 
-def _check_datafusion() -> Check:
+def _check_datafusion() -> HealthCheck:
     version = engine_version(DATAFUSION)
     if version is None:
-        return Check("DataFusion", "ok", "not installed, optional", INSTALL_DATAFUSION)
-    return Check("DataFusion", "ok", version.partition("+")[0])
+        return HealthCheck("DataFusion", "ok", "not installed, optional", INSTALL_DATAFUSION)
+    return HealthCheck("DataFusion", "ok", version.partition("+")[0])
 
 
-def _check_memory(config: Config, status: WorkerStatus | None = None) -> Check:
+def _check_memory(config: Config, status: WorkerStatus | None = None) -> HealthCheck:
     """Check that the Java process fits into the memory; what a running Spark uses is not counted twice."""
     total, available = processes.read_memory()
     number, unit = config.spark.driver_memory[:-1], config.spark.driver_memory[-1:].lower()
@@ -484,17 +484,19 @@ def _check_memory(config: Config, status: WorkerStatus | None = None) -> Check:
     message = f"{format_bytes(available)} of {format_bytes(total)} available"
     advice = "close other programs, or reduce it: odf config set spark.driverMemory 1g"
     if not total:
-        return Check("memory", "ok", "unknown on this system")
+        return HealthCheck("memory", "ok", "unknown on this system")
     if needed > total:
-        return Check(
+        return HealthCheck(
             "memory", "failed", f"{message}; spark.driverMemory is {config.spark.driver_memory}", advice
         )
     if needed > available and (status is None or status.spark != "ready"):
-        return Check("memory", "warning", f"{message}; Spark may use {config.spark.driver_memory}", advice)
-    return Check("memory", "ok", message)
+        return HealthCheck(
+            "memory", "warning", f"{message}; Spark may use {config.spark.driver_memory}", advice
+        )
+    return HealthCheck("memory", "ok", message)
 
 
-def _check_disk(workspace: Workspace) -> Check:
+def _check_disk(workspace: Workspace) -> HealthCheck:
     low: list[str] = []
     free = 0
     for folder in (Path(tempfile.gettempdir()), workspace.odf):
@@ -502,9 +504,9 @@ def _check_disk(workspace: Workspace) -> Check:
         if free < _LOW_DISK:
             low.append(f"{format_bytes(free)} free in {folder}")
     if not low:
-        return Check("disk", "ok", f"{format_bytes(free)} free")
+        return HealthCheck("disk", "ok", f"{format_bytes(free)} free")
     full = shutil.disk_usage(workspace.odf).free < _MIN_DISK
-    return Check(
+    return HealthCheck(
         "disk",
         "failed" if full else "warning",
         "; ".join(low),
@@ -512,25 +514,25 @@ def _check_disk(workspace: Workspace) -> Check:
     )
 
 
-def _check_permissions(workspace: Workspace) -> Check:
+def _check_permissions(workspace: Workspace) -> HealthCheck:
     odf = workspace.odf
     if os.statvfs(odf).f_flag & os.ST_RDONLY:
         hint = "make it writable to run jobs; browsing works without"
-        return Check("permissions", "failed", f"{odf} is on a read-only file system", hint)
+        return HealthCheck("permissions", "failed", f"{odf} is on a read-only file system", hint)
     for path in (odf, *(odf / name for name in ("datasets", "cache", "keys", "index.sqlite", "jobs.sqlite"))):
         needed = os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0)
         if path.exists() and not os.access(path, needed):
             hint = f"change the owner or the permissions: chmod -R u+rwX {shlex.quote(str(odf))}"
-            return Check("permissions", "failed", f"{path} is not writable", hint)
+            return HealthCheck("permissions", "failed", f"{path} is not writable", hint)
     keys = workspace.keys.folder
     exposed = [path for path in (keys, *keys.glob("*.pem")) if path.exists() and path.stat().st_mode & 0o077]
     if exposed:
         hint = f"restrict them: chmod -R go= {shlex.quote(str(keys))}"
-        return Check("permissions", "warning", "other users can access private keys", hint)
-    return Check("permissions", "ok", "the workspace is readable and writable")
+        return HealthCheck("permissions", "warning", "other users can access private keys", hint)
+    return HealthCheck("permissions", "ok", "the workspace is readable and writable")
 
 
-def _check_clock(workspace: Workspace) -> Check:
+def _check_clock(workspace: Workspace) -> HealthCheck:
     """Compare the clock with the newest block: system times of a chain never decrease."""
     now = Timestamp.now()
     newest = max(
@@ -541,11 +543,11 @@ def _check_clock(workspace: Workspace) -> Check:
         message = (
             f"the time is {format_time(now)} UTC, but {newest[1]} has a block of {format_time(newest[0])} UTC"
         )
-        return Check("clock", "failed", message, "correct the clock of this machine, or wait")
-    return Check("clock", "ok", f"{format_time_seconds(now)} UTC")
+        return HealthCheck("clock", "failed", message, "correct the clock of this machine, or wait")
+    return HealthCheck("clock", "ok", f"{format_time_seconds(now)} UTC")
 
 
-def _check_engine_versions(workspace: Workspace) -> Check:
+def _check_engine_versions(workspace: Workspace) -> HealthCheck:
     """Find the datasets with rows of other versions of the engine."""
     names: list[str] = []
     for entry in workspace.datasets():
@@ -553,9 +555,9 @@ def _check_engine_versions(workspace: Workspace) -> Check:
             if other_versions(entry.dataset, workspace.config.engines):
                 names.append(str(entry.alias))
     if not names:
-        return Check("rows", "ok", "written by the installed versions of the engines")
+        return HealthCheck("rows", "ok", "written by the installed versions of the engines")
     shown = ", ".join(names[:_MAX_NAMES]) + (" …" if len(names) > _MAX_NAMES else "")
-    return Check(
+    return HealthCheck(
         "rows",
         "ok",
         f"of {count_of(len(names), 'dataset')} written by another version of the engine: {shown}",
@@ -563,11 +565,13 @@ def _check_engine_versions(workspace: Workspace) -> Check:
     )
 
 
-async def _check_worker(workspace: Workspace, *, start: bool) -> tuple[list[Check], WorkerStatus | None]:
+async def _check_worker(
+    workspace: Workspace, *, start: bool
+) -> tuple[list[HealthCheck], WorkerStatus | None]:
     """Return the checks of the worker and of Spark, and the status of the worker."""
     if not start and not WorkerEndpoint(workspace.folder).worker_alive():
-        spark = Check("Spark", "ok", "not started; --spark checks that it starts")
-        return [Check("worker", "ok", "not running; the next job starts it"), spark], None
+        spark = HealthCheck("Spark", "ok", "not started; --spark checks that it starts")
+        return [HealthCheck("worker", "ok", "not running; the next job starts it"), spark], None
     try:
         client = await Client.connect(workspace.folder, start=start)
     except OdfError as error:
@@ -581,11 +585,14 @@ async def _check_worker(workspace: Workspace, *, start: bool) -> tuple[list[Chec
     finally:
         await client.close()
     jobs = f"{status.running} running, {status.queued} queued"
-    worker = Check("worker", "ok", f"version {status.version}, process {status.pid}: {jobs}")
+    worker = HealthCheck("worker", "ok", f"version {status.version}, process {status.pid}: {jobs}")
     if status.spark == "failed":
         hint = status.spark_hint or "see the log .odf/spark.log"
-        return [worker, Check("Spark", "failed", status.spark_detail, hint)], status
+        return [worker, HealthCheck("Spark", "failed", status.spark_detail, hint)], status
     if status.spark == "starting" and start:
-        return [worker, Check("Spark", "failed", "it does not start", "see the log .odf/spark.log")], status
+        return [
+            worker,
+            HealthCheck("Spark", "failed", "it does not start", "see the log .odf/spark.log"),
+        ], status
     words = "not started; the next job that needs it starts it" if status.spark == "off" else status.spark
-    return [worker, Check("Spark", "ok", status.spark_detail or words)], status
+    return [worker, HealthCheck("Spark", "ok", status.spark_detail or words)], status

@@ -33,7 +33,7 @@ SIDES: Final[tuple[Side, ...]] = ("left", "middle", "right")
 _SYSTEM: Final = ("offset", "op", "system_time", "event_time")
 
 
-class Line(NamedTuple):
+class LineageLine(NamedTuple):
     """A column, or the heading of a dataset."""
 
     ref: ColumnRef
@@ -55,11 +55,11 @@ class ColumnMap:
     def __init__(self, graph: ColumnGraph, dataset: str, column: str | None = None) -> None:
         self.graph, self.dataset = graph, dataset
         columns = graph.datasets[dataset].columns
-        middle = [Line(ColumnRef(dataset, each)) for each in columns]
+        middle = [LineageLine(ColumnRef(dataset, each)) for each in columns]
         if graph.inputs_of(ColumnRef(dataset, ROWS)):
-            middle.append(Line(ColumnRef(dataset, ROWS)))
+            middle.append(LineageLine(ColumnRef(dataset, ROWS)))
         self.side: Side = "middle"
-        self.lines: dict[Side, list[Line]] = {
+        self.lines: dict[Side, list[LineageLine]] = {
             "left": self._side(graph.upstream(*(line.ref for line in middle))),
             "middle": middle,
             "right": self._side(graph.downstream(*(line.ref for line in middle))),
@@ -73,20 +73,22 @@ class ColumnMap:
         self._connected: dict[Side, list[int]] = {"left": [], "right": []}
         self._update_reachable()
 
-    def _side(self, found: dict[ColumnRef, ReachableColumn]) -> list[Line]:
+    def _side(self, found: dict[ColumnRef, ReachableColumn]) -> list[LineageLine]:
         """Return datasets, nearest first, with their columns that are connected with the middle."""
         steps: dict[str, int] = {}
         columns_by_dataset: dict[str, set[str]] = {}
         for ref, reach in found.items():
             steps[ref.dataset] = min(steps.get(ref.dataset, reach.steps), reach.steps)
             columns_by_dataset.setdefault(ref.dataset, set()).add(ref.column)
-        lines: list[Line] = []
+        lines: list[LineageLine] = []
         for dataset in sorted(steps, key=steps.__getitem__):
             if dataset == self.dataset:  # a cycle, which only a damaged chain has
                 continue
-            lines.append(Line(ColumnRef(dataset, ""), is_heading=True))
+            lines.append(LineageLine(ColumnRef(dataset, ""), is_heading=True))
             names = [*self.graph.datasets[dataset].columns, ROWS]
-            lines += [Line(ColumnRef(dataset, name)) for name in names if name in columns_by_dataset[dataset]]
+            lines += [
+                LineageLine(ColumnRef(dataset, name)) for name in names if name in columns_by_dataset[dataset]
+            ]
         return lines
 
     def _update_reachable(self) -> None:
@@ -317,7 +319,7 @@ class ColumnMapView(LineScroll):
             *self._cell(shown, "right", index, side),
         ]
 
-    def _line(self, shown: ColumnMap, side: Side, index: int) -> Line | None:
+    def _line(self, shown: ColumnMap, side: Side, index: int) -> LineageLine | None:
         at = index + self._tops[side]
         return shown.lines[side][at] if at < len(shown.lines[side]) else None
 

@@ -14,13 +14,13 @@ from textual.containers import Vertical
 from textual.content import Content
 
 from odf_engine.alerts.store import Delivery, read_newest
-from odf_engine.checks.reports import Report
+from odf_engine.checks.reports import CheckReport
 from odf_engine.coordinator.protocol import Job
 from odf_engine.errors import OdfError
 from odf_engine.flows.store import Run
 from odf_engine.jobs.check import Check
 from odf_engine.metadata.timestamp import Timestamp
-from odf_tui.gateway.flows import DatasetChecks, FlowGateway, FlowSummary, read_dataset_checks
+from odf_tui.gateway.flows import ChecksView, FlowGateway, FlowSummary, read_dataset_checks
 from odf_tui.services.controller import Controller
 from odf_tui.state.model import DatasetRow
 from odf_tui.text.format import (
@@ -317,7 +317,7 @@ def about_lines(flow: FlowSummary, runs: Sequence[Run], jobs: Mapping[str, Job])
     return [*lines, [], [(newest, "head")], *run_lines(runs, jobs)]
 
 
-def check_lines(checks: DatasetChecks) -> list[list[Span]]:
+def check_lines(checks: ChecksView) -> list[list[Span]]:
     """Return the lines about the checks of a dataset: rules, results of commits, rejected rows."""
     lines: list[list[Span]] = [[]]
     if checks.problem:
@@ -342,11 +342,11 @@ def check_lines(checks: DatasetChecks) -> list[list[Span]]:
     return lines
 
 
-def _report_style(report: Report) -> str:
+def _report_style(report: CheckReport) -> str:
     return "bad" if report.failed else "warn" if report.warnings else "good"
 
 
-def _result_lines(report: Report) -> list[list[Span]]:
+def _result_lines(report: CheckReport) -> list[list[Span]]:
     """Return the violated rules with their first failing rows."""
     lines: list[list[Span]] = []
     for result in report.failed + report.warnings:

@@ -254,7 +254,7 @@ def block_choice(row: DatasetRow, number: int) -> Choice:
     return Choice(f"block {row.id} {number}", f"block {number} of {row.name}", remark="block")
 
 
-class Palette(PickerDialog):
+class CommandPalette(PickerDialog):
     """Finds actions, datasets, blocks, columns, jobs and themes.
 
     Args:
@@ -340,7 +340,7 @@ class PaletteController(Controller):
         """Find an action, a dataset, a block, a column, a job or a theme."""
         recent = self.state.layout.recent
         choices = [*self._choices(), *self._recent_blocks(recent)]
-        self.host.open(Palette(choices, recent, self._find_blocks, self._preview), self._choose_found)
+        self.host.open(CommandPalette(choices, recent, self._find_blocks, self._preview), self._choose_found)
 
     def _choose_found(self, choice: str | None) -> None:
         """Open a choice, and save it as the most recent one."""
@@ -415,7 +415,7 @@ class PaletteController(Controller):
 
             def then(number: int | None, error: str) -> None:
                 palette = self.host.top
-                if isinstance(palette, Palette) and number is not None:
+                if isinstance(palette, CommandPalette) and number is not None:
                     palette.add(text, block_choice(row, number))
 
             self.reader.read("find block", lambda: self.gateway.find_block(row.id, prefix), then)

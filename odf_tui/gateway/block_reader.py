@@ -32,17 +32,17 @@ from odf_tui.state.model import (
     BlockBytes,
     BlockDocument,
     BlockFilter,
+    BlockLines,
     BlockLink,
-    BlockPage,
     BlockRef,
     ByteRange,
     CheckpointFacts,
     Revision,
+    ShownTransaction,
     Target,
-    Transaction,
     TransactionInput,
 )
-from odf_tui.state.model import BlockSummary as BlockLine
+from odf_tui.state.model import BlockLine as BlockLine
 from odf_tui.text.format import count_of, format_count, printable
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ _DAMAGED: Final = "restore it from a remote or a backup; press v to verify the d
 class BlockReader(RevisionReader):
     """Reads pages of blocks and single blocks, and signs blocks."""
 
-    def blocks(self, dataset: str, first: int | None, limit: int, block_filter: BlockFilter) -> BlockPage:
+    def blocks(self, dataset: str, first: int | None, limit: int, block_filter: BlockFilter) -> BlockLines:
         """Return blocks from a position, oldest first; of a broken chain, all readable blocks."""
         from odf_engine.chain.block_search import find_blocks
 
@@ -203,7 +203,7 @@ class BlockReader(RevisionReader):
         except OdfError:
             return self._read_broken_chain(dataset, block_filter)
         warned = blocks_with_warnings(chain.folder)
-        return BlockPage(
+        return BlockLines(
             found.total,
             found.first,
             tuple(_block_line(row, warned) for row in found.rows),
@@ -248,7 +248,7 @@ class BlockReader(RevisionReader):
         prove_block(self.workspace, self.entry(dataset), Multihash.parse(block))
         notify_datasets_changed(self.folder)
 
-    def _read_broken_chain(self, dataset: str, block_filter: BlockFilter) -> BlockPage:
+    def _read_broken_chain(self, dataset: str, block_filter: BlockFilter) -> BlockLines:
         from odf_engine.chain.block_search import read_from_head
 
         chain_part = read_from_head(self.entry(dataset).dataset)
@@ -269,7 +269,7 @@ class BlockReader(RevisionReader):
         elif chain_part.block:
             what = "this block and older ones were not read: the chain is broken"
             lines.insert(0, BlockLine(number, chain_part.block, "", "not read", None, what, True))
-        return BlockPage(len(lines), 0, tuple(lines), True)
+        return BlockLines(len(lines), 0, tuple(lines), True)
 
     def branches(self, dataset: str, common: str, limit: int) -> DivergedBranches:
         """Return the blocks since the common block of diverged chains, newest first, at most ``limit``."""
@@ -403,7 +403,9 @@ def _block_line(row: BlockSummary, warned: Collection[str] = ()) -> BlockLine:
     )
 
 
-def read_transaction(workspace: Workspace, entry: DatasetEntry, stored: StoredBlock) -> Transaction | None:
+def read_transaction(
+    workspace: Workspace, entry: DatasetEntry, stored: StoredBlock
+) -> ShownTransaction | None:
     """Return the transaction of a block; None for other kinds of events.
 
     Raises:
@@ -418,7 +420,7 @@ def read_transaction(workspace: Workspace, entry: DatasetEntry, stored: StoredBl
     transform = _find_transform(entry.dataset, stored.block.sequence_number)
     aliases = {item.dataset_ref: item.alias for item in transform.inputs} if transform else {}
     data, checkpoint = event.new_data, event.new_checkpoint
-    return Transaction(
+    return ShownTransaction(
         parts=tuple(
             _transaction_input(entries, item, aliases.get(str(item.dataset_id)))
             for item in event.query_inputs

@@ -15,7 +15,15 @@ from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.trust import Trust, find_newest_proven_block
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.state.model import DatasetDetail
-from odf_tui.text.format import Fact, Section, Sql, count_of, format_bytes, format_count, format_zoned_time
+from odf_tui.text.format import (
+    Fact,
+    QueryText,
+    Section,
+    count_of,
+    format_bytes,
+    format_count,
+    format_zoned_time,
+)
 from odf_tui.text.verification_text import signed_range_text
 
 _FORMAT_NAMES: Final = {
@@ -221,9 +229,9 @@ def query_facts(transform: Any) -> Iterator[Fact]:
     version = f" {transform.version}" if getattr(transform, "version", None) else ""
     yield "engine", f"{getattr(transform, 'engine', type(transform).__name__)}{version}"
     if getattr(transform, "query", None):
-        yield "query", Sql(transform.query.strip())
+        yield "query", QueryText(transform.query.strip())
     for step in getattr(transform, "queries", None) or ():
-        yield step.alias or "query", Sql(step.query.strip())
+        yield step.alias or "query", QueryText(step.query.strip())
     for table in getattr(transform, "temporal_tables", None) or ():
         yield "as of", f"{table.name} by {', '.join(table.primary_key)}: versions valid at the event time"
 

@@ -17,7 +17,7 @@ from odf_engine.errors import NotFound, OdfError
 from odf_engine.flows.definition import (
     Flow,
     Interval,
-    Remote,
+    RemoteTrigger,
     Schedule,
     Trigger,
     accepted_flows,
@@ -169,7 +169,7 @@ class CommitChecks(NamedTuple):
     stored: StoredReport
 
 
-class DatasetChecks(NamedTuple):
+class ChecksView(NamedTuple):
     """The checks of a dataset.
 
     Attributes:
@@ -185,7 +185,7 @@ class DatasetChecks(NamedTuple):
     rejected: list[RejectedBatch]
 
 
-def read_dataset_checks(folder: Path, dataset: str, commits: int) -> DatasetChecks:
+def read_dataset_checks(folder: Path, dataset: str, commits: int) -> ChecksView:
     """Return the checks of a dataset with the results of up to ``commits`` commits.
 
     Raises:
@@ -214,7 +214,7 @@ def read_dataset_checks(folder: Path, dataset: str, commits: int) -> DatasetChec
                     problem = problem or error.format_line
                 else:
                     found += [CommitChecks(each.sequence_number, stored)] if stored else []
-        return DatasetChecks(rules, problem, found, list_rejected(workspace.odf, [entry.id]))
+        return ChecksView(rules, problem, found, list_rejected(workspace.odf, [entry.id]))
     finally:
         workspace.index.close()
 
@@ -226,6 +226,6 @@ def trigger_text(trigger: Trigger) -> str:
             return cron.text if zone.text == "UTC" else f"{cron.text} {zone.text}"
         case Interval(every):
             return f"every {every.text}"
-        case Remote(every):
+        case RemoteTrigger(every):
             return f"remote, every {every.text}"
     return "new rows of inputs"

@@ -12,7 +12,7 @@ from odf_engine.config import UiConfig
 from odf_engine.coordinator.protocol import Event, Job, JournalEvent, Request, WorkerStatus
 from odf_engine.views.statistics import Statistics
 from odf_tui.state.job_book import LogPage, WrittenBlock
-from odf_tui.state.model import BlockSummary, DatasetDetail, DatasetRow, PendingEvent, TrustRequest
+from odf_tui.state.model import BlockLine, DatasetDetail, DatasetRow, PendingEvent, TrustRequest
 
 if TYPE_CHECKING:
     from odf_engine.chain.references import Branch
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         BlockBytes,
         BlockDocument,
         BlockFilter,
-        BlockPage,
+        BlockLines,
         BlockRef,
         CheckpointFacts,
         Revision,
@@ -58,7 +58,7 @@ class ManifestChange(NamedTuple):
 
 
 class FileTimeRange(msgspec.Struct, frozen=True):
-    """Event times in the data file of a stop of a :class:`Timeline`.
+    """Event times in the data file of a stop of a :class:`RowTimeline`.
 
     Attributes:
         stop: index of the stop, from 0.
@@ -73,7 +73,7 @@ class FileTimeRange(msgspec.Struct, frozen=True):
     moments: tuple[int, ...] = ()
 
 
-class Timeline(Protocol):
+class RowTimeline(Protocol):
     """The blocks of a dataset that added rows, oldest first. Each is a stop.
 
     It does not change when new blocks are committed. The sequences have one value per stop.
@@ -118,9 +118,9 @@ class DivergedBranches(msgspec.Struct, frozen=True):
         common: the newest shared block; None if it is not in the local chain.
     """
 
-    ours: tuple[BlockSummary, ...]
+    ours: tuple[BlockLine, ...]
     more: int
-    common: BlockSummary | None
+    common: BlockLine | None
 
 
 class WorkerLink(Protocol):
@@ -337,7 +337,7 @@ class Gateway(Protocol):
 
     # --- Blocks ---
 
-    def blocks(self, dataset: str, first: int | None, limit: int, block_filter: BlockFilter) -> BlockPage:
+    def blocks(self, dataset: str, first: int | None, limit: int, block_filter: BlockFilter) -> BlockLines:
         """Return a page of the blocks that match a filter, oldest first.
 
         Args:
@@ -524,7 +524,7 @@ class Gateway(Protocol):
         """Remove a temporary file of :meth:`write_temporary_rows`; ignore all others."""
         ...
 
-    def timeline(self, dataset: str) -> Timeline:
+    def timeline(self, dataset: str) -> RowTimeline:
         """Return the timeline of a dataset."""
         ...
 

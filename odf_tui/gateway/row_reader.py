@@ -26,7 +26,7 @@ from odf_engine.metadata.model import DEFAULT_VOCABULARY, DatasetVocabulary
 from odf_engine.metadata.object_links import find_link_columns
 from odf_engine.progress import Reporter
 from odf_tui.gateway.dataset_reader import WorkspaceEntries
-from odf_tui.gateway.protocol import FileTimeRange, Timeline
+from odf_tui.gateway.protocol import FileTimeRange, RowTimeline
 from odf_tui.gateway.row_window import RowWindow, SliceMark, UnreadableRange
 from odf_tui.state import query_history
 
@@ -318,7 +318,7 @@ _PER_SECOND: Final = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 class TimelineReader(WorkspaceEntries):
     """Reads timelines."""
 
-    def timeline(self, dataset: str) -> Timeline:
+    def timeline(self, dataset: str) -> RowTimeline:
         """Return the timeline of a dataset.
 
         Raises:
@@ -328,7 +328,7 @@ class TimelineReader(WorkspaceEntries):
 
 
 class _Timeline:
-    """Implements :class:`odf_tui.gateway.protocol.Timeline`."""
+    """Implements :class:`odf_tui.gateway.protocol.RowTimeline`."""
 
     def __init__(self, dataset: Dataset) -> None:
         state = dataset.state()

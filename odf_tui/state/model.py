@@ -72,7 +72,7 @@ class DatasetRow(msgspec.Struct, frozen=True, kw_only=True):
         return any(each.pull for each in self.remotes)
 
 
-class BlockSummary(msgspec.Struct, frozen=True):
+class BlockLine(msgspec.Struct, frozen=True):
     """A block as a line of the list of blocks.
 
     Attributes:
@@ -236,7 +236,7 @@ class TransactionInput(msgspec.Struct, frozen=True):
     here: bool = True
 
 
-class Transaction(msgspec.Struct, frozen=True):
+class ShownTransaction(msgspec.Struct, frozen=True):
     """A transaction of a derivative dataset.
 
     Attributes:
@@ -281,7 +281,7 @@ class BlockDocument(msgspec.Struct, frozen=True):
     """
 
     yaml: str
-    transaction: Transaction | None = None
+    transaction: ShownTransaction | None = None
     kind: str = ""
     number: int | None = None
     hash: str = ""
@@ -305,7 +305,7 @@ class BlockFilter(msgspec.Struct, frozen=True):
         return bool(self.kinds or self.text)
 
 
-class BlockPage(msgspec.Struct, frozen=True):
+class BlockLines(msgspec.Struct, frozen=True):
     """Consecutive blocks, oldest first. Indices count from the oldest block.
 
     Attributes:
@@ -317,7 +317,7 @@ class BlockPage(msgspec.Struct, frozen=True):
 
     total: int
     first: int
-    lines: tuple[BlockSummary, ...]
+    lines: tuple[BlockLine, ...]
     broken: bool = False
     proven: frozenset[str] = frozenset()
 
@@ -389,7 +389,7 @@ class CheckpointFacts(msgspec.Struct, frozen=True):
     on_disk: int | None
 
 
-class Finding(msgspec.Struct, frozen=True):
+class ShownFinding(msgspec.Struct, frozen=True):
     """A finding of a verification.
 
     Attributes:

@@ -44,7 +44,7 @@ class PaneShares(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     single: Share | None = None
 
 
-class Columns(TypedDict, total=False):
+class ColumnLayout(TypedDict, total=False):
     """A saved arrangement of columns, see :class:`odf_tui.widgets.row_table.ColumnArrangement`."""
 
     order: list[str]
@@ -77,7 +77,7 @@ class SavedLayout(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
     dataset: str = ""
     filters: dict[str, str] = {}
     graph: dict[str, Any] = {}
-    columns: dict[str, Columns] = {}
+    columns: dict[str, ColumnLayout] = {}
     wrap: bool | None = None
     recent: list[str] = []
 

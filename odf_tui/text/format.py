@@ -215,12 +215,12 @@ def error_with_hint(error: Exception) -> str:
     return printable(error.format_line if isinstance(error, OdfError) else error_line(error))
 
 
-class Sql(str):
+class QueryText(str):
     """The text of a query. Pages of facts highlight it."""
 
 
 Fact = tuple[str, str]
-"""A name and a value. The value may have several lines, or be a query (:class:`Sql`)."""
+"""A name and a value. The value may have several lines, or be a query (:class:`QueryText`)."""
 
 
 class Section(msgspec.Struct, frozen=True):

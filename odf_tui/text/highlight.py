@@ -10,7 +10,7 @@ from pygments.lexer import inherit
 from pygments.lexers.sql import MySqlLexer
 from pygments.token import Comment, Keyword, Name, Number, String
 
-from odf_tui.text.format import Section, Span, Sql, printable
+from odf_tui.text.format import QueryText, Section, Span, printable
 
 _YAML: Final = re.compile(r"^(\s*(?:- )*)([\w$./-]+:)( .*|)$")
 _BLOCK: Final = re.compile(r"^ [|>][-+\d]*$")
@@ -120,6 +120,6 @@ def fact_lines(section: Section) -> Text:
 
 def value_lines(value: str) -> Text:
     """Return the lines of a value; a query is highlighted."""
-    if isinstance(value, Sql):
+    if isinstance(value, QueryText):
         return sql_spans(value)
     return [[(printable(line), "")] for line in value.splitlines() or [""]]

@@ -8,10 +8,10 @@ from typing import Final
 import msgspec
 
 from odf_engine.provenance.model import (
-    InputRows,
     OffsetRange,
     ProducingTransaction,
     RowSource,
+    TracedInput,
     TraceStep,
 )
 from odf_tui.text.format import count_of, ellipsize_middle, format_count, format_zoned_time, short_hash
@@ -124,7 +124,7 @@ def _step_node(step: TraceStep, head: str, columns: Sequence[str], read_rows: Ro
     return node
 
 
-def _input_node(feed: InputRows, read_rows: RowReader) -> OutlineNode:
+def _input_node(feed: TracedInput, read_rows: RowReader) -> OutlineNode:
     name = feed.name if feed.name == feed.alias else f"{feed.name} (as {feed.alias})"
     columns = ", ".join(f"{column} ({how})" for column, how in feed.columns)
     head = f"{name}, {rows_text(feed.runs, feed.rows)}" + (f": {columns}" if columns else "")

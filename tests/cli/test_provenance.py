@@ -10,7 +10,7 @@ from unittest import mock
 import click
 import msgspec
 
-from odf_engine.provenance.model import InputRows, ProducingTransaction, RowSource, TraceStep
+from odf_engine.provenance.model import ProducingTransaction, RowSource, TracedInput, TraceStep
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.history import print_trace
 from odf_tui.cli.output import Options
@@ -77,13 +77,13 @@ TREE = TraceStep(
     )
           for at in range(6)],
     exact=False, reason="who knows",
-    feeds=[InputRows("x", "did:odf:2", "b\x1b[2J", [(at * 2, at * 2) for at in range(9)], 9, step=TraceStep(
+    feeds=[TracedInput("x", "did:odf:2", "b\x1b[2J", [(at * 2, at * 2) for at in range(9)], 9, step=TraceStep(
         "did:odf:2", "b\x1b[2J", "root", [(0, 0)], 1, earlier=[(3, 4)],
         sources=[RowSource(
             "f16" + "0" * 64, "push", 'in"\n', "", "2024-01-01T00:00:00Z", "", ["read"], [(0, 0)]
         )
                  for _ in range(30)],
-    )), InputRows("y", "did:odf:3", "y", [(1, 2)], 2, missing=True, step=TraceStep(
+    )), TracedInput("y", "did:odf:3", "y", [(1, 2)], 2, missing=True, step=TraceStep(
         "did:odf:3", "y", "root", [(1, 2)], 2, problem="pull it"))],
 )  # fmt: skip
 

@@ -48,7 +48,7 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.query.query_proof import Column, Engine, QueryProof, ResultSummary, Table
+from odf_engine.query.query_proof import ProofColumn, ProofEngine, ProofTable, QueryProof, ResultSummary
 from odf_engine.workspace.dataset_folders import ORIGIN_FILE
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
@@ -187,9 +187,11 @@ def folder(demo: tuple[Path, Ran]) -> Iterator[Path]:
 
 def proof_of_what_is_not_here() -> QueryProof:
     block, dataset = "f1620" + "0" * 64, f"did:odf:fed01{'0' * 64}"
-    table = Table(HOSTILE, HOSTILE, dataset, block, 1, "2026-01-01T00:00:00Z", "changelog", None, [HOSTILE])
-    outcome = ResultSummary([Column(HOSTILE, HOSTILE)], 1, block, "query")
-    engine = Engine(HOSTILE, HOSTILE, HOSTILE)
+    table = ProofTable(
+        HOSTILE, HOSTILE, dataset, block, 1, "2026-01-01T00:00:00Z", "changelog", None, [HOSTILE]
+    )
+    outcome = ResultSummary([ProofColumn(HOSTILE, HOSTILE)], 1, block, "query")
+    engine = ProofEngine(HOSTILE, HOSTILE, HOSTILE)
     return QueryProof(query=HOSTILE, tables=[table], result=outcome, engine=engine)
 
 

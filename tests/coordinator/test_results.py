@@ -18,7 +18,7 @@ from odf_engine.jobs import KINDS
 from odf_engine.jobs.base import JobRequest
 from odf_engine.jobs.check import Check, CheckResult
 from odf_engine.jobs.compact import Compact, CompactResult
-from odf_engine.jobs.definition import Change, Update, UpdateResult, Validate, ValidateResult
+from odf_engine.jobs.definition import AppendedEvent, Update, UpdateResult, Validate, ValidateResult
 from odf_engine.jobs.diff import Diff
 from odf_engine.jobs.export import Export, ExportResult
 from odf_engine.jobs.ingest import Ingest
@@ -44,7 +44,7 @@ from odf_engine.jobs.views import (
     ProjectionResult,
     StatisticsResult,
 )
-from odf_engine.provenance.model import InputRows, TraceResult, TraceStep
+from odf_engine.provenance.model import TracedInput, TraceResult, TraceStep
 from odf_engine.views.as_at import PinnedVersion
 from odf_engine.views.diff import ColumnChange, DiffColumn, Difference
 
@@ -112,7 +112,7 @@ RESULTS: list[tuple[Request, msgspec.Struct, str]] = [
     ),
     (
         Update("x", "kind: x"),
-        UpdateResult("days", "updated", "f15", "f16", 2, 7, "kept", [Change("SetInfo", ["+ a: b"])]),
+        UpdateResult("days", "updated", "f15", "f16", 2, 7, "kept", [AppendedEvent("SetInfo", ["+ a: b"])]),
         "name status old_head new_head blocks records state changes message",
     ),
     (
@@ -138,7 +138,9 @@ RESULTS: list[tuple[Request, msgspec.Struct, str]] = [
         Trace("x", [(1, 2)], check=True),
         TraceResult(
             "x", "days", "derivative", [(1, 2)], 2, exact=False, reason="no key",
-            feeds=[InputRows("a", "y", "air", [(0, 4)], 5, step=TraceStep("y", "air", "root", [(0, 4)], 5))],
+            feeds=[
+                TracedInput("a", "y", "air", [(0, 4)], 5, step=TraceStep("y", "air", "root", [(0, 4)], 5))
+            ],
             checked=[],
         ),
         "dataset name kind runs rows exact reason feeds checked",
@@ -205,7 +207,7 @@ def test_nested_values_keep_their_keys() -> None:
         return list(msgspec.to_builtins(value))
 
     assert keys(PinnedBlock()) == keys(VERSIONS[0])
-    assert keys(Change()) == ["title", "lines"]
+    assert keys(AppendedEvent()) == ["title", "lines"]
     assert keys(Finding()) == ["kind", "block", "message"]
     assert keys(ProofFinding()) == ["kind", "message", "hint"]
     assert keys(EngineUse("spark", None, None, 1, 1)) == [

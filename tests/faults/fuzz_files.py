@@ -27,7 +27,7 @@ from odf_engine.data.digest import digest_file
 from odf_engine.errors import MalformedBlock, OdfError
 from odf_engine.ingest.merge.key_file import KEY, OFFSET, SECOND, KeyFile, KeySorter
 from odf_engine.ingest.prep_step import PreparedFile, prepare
-from odf_engine.ingest.read.dbf import Table
+from odf_engine.ingest.read.dbf import DbfTable
 from odf_engine.ingest.read.error_location import locate_csv_error
 from odf_engine.ingest.read.json_lines import (
     JsonSource,
@@ -149,7 +149,7 @@ run_gzip: Final = partial(_run_prepare, model.CompressionFormat.Gzip)
 
 
 def run_dbf(data: bytes, scene: Scene) -> None:
-    for _ in Table.open(scene.write("a.dbf", data), "a.dbf", None).rows():
+    for _ in DbfTable.open(scene.write("a.dbf", data), "a.dbf", None).rows():
         pass
 
 

@@ -313,12 +313,12 @@ def _run_proof(data: bytes, scene: Scene) -> None:
 
 
 def _proofs(scene: Scene) -> list[bytes]:
-    outcome = query_proof.ResultSummary([query_proof.Column("x", "BIGINT")], 1, str(_HASH), "query")
-    table = query_proof.Table(
+    outcome = query_proof.ResultSummary([query_proof.ProofColumn("x", "BIGINT")], 1, str(_HASH), "query")
+    table = query_proof.ProofTable(
         "a", "a", str(_ID), str(_HASH), 1, "2026-01-01T00:00:00Z", "changelog", None, ["x"]
     )
     found = QueryProof(
-        query="SELECT 1", tables=[table], result=outcome, engine=query_proof.Engine("a", "b", "c")
+        query="SELECT 1", tables=[table], result=outcome, engine=query_proof.ProofEngine("a", "b", "c")
     )
     _, pem = generate_key()
     return [bytes(create_proof(pem, _HASH)), bytes(found), bytes(found.with_signature(pem))]

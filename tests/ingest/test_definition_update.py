@@ -15,7 +15,7 @@ from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
 from odf_engine.verify.integrity import verify
 from odf_engine.views.row_window import RowWindowReader
-from odf_engine.workspace.definition import Update, current_definition
+from odf_engine.workspace.definition import PlannedUpdate, current_definition
 from tests.ingest.pulling import MANIFEST, Pulled
 from tests.ingest.test_real_world_files import assert_state_is
 
@@ -43,7 +43,7 @@ merge: {kind: Snapshot, primaryKey: [MODIFIED_ZCTA]}
 MORE = ("label STRING", "lat DOUBLE", "lon DOUBLE")
 
 
-def update(pulled: Pulled, source: str, more: str = "") -> Update:
+def update(pulled: Pulled, source: str, more: str = "") -> PlannedUpdate:
     """The dataset gets another polling source."""
     indented = "\n".join("      " + line for line in source.strip("\n").splitlines())
     events = "\n".join("    " + line for line in more.strip("\n").splitlines())

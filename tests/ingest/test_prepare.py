@@ -11,7 +11,7 @@ import pytest
 
 from odf_engine.config import Config
 from odf_engine.errors import BadData
-from odf_engine.ingest.prep_step import Limits, prepare
+from odf_engine.ingest.prep_step import PrepareLimits, prepare
 from odf_engine.ingest.read.shapefile import shapefile_to_lines
 from odf_engine.metadata.model import CompressionFormat, Decompress, Pipe, PrepStep
 from odf_engine.settings import save, set_value
@@ -25,7 +25,9 @@ ZIP = Decompress(CompressionFormat.Zip)
 TEXT = "\n".join(f"{number},{random.Random(number).random()}" for number in range(50_000)).encode()
 
 
-def run(path: Path, reporter: Recorder, *steps: PrepStep, limits: Limits | None = None) -> tuple[bytes, str]:
+def run(
+    path: Path, reporter: Recorder, *steps: PrepStep, limits: PrepareLimits | None = None
+) -> tuple[bytes, str]:
     job = path.parent / "job"
     job.mkdir(exist_ok=True)
     prepared = prepare(steps, path, path.name, job, reporter, limits)
@@ -155,7 +157,7 @@ def test_disk_error_is_not_reported_as_bad_archive(
 
 
 def test_decompression_bombs_are_rejected(tmp_path: Path, reporter: Recorder) -> None:
-    limits = Limits(most_bytes=3_000_000, most_ratio=100, ratio_from=100_000)
+    limits = PrepareLimits(most_bytes=3_000_000, most_ratio=100, ratio_from=100_000)
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(b"\0" * 2_000_000))
     with pytest.raises(BadData, match="decompression bomb"):
@@ -170,7 +172,7 @@ def test_decompression_bombs_are_rejected(tmp_path: Path, reporter: Recorder) ->
 
 
 def test_nested_bombs_are_measured_against_the_outermost_file(tmp_path: Path, reporter: Recorder) -> None:
-    limits = Limits(most_bytes=1 << 30, most_ratio=100, ratio_from=100_000)
+    limits = PrepareLimits(most_bytes=1 << 30, most_ratio=100, ratio_from=100_000)
     path = tmp_path / "a.gz"
     inner = gzip.compress(b"\0" * 90_000) * 90  # each step alone is within the ratio
     path.write_bytes(gzip.compress(inner))
@@ -178,7 +180,7 @@ def test_nested_bombs_are_measured_against_the_outermost_file(tmp_path: Path, re
     with pytest.raises(BadData, match="decompression bomb"):
         run(path, reporter, GZIP, GZIP, limits=limits)
     zeros = make_zip(tmp_path / "zeros.zip", one=b"\0" * 5_000_000)
-    limits = Limits(most_bytes=1 << 30, most_ratio=2000, ratio_from=100_000)
+    limits = PrepareLimits(most_bytes=1 << 30, most_ratio=2000, ratio_from=100_000)
     assert len(run(zeros, reporter, ZIP, limits=limits)[0]) == 5_000_000
     with pytest.raises(BadData, match="decompression bomb"):
         run(make_zip(tmp_path / "a.zip", one=zeros.read_bytes()), reporter, ZIP, ZIP, limits=limits)
@@ -186,7 +188,7 @@ def test_nested_bombs_are_measured_against_the_outermost_file(tmp_path: Path, re
 
 def test_decompression_limits_come_from_the_configuration() -> None:
     config = set_value(set_value(Config(), "prepare.mostBytes", "1000"), "prepare.mostRatio", "2")
-    assert Limits.of(config.prepare) == Limits(most_bytes=1000, most_ratio=2)
+    assert PrepareLimits.of(config.prepare) == PrepareLimits(most_bytes=1000, most_ratio=2)
 
 
 @pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/etc/evil", "C:\\evil", "..\\evil", "\\evil"])

@@ -15,8 +15,8 @@ import pytest
 import shapefile
 
 from odf_engine.errors import BadData, InvalidSchema
-from odf_engine.ingest.prep_step import Limits
-from odf_engine.ingest.read.dbf import Column, Table
+from odf_engine.ingest.prep_step import PrepareLimits
+from odf_engine.ingest.read.dbf import DbfColumn, DbfTable
 from odf_engine.ingest.read.shapefile import shapefile_to_lines
 from tests.ingest.recorder import Recorder
 
@@ -45,7 +45,7 @@ def points(*rows: tuple[Any, ...], **more: str) -> Files:
 
 
 def read(
-    tmp_path: Path, files: Files | bytes, sub_path: str | None = None, limits: Limits | None = None
+    tmp_path: Path, files: Files | bytes, sub_path: str | None = None, limits: PrepareLimits | None = None
 ) -> Any:
     """The rows, the columns, and what was said."""
     path, reporter = tmp_path / "in.zip", Recorder()
@@ -379,17 +379,17 @@ def test_decompression_bombs_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(
         BadData, match=r"in\.zip: decompression bomb suspected: a\.\w+ has more than 20,000 bytes"
     ):
-        read(tmp_path, files, None, Limits(most_bytes=20_000))
+        read(tmp_path, files, None, PrepareLimits(most_bytes=20_000))
     with pytest.raises(BadData, match="decompression bomb suspected"):
-        read(tmp_path, files, None, Limits(most_ratio=2, ratio_from=1000))
+        read(tmp_path, files, None, PrepareLimits(most_ratio=2, ratio_from=1000))
     assert len(read(tmp_path, files)[0]) == 2000
 
 
 def test_dbf_table_is_read_without_shapes(tmp_path: Path) -> None:
     path = tmp_path / "a.dbf"
     path.write_bytes(points(("a", 1))["a.dbf"])
-    table = Table.open(path, "a.dbf", None)
-    assert table.columns == (Column("NAME", "C", 10, 0), Column("n", "N", 9, 0))
+    table = DbfTable.open(path, "a.dbf", None)
+    assert table.columns == (DbfColumn("NAME", "C", 10, 0), DbfColumn("n", "N", 9, 0))
     assert list(table.rows()) == [["a", "1"]]
     for kind, decimals in (("M", 0), ("@", 0), ("B", 2)):
-        assert Column("x", kind, 10, decimals).type is None
+        assert DbfColumn("x", kind, 10, decimals).type is None

@@ -36,8 +36,8 @@ from odf_engine.metadata.model import (
 from odf_engine.progress import Reporter
 from odf_engine.provenance.model import (
     MAX_TRACE_RANGES,
-    InputRows,
     RowSource,
+    TracedInput,
     TraceStep,
     merge_nearest_ranges,
     truncate_trace,
@@ -229,7 +229,7 @@ def test_large_traces_are_truncated() -> None:
             "derivative",
             [(0, 0)],
             1,
-            feeds=[InputRows("b", "b", "b", scattered, 60_000, step=root)],
+            feeds=[TracedInput("b", "b", "b", scattered, 60_000, step=root)],
         )
     )
     (feed,) = step.feeds

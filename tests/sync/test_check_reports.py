@@ -13,7 +13,7 @@ import pytest
 
 from odf_engine.chain.compaction import CompactionPolicy, compact
 from odf_engine.checks.reports import (
-    Report,
+    CheckReport,
     RuleResult,
     decode_report,
     encode_report,
@@ -41,7 +41,7 @@ def add_reports(entry: DatasetEntry, key: str | None) -> None:
     """Stores results for each slice that has none."""
     for each in entry.dataset.slices():
         if not report_path(entry.dataset.folder, each.physical_hash).exists():
-            report = Report(
+            report = CheckReport(
                 str(entry.id), str(each.physical_hash), each.start, each.end, str(each.system_time), [RESULT]
             )
             store_report(entry.dataset.folder, each.physical_hash, encode_report(report, key))
@@ -110,7 +110,7 @@ def test_pushes_send_results_and_compaction_records(
             # Invalid files are rejected.
             (last,) = (each.physical_hash for each in source.dataset.slices()[-1:])
             key = there.keys.private_key_pem(source.id)
-            report = Report(str(source.id), str(last), 0, 1, "2024-05-01T00:00:00Z", [RESULT])
+            report = CheckReport(str(source.id), str(last), 0, 1, "2024-05-01T00:00:00Z", [RESULT])
             for data in (
                 encode_report(report, key).replace(b"NotNull", b"notNull"),
                 encode_report(msgspec.structs.replace(report, slice=str(source.dataset.head())), key),

@@ -30,7 +30,7 @@ from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay
-from odf_engine.verify.report import Report
+from odf_engine.verify.report import IntegrityReport
 from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
@@ -269,7 +269,7 @@ class City(Deriving):
         """The logical hash of all rows of each dataset, without the time of the transaction."""
         return {str(entry.alias): self._hashed(entry) for entry in self.entries}
 
-    def verify(self, *names: str) -> list[Report]:
+    def verify(self, *names: str) -> list[IntegrityReport]:
         """What verification says of datasets, with all transactions run again."""
         return [self._verified(self.entry(name)) for name in names]
 
@@ -286,7 +286,7 @@ class City(Deriving):
                 rows[key] = row
         return rows
 
-    def _verified(self, entry: DatasetEntry) -> Report:
+    def _verified(self, entry: DatasetEntry) -> IntegrityReport:
         derived = entry.dataset.state().kind is DatasetKind.Derivative
         replay = Replay(self.workspace, entry, self.engine, Reporter()) if derived else None
         return verify(entry.dataset, Reporter(), None, None, replay)

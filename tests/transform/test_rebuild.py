@@ -20,7 +20,7 @@ from odf_engine.transform import rebuild
 from odf_engine.transform.rebuild import rebuild_slices
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay
-from odf_engine.verify.report import Report
+from odf_engine.verify.report import IntegrityReport
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.fsck import check_workspace
 from tests.transform.deriving import Deriving
@@ -51,7 +51,7 @@ def run(deriving: Deriving, entry: DatasetEntry) -> int:
     return rebuild_slices(deriving.workspace, entry, deriving.engine, Reporter())
 
 
-def check(deriving: Deriving, entry: DatasetEntry) -> Report:
+def check(deriving: Deriving, entry: DatasetEntry) -> IntegrityReport:
     replay = Replay(deriving.workspace, entry, deriving.engine, Reporter())
     return verify(entry.dataset, Reporter(), replay=replay)
 

@@ -13,12 +13,12 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay, first_difference
-from odf_engine.verify.report import Report
+from odf_engine.verify.report import IntegrityReport
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from tests.transform.deriving import Deriving
 
 
-def check(deriving: Deriving, entry: DatasetEntry, first: int | None = None) -> Report:
+def check(deriving: Deriving, entry: DatasetEntry, first: int | None = None) -> IntegrityReport:
     replay = Replay(deriving.workspace, entry, deriving.engine, Reporter())
     return verify(entry.dataset, Reporter(), first, None, replay)
 

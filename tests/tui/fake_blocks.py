@@ -9,16 +9,16 @@ from odf_tui.state.model import (
     BlockBytes,
     BlockDocument,
     BlockFilter,
+    BlockLine,
+    BlockLines,
     BlockLink,
-    BlockPage,
     BlockRef,
-    BlockSummary,
     ByteRange,
     CheckpointFacts,
     DatasetRow,
     Revision,
+    ShownTransaction,
     Target,
-    Transaction,
 )
 
 KINDS = ("Seed", "SetPollingSource", "SetInfo", "SetDataSchema")
@@ -47,8 +47,8 @@ class FakeBlocks:
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[tuple[str, int | None, int, BlockFilter]] = []
-        self.transactions: dict[tuple[str, int], Transaction] = {}
-        self.lines: dict[str, list[BlockSummary]] = {}
+        self.transactions: dict[tuple[str, int], ShownTransaction] = {}
+        self.lines: dict[str, list[BlockLine]] = {}
         self.broken: set[str] = set()
         self.texts: dict[tuple[str, int], BlockDocument] = {}
         self.revisions: dict[tuple[str, int], Revision] = {}
@@ -56,13 +56,13 @@ class FakeBlocks:
         self.owned = True
         self.bytes: dict[tuple[str, BlockRef], BlockBytes] = {}
 
-    def _chain(self, dataset: str) -> list[BlockSummary]:
+    def _chain(self, dataset: str) -> list[BlockLine]:
         if dataset in self.lines:
             return self.lines[dataset]
         row = next(row for row in self.rows_ if row.id == dataset)
         return [fake_line(number) for number in range(row.blocks)]
 
-    def blocks(self, dataset: str, first: int | None, limit: int, block_filter: BlockFilter) -> BlockPage:
+    def blocks(self, dataset: str, first: int | None, limit: int, block_filter: BlockFilter) -> BlockLines:
         """Return a page of blocks, and record the arguments."""
         self.asked.append((dataset, first, limit, block_filter))
         text = block_filter.text.lower()
@@ -73,10 +73,10 @@ class FakeBlocks:
             and text in f"{line.event} {line.summary} {line.hash}".lower()
         ]
         if dataset in self.broken:
-            return BlockPage(len(found), 0, tuple(found), True)
+            return BlockLines(len(found), 0, tuple(found), True)
         start = max(len(found) - limit, 0) if first is None else first
         lines = tuple(found[start : start + limit])
-        return BlockPage(len(found), start, lines, proven=frozenset(self.proven))
+        return BlockLines(len(found), start, lines, proven=frozenset(self.proven))
 
     def holds_key(self, dataset: str) -> bool:
         """Return ``owned``."""
@@ -151,9 +151,9 @@ class FakeBlocks:
         return CheckpointFacts(checkpoint, 4096, at, True, None)
 
 
-def fake_line(number: int) -> BlockSummary:
+def fake_line(number: int) -> BlockLine:
     """Return a generated block."""
     event = KINDS[number] if number < len(KINDS) else "AddData"
     rows = 1000 if event == "AddData" else None
     minute = f"2024-03-{number % 27 + 1:02d}T08:{number % 60:02d}:00Z"
-    return BlockSummary(number, hash_of(number), minute, event, rows, WHAT.get(event, "of it"))
+    return BlockLine(number, hash_of(number), minute, event, rows, WHAT.get(event, "of it"))

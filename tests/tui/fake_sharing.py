@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from odf_engine.errors import AlreadyExists
 from odf_tui.gateway.protocol import DivergedBranches, NamedUrl
-from odf_tui.state.model import BlockSummary
+from odf_tui.state.model import BlockLine
 
 
 class FakeSharing:
@@ -46,6 +46,6 @@ class FakeSharing:
         self.detached.append((dataset, url))
 
 
-def _line(number: int) -> BlockSummary:
+def _line(number: int) -> BlockLine:
     time = f"2024-03-{10 + number // 24:02d}T{number % 24:02d}:15:00Z"
-    return BlockSummary(number, "f1620" + f"{number:02x}" * 32, time, "AddData", number * 10, "")
+    return BlockLine(number, "f1620" + f"{number:02x}" * 32, time, "AddData", number * 10, "")

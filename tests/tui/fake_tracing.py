@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from odf_engine.jobs.trace import Trace
 from odf_engine.provenance.model import (
-    InputRows,
     OffsetRange,
     ProducingTransaction,
     RowSource,
+    TracedInput,
     TraceStep,
     row_count,
 )
@@ -54,11 +54,11 @@ def day(runs: list[OffsetRange], column: str | None, *, exact: bool = True) -> T
         exact=exact,
         reason=None if exact else "the query has a function that cannot be followed: shuffle()",
         feeds=[
-            InputRows(
+            TracedInput(
                 "readings", AIR, "port-haven.air-readings", [(first, last - 3), (last, last)], 22, columns
             ),
-            InputRows("stations", STATIONS, "port-haven.stations", [(2, 2)], 1),
-            InputRows("holidays", "did:odf:holidays", "calendar.holidays", [(7, 7)], 1, missing=True),
+            TracedInput("stations", STATIONS, "port-haven.stations", [(2, 2)], 1),
+            TracedInput("holidays", "did:odf:holidays", "calendar.holidays", [(7, 7)], 1, missing=True),
         ],
         earlier=[(1, 1)],
     )  # fmt: skip

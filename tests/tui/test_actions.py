@@ -17,8 +17,8 @@ from odf_tui.actions.model import ANYWHERE, PANES, Situation
 from odf_tui.actions.table import ACTIONS, DEFAULT_KEYMAP
 from odf_tui.actions.user_keys import PORTABLE_KEYS
 from odf_tui.features.palette import (
+    CommandPalette,
     KeysDialog,
-    Palette,
     PaletteController,
     ThemePicker,
     parse_block_reference,
@@ -171,11 +171,11 @@ async def test_every_listed_key_does_something_from_every_pane(source: FakeSourc
 # --- The palette, without a screen ---
 
 
-def palette_of(fakes: Fakes, answer: str | None = None) -> Palette:
+def palette_of(fakes: Fakes, answer: str | None = None) -> CommandPalette:
     """Open the palette, and close it with a choice."""
     fakes.host.answers.append(answer)
     PaletteController(fakes.context).find()
-    return cast("Palette", fakes.host.dialogs[-1])
+    return cast("CommandPalette", fakes.host.dialogs[-1])
 
 
 @pytest.fixture

@@ -27,9 +27,9 @@ from odf_tui.state.model import (
     BlockBytes,
     BlockDocument,
     BlockFilter,
+    BlockLine,
+    BlockLines,
     BlockLink,
-    BlockPage,
-    BlockSummary,
     ByteRange,
     Revision,
     Target,
@@ -162,28 +162,20 @@ async def explored(source: FakeSource, size: tuple[int, int] = (80, 13)) -> Asyn
 
 SLICE = "slice f16200c1d has other bytes: their hash is f1620ab12"
 CHANGES = [
-    BlockSummary(0, hash_of(0), "2024-03-01T08:00:00Z", "Seed", None, "root dataset did:odf:fed0107"),
-    BlockSummary(
-        1, hash_of(1), "2024-03-01T08:00:00Z", "SetPollingSource", None, "source air/*.csv, read csv"
-    ),
-    BlockSummary(2, hash_of(2), "2024-03-01T08:00:00Z", "SetLicense", None, "licence CC0-1.0"),
-    BlockSummary(3, hash_of(3), "2024-03-01T08:00:04Z", "SetDataSchema", None, "schema of 9 columns"),
-    BlockSummary(
-        4, hash_of(4), "2024-03-01T08:00:05Z", "AddData", 1204, "+1 204 rows, watermark → 2024-03-01"
-    ),
-    BlockSummary(
+    BlockLine(0, hash_of(0), "2024-03-01T08:00:00Z", "Seed", None, "root dataset did:odf:fed0107"),
+    BlockLine(1, hash_of(1), "2024-03-01T08:00:00Z", "SetPollingSource", None, "source air/*.csv, read csv"),
+    BlockLine(2, hash_of(2), "2024-03-01T08:00:00Z", "SetLicense", None, "licence CC0-1.0"),
+    BlockLine(3, hash_of(3), "2024-03-01T08:00:04Z", "SetDataSchema", None, "schema of 9 columns"),
+    BlockLine(4, hash_of(4), "2024-03-01T08:00:05Z", "AddData", 1204, "+1 204 rows, watermark → 2024-03-01"),
+    BlockLine(
         5, hash_of(5), "2024-03-02T08:00:05Z", "AddData", 996, "+996 rows, watermark → 2024-03-02 07:30"
     ),
-    BlockSummary(6, hash_of(6), "2024-03-03T08:00:05Z", "AddData", None, "no new rows, source state kept"),
-    BlockSummary(
-        7, hash_of(7), "2024-03-03T09:12:00Z", "SetDataSchema", None, "schema: +2 columns no2, sensor"
-    ),
-    BlockSummary(
+    BlockLine(6, hash_of(6), "2024-03-03T08:00:05Z", "AddData", None, "no new rows, source state kept"),
+    BlockLine(7, hash_of(7), "2024-03-03T09:12:00Z", "SetDataSchema", None, "schema: +2 columns no2, sensor"),
+    BlockLine(
         8, hash_of(8), "2024-03-03T09:12:00Z", "SetPollingSource", None, "source changed: schema, query"
     ),
-    BlockSummary(
-        9, hash_of(9), "2024-03-04T08:00:05Z", "AddData", 5000, "+5 000 rows, watermark → 2024-03-04"
-    ),
+    BlockLine(9, hash_of(9), "2024-03-04T08:00:05Z", "AddData", 5000, "+5 000 rows, watermark → 2024-03-04"),
 ]
 
 
@@ -208,7 +200,7 @@ DIFFERENCE = (
 )  # fmt: skip
 REVISION = Revision("SetTransform", 11, 6, 6, None, DIFFERENCE)
 WRONG_BYTES = "its bytes are not those that its hash was made of"
-BROKEN = BlockSummary(7, hash_of(7), "", "not readable", None, WRONG_BYTES, True)
+BROKEN = BlockLine(7, hash_of(7), "", "not readable", None, WRONG_BYTES, True)
 DAMAGED = BlockBytes(
     None,
     hash_of(7),
@@ -593,7 +585,7 @@ async def test_the_trail_leads_back_to_an_open_block(source: FakeSource) -> None
 async def test_outdated_block_pages_are_ignored(source: FakeSource) -> None:
     async with explored(source) as explorer:
         view = explorer.view
-        page = BlockPage(1, 0, (fake_line(0),))
+        page = BlockLines(1, 0, (fake_line(0),))
         for outdated in (
             BlocksRequested(TIDES, 0, BlockFilter()),
             BlocksRequested(AIR, 0, BlockFilter(text="x")),

@@ -17,7 +17,7 @@ from odf_engine.jobs.export import Export, ExportResult
 from odf_engine.views.as_at import PinnedVersion
 from odf_engine.views.diff import ColumnChange, DiffColumn, Difference
 from odf_engine.views.query_results import ResultRows
-from odf_engine.workspace.definition import Change
+from odf_engine.workspace.definition import PlannedChange
 from odf_tui.features.dataset_diff import (
     DatasetDiffController,
     DifferenceScreen,
@@ -83,7 +83,7 @@ def found(source: FakeSource, tmp_path: Path) -> Difference:
         old=pins[0], new=pins[1], key=["station"], added=250, removed=250, changed=500, unchanged=6200,
         rows=count, file=str(path), columns=columns, by_column={"pm25": 250, "note": 1},
         schema=[ColumnChange("tags", None, "ARRAY<STRING>"), ColumnChange("pm25", "FLOAT", "DOUBLE")],
-        settings=[Change("SetInfo", ["- description: air", "+ description: \x1b[31mair"])],
+        settings=[PlannedChange("SetInfo", ["- description: air", "+ description: \x1b[31mair"])],
         records=(7000, 8200), watermarks=("2024-03-01T00:00:00Z", "2024-03-08T00:00:00Z"), blocks=2,
     )  # fmt: skip
 

@@ -21,7 +21,7 @@ from odf_engine.coordinator.protocol import Job, JobProgress, JobState, Progress
 from odf_engine.errors import OdfError
 from odf_tui.panes.datasets.controller import DatasetsController
 from odf_tui.panes.datasets.dataset_filter import filter_graph, matches_filter, parse_filter, toggle_term
-from odf_tui.panes.datasets.dataset_graph import DatasetGraph, DatasetTable, GraphModel
+from odf_tui.panes.datasets.dataset_graph import DatasetTable, GraphDrawing, GraphModel
 from odf_tui.panes.datasets.view import DatasetCard, DatasetsPane, find_card_jobs
 from odf_tui.state.job_book import JobBook, dataset_healths
 from odf_tui.state.model import DatasetDetail, DatasetRow, Health
@@ -124,17 +124,17 @@ async def test_datasets_pane_matches_golden_texts(source: FakeSource) -> None:
 # --- The graph ---
 
 
-def _load_graph(source: FakeSource) -> DatasetGraph:
+def _load_graph(source: FakeSource) -> GraphDrawing:
     shown, edges = filter_graph(source.rows_, "")
     book = JobBook()
     book.load(*source.jobs())
     healths = dataset_healths(shown, book)
-    drawing = DatasetGraph(GraphModel({row.id: row for row in shown}, healths, {}, edges))
+    drawing = GraphDrawing(GraphModel({row.id: row for row in shown}, healths, {}, edges))
     drawing.load()
     return drawing
 
 
-def _lines(drawing: DatasetGraph | DatasetTable) -> list[str]:
+def _lines(drawing: GraphDrawing | DatasetTable) -> list[str]:
     rows = range(drawing.size.height)
     return ["".join(text for text, _ in drawing.spans(at, None, "")).rstrip() for at in rows]
 
@@ -177,7 +177,7 @@ def test_lineage_stands_out_without_colours(source: FakeSource) -> None:
 
 def test_rows_and_watermarks_are_drawn_where_there_is_room() -> None:
     rows = {row.id: row for row in HAVEN}
-    drawing = DatasetGraph(
+    drawing = GraphDrawing(
         GraphModel(rows, dataset_healths(HAVEN, _no_jobs()), {}, filter_graph(HAVEN, "")[1])
     )
     drawing.load()
@@ -442,7 +442,7 @@ def test_a_thousand_datasets_are_drawn_and_filtered_quickly() -> None:
         _walk(drawing, 50)
 
 
-def _walk(drawing: DatasetGraph, steps: int) -> None:
+def _walk(drawing: GraphDrawing, steps: int) -> None:
     node = drawing.first_dataset()
     for _ in range(steps):
         assert node is not None
@@ -450,9 +450,9 @@ def _walk(drawing: DatasetGraph, steps: int) -> None:
         drawing.highlight(node)
 
 
-def _drawing_of(rows: list[DatasetRow], states: dict[str, Health]) -> DatasetGraph:
+def _drawing_of(rows: list[DatasetRow], states: dict[str, Health]) -> GraphDrawing:
     shown, edges = filter_graph(rows, "", states)
-    drawing = DatasetGraph(GraphModel({row.id: row for row in shown}, states, {}, edges))
+    drawing = GraphDrawing(GraphModel({row.id: row for row in shown}, states, {}, edges))
     drawing.load()
     drawing.highlight(drawing.first_dataset())
     for at in range(40):

@@ -19,8 +19,8 @@ from odf_engine.workspace.workspace import Workspace
 from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from odf_tui.panes.blocks.block_dialogs import BlockDialog, transaction_lines
 from odf_tui.state.job_book import JobBook, dataset_healths
-from odf_tui.state.model import BlockDocument, DatasetRow, Health, Target, Transaction, TransactionInput
-from odf_tui.text.format import Sql
+from odf_tui.state.model import BlockDocument, DatasetRow, Health, ShownTransaction, Target, TransactionInput
+from odf_tui.text.format import QueryText
 from odf_tui.text.highlight import sql_spans, value_lines, yaml_spans
 from odf_tui.text.job_text import job_outcome, verification_spans
 from odf_tui.widgets.dialogs import TypedConfirmation
@@ -44,7 +44,7 @@ def test_queries_are_highlighted_alone_and_in_yaml() -> None:
     assert ("`from`", "key") not in lines[1]
     assert {("IN", "key"), ("1.5", "title")} <= set(lines[2])
     assert ["".join(text for text, _ in line) for line in lines] == QUERY.splitlines()
-    assert value_lines(Sql(QUERY)) == lines
+    assert value_lines(QueryText(QUERY)) == lines
     assert value_lines(QUERY)[0] == [(QUERY.splitlines()[0], "")]
     # In YAML, up to the next key. Control characters are escaped.
     text = "transform:\n  query: |\n    SELECT 1\n\n    FROM x\x1b\n  engine: spark\nquery: SELECT 2\n"
@@ -63,7 +63,7 @@ def test_transaction_lines_report_missing_inputs() -> None:
         TransactionInput("c", "clouds", "clouds", (5, 9), None, None),
         TransactionInput("d", "did:odf:d", "dew", (5, 9), None, None, here=False),
     )
-    made = Transaction(parts, None, 0, None, 4096, True, (("query", Sql("SELECT 1")),), "flushed")
+    made = ShownTransaction(parts, None, 0, None, 4096, True, (("query", QueryText("SELECT 1")),), "flushed")
     lines, links = transaction_lines("out", made)
     texts = ["".join(text for text, _ in line) for line in lines]
     assert list(links.values()) == [
@@ -87,8 +87,14 @@ PARTS = (
     TransactionInput(AIR, "port-haven.air-readings", "air", (1200, 2399), 6, 4),
     TransactionInput("did:odf:port-haven.stations", "port-haven.stations", "stations", None, 4, 4),
 )
-MADE = Transaction(
-    PARTS, (120, 239), 4440, "2024-03-10T00:00:00Z", None, False, (("engine", "spark"), ("query", Sql(QUERY)))
+MADE = ShownTransaction(
+    PARTS,
+    (120, 239),
+    4440,
+    "2024-03-10T00:00:00Z",
+    None,
+    False,
+    (("engine", "spark"), ("query", QueryText(QUERY))),
 )
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from odf_engine.checks.definition import check_files
-from odf_engine.checks.reports import Report, RuleResult, encode_report, store_rejected, store_report
+from odf_engine.checks.reports import CheckReport, RuleResult, encode_report, store_rejected, store_report
 from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.jobs.check import Check, CheckResult
 from odf_engine.workspace.workspace import Workspace
@@ -92,7 +92,7 @@ async def test_checks_dialog_lists_rules_reports_and_rejected_rows(tmp_path: Pat
     sample = [{"offset": "4", "city": None}]
     result = RuleResult("cases", "1", "NotNull(city)", "NotNull", "block", 3, 1, "1 row with null", sample)
     passed = msgspec.structs.replace(result, failing=0, message="", sample=[])
-    report = Report(str(entry.id), str(last.physical_hash), 3, 5, "2024-05-01T00:00:00Z", [passed])
+    report = CheckReport(str(entry.id), str(last.physical_hash), 3, 5, "2024-05-01T00:00:00Z", [passed])
     key = workspace.keys.private_key_pem(entry.id)
     store_report(entry.dataset.folder, last.physical_hash, encode_report(report, key))
     staged = tmp_path / "staged"

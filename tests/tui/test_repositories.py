@@ -18,7 +18,7 @@ from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.remotes import Search, SearchResult
 from odf_tui.features.sharing.controller import SharingController
 from odf_tui.features.sharing.repository_browser import (
-    RemoteDataset,
+    ListedDataset,
     RepositoryBrowser,
     filter_by_words,
     match_search_result,
@@ -64,7 +64,7 @@ def add_repositories(source: FakeSource) -> None:
     source.places = [NamedUrl(name, f"https://{name}.example/data/") for name in ("hospital", "lake")]
 
 
-def found_by_search(datasets: Sequence[dict[str, Any]], rows: list[DatasetRow]) -> Sequence[RemoteDataset]:
+def found_by_search(datasets: Sequence[dict[str, Any]], rows: list[DatasetRow]) -> Sequence[ListedDataset]:
     """Return what the browser shows of a search result."""
     return match_search_result(msgspec.convert({"datasets": datasets}, SearchResult), rows).found
 
@@ -236,7 +236,7 @@ async def browse(source: FakeSource, *answers: object) -> Fakes:
 def choose(*datasets: dict[str, Any], rows: Sequence[DatasetRow] = ()) -> Callable[[object], object]:
     """Return an answer that chooses datasets in the browser."""
 
-    def answer(dialog: object) -> Sequence[RemoteDataset]:
+    def answer(dialog: object) -> Sequence[ListedDataset]:
         assert isinstance(dialog, RepositoryBrowser)
         return found_by_search(datasets, list(rows))
 

@@ -31,7 +31,7 @@ from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.transform.engines.engine_router import EngineRouter
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay
-from odf_engine.verify.report import Report, dataset_origins
+from odf_engine.verify.report import IntegrityReport, dataset_origins
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.transform.deriving import Deriving
@@ -252,7 +252,7 @@ def tampering(made: Deriving, case: Case, tmp_path: Path) -> Tampering:
 
 def check(
     made: Deriving, workspace: Workspace, entry: DatasetEntry, first: int, replay: bool = True
-) -> Report:
+) -> IntegrityReport:
     # Nothing that an index remembers.
     dataset = Dataset(entry.dataset.folder, BlockIndex(":memory:"))
     running = Replay(workspace, entry, made.engine, Reporter()) if replay else None

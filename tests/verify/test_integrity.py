@@ -32,20 +32,20 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.verify.integrity import verify
-from odf_engine.verify.report import Report
+from odf_engine.verify.report import IntegrityReport
 
 
-def check(builder: Any, first: int | None = None, last: int | None = None) -> Report:
+def check(builder: Any, first: int | None = None, last: int | None = None) -> IntegrityReport:
     return verify(builder.dataset, Reporter(), first, last)
 
 
-def found(report: Report) -> list[tuple[str, str]]:
+def found(report: IntegrityReport) -> list[tuple[str, str]]:
     """Kinds of findings, with the first 8 digits of the block."""
     assert report.valid == (not report.findings)
     return [(each.kind, each.block.removeprefix("f1620")[:8]) for each in report.findings]
 
 
-def kinds(report: Report) -> list[str]:
+def kinds(report: IntegrityReport) -> list[str]:
     return [kind for kind, _ in found(report)]
 
 
@@ -64,7 +64,7 @@ def flip(path: Path, at: int = -1) -> None:
 
 def test_a_sound_dataset_is_valid(builder: Any) -> None:
     report = check(builder)
-    assert report == Report(valid=True, blocks=6, slices=3, transforms=0, findings=[])
+    assert report == IntegrityReport(valid=True, blocks=6, slices=3, transforms=0, findings=[])
     assert msgspec.json.decode(msgspec.json.encode(report))["findings"] == []
 
 
@@ -87,7 +87,7 @@ def test_verified_rows_are_not_decoded_again(empty: Any) -> None:
     for cities in ("ABC", "D", "EF"):
         builder.data(list(cities))
 
-    def again() -> Report:
+    def again() -> IntegrityReport:
         return verify(builder.dataset, Reporter(), known=known)
 
     assert (again().rows_known, again().rows_known) == (0, 3)
@@ -237,7 +237,7 @@ def test_a_truncated_block_is_found(builder: Any) -> None:
 
 
 def test_the_chain_of_another_dataset_is_found(builder: Any, tmp_path: Path) -> None:
-    def in_folder_of(dataset_id: DatasetId) -> Report:
+    def in_folder_of(dataset_id: DatasetId) -> IntegrityReport:
         folder = tmp_path / dataset_id.multibase
         shutil.copytree(builder.dataset.folder, folder)
         return verify(Dataset(folder, BlockIndex(":memory:")), Reporter())
@@ -428,7 +428,7 @@ def test_a_retraction_of_a_row_that_does_not_exist_is_found(empty: Any) -> None:
 
     known = BlockIndex(":memory:")
 
-    def again() -> Report:
+    def again() -> IntegrityReport:
         return verify(empty.dataset, Reporter(), known=known)
 
     empty.data(["A", None, "B"], edit=at_one_time(operations([0, 0, 0])))

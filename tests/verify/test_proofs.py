@@ -16,7 +16,7 @@ from odf_engine.metadata.model import DatasetKind, SetInfo
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.verify.integrity import verify
-from odf_engine.verify.report import Report
+from odf_engine.verify.report import IntegrityReport
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.trust import ProvenBlock, find_newest_proven_block, prove_block
 from odf_engine.workspace.workspace import Workspace
@@ -34,7 +34,7 @@ def entry(workspace: Workspace) -> DatasetEntry:
     return workspace.create_dataset(DatasetAlias.parse("rain"), DatasetKind.Root, events)
 
 
-def check(entry: DatasetEntry, *span: Any) -> Report:
+def check(entry: DatasetEntry, *span: Any) -> IntegrityReport:
     return verify(entry.dataset, Reporter(), *span)
 
 
@@ -42,7 +42,7 @@ def hash_of(entry: DatasetEntry, number: int) -> Multihash:
     return entry.dataset.block(number).hash
 
 
-def told(report: Report) -> tuple[int, int | None, int]:
+def told(report: IntegrityReport) -> tuple[int, int | None, int]:
     return report.proofs, report.proven, report.newer
 
 

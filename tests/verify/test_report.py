@@ -17,7 +17,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.verify import integrity
 from odf_engine.verify.integrity import Done, run_in_order, verify
 from odf_engine.verify.replay import Replay
-from odf_engine.verify.report import EngineUse, Finding, ReplayResult, Report
+from odf_engine.verify.report import EngineReport, IntegrityFinding, IntegrityReport, ReplayResult
 from tests.ingest.recorder import Recorder
 from tests.verify.conftest import Builder
 
@@ -106,35 +106,38 @@ def test_a_report_has_the_results_of_all_replays(
 ) -> None:
     for name in ("_THREADS", "_AHEAD"):
         monkeypatch.setattr(integrity, name, 6)
-    use = EngineUse("spark", "3.5", "4.0", 1, 10)
+    use = EngineReport("spark", "3.5", "4.0", 1, 10)
     results = [
         ReplayResult(engine=use),
         ReplayResult(skipped=("input-missing", "no input")),
         ReplayResult([("transform-data", "other rows"), ("transform-checkpoint", "other state")], engine=use),
         ReplayResult(doubts=[("checkpoint-other", "other bytes")], engine=use),
         ReplayResult(skipped=("input-missing", "no input")),
-        ReplayResult(engine=EngineUse("flink", None, None, 1, 5)),
+        ReplayResult(engine=EngineReport("flink", None, None, 1, 5)),
     ]
     empty.block(SetTransform([], QUERY))
     blocks = [str(empty.block(ExecuteTransform([]))) for _ in results]
     reporter, replay = Recorder(), FakeReplay(results, stateless=stateless)
-    report: Report = verify(empty.dataset, reporter, replay=cast("Replay", replay))
+    report: IntegrityReport = verify(empty.dataset, reporter, replay=cast("Replay", replay))
     replayed = [
         each
         for each in report.findings
         if each.kind.startswith("transform-") and each.message.startswith("other")
     ]
     assert replayed == [
-        Finding("transform-data", blocks[2], "other rows"),
-        Finding("transform-checkpoint", blocks[2], "other state"),
+        IntegrityFinding("transform-data", blocks[2], "other rows"),
+        IntegrityFinding("transform-checkpoint", blocks[2], "other state"),
     ]
     assert report.unchecked == [
-        Finding("checkpoint-other", blocks[3], "other bytes"),
-        Finding("input-missing", blocks[1], "no input"),
-        Finding("input-missing", blocks[4], "no input"),
+        IntegrityFinding("checkpoint-other", blocks[3], "other bytes"),
+        IntegrityFinding("input-missing", blocks[1], "no input"),
+        IntegrityFinding("input-missing", blocks[4], "no input"),
     ]
     assert report.transforms == 4
-    assert report.engines == [EngineUse("spark", "3.5", "4.0", 3, 30), EngineUse("flink", None, None, 1, 5)]
+    assert report.engines == [
+        EngineReport("spark", "3.5", "4.0", 3, 30),
+        EngineReport("flink", None, None, 1, 5),
+    ]
     assert reporter.warnings == ["created by spark 3.5, replayed by 4.0", "not replayed: no input"]
     in_main = [name == threading.main_thread().name for name in replay.running_threads]
     assert len(in_main) == len(results)
@@ -148,6 +151,6 @@ def test_transactions_after_a_lost_block_are_not_replayed(empty: Builder) -> Non
     reporter = Recorder()
     report = verify(empty.dataset, reporter, replay=cast("Any", FakeReplay([], stateless=True)))
     reason = "blocks before it are lost or damaged"
-    assert report.unchecked == [Finding("before-lost", block, reason) for block in blocks]
+    assert report.unchecked == [IntegrityFinding("before-lost", block, reason) for block in blocks]
     assert report.transforms == 0
     assert reporter.warnings == [f"not replayed: {reason}"]

@@ -30,7 +30,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests, snapshot_to_yaml
 from odf_engine.settings import save
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.definition import Update, current_definition
+from odf_engine.workspace.definition import PlannedUpdate, current_definition
 from odf_engine.workspace.workspace import Workspace
 from tests.workspace.conftest import Append
 
@@ -61,12 +61,12 @@ def manifest(events: str, name: str = "data", kind: str = "Root") -> DatasetSnap
     return snapshot
 
 
-def change(workspace: Workspace, events: str, **named: Any) -> Update:
+def change(workspace: Workspace, events: str, **named: Any) -> PlannedUpdate:
     (update,) = workspace.update([manifest(events, **named)])
     return update
 
 
-def kinds(update: Update) -> list[str]:
+def kinds(update: PlannedUpdate) -> list[str]:
     return [kind_of(event) for event in update.events]
 
 

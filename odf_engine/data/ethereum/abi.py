@@ -106,7 +106,7 @@ _HASH: Final = AbiType("fixed-bytes", "bytes32", WORD)
 
 
 @dataclass(frozen=True)
-class Event:
+class AbiEvent:
     """A parsed event signature.
 
     Attributes:
@@ -232,7 +232,7 @@ def plain_value(kind: AbiType, value: Any, *, as_json: bool = False) -> Any:
 
     Args:
         kind: its type.
-        value: as :meth:`Event.decode` returns it.
+        value: as :meth:`AbiEvent.decode` returns it.
         as_json: bytes are hexadecimal text.
     """
     if kind.kind == "array":
@@ -261,7 +261,7 @@ def _format_number(kind: AbiType, value: int) -> str:
 
 
 @lru_cache(maxsize=256)
-def parse_event(signature: str) -> Event:
+def parse_event(signature: str) -> AbiEvent:
     """Parse an event signature, such as ``event Transfer(address indexed from, address to, uint256 value)``.
 
     The word ``event`` and names of parameters may be missing. ``anonymous`` may follow.
@@ -289,7 +289,7 @@ class _SignatureParser:
         self._tokens.append(("", len(text) + 1))
         self._at = 0
 
-    def event(self) -> Event:
+    def event(self) -> AbiEvent:
         if self._word == "event" and self._tokens[self._at + 1][0] not in ("(", ""):
             self._at += 1
         column = self._column
@@ -303,7 +303,7 @@ class _SignatureParser:
         most = _MAX_TOPICS - (not anonymous)
         if (indexed := sum(each.indexed for each in parameters)) > most:
             raise SignatureError(f"{indexed} indexed parameters; at most {most} are possible", column)
-        return Event(name, parameters, anonymous)
+        return AbiEvent(name, parameters, anonymous)
 
     def _parameters(self, depth: int, *, indexing: bool) -> tuple[Parameter, ...]:
         """Parse parameters up to the closing parenthesis."""

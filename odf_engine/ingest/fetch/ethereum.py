@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odf_engine.data.ethereum.abi import (
+    AbiEvent,
     AbiType,
     DecodeError,
-    Event,
     is_text_number,
     parse_event,
     plain_value,
@@ -299,7 +299,7 @@ class _Scan:
                 times[number] = self._node.number(block.timestamp)
         return times
 
-    def _decode(self, event: Event, log: Log, topics: list[bytes], data: bytes) -> dict[str, Any]:
+    def _decode(self, event: AbiEvent, log: Log, topics: list[bytes], data: bytes) -> dict[str, Any]:
         try:
             values = event.decode(topics, data)
         except DecodeError as error:
@@ -314,7 +314,7 @@ class _Scan:
         return {each.name: plain_value(each.log_type, value) for each, value in members}
 
 
-def _event_type(event: Event) -> pa.StructType:
+def _event_type(event: AbiEvent) -> pa.StructType:
     return pa.struct([pa.field(each.name, _arrow_type(each.log_type), False) for each in event.log_order])
 
 

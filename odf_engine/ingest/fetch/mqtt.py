@@ -14,7 +14,7 @@ from odf_engine.metadata.model import Mqtt, MqttQos
 from odf_engine.net.address_policy import AddressPolicy, PublicAddresses
 from odf_engine.net.connector import Connector
 from odf_engine.net.download import AttemptFailed, RetryPolicy
-from odf_engine.net.mqtt_client import Message, MqttSession, Subscription, broker_url
+from odf_engine.net.mqtt_client import MqttMessage, MqttSession, Subscription, broker_url
 from odf_engine.progress import count_of
 
 _TLS_PORT: Final = 8883  # secure-mqtt in the registry of IANA; the manifest has no option for TLS
@@ -121,14 +121,14 @@ class _Poll:
             text = f"{count_of(dropped, 'message')} dropped: the topics are no longer in the manifest"
             self._reporter.log(f"{self._session.name}: {text}", "warning")
 
-    def _receive(self, path: Path) -> tuple[list[str], list[Message]]:
+    def _receive(self, path: Path) -> tuple[list[str], list[MqttMessage]]:
         """Write messages to a file until the broker is idle, or until a limit of the settings.
 
         Returns:
             The origin of each line, and the messages. Messages without payload have no line.
         """
         topics: list[str] = []
-        messages: list[Message] = []
+        messages: list[MqttMessage] = []
         size = 0
         with path.open("wb") as file:
             while len(messages) < self._limits.max_messages and monotonic() < self._until:
@@ -146,7 +146,7 @@ class _Poll:
                 self._reporter.set_amounts(rows=len(messages), bytes=size)
         return topics, messages
 
-    def _acknowledge(self, messages: list[Message]) -> None:
+    def _acknowledge(self, messages: list[MqttMessage]) -> None:
         try:
             self._session.acknowledge(messages)
         except Cancelled:

@@ -46,7 +46,7 @@ _MAX_EXPONENT: Final = 400
 _TRUTHS: Final = {"t": "true", "y": "true", "f": "false", "n": "false", "?": None}
 
 
-class Column(NamedTuple):
+class DbfColumn(NamedTuple):
     """A column: its name, letter of its type, width in bytes, and number of decimal digits."""
 
     name: str
@@ -77,7 +77,7 @@ class Column(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Table:
+class DbfTable:
     """A dBASE table.
 
     Attributes:
@@ -91,7 +91,7 @@ class Table:
 
     path: Path
     name: str
-    columns: tuple[Column, ...]
+    columns: tuple[DbfColumn, ...]
     count: int
     encoding: str
     guessed: bool
@@ -99,7 +99,7 @@ class Table:
     _width: int
 
     @classmethod
-    def open(cls, path: Path, name: str, code_page: str | None) -> Table:
+    def open(cls, path: Path, name: str, code_page: str | None) -> DbfTable:
         """Read the header.
 
         Args:
@@ -127,7 +127,7 @@ class Table:
             )
         encoding, guessed = _encoding(code_page, language, path, begin)
         try:
-            columns = tuple(Column(_decode(text, encoding), *rest) for text, rest in raw)
+            columns = tuple(DbfColumn(_decode(text, encoding), *rest) for text, rest in raw)
         except UnicodeError as error:
             raise BadData(
                 f"a column name is not valid {encoding.upper()}", where=name, hint=_ENCODING

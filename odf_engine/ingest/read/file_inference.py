@@ -77,7 +77,7 @@ class InferredColumn(msgspec.Struct, frozen=True):
     invalid: frozenset[str] = frozenset()
 
 
-class BadRow(msgspec.Struct, frozen=True):
+class UnreadableRow(msgspec.Struct, frozen=True):
     """A row that cannot be read: its line in the file, from 1, and the reason."""
 
     line: int
@@ -114,7 +114,7 @@ class InferredFile(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[InferredColumn, ...] = ()
     lines: Sequence[str] = ()
     rows: Sequence[tuple[int, Sequence[str | None]]] = ()
-    bad_rows: Sequence[BadRow] = ()
+    bad_rows: Sequence[UnreadableRow] = ()
     complete: bool = True
     time: str = ""
     key: tuple[str, ...] = ()
@@ -175,9 +175,9 @@ def infer_csv(
         values = [row[at] for _, row in rows]
         column = _infer_text(name, values, choices.types.get(at), _Numbers(True, comma))
         columns.append(msgspec.structs.replace(column, source=sources[at]))
-    bad = [BadRow(line, "the encoding cannot decode it") for line in damaged]
+    bad = [UnreadableRow(line, "the encoding cannot decode it") for line in damaged]
     bad += [
-        BadRow(line, f"{count_of(len(row), 'value')} for {count_of(width, 'column')}")
+        UnreadableRow(line, f"{count_of(len(row), 'value')} for {count_of(width, 'column')}")
         for line, row in found
         if len(row) != width
     ]
@@ -204,7 +204,7 @@ def infer_rows(
     reporter: Reporter,
     *,
     schema: pa.Schema | None = None,
-    bad_rows: Sequence[BadRow] = (),
+    bad_rows: Sequence[UnreadableRow] = (),
     complete: bool = True,
 ) -> InferredFile:
     """Infer a file of objects, such as JSON, or of rows with types, such as Parquet.
@@ -268,14 +268,14 @@ def _as_text(value: Any) -> str | None:
 
 def _invalid_values(
     columns: Sequence[InferredColumn], rows: Sequence[tuple[int, Sequence[str | None]]]
-) -> Iterator[BadRow]:
+) -> Iterator[UnreadableRow]:
     """Yield the first invalid value of each row."""
     checked = [(at, column) for at, column in enumerate(columns) if column.invalid]
     for line, row in rows if checked else ():
         for at, column in checked:
             if row[at] in column.invalid:
                 kind = f"{column.type} written {column.form}" if column.form else column.type
-                yield BadRow(line, f"{column.name}: '{row[at]}' is not a {kind}")
+                yield UnreadableRow(line, f"{column.name}: '{row[at]}' is not a {kind}")
                 break
 
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from odf_engine.data.column_names import appearance, spell_out
 from odf_engine.data.odf_schema import columns_of_step
 from odf_engine.errors import BadData, InvalidSchema
-from odf_engine.ingest.prep_step import Limits, PreparedFile
+from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits
 from odf_engine.ingest.read.error_location import (
     TextFile,
     describe_csv_record,
@@ -121,7 +121,7 @@ def read(
     reporter: Reporter,
     known: pa.Schema | None = None,
     compare_keys: CompareKeys | None = None,
-    limits: Limits | None = None,
+    limits: PrepareLimits | None = None,
     *,
     feature_ids: bool = False,
 ) -> ReadPlan | None:
@@ -370,7 +370,7 @@ def _json_lines(
 
 
 def _shape_lines(
-    step: EsriShapefile, prepared: PreparedFile, job: Path, reporter: Reporter, limits: Limits | None
+    step: EsriShapefile, prepared: PreparedFile, job: Path, reporter: Reporter, limits: PrepareLimits | None
 ) -> _Lines:
     reporter.phase("prepare")
     found = shapefile_to_lines(prepared.path, prepared.name, step.sub_path, job, reporter, limits)

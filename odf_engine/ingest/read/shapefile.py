@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from odf_engine.data.zip_archive import ZipArchive
 from odf_engine.errors import BadData, InvalidSchema
-from odf_engine.ingest.prep_step import ZIP_ERRORS, Limits, is_disk_error
-from odf_engine.ingest.read.dbf import Table
+from odf_engine.ingest.prep_step import ZIP_ERRORS, PrepareLimits, is_disk_error
+from odf_engine.ingest.read.dbf import DbfTable
 from odf_engine.progress import Reporter, count_of
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def shapefile_to_lines(
     sub_path: str | None,
     job: Path,
     reporter: Reporter,
-    limits: Limits | None = None,
+    limits: PrepareLimits | None = None,
 ) -> ShapeLines:
     """Convert the shapefile in a zip archive to JSON lines.
 
@@ -87,7 +87,7 @@ def shapefile_to_lines(
     with _open(path, name) as archive:
         chosen = _choose(archive, sub_path, name)
         parts = {
-            kind: _unpack(archive, entry, folder / f"part{kind}", name, reporter, limits or Limits())
+            kind: _unpack(archive, entry, folder / f"part{kind}", name, reporter, limits or PrepareLimits())
             for kind, entry in _siblings(archive, chosen).items()
         }
     shp_name = f"{name}/{chosen}"
@@ -99,7 +99,7 @@ def shapefile_to_lines(
         )
     _check_projection(parts.get(".prj"), shp_name, reporter)
     code_page = parts[".cpg"].read_text("latin-1") if ".cpg" in parts else None
-    table = Table.open(parts[".dbf"], re.sub(r"(?i)\.shp$", ".dbf", shp_name), code_page)
+    table = DbfTable.open(parts[".dbf"], re.sub(r"(?i)\.shp$", ".dbf", shp_name), code_page)
     if table.guessed:
         reporter.log(f"{table.name}: no encoding declared, using {table.encoding}", "warning")
     columns = _columns(table, reporter)
@@ -187,7 +187,7 @@ def _unpack(
     target: Path,
     name: str,
     reporter: Reporter,
-    limits: Limits,
+    limits: PrepareLimits,
 ) -> Path:
     most = min(limits.most_bytes, max(limits.ratio_from, limits.most_ratio * entry.compress_size))
     size = 0
@@ -228,7 +228,7 @@ def _check_projection(path: Path | None, name: str, reporter: Reporter) -> None:
 # --- its records -------------------------------------------------------------------------------
 
 
-def _columns(table: Table, reporter: Reporter) -> pa.Schema:
+def _columns(table: DbfTable, reporter: Reporter) -> pa.Schema:
     fields: dict[str, pa.Field] = {}
     for column in (*table.columns, None):
         name = GEOMETRY if column is None else column.name
@@ -243,7 +243,7 @@ def _columns(table: Table, reporter: Reporter) -> pa.Schema:
 
 
 def _write(
-    table: Table, columns: pa.Schema, shp: Path, name: str, target: Path, reporter: Reporter
+    table: DbfTable, columns: pa.Schema, shp: Path, name: str, target: Path, reporter: Reporter
 ) -> tuple[int, ...]:
     """Write the lines; return the numbers of the records that are marked as deleted."""
     supported = set(columns.names)

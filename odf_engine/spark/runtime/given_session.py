@@ -15,7 +15,7 @@ from odf_engine.spark.runtime.session import QUERY_LOGGERS, SparkRuntime, create
 from odf_engine.spark.runtime.spark_conf import (
     DEFAULTS,
     FIXED,
-    SparkConfig,
+    SparkSettings,
     check_executors,
     check_fixed_settings,
     is_application_ended,
@@ -67,7 +67,7 @@ class GivenSpark(SparkRuntime):
         SparkFailed: the session was stopped.
     """
 
-    def __init__(self, session: SparkSession, config: SparkConfig, cache_dir: Path) -> None:
+    def __init__(self, session: SparkSession, config: SparkSettings, cache_dir: Path) -> None:
         super().__init__(config, cache_dir.parent / "spark.log", cache_dir)
         check_fixed_settings(config.conf)
         _check_kind(session)

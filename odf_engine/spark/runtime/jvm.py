@@ -195,7 +195,7 @@ class SparkFailed(OdfError):
 
 
 @dataclass(frozen=True)
-class Gateway:
+class JavaGateway:
     """A running JVM and its connection parameters."""
 
     process: subprocess.Popen[bytes]
@@ -322,7 +322,7 @@ def launch(
     return _started[0]
 
 
-def connect(process: subprocess.Popen[bytes], folder: Path, log: Path) -> Gateway:
+def connect(process: subprocess.Popen[bytes], folder: Path, log: Path) -> JavaGateway:
     """Wait until the process listens.
 
     Raises:
@@ -339,7 +339,7 @@ def connect(process: subprocess.Popen[bytes], folder: Path, log: Path) -> Gatewa
     data = info.read_bytes()
     port, length = struct.unpack_from(">ii", data)
     info.unlink()
-    return Gateway(process, port, data[8 : 8 + length].decode())
+    return JavaGateway(process, port, data[8 : 8 + length].decode())
 
 
 def _heap_flags(memory: str) -> list[str]:

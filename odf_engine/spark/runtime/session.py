@@ -23,9 +23,9 @@ from odf_engine import processes
 from odf_engine.errors import OdfError
 from odf_engine.files import ensure_folder, open_file
 from odf_engine.spark.runtime import class_data_archive
-from odf_engine.spark.runtime.jvm import Gateway, Java, SparkFailed, connect, find_java, launch
+from odf_engine.spark.runtime.jvm import Java, JavaGateway, SparkFailed, connect, find_java, launch
 from odf_engine.spark.runtime.spark_conf import (
-    SparkConfig,
+    SparkSettings,
     check_executors,
     check_master,
     is_application_ended,
@@ -131,7 +131,7 @@ class SparkRuntime:
 
     def __init__(
         self,
-        config: SparkConfig,
+        config: SparkSettings,
         log_path: Path,
         cache_dir: Path,
         *,
@@ -146,7 +146,7 @@ class SparkRuntime:
         self._launched: subprocess.Popen[bytes] | None = None
         self._interrupted = False
         self._folder: Path | None = None
-        self._gateway: Gateway | None = None
+        self._gateway: JavaGateway | None = None
         self._context: SparkContext | None = None
         self._root: SparkSession | None = None
         self._sockets: Path | None = None

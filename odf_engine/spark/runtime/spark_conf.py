@@ -185,7 +185,7 @@ def _executors(session: SparkSession) -> list[Any]:
 _EXECUTOR_FLAGS: Final = "spark.executor.defaultJavaOptions"
 
 
-class SparkConfig(Protocol):
+class SparkSettings(Protocol):
     """The Spark configuration (section ``spark`` of ``config.yaml``)."""
 
     @property
@@ -304,7 +304,7 @@ def check_fixed_settings(settings: Mapping[str, str]) -> None:
             )
 
 
-def spark_settings(config: SparkConfig, scratch: Path, sockets: Path) -> dict[str, str]:
+def spark_settings(config: SparkSettings, scratch: Path, sockets: Path) -> dict[str, str]:
     """Return all settings for the start of Spark.
 
     Args:

@@ -32,7 +32,7 @@ from odf_engine.spark.stateful.incremental import referenced_columns
 from odf_engine.spark.stateful.stateful_query import stream_view
 from odf_engine.spark.stateful.stream_checks import check_collations, conjuncts, has_watermark
 from odf_engine.spark.stateful.window_functions import comparable
-from odf_engine.spark.temporal_tables import Table, match_keys
+from odf_engine.spark.temporal_tables import AsOfTable, match_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -331,7 +331,7 @@ class AsOfJoin:
     """
 
     view: str
-    table: Table
+    table: AsOfTable
     outer: bool
     left: Any
     right: Sequence[Any]
@@ -377,7 +377,7 @@ class AsOfQuery(PlanBuilder):
         session: SparkSession,
         frame: DataFrame,
         inputs: Mapping[str, DatasetVocabulary],
-        tables: Mapping[str, Table],
+        tables: Mapping[str, AsOfTable],
     ) -> None:
         super().__init__(session)
         self.joins: list[AsOfJoin] = []
@@ -567,7 +567,7 @@ class AsOfQuery(PlanBuilder):
             return self._add_join(plan, table)
         return plan
 
-    def _find_table(self, plan: Any) -> Table | None:
+    def _find_table(self, plan: Any) -> AsOfTable | None:
         """Return the temporal table on one side of a join, identified by its hidden view."""
         while node_name(plan) in ("SubqueryAlias", "Project"):
             plan = plan.child()
@@ -575,7 +575,7 @@ class AsOfQuery(PlanBuilder):
             return None
         return self._tables.get(plan.desc().identifier().table().lower())
 
-    def _add_join(self, plan: Any, table: Table) -> Any:
+    def _add_join(self, plan: Any, table: AsOfTable) -> Any:
         output = to_list(plan.output())
         placeholder = self.catalyst.plans.logical.LocalRelation(
             self.seq(output), self.seq([]), False, self.none()
@@ -588,7 +588,7 @@ class AsOfQuery(PlanBuilder):
             self._record_system_columns(self.joins[-1], plan)
         return placeholder
 
-    def _build_join(self, plan: Any, table: Table, output: Sequence[Any], placeholder: Any) -> AsOfJoin:
+    def _build_join(self, plan: Any, table: AsOfTable, output: Sequence[Any], placeholder: Any) -> AsOfJoin:
         time, conditions = self._split_condition(plan, table)
         right = to_list(plan.right().output())
         keys, others = match_keys(conditions, right, table)
@@ -607,7 +607,7 @@ class AsOfQuery(PlanBuilder):
             schema=self.to_frame(self.project(named, placeholder)).schema,
         )
 
-    def _split_condition(self, plan: Any, table: Table) -> tuple[Any, list[Any]]:
+    def _split_condition(self, plan: Any, table: AsOfTable) -> tuple[Any, list[Any]]:
         """Return the time of a join, and the conjuncts of its condition."""
         condition = plan.condition().get()
         bound = condition.right()  # written by the rewrite of the AS OF clause

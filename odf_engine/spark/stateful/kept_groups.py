@@ -18,7 +18,7 @@ from odf_engine.spark.plan_rewrite import (
 )
 from odf_engine.spark.stateful.group_aggregates import GroupAggregates, find_aggregates
 from odf_engine.spark.stateful.incremental import StateFiles, StoredState
-from odf_engine.spark.stateful.result_changes import WEIGHT, InputRows, ResultChanges
+from odf_engine.spark.stateful.result_changes import WEIGHT, InputState, ResultChanges
 from odf_engine.spark.stateful.stream_checks import check_collations, compared_expressions
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class KeptGroups(ResultChanges):
         unchanged: names of the other parts.
     """
 
-    def __init__(self, session: SparkSession, inputs: Mapping[str, InputRows], files: StateFiles) -> None:
+    def __init__(self, session: SparkSession, inputs: Mapping[str, InputState], files: StateFiles) -> None:
         super().__init__(session, inputs)
         self._files = files
         self._count = 0
@@ -97,7 +97,7 @@ class KeptGroups(ResultChanges):
         plans = (self._view(before, rows.before, rows), self._view(after, rows.after, rows))
         return (plans[1], plans[1]) if is_first else plans
 
-    def _view(self, aggregate: Any, frame: DataFrame, rows: InputRows) -> Any:
+    def _view(self, aggregate: Any, frame: DataFrame, rows: InputState) -> Any:
         """Return the rows of groups as a plan with the columns of an aggregation."""
         name = f"{_KEPT_VIEW}{len(self._inputs)}"
         frame.createOrReplaceTempView(name)
@@ -124,7 +124,7 @@ class KeptGroups(ResultChanges):
         below = [*to_list(plan.children()), *to_list(plan.subqueries())]
         return "\n".join([plan.simpleString(1 << 30), *map(self._text, below)])
 
-    def _first_groups(self, aggregation: _Aggregation) -> InputRows | None:
+    def _first_groups(self, aggregation: _Aggregation) -> InputState | None:
         """Return the groups of the first transaction, or None if there are too many to keep."""
         groups = self._aggregates(aggregation.before, None)
         rows = self._rows(groups, self._repeatable(aggregation.before.child()))
@@ -133,9 +133,9 @@ class KeptGroups(ResultChanges):
             return None
         self.states.append(StoredState(aggregation.name, merged, groups.key_names))
         result = self._results(groups, merged)
-        return InputRows(result, result, None)
+        return InputState(result, result, None)
 
-    def _next_groups(self, aggregation: _Aggregation) -> InputRows | None:
+    def _next_groups(self, aggregation: _Aggregation) -> InputState | None:
         """Return the groups before and after a transaction, or None if the state does not have them."""
         name, child = aggregation.name, aggregation.before.child()
         if not self._files.has(name):
@@ -145,7 +145,7 @@ class KeptGroups(ResultChanges):
             groups = self._aggregates(aggregation.before, None)
             self.unchanged.append(name)
             result = self._results(groups, self._stored(name, groups, self._rows(groups, child)))
-            return InputRows(result, result, None)
+            return InputState(result, result, None)
         operation = f"IF({WEIGHT} < 0, {Op.RETRACT:d}, {Op.APPEND:d}) AS {OPERATION}"
         signed = self._copies(changes).selectExpr(*changes.columns[:-1], operation)
         rows, sign = self._as_rows(child, signed)
@@ -173,7 +173,7 @@ class KeptGroups(ResultChanges):
             .selectExpr("*", f"-1L AS {WEIGHT}")
             .unionAll(self._results(groups, after).selectExpr("*", f"1L AS {WEIGHT}"))
         )
-        return InputRows(
+        return InputState(
             self._results(groups, stored), self._results(groups, all_groups), self._materialized(net)
         )
 

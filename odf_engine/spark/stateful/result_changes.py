@@ -65,7 +65,7 @@ _EXACT_SUMS: Final = ("Sum", "Average")
 _KEYS_VIEW: Final = "odf_changed_keys_"
 
 
-class InputRows(NamedTuple):
+class InputState(NamedTuple):
     """The rows of an input, without system columns.
 
     Attributes:
@@ -88,7 +88,7 @@ class ResultChanges(PlanBuilder):
         inputs: rows of each input by the name of its view.
     """
 
-    def __init__(self, session: SparkSession, inputs: Mapping[str, InputRows]) -> None:
+    def __init__(self, session: SparkSession, inputs: Mapping[str, InputState]) -> None:
         super().__init__(session)
         self._inputs = {name.lower(): rows for name, rows in inputs.items()}
         self._cached: list[DataFrame] = []
@@ -112,8 +112,8 @@ class ResultChanges(PlanBuilder):
         """Return the changes from one result of a query to another, or None if no input has changed.
 
         Args:
-            before: the query over :attr:`InputRows.before`.
-            after: the query over :attr:`InputRows.after`.
+            before: the query over :attr:`InputState.before`.
+            after: the query over :attr:`InputState.after`.
 
         Returns:
             The columns of the query, and :data:`WEIGHT`, which is not 0. No two rows have the same values.
@@ -240,7 +240,7 @@ class ResultChanges(PlanBuilder):
             return self._changes_by_keys(before, after, lambda node: [to_list(node.partitionSpec())])
         return self._subtract(before, after)
 
-    def _changes_of_input(self, view: Any, rows: InputRows) -> DataFrame:
+    def _changes_of_input(self, view: Any, rows: InputState) -> DataFrame:
         names = [f"c{index}" for index in range(len(to_list(view.output())))]
         assert rows.changes is not None
         return rows.changes.toDF(*names, WEIGHT)

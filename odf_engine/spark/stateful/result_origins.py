@@ -14,7 +14,7 @@ from odf_engine.spark.plan_rewrite import (
     node_name,
     to_list,
 )
-from odf_engine.spark.stateful.result_changes import InputRows, ResultChanges, join_keys
+from odf_engine.spark.stateful.result_changes import InputState, ResultChanges, join_keys
 from odf_engine.spark.stateful.row_lineage import ORIGINS_COLUMN, describe_grouping, describe_join
 from odf_engine.spark.stateful.stream_checks import conjuncts
 from odf_engine.spark.temporal_tables import add_version_value, is_version_lookup
@@ -53,7 +53,7 @@ class ResultOrigins(ResultChanges):
     """
 
     def __init__(self, session: SparkSession, tables: Mapping[str, DataFrame]) -> None:
-        super().__init__(session, {name: InputRows(each, each, None) for name, each in tables.items()})
+        super().__init__(session, {name: InputState(each, each, None) for name, each in tables.items()})
         self._tables = {name.lower(): each for name, each in tables.items()}
         self.operations: list[str] = []
         self.is_exact = True

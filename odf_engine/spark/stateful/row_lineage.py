@@ -88,7 +88,7 @@ class GroupingInput(NamedTuple):
     sessions: Sequence[bool]
 
 
-class Lineage(TablePlanner):
+class StreamLineage(TablePlanner):
     """Rewrites the analyzed plan of a streaming query to read tables instead of streams.
 
     Args:
@@ -548,7 +548,7 @@ LAST_BATCH_COLUMN: Final = "odf_prefix"
 """The last batch whose rows count."""
 
 
-class PrefixLineage(Lineage):
+class PrefixLineage(StreamLineage):
     """Tracks a query whose last step groups without a window; the result has ``odf_prefix`` too.
 
     Attributes:

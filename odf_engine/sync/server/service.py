@@ -25,7 +25,7 @@ from odf_engine.identity.names import DatasetAlias, DatasetPattern
 from odf_engine.storage.atomic_files import write_error
 from odf_engine.sync.remotes.base import ObjectFile
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.tokens import Token, Tokens
+from odf_engine.workspace.tokens import AccessToken, Tokens
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
 
@@ -156,7 +156,7 @@ class PushTarget:
     alias: DatasetAlias
     entry: DatasetEntry | None
     url: str
-    token: Token
+    token: AccessToken
     authorization: str
 
     def check_seed(self, dataset_id: DatasetId) -> None:
@@ -306,7 +306,7 @@ class DatasetService:
 
     # --- Who may do what ---
 
-    def authenticate(self, request: web.BaseRequest) -> Token:
+    def authenticate(self, request: web.BaseRequest) -> AccessToken:
         """Return the token of a request.
 
         Raises:
@@ -321,7 +321,7 @@ class DatasetService:
         self.tokens.record_use(token)
         return token
 
-    def check_push(self, token: Token, alias: DatasetAlias, dataset_id: DatasetId | None) -> None:
+    def check_push(self, token: AccessToken, alias: DatasetAlias, dataset_id: DatasetId | None) -> None:
         """Check that a dataset may be pushed to; without its id, as far as possible.
 
         Raises:
@@ -392,7 +392,7 @@ class DatasetService:
         finally:
             del self._pushes[target.alias]
 
-    def find_push(self, alias: DatasetAlias, token: Token) -> PushSession | None:
+    def find_push(self, alias: DatasetAlias, token: AccessToken) -> PushSession | None:
         """Return the push of a dataset in progress with the same token."""
         session = self._pushes.get(alias)
         return session if session is not None and session.target.token.hash == token.hash else None

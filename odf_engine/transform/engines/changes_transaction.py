@@ -39,9 +39,9 @@ from odf_engine.spark.runtime.jvm import SparkFailed
 from odf_engine.spark.sql_types import arrow_schema, identifier
 from odf_engine.spark.stateful.incremental import IS_ADDITION, StateFiles
 from odf_engine.spark.stateful.kept_groups import KeptGroups
-from odf_engine.spark.stateful.result_changes import WEIGHT, InputRows, ResultChanges
+from odf_engine.spark.stateful.result_changes import WEIGHT, InputState, ResultChanges
 from odf_engine.spark.stateful.window_functions import comparable, first_values
-from odf_engine.spark.temporal_tables import Table
+from odf_engine.spark.temporal_tables import AsOfTable
 from odf_engine.spark.user_query import run_query, uses_as_of_join
 from odf_engine.sql.query_text import tokenize
 from odf_engine.transform.engines.checkpoint import (
@@ -118,16 +118,18 @@ def _check_plan(frame: DataFrame) -> None:
         ) from error
 
 
-def computed_tables(transform: Sql, vocab: DatasetVocabulary) -> dict[str, Table]:
+def computed_tables(transform: Sql, vocab: DatasetVocabulary) -> dict[str, AsOfTable]:
     """Return the temporal tables of a query whose rows can change: the query computes all that it joins."""
     return {
-        each.name.lower(): Table(each.name, tuple(each.primary_key), vocab.event_time_column, of_query=True)
+        each.name.lower(): AsOfTable(
+            each.name, tuple(each.primary_key), vocab.event_time_column, of_query=True
+        )
         for each in transform.temporal_tables or []
     }
 
 
-def _unchanged(views: Mapping[str, DataFrame]) -> dict[str, InputRows]:
-    return {name: InputRows(view, view, None) for name, view in views.items()}
+def _unchanged(views: Mapping[str, DataFrame]) -> dict[str, InputState]:
+    return {name: InputState(view, view, None) for name, view in views.items()}
 
 
 def _check_text(steps: Sequence[SqlQueryStep]) -> None:
@@ -321,7 +323,7 @@ class ChangesTransaction:
                 found.add(each.query_alias)
         return sorted(found)
 
-    def _rows(self, each: TransformRequestInput, retracted: Collection[str]) -> InputRows:
+    def _rows(self, each: TransformRequestInput, retracted: Collection[str]) -> InputState:
         """Return the rows of an input before and after the transaction."""
         schema, vocab = pq.read_schema(each.schema_file), each.vocab
         earlier = list(map(Path, each.earlier_paths or ()))
@@ -333,7 +335,7 @@ class ChangesTransaction:
         weight = f"IF({identifier(vocab.operation_type_column)} {RETRACTS}, -1L, 1L) AS {WEIGHT}"
         changes = _data_rows(frames[2], vocab, weight) if new else None
         removes = any(read_slice(path, 0, vocab)[0].changes for path in new)
-        return InputRows(before, after, changes, removes)
+        return InputState(before, after, changes, removes)
 
     def _aligned(self, before: DataFrame, after: DataFrame) -> DataFrame:
         """Return the rows of the old query with the columns of the new one; new columns are null."""

@@ -37,7 +37,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.settings import load, load_workspace, user_file
 from odf_engine.spark.runtime.session import SparkRuntime, has_runaway_tasks
-from odf_engine.spark.runtime.spark_conf import SparkConfig, SparkOptions
+from odf_engine.spark.runtime.spark_conf import SparkOptions, SparkSettings
 from odf_engine.terminal_text import escape_standard_streams
 from odf_engine.transform.engines import grpc_messages as wire
 from odf_engine.transform.engines.contract import Engine, InputRows, TransactionResult
@@ -324,7 +324,7 @@ def _combined_watermark(request: TransformRequest) -> Timestamp | None:
     return min(known) if len(known) == len(latest) and known else None
 
 
-def _serve(config: SparkConfig, address: str, stopped: threading.Event, scratch: Path | None) -> None:
+def _serve(config: SparkSettings, address: str, stopped: threading.Event, scratch: Path | None) -> None:
     """Serve until stopped, and print the address; temporary files are in ``scratch``.
 
     Raises:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Final
 
 from odf_engine.identity.names import is_valid_name
-from odf_engine.workspace.tokens import ALL_DATASETS, Token, Tokens
+from odf_engine.workspace.tokens import ALL_DATASETS, AccessToken, Tokens
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.features.administration.server import check_patterns, split_patterns
 from odf_tui.services.controller import Context, Controller
@@ -97,13 +97,13 @@ def _check_days(text: str) -> str:
         return "enter a number of days, such as 90"
 
 
-def _validity(token: Token) -> str:
+def _validity(token: AccessToken) -> str:
     if token.expires is None:
         return "does not expire"
     return "expired" if token.has_expired else f"until {format_time(token.expires.isoformat())}"
 
 
-def token_lines(token: Token) -> list[list[Span]]:
+def token_lines(token: AccessToken) -> list[list[Span]]:
     """Return the datasets, the validity and the last use of a token."""
     used = format_time(token.last_used.isoformat()) if token.last_used else "never"
     return [

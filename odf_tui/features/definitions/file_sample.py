@@ -25,10 +25,10 @@ from odf_engine.errors import BadData, SourceUnavailable, Unsupported, has_surro
 from odf_engine.ingest.read.file_inference import (
     MAX_ROWS,
     TIME_NAME,
-    BadRow,
     FileChoices,
     InferredColumn,
     InferredFile,
+    UnreadableRow,
     infer_csv,
     infer_rows,
 )
@@ -210,7 +210,7 @@ def _shapefile_sample(archive: zipfile.ZipFile, name: str) -> FileSample:
     """Read the attributes of a shapefile. Its geometries are not read."""
     import pyarrow as pa
 
-    from odf_engine.ingest.read.dbf import Table
+    from odf_engine.ingest.read.dbf import DbfTable
 
     stem = name[:-4].lower()
     parts = {each[-4:].lower(): each for each in archive.namelist() if each[:-4].lower() == stem}
@@ -222,7 +222,7 @@ def _shapefile_sample(archive: zipfile.ZipFile, name: str) -> FileSample:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "table.dbf"
         path.write_bytes(archive.read(parts[".dbf"]))
-        table = Table.open(path, parts[".dbf"], code_page)
+        table = DbfTable.open(path, parts[".dbf"], code_page)
         schema = pa.schema([(each.name, each.type) for each in table.columns if each.type is not None])
         names = [each.name for each in table.columns]
         found = (dict(zip(names, row, strict=True)) for row in table.rows() if row is not None)
@@ -429,7 +429,7 @@ def infer_file(sample: FileSample, choices: FileChoices, reporter: Reporter) -> 
     else:
         sub_path, values = _find_objects(decoded.text, kind)
         objects = [(number, value) for number, value in enumerate(values, 1) if isinstance(value, dict)]
-        bad = [BadRow(number, "not an object") for number, value in enumerate(values, 1)
+        bad = [UnreadableRow(number, "not an object") for number, value in enumerate(values, 1)
                if not isinstance(value, dict)]  # fmt: skip
         if bad and len(bad) >= len(objects):
             raise BadData("not every row is an object")
@@ -456,9 +456,9 @@ def _starts_with_object_lines(data: bytes) -> bool:
 
 def _parse_lines(
     lines: Sequence[str], kind: str, reporter: Reporter
-) -> tuple[list[tuple[int, dict[str, Any]]], list[BadRow]]:
+) -> tuple[list[tuple[int, dict[str, Any]]], list[UnreadableRow]]:
     objects: list[tuple[int, dict[str, Any]]] = []
-    bad: list[BadRow] = []
+    bad: list[UnreadableRow] = []
     for number, line in enumerate(lines, 1):
         if len(objects) > MAX_ROWS:
             break
@@ -470,7 +470,7 @@ def _parse_lines(
             value = json.loads(line)
             objects.append((number, _feature_row(value) if kind == "NdGeoJson" else _object(value)))
         except (ValueError, RecursionError) as error:
-            bad.append(BadRow(number, f"invalid JSON: {error}"))
+            bad.append(UnreadableRow(number, f"invalid JSON: {error}"))
     if len(bad) > len(objects):
         raise BadData(f"the file cannot be read as {kind}: line {bad[0].line}: {bad[0].reason}")
     return objects, bad

@@ -26,9 +26,9 @@ from odf_tui.features.provenance.trace_text import (
 )
 from odf_tui.features.provenance.trace_tree import (
     Group,
-    Line,
-    Node,
     TracedRows,
+    TraceLine,
+    TraceNode,
     TraceSession,
     TraceTree,
     location_of,
@@ -112,7 +112,7 @@ class TraceScreen(OverlayScreen[Target]):
         self.session = session
         self.gateway, self._book = gateway, book
         self._submit_request, self._cancel_job, self._copy_text, self.save_trace = submit, cancel, copy, save
-        self._record: tuple[Line, Record | None] | None = None
+        self._record: tuple[TraceLine, Record | None] | None = None
         self._reading = False
         self._timer: Timer | None = None
 
@@ -244,14 +244,14 @@ class TraceScreen(OverlayScreen[Target]):
         self._reading = True
 
         def read() -> Record | None:
-            from odf_tui.features.provenance.trace_tree import RowReader
+            from odf_tui.features.provenance.trace_tree import TracedRowReader
 
             reader = group.reader
             if reader is None:
                 window = self.session.rows(group.dataset)
                 if window is None:
                     return None
-                reader = RowReader(window, list(group.columns))
+                reader = TracedRowReader(window, list(group.columns))
             try:
                 return reader.record(group.offsets.at(line.row))
             except NotFound:
@@ -294,7 +294,7 @@ class TraceScreen(OverlayScreen[Target]):
             words = [*words[:-3], *words[-2:]]
         return words
 
-    def node_at(self, line: Line) -> Node | None:
+    def node_at(self, line: TraceLine) -> TraceNode | None:
         """Return the node at a line; None for a row that was never opened."""
         if line.row >= 0 and isinstance(line.node, Group):
             return line.node.traced.get(line.row)
@@ -411,7 +411,7 @@ class TraceScreen(OverlayScreen[Target]):
 
     def action_all(self) -> None:
         """Trace all rows of an input at once."""
-        node: Node | None = self.view.line.node
+        node: TraceNode | None = self.view.line.node
         while node is not None and not isinstance(node, Group):
             node = node.parent
         all_rows = node.all_rows if node is not None else None
@@ -423,7 +423,7 @@ class TraceScreen(OverlayScreen[Target]):
             self.submit(all_rows)
         else:
             self.view.rebuild()
-        self.view.select_line(Line(all_rows))
+        self.view.select_line(TraceLine(all_rows))
 
     def action_stop(self) -> None:
         """Cancel the job of the line, or else the newest one."""
@@ -511,9 +511,9 @@ class TraceScreen(OverlayScreen[Target]):
         self.save_trace(self)
 
 
-def traced_rows_at(line: Line) -> TracedRows | None:
+def traced_rows_at(line: TraceLine) -> TracedRows | None:
     """Return the traced rows of a line, or of its nearest parent; None if there are none."""
-    node: Node | None = line.node
+    node: TraceNode | None = line.node
     if line.row >= 0 and isinstance(node, Group):
         node = node.traced.get(line.row)
     while node is not None and not isinstance(node, TracedRows):

@@ -10,10 +10,10 @@ import msgspec
 from msgspec.structs import replace
 
 from odf_engine.provenance.model import (
-    InputRows,
     OffsetRange,
     ProducingTransaction,
     RowSource,
+    TracedInput,
     TraceStep,
     row_count,
 )
@@ -23,12 +23,12 @@ from odf_tui.features.provenance.trace_tree import (
     Group,
     Heading,
     InputGroup,
-    Line,
-    Node,
     NoteNode,
-    QueryStep,
     SourceNode,
+    TracedQuery,
     TracedRows,
+    TraceLine,
+    TraceNode,
     TraceTree,
     TransactionNode,
 )
@@ -63,7 +63,7 @@ def _complete_step(traced: TracedRows, step: TraceStep) -> TraceStep:
     return replace(step, feeds=[feed for group in groups for feed in _complete_input(group)])
 
 
-def _complete_input(group: InputGroup) -> list[InputRows]:
+def _complete_input(group: InputGroup) -> list[TracedInput]:
     """Return an input with its results. Rows that were traced alone become separate inputs."""
     feed, all_rows = group.feed, group.all_rows
     if all_rows is not None and all_rows.step is not None:
@@ -141,10 +141,10 @@ def exactness_text(step: TraceStep) -> str:
 # --- Lines of the tree ---
 
 
-def node_spans(node: Node, room: int = 1000) -> list[Span]:
+def node_spans(node: TraceNode, room: int = 1000) -> list[Span]:
     """Return the spans of a node other than a row, in about ``room`` cells."""
     match node:
-        case QueryStep():
+        case TracedQuery():
             alias = [(f"{printable(node.alias)}: ", "name")] if node.alias else []
             return [label("query"), *alias, (printable(node.text), "")]
         case NoteNode():
@@ -224,15 +224,15 @@ def _input_spans(node: InputGroup) -> list[Span]:
 # --- Details ---
 
 
-def traced_column(node: Node) -> str | None:
+def traced_column(node: TraceNode) -> str | None:
     """Return the column whose value is traced at a node; None for complete rows."""
-    parent: Node | None = node
+    parent: TraceNode | None = node
     while parent is not None and not isinstance(parent, TracedRows):
         parent = parent.parent
     return None if parent is None else parent.group.column
 
 
-def detail_lines(line: Line, record: Record | None) -> Lines:
+def detail_lines(line: TraceLine, record: Record | None) -> Lines:
     """Return the details of a line. ``record`` is its row, once it was read."""
     node = line.node
     if isinstance(node, Group) and line.row >= 0:
@@ -248,7 +248,7 @@ def detail_lines(line: Line, record: Record | None) -> Lines:
             return column_lines(node)
         case EarlierGroup():
             return [_title(f"Earlier rows of {node.name}"), [], *_runs(node.offsets.runs)]
-        case QueryStep():
+        case TracedQuery():
             step = node.parent.step if isinstance(node.parent, TransactionNode) else None
             return query_lines([(node.alias, node.query)], highlighted_columns(step, traced_column(node)))
         case NoteNode():

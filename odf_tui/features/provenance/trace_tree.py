@@ -14,10 +14,10 @@ from msgspec import structs
 
 from odf_engine.errors import NotFound
 from odf_engine.provenance.model import (
-    InputRows,
     OffsetRange,
     ProducingTransaction,
     RowSource,
+    TracedInput,
     TraceStep,
     to_ranges,
 )
@@ -52,7 +52,7 @@ class RowCells:
         self.columns, self.present = columns, present
 
 
-class RowReader:
+class TracedRowReader:
     """Reads rows of a window by their offsets.
 
     Attributes:
@@ -200,7 +200,7 @@ class Offsets:
         return [self.at(number) for number in range(start, min(start + count, len(self)))]
 
 
-class Node:
+class TraceNode:
     """A line of the tree that may have children.
 
     Attributes:
@@ -209,10 +209,10 @@ class Node:
         children: the nodes below.
     """
 
-    def __init__(self, parent: Node | None) -> None:
+    def __init__(self, parent: TraceNode | None) -> None:
         self.parent = parent
         self.open = False
-        self.children: list[Node] = []
+        self.children: list[TraceNode] = []
 
     @property
     def can_open(self) -> bool:
@@ -220,23 +220,23 @@ class Node:
         return bool(self.children)
 
 
-class NoteNode(Node):
+class NoteNode(TraceNode):
     """A remark: a label, a text and its style."""
 
-    def __init__(self, parent: Node, label: str, text: str, style: str = "") -> None:
+    def __init__(self, parent: TraceNode, label: str, text: str, style: str = "") -> None:
         super().__init__(parent)
         self.label, self.text, self.style = label, text, style
 
 
-class QueryStep(NoteNode):
+class TracedQuery(NoteNode):
     """A step of a query, shown in one line."""
 
-    def __init__(self, parent: Node, alias: str, query: str) -> None:
+    def __init__(self, parent: TraceNode, alias: str, query: str) -> None:
         super().__init__(parent, "query", " ".join(_COMMENT.sub("", query).split()))
         self.alias, self.query = alias, query
 
 
-class TransactionNode(Node):
+class TransactionNode(TraceNode):
     """A transaction that produced rows of a step."""
 
     def __init__(
@@ -244,12 +244,12 @@ class TransactionNode(Node):
     ) -> None:
         super().__init__(parent)
         self.made, self.step = made, step
-        self.children += [QueryStep(self, alias, query) for alias, query in made.query]
+        self.children += [TracedQuery(self, alias, query) for alias, query in made.query]
         if last:
             self.children += [NoteNode(self, "how", line) for line in step.how]
 
 
-class SourceNode(Node):
+class SourceNode(TraceNode):
     """A source of the rows of a root."""
 
     def __init__(self, parent: TracedRows, source: RowSource, step: TraceStep) -> None:
@@ -260,11 +260,11 @@ class SourceNode(Node):
         self.children += [NoteNode(self, "step", each) for each in source.steps]
 
 
-class Heading(Node):
+class Heading(TraceNode):
     """The names of the columns above the rows of a group."""
 
 
-class TracedRows(Node):
+class TracedRows(TraceNode):
     """Rows that can be traced: one row of a group, or all of them.
 
     Attributes:
@@ -308,7 +308,7 @@ class TracedRows(Node):
         self.children = self._result_nodes() if check else []
         self._insert_notes([self._note])
 
-    def _result_nodes(self) -> list[Node]:
+    def _result_nodes(self) -> list[TraceNode]:
         """Return the children without the notes about jobs."""
         return [each for each in self.children if getattr(each, "label", "") not in _JOB_LABELS]
 
@@ -346,9 +346,9 @@ class TracedRows(Node):
         self.children[made:made] = notes
 
 
-def _nodes_of_step(traced: TracedRows, step: TraceStep) -> list[Node]:
+def _nodes_of_step(traced: TracedRows, step: TraceStep) -> list[TraceNode]:
     """Return the children of traced rows."""
-    children: list[Node] = []
+    children: list[TraceNode] = []
     if not step.sources:
         made = step.made[:_MAX_MADE]
         children += [TransactionNode(traced, each, step, last=each is made[-1]) for each in made]
@@ -371,7 +371,7 @@ def _nodes_of_step(traced: TracedRows, step: TraceStep) -> list[Node]:
     return children
 
 
-class Group(Node):
+class Group(TraceNode):
     """Rows of a dataset.
 
     Attributes:
@@ -389,7 +389,9 @@ class Group(Node):
         widths: the widths of the columns in cells.
     """
 
-    def __init__(self, parent: Node | None, dataset: str, name: str, runs: Sequence[OffsetRange]) -> None:
+    def __init__(
+        self, parent: TraceNode | None, dataset: str, name: str, runs: Sequence[OffsetRange]
+    ) -> None:
         super().__init__(parent)
         self.dataset, self.name, self.offsets = dataset, name, Offsets(runs)
         self.column: str | None = None
@@ -399,7 +401,7 @@ class Group(Node):
         self.all_rows: TracedRows | None = None
         self.heading = Heading(self)
         self.cells: OrderedDict[int, RowCells] = OrderedDict()
-        self.reader: RowReader | None = None
+        self.reader: TracedRowReader | None = None
         self.problem = ""
         self.widths: list[int] = []
 
@@ -409,7 +411,7 @@ class Group(Node):
         return not self.missing and len(self.offsets) > 0
 
     @property
-    def header_nodes(self) -> list[Node]:
+    def header_nodes(self) -> list[TraceNode]:
         """The nodes above the rows. The root has none: its heading is always visible."""
         if self.parent is None:
             return []
@@ -425,7 +427,7 @@ class Group(Node):
 class InputGroup(Group):
     """Rows of an input."""
 
-    def __init__(self, parent: TracedRows, feed: InputRows, column: str | None) -> None:
+    def __init__(self, parent: TracedRows, feed: TracedInput, column: str | None) -> None:
         super().__init__(parent, feed.dataset, feed.name, feed.runs)
         self.feed = feed
         self.missing = feed.missing
@@ -449,15 +451,15 @@ class EarlierGroup(Group):
         self.column = parent.group.column
 
 
-class Line(NamedTuple):
+class TraceLine(NamedTuple):
     """A line of the tree: a node, or a row of a group by its number; -1 for the node."""
 
-    node: Node
+    node: TraceNode
     row: int = -1
 
 
 class _Segment(NamedTuple):
-    line: Line
+    line: TraceLine
     lines: int
     guides: str | None  # None for lines of the root
     last: bool
@@ -492,31 +494,31 @@ class TraceTree:
         self._segments, self._starts, self.count = [], [], 0
         self._add_group(self.top, None)
 
-    def _add_children(self, node: Node, guides: str) -> None:
+    def _add_children(self, node: TraceNode, guides: str) -> None:
         if isinstance(node, Group):
             self._add_group(node, guides)
             return
         for at, each in enumerate(node.children):
             last = at == len(node.children) - 1
-            self._add(Line(each), 1, guides, last=last)
+            self._add(TraceLine(each), 1, guides, last=last)
             if each.open:
                 self._add_children(each, guides + ("  " if last else "│ "))
 
     def _add_group(self, group: Group, guides: str | None) -> None:
         below = "" if guides is None else guides + "│ "
         for each in group.header_nodes:
-            self._add(Line(each), 1, guides, last=False)
+            self._add(TraceLine(each), 1, guides, last=False)
             if each.open:
                 self._add_children(each, below)
         rows, done = len(group.offsets), 0
         for row in sorted(number for number, traced in group.traced.items() if traced.open):
             last = row == rows - 1
-            self._add(Line(group, done), row - done + 1, guides, last=last)
+            self._add(TraceLine(group, done), row - done + 1, guides, last=last)
             self._add_children(group.traced[row], "" if guides is None else guides + ("  " if last else "│ "))
             done = row + 1
-        self._add(Line(group, done), rows - done, guides, last=True)
+        self._add(TraceLine(group, done), rows - done, guides, last=True)
 
-    def _add(self, line: Line, count: int, guides: str | None, *, last: bool) -> None:
+    def _add(self, line: TraceLine, count: int, guides: str | None, *, last: bool) -> None:
         if count:
             self._segments.append(_Segment(line, count, guides, last))
             self._starts.append(self.count)
@@ -527,11 +529,11 @@ class TraceTree:
         at = bisect_right(self._starts, index) - 1
         return self._segments[at], index - self._starts[at]
 
-    def line(self, index: int) -> Line:
+    def line(self, index: int) -> TraceLine:
         """Return a line by its index."""
         segment, within = self._segment(index)
         node, row = segment.line
-        return segment.line if row < 0 else Line(node, row + within)
+        return segment.line if row < 0 else TraceLine(node, row + within)
 
     def guides(self, index: int) -> str:
         """Return the guides that connect a line with its parents."""
@@ -543,7 +545,7 @@ class TraceTree:
         last = segment.last and within == segment.lines - 1
         return segment.guides + ("└─" if last else "├─")
 
-    def index(self, target: Line) -> int | None:
+    def index(self, target: TraceLine) -> int | None:
         """Return the index of a line; None if it is not shown."""
         for start, (line, count, *_) in zip(self._starts, self._segments, strict=True):
             if line.node is target.node and (line.row < 0) == (target.row < 0):
@@ -556,9 +558,9 @@ class TraceTree:
     # --- Groups and parents of lines ---
 
     @staticmethod
-    def group(line: Line) -> Group:
+    def group(line: TraceLine) -> Group:
         """Return the group of a line: that of its row, or of its nearest parent."""
-        node: Node | None = line.node
+        node: TraceNode | None = line.node
         while node is not None and not isinstance(node, Group):
             node = node.parent
         assert node is not None  # the root is a group
@@ -566,23 +568,23 @@ class TraceTree:
         return node.parent.group if own and isinstance(node.parent, TracedRows) else node
 
     @staticmethod
-    def opener(line: Line) -> Node:
+    def opener(line: TraceLine) -> TraceNode:
         """Return the node that is opened and closed at a line."""
         return line.node.row(line.row) if line.row >= 0 and isinstance(line.node, Group) else line.node
 
     @staticmethod
-    def parent(line: Line) -> Line | None:
+    def parent(line: TraceLine) -> TraceLine | None:
         """Return the parent of a line; None at the root."""
         node = line.node if line.row >= 0 else line.node.parent
         if isinstance(node, TracedRows) and node.row >= 0:
-            return Line(node.group, node.row)
+            return TraceLine(node.group, node.row)
         if isinstance(node, Group) and node.parent is None:
             return None
-        return None if node is None else Line(node)
+        return None if node is None else TraceLine(node)
 
     def all_traced_rows(self) -> Iterator[TracedRows]:
         """Yield all rows that can be traced, from the root."""
-        waiting: list[Node] = [self.top]
+        waiting: list[TraceNode] = [self.top]
         while waiting:
             node = waiting.pop()
             if isinstance(node, TracedRows):
@@ -669,11 +671,11 @@ class RowLocation(NamedTuple):
     block: int | str | None = None
 
 
-def location_of(line: Line) -> RowLocation | None:
+def location_of(line: TraceLine) -> RowLocation | None:
     """Return the row and block of a line, or of its nearest parent."""
     if line.row >= 0 and isinstance(line.node, Group):
         return RowLocation(line.node.dataset, line.node.offsets.at(line.row))
-    node: Node | None = line.node
+    node: TraceNode | None = line.node
     while node is not None:
         if (found := _node_location(node)) is not None:
             return found
@@ -681,7 +683,7 @@ def location_of(line: Line) -> RowLocation | None:
     return None
 
 
-def _node_location(node: Node) -> RowLocation | None:
+def _node_location(node: TraceNode) -> RowLocation | None:
     match node:
         case TransactionNode():
             return _first_location(node.step.dataset, node.made, node.made.sequence_number)
@@ -701,9 +703,9 @@ def _first_location(
     return RowLocation(dataset, of.runs[0][0], block) if of.runs else None
 
 
-def transaction_at(line: Line) -> TransactionNode | None:
+def transaction_at(line: TraceLine) -> TransactionNode | None:
     """Return the transaction of a line: of its row, or of its nearest parent."""
-    node: Node | None = line.node
+    node: TraceNode | None = line.node
     if line.row >= 0 and isinstance(node, Group):
         node = node.traced.get(line.row) or node
     while node is not None:

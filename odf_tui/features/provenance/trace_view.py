@@ -12,13 +12,13 @@ from textual.message import Message
 
 from odf_engine.errors import NotFound
 from odf_tui.features.provenance.trace_text import node_spans
-from odf_tui.features.provenance.trace_tree import Group, Heading, Line, Node, TracedRows, TraceTree
+from odf_tui.features.provenance.trace_tree import Group, Heading, TracedRows, TraceLine, TraceNode, TraceTree
 from odf_tui.gateway.row_window import RowWindow
 from odf_tui.text.format import NULL, Span, error_with_hint, fit_width, format_count, right
 from odf_tui.widgets.line_view import LineView
 
 if TYPE_CHECKING:
-    from odf_tui.features.provenance.trace_tree import RowCells, RowReader
+    from odf_tui.features.provenance.trace_tree import RowCells, TracedRowReader
 
 PAGE: Final = 64
 """Number of rows of a page, which are read together."""
@@ -48,7 +48,7 @@ class TraceView(LineView):
 
         group: Group
         page: int
-        reader: RowReader | None
+        reader: TracedRowReader | None
         cells: RowCells | None
         error: str = ""
 
@@ -61,7 +61,7 @@ class TraceView(LineView):
         self._is_reading = False
 
     @property
-    def line(self) -> Line:
+    def line(self) -> TraceLine:
         """The line under the cursor."""
         return self.trace.line(min(self.cursor, self.trace.count - 1))
 
@@ -79,7 +79,7 @@ class TraceView(LineView):
 
     def rebuild(self) -> None:
         """Show the changed tree. The cursor stays on its line, at its position in the window."""
-        line: Line | None = self.line
+        line: TraceLine | None = self.line
         self.trace.rebuild()
         while line is not None and (at := self.trace.index(line)) is None:
             line = self.trace.parent(line)
@@ -91,7 +91,7 @@ class TraceView(LineView):
         self.scroll_to_cursor()
         self.post_message(self.Moved(self))
 
-    def select_line(self, line: Line) -> None:
+    def select_line(self, line: TraceLine) -> None:
         """Move the cursor to a line, if it is shown."""
         at = self.trace.index(line)
         if at is not None:
@@ -106,7 +106,7 @@ class TraceView(LineView):
     def header(self) -> Sequence[Span]:
         """Return the column names of the topmost rows."""
         group = self.trace.group(self.trace.line(min(int(self.scroll_offset.y), self.trace.count - 1)))
-        at = self.trace.index(Line(group.heading))
+        at = self.trace.index(TraceLine(group.heading))
         guides = "" if at is None else self._cut_guides(self.trace.guides(at))
         return self._fit([(" " * len(guides) + _SPACE, ""), *self._heading(group.heading)], sign=True)
 
@@ -211,13 +211,15 @@ class TraceView(LineView):
         self._is_reading = False
 
     def _is_visible(self, group: Group, page: int) -> bool:
-        first = self.trace.index(Line(group, min(page * PAGE, len(group.offsets) - 1)))
-        last = self.trace.index(Line(group, min((page + 1) * PAGE, len(group.offsets)) - 1))
+        first = self.trace.index(TraceLine(group, min(page * PAGE, len(group.offsets) - 1)))
+        last = self.trace.index(TraceLine(group, min((page + 1) * PAGE, len(group.offsets)) - 1))
         top = int(self.scroll_offset.y)
         return first is not None and last is not None and first <= top + self.room.height and last >= top
 
     def _read(self, group: Group, page: int, offsets: Sequence[int]) -> None:
-        from odf_tui.features.provenance.trace_tree import RowReader  # deferred: loads Arrow, in a thread
+        from odf_tui.features.provenance.trace_tree import (
+            TracedRowReader,  # deferred: loads Arrow, in a thread
+        )
 
         try:
             reader = group.reader
@@ -225,7 +227,7 @@ class TraceView(LineView):
                 window = self._rows(group.dataset)
                 if window is None:
                     raise NotFound("the dataset no longer has rows")
-                reader = RowReader(window, list(group.columns))
+                reader = TracedRowReader(window, list(group.columns))
             self.post_message(self.PageRead(group, page, reader, reader.page(offsets)))
         except Exception as error:  # any error is shown, and the screen stays open
             self.post_message(self.PageRead(group, page, None, None, error_with_hint(error)))
@@ -247,7 +249,7 @@ class TraceView(LineView):
         self._read_next_page()
 
 
-def _marker(node: Node | None, group: Group | None = None) -> Span:
+def _marker(node: TraceNode | None, group: Group | None = None) -> Span:
     """Return the marker of a line: open, closed, busy, or none."""
     if isinstance(node, TracedRows) and node.job:
         return ("◦ ", "busy")

@@ -17,7 +17,7 @@ from odf_engine.net.urls import dataset_name_from_url, normalize_url
 from odf_tui.features.sharing.remote_picker import choose_remote, numbered_choice
 from odf_tui.gateway.protocol import DivergedBranches, NamedUrl
 from odf_tui.services.controller import Controller
-from odf_tui.state.model import BlockSummary, DatasetRow
+from odf_tui.state.model import BlockLine, DatasetRow
 from odf_tui.text.format import (
     Span,
     count_of,
@@ -38,7 +38,7 @@ from odf_tui.text.remotes import (
 )
 
 if TYPE_CHECKING:
-    from odf_tui.features.sharing.repository_browser import RemoteDataset
+    from odf_tui.features.sharing.repository_browser import ListedDataset
     from odf_tui.widgets.choice_list import Choice
 
 MAX_BRANCH_BLOCKS: Final = 6
@@ -315,7 +315,7 @@ class SharingController(Controller):
                     await self._pull_chosen(chosen)
                     return
 
-    async def _choose_datasets(self, names: list[str]) -> list[RemoteDataset] | None:
+    async def _choose_datasets(self, names: list[str]) -> list[ListedDataset] | None:
         """Return the datasets that the user selects in some repositories; None if the browser was closed."""
         from odf_tui.features.sharing.repository_browser import RepositoryBrowser
 
@@ -388,7 +388,7 @@ class SharingController(Controller):
         check = name_check([row.name for row in self.state.datasets])
         return await self.host.ask(PromptDialog("Name in this workspace", name, printable(url), check))
 
-    async def _pull_chosen(self, chosen: Sequence[RemoteDataset]) -> None:
+    async def _pull_chosen(self, chosen: Sequence[ListedDataset]) -> None:
         """Pull datasets of repositories. The user enters another name for a new one if its own is in use."""
         from odf_tui.widgets.dialogs import name_check
 
@@ -576,7 +576,7 @@ def _branch_lines(remote: Remote, branches: DivergedBranches) -> Lines:
     return lines
 
 
-def _block_spans(line: BlockSummary) -> list[Span]:
+def _block_spans(line: BlockLine) -> list[Span]:
     amount = (
         f"+{count_of(line.rows, 'row')}"
         if line.rows is not None

@@ -42,7 +42,7 @@ from odf_tui.widgets.line_view import LineView, WrappedLines
 _HASH_WIDTH: Final = 48
 
 
-class RemoteDataset(msgspec.Struct, frozen=True):
+class ListedDataset(msgspec.Struct, frozen=True):
     """A dataset of a repository, as the repository describes it.
 
     Attributes:
@@ -75,7 +75,7 @@ class SearchListing(msgspec.Struct, frozen=True):
         problems: name of the repository and message, for each that failed.
     """
 
-    found: Sequence[RemoteDataset] = ()
+    found: Sequence[ListedDataset] = ()
     problems: Sequence[tuple[str, str]] = ()
 
 
@@ -95,7 +95,7 @@ def match_search_result(result: SearchResult, rows: Iterable[DatasetRow]) -> Sea
         if not row.missing:
             by_id[row.id] = by_head[row.head] = row
             by_url.update((remote.url, row) for remote in row.remotes)
-    found: list[RemoteDataset] = []
+    found: list[ListedDataset] = []
     for dataset in result.datasets:
         if dataset.name and dataset.url:
             remote = _remote_dataset(dataset)
@@ -105,9 +105,9 @@ def match_search_result(result: SearchResult, rows: Iterable[DatasetRow]) -> Sea
     return SearchListing(found, problems)
 
 
-def _remote_dataset(dataset: FoundDataset) -> RemoteDataset:
+def _remote_dataset(dataset: FoundDataset) -> ListedDataset:
     words = (dataset.name, dataset.repository, dataset.id or "", dataset.description, *dataset.keywords)
-    return RemoteDataset(
+    return ListedDataset(
         name=dataset.name,
         url=dataset.url,
         repository=dataset.repository,
@@ -123,7 +123,7 @@ def _remote_dataset(dataset: FoundDataset) -> RemoteDataset:
     )
 
 
-def _match_dataset(found: RemoteDataset, row: DatasetRow | None) -> RemoteDataset:
+def _match_dataset(found: ListedDataset, row: DatasetRow | None) -> ListedDataset:
     if row is None:
         return found
     remote = next((each for each in row.remotes if each.url == found.url), None)
@@ -140,13 +140,13 @@ def _match_dataset(found: RemoteDataset, row: DatasetRow | None) -> RemoteDatase
     return msgspec.structs.replace(found, local=row, local_relation=words)
 
 
-def filter_by_words(found: Sequence[RemoteDataset], text: str) -> list[RemoteDataset]:
+def filter_by_words(found: Sequence[ListedDataset], text: str) -> list[ListedDataset]:
     """Return the datasets that contain all words of a text."""
     words = text.lower().split()
     return [each for each in found if all(word in each.search_text for word in words)]
 
 
-def remote_dataset_lines(found: RemoteDataset) -> list[list[Span]]:
+def remote_dataset_lines(found: ListedDataset) -> list[list[Span]]:
     """Return lines that describe a dataset, the most important first."""
     facts = [
         found.kind.lower(),
@@ -194,12 +194,12 @@ class RemoteDatasetList(LineView):
     def __init__(self) -> None:
         super().__init__(id="found")
         self.active = True
-        self.shown: Sequence[RemoteDataset] = ()
+        self.shown: Sequence[ListedDataset] = ()
         self.marked: set[str] = set()
         self.shows_repository = False
         self.empty_lines: Sequence[Sequence[Span]] = ()
 
-    def set_datasets(self, shown: Sequence[RemoteDataset], empty_lines: Sequence[Sequence[Span]]) -> None:
+    def set_datasets(self, shown: Sequence[ListedDataset], empty_lines: Sequence[Sequence[Span]]) -> None:
         """Replace the datasets. The cursor stays on its dataset."""
         before = self.selected
         self.shown, self.empty_lines = shown, empty_lines
@@ -209,7 +209,7 @@ class RemoteDatasetList(LineView):
         self.post_message(self.Moved(self))
 
     @property
-    def selected(self) -> RemoteDataset | None:
+    def selected(self) -> ListedDataset | None:
         """The dataset under the cursor; None if the list is empty."""
         return self.shown[self.cursor] if self.cursor < len(self.shown) else None
 
@@ -264,7 +264,7 @@ class RemoteDatasetList(LineView):
         return self.empty_lines
 
 
-class RepositoryBrowser(Dialog[list[RemoteDataset]]):
+class RepositoryBrowser(Dialog[list[ListedDataset]]):
     """Lists the datasets of repositories as their searches end. The result is those to import.
 
     Args:
@@ -310,7 +310,7 @@ class RepositoryBrowser(Dialog[list[RemoteDataset]]):
         self._submitting = False
         self._jobs: dict[str, str] = {}  # ids of the running jobs, by repository
         self._listings: dict[str, SearchListing] = {}
-        self._found: list[RemoteDataset] = []
+        self._found: list[ListedDataset] = []
         self._list = RemoteDatasetList()
 
     def compose(self) -> ComposeResult:
@@ -476,6 +476,6 @@ class RepositoryBrowser(Dialog[list[RemoteDataset]]):
         """Close the dialog without a result."""
         self._end(None)
 
-    def _end(self, found: list[RemoteDataset] | None) -> None:
+    def _end(self, found: list[ListedDataset] | None) -> None:
         self.action_cancel()
         self.dismiss(found)

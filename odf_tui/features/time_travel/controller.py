@@ -27,7 +27,7 @@ from odf_tui.features.time_travel.timeline import (
     TimePanel,
     TimeSlider,
 )
-from odf_tui.gateway.protocol import FileTimeRange, Timeline
+from odf_tui.gateway.protocol import FileTimeRange, RowTimeline
 from odf_tui.gateway.row_window import RowPrefix, slices_of
 from odf_tui.panes.data.view import STATE, TIME, DataPane, TableStack, TableView
 from odf_tui.services.controller import Context, Controller
@@ -156,7 +156,7 @@ class TimeTravelController(Controller):
             partial(self._timeline_read, dataset, focus),
         )
 
-    def _timeline_read(self, dataset: str, focus: bool, line: Timeline | None, problem: str) -> None:
+    def _timeline_read(self, dataset: str, focus: bool, line: RowTimeline | None, problem: str) -> None:
         """Open the slider if it gets the focus, or if a time is chosen for the dataset."""
         if self._pane.dataset != dataset:
             return
@@ -175,7 +175,7 @@ class TimeTravelController(Controller):
         self._opening = self.host.start(self._open_panel(dataset, line, point, focus=focus), group="slider")
 
     async def _open_panel(
-        self, dataset: str, line: Timeline, point: PointInTime | None, *, focus: bool
+        self, dataset: str, line: RowTimeline, point: PointInTime | None, *, focus: bool
     ) -> None:
         self._close_slider()
         if self._removal is not None:
@@ -213,7 +213,7 @@ class TimeTravelController(Controller):
         if stops and panel.probed <= MAX_PROBED:
             self.reader.read("probe", partial(line.probe, stops), partial(self._probed, line))
 
-    def _probed(self, line: Timeline, found: Sequence[FileTimeRange] | None, problem: str) -> None:
+    def _probed(self, line: RowTimeline, found: Sequence[FileTimeRange] | None, problem: str) -> None:
         panel = self.time_panel
         if panel is not None and panel.track.blocks.line is line:
             panel.track.add_probes(found or [])

@@ -25,7 +25,7 @@ from odf_tui.text.format import Span, count_of, ellipsize_middle, fit_width, for
 from odf_tui.widgets.line_view import LineScroll
 
 if TYPE_CHECKING:
-    from odf_tui.gateway.protocol import Timeline
+    from odf_tui.gateway.protocol import RowTimeline
 
 
 AxisName = Literal["at", "of"]
@@ -133,7 +133,7 @@ class BlockAxis:
 
     name: AxisName = "at"
 
-    def __init__(self, line: Timeline) -> None:
+    def __init__(self, line: RowTimeline) -> None:
         self.line = line
         self.position = max(len(line.blocks) - 1, 0)
         self._precision = _find_precision(line.times)

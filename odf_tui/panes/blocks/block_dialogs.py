@@ -23,8 +23,8 @@ from odf_tui.state.model import (
     BlockRef,
     CheckpointFacts,
     Revision,
+    ShownTransaction,
     Target,
-    Transaction,
     TransactionInput,
 )
 from odf_tui.text.format import (
@@ -294,7 +294,7 @@ def checkpoint_lines(dataset: str, facts: CheckpointFacts) -> _Page:
     return lines, links
 
 
-def transaction_lines(dataset: str, transaction: Transaction) -> tuple[Text, Mapping[int, Target]]:
+def transaction_lines(dataset: str, transaction: ShownTransaction) -> tuple[Text, Mapping[int, Target]]:
     """Return a transaction as facts, and the targets of its lines."""
     lines: Text = [[(" Output", "title")]]
     links: dict[int, Target] = {}
@@ -351,7 +351,7 @@ def _offsets_text(offsets: tuple[int, int]) -> str:
     return f"{format_count(last - first + 1)}, offsets {format_count(first)} to {format_count(last)}"
 
 
-def _state_text(transaction: Transaction) -> str:
+def _state_text(transaction: ShownTransaction) -> str:
     if transaction.state is None:
         return "none: stateless query"
     return f"{format_bytes(transaction.state)} in a checkpoint" + (

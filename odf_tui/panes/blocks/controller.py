@@ -18,14 +18,14 @@ from odf_tui.state.app_state import JobNews
 from odf_tui.state.model import (
     BlockBytes,
     BlockDocument,
+    BlockLine,
+    BlockLines,
     BlockLink,
-    BlockPage,
     BlockRef,
-    BlockSummary,
     CheckpointFacts,
     DatasetRow,
-    Finding,
     Revision,
+    ShownFinding,
     Target,
     Verdict,
 )
@@ -98,7 +98,7 @@ class BlocksController(Controller):
             replaces=request.first is None,
         )
 
-    def _blocks_read(self, request: BlocksRequested, page: BlockPage | None, error: str) -> None:
+    def _blocks_read(self, request: BlocksRequested, page: BlockLines | None, error: str) -> None:
         self.view.load(request, page, error)
         if request.dataset == self.view.dataset:
             self._show_findings()
@@ -468,7 +468,7 @@ class BlocksController(Controller):
         elif self.view.block is not None:
             self.host.start(self._sign(self.view.dataset, self.view.block))
 
-    async def _sign(self, dataset: str, block: BlockSummary) -> None:
+    async def _sign(self, dataset: str, block: BlockLine) -> None:
         from odf_tui.widgets.dialogs import ConfirmDialog
 
         name = self.state.name_of(dataset)
@@ -510,8 +510,8 @@ def _branch_remark(branch: Branch) -> str:
 
 
 @lru_cache(maxsize=64)
-def parse_findings(report: str) -> tuple[Finding, ...]:
+def parse_findings(report: str) -> tuple[ShownFinding, ...]:
     """Return the findings in the result of a verification. Cached: it is long, and read often."""
     result = known_result(report, Verify)
     found = () if result is None else result.findings
-    return tuple(Finding(each.block, each.kind, each.message) for each in found)
+    return tuple(ShownFinding(each.block, each.kind, each.message) for each in found)

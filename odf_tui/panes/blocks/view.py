@@ -13,7 +13,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.message import Message
 
-from odf_tui.state.model import BlockFilter, BlockPage, BlockSummary, Finding, Verdict
+from odf_tui.state.model import BlockFilter, BlockLine, BlockLines, ShownFinding, Verdict
 from odf_tui.text.format import (
     Span,
     count_of,
@@ -89,10 +89,10 @@ class BlocksView(LineView):
         self.block_filter = BlockFilter()
         self.error = ""
         self.broken = False
-        self.findings: Mapping[str, Finding] = {}
+        self.findings: Mapping[str, ShownFinding] = {}
         self.proven: frozenset[str] = frozenset()
         self._count: int | None = None  # how many blocks match the filter; None: unknown
-        self._pages: OrderedDict[int, tuple[BlockSummary, ...]] = OrderedDict()
+        self._pages: OrderedDict[int, tuple[BlockLine, ...]] = OrderedDict()
         self._stale: set[int] = set()  # pages that were read before the chain changed
         self._requested: set[int | None] = set()
 
@@ -135,7 +135,7 @@ class BlocksView(LineView):
         self._stale.clear()
         self.scroll_to(y=0, animate=False)
 
-    def load(self, requested: BlocksRequested, page: BlockPage | None, error: str) -> None:
+    def load(self, requested: BlocksRequested, page: BlockLines | None, error: str) -> None:
         """Store the blocks of a request, or show why they cannot be read.
 
         The result of a request for another dataset or filter is dropped.
@@ -156,7 +156,7 @@ class BlocksView(LineView):
         self.reset()
         self.post_message(self.Moved(self))
 
-    def _store(self, first: int, lines: Sequence[BlockSummary]) -> None:
+    def _store(self, first: int, lines: Sequence[BlockLine]) -> None:
         """Store blocks by complete pages, at most MAX_PAGES of them."""
         end = first + len(lines)
         for page in range(first // PAGE, (end - 1) // PAGE + 1 if lines else 0):
@@ -171,11 +171,11 @@ class BlocksView(LineView):
             self._stale.discard(evicted)
 
     @property
-    def block(self) -> BlockSummary | None:
+    def block(self) -> BlockLine | None:
         """The block under the cursor; None if its page is not loaded."""
         return self._at(self.cursor)
 
-    def _at(self, index: int) -> BlockSummary | None:
+    def _at(self, index: int) -> BlockLine | None:
         position = self.count() - 1 - index
         page = position // PAGE
         lines = self._pages.get(page)
@@ -326,7 +326,7 @@ class BlocksPane(Pane):
         self.view.apply_filter(BlockFilter(kinds, self.filter))
         self.show_position()
 
-    def show_findings(self, findings: Sequence[Finding], verdict: Verdict) -> None:
+    def show_findings(self, findings: Sequence[ShownFinding], verdict: Verdict) -> None:
         """Show the findings and the verdict of a verification."""
         by_hash = {finding.block: finding for finding in reversed(findings)}
         changed = by_hash != self.view.findings

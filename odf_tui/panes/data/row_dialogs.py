@@ -233,7 +233,7 @@ _WIDEST_TYPE: Final = 18
 _MIN_ROOM: Final = 24
 
 
-class RecordLines(LineView):
+class RecordText(LineView):
     """The values of one row, wrapped into lines. The cursor is on a value."""
 
     def __init__(self, record: Record, column: int) -> None:
@@ -397,14 +397,14 @@ class RecordDialog(Dialog[int]):
         self._links, self._save = links, save
 
     @property
-    def values(self) -> RecordLines:
+    def values(self) -> RecordText:
         """The lines."""
-        return self.query_one(RecordLines)
+        return self.query_one(RecordText)
 
     def compose(self) -> ComposeResult:
         """Yield the lines."""
         with Vertical(classes="dialog reader"):
-            yield RecordLines(self._record, self._column)
+            yield RecordText(self._record, self._column)
 
     def on_mount(self) -> None:
         """Show the title."""

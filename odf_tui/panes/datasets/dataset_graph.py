@@ -102,7 +102,7 @@ class GraphModel(msgspec.Struct):
         return list_health_labels(self.health(dataset), self.jobs.get(dataset), self.rates.get(dataset, ""))
 
 
-class Lineage:
+class LineageDrawing:
     """The upstream and downstream datasets of a dataset, direct and indirect.
 
     Attributes:
@@ -143,7 +143,7 @@ def _find_reachable(start: str | None, edges: Mapping[str, Sequence[str]]) -> se
     return found
 
 
-class DatasetGraph:
+class GraphDrawing:
     """Draws datasets as labels, with lines from each dataset to its downstream datasets."""
 
     headed = False
@@ -156,7 +156,7 @@ class DatasetGraph:
         self._extra = 0
         self._layout: Layout = draw_layout([], {})
         self._at_row: list[list[tuple[LabelPosition, str]]] = []
-        self._lineage = Lineage([], None)
+        self._lineage = LineageDrawing([], None)
         self._highlighted = LineSegments([])
 
     def load(self) -> None:
@@ -202,7 +202,7 @@ class DatasetGraph:
     def highlight(self, selected: str | None) -> set[int]:
         """Highlight the lineage of the selected dataset. Returns the rows to repaint."""
         before = self._lineage
-        self._lineage = Lineage(self.model.edges, selected)
+        self._lineage = LineageDrawing(self.model.edges, selected)
         self._highlighted = LineSegments(self._routes(self._lineage))
         places, rows = self._layout.positions, set[int]()
         for found in (before, self._lineage):
@@ -211,7 +211,7 @@ class DatasetGraph:
                 rows.update(range(top, bottom + 1))
         return rows
 
-    def _routes(self, lineage: Lineage) -> dict[tuple[int, int, int, int], None]:
+    def _routes(self, lineage: LineageDrawing) -> dict[tuple[int, int, int, int], None]:
         routes = self._layout.routes
         return dict.fromkeys(each for edge in lineage.edges for each in routes.get(edge, ()))
 
@@ -480,7 +480,7 @@ class DatasetTable:
         self._order: list[str] = []
         self._index: dict[str, int] = {}
         self._widths: list[int] = []
-        self._lineage = Lineage([], None)
+        self._lineage = LineageDrawing([], None)
 
     def load(self) -> None:
         """Sort the rows and compute the widths, after the model or the order changed."""
@@ -523,7 +523,7 @@ class DatasetTable:
     def highlight(self, selected: str | None) -> set[int]:
         """Mark the lineage of the selected dataset. Returns the lines to repaint."""
         before = self._lineage
-        self._lineage = Lineage(self.model.edges, selected)
+        self._lineage = LineageDrawing(self.model.edges, selected)
         return {self._index[node] for node in before.nodes | self._lineage.nodes if node in self._index}
 
     # --- Where things are ---

@@ -12,7 +12,7 @@ from textual.geometry import Size
 
 from odf_engine.coordinator.protocol import Failure, Job, JobState
 from odf_tui.panes.datasets.dataset_filter import depends_on_health, filter_graph
-from odf_tui.panes.datasets.dataset_graph import SORTS, DatasetGraph, DatasetTable, GraphModel
+from odf_tui.panes.datasets.dataset_graph import SORTS, DatasetTable, GraphDrawing, GraphModel
 from odf_tui.state.job_book import INGEST_KINDS, JobBook
 from odf_tui.state.model import UNTRUSTED, DatasetDetail, DatasetRow, Health
 from odf_tui.text.format import Span, count_of, ellipsize_middle, format_zoned_time, printable
@@ -208,8 +208,8 @@ class GraphView(LineView):
         self.filter = ""
         self.problem = ""
         self._model = GraphModel()
-        self._graph, self._table = DatasetGraph(self._model), DatasetTable(self._model)
-        self._drawing: DatasetGraph | DatasetTable = self._graph
+        self._graph, self._table = GraphDrawing(self._model), DatasetTable(self._model)
+        self._drawing: GraphDrawing | DatasetTable = self._graph
 
     # --- What is shown ---
 
