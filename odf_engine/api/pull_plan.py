@@ -64,7 +64,7 @@ class PullSelection(NamedTuple):
 
 
 class PullPlan(NamedTuple):
-    """The datasets to pull: those of remotes first, then inputs before outputs."""
+    """The datasets to pull: first the copies of remote datasets, then inputs before outputs."""
 
     targets: Sequence[PullTarget]
 

@@ -169,7 +169,7 @@ def decode_result(text: str, request: type[JobRequest[R_co]]) -> R_co:
     """Decode a job's result, which is JSON; unknown fields are ignored.
 
     Raises:
-        BadData: the text has another form, such as that of another version.
+        BadData: another version wrote the text, in another form.
     """
     try:
         return msgspec.json.decode(text, type=request.result_type())

@@ -224,7 +224,7 @@ def _record_status(
         their_head=_text(their_head),
         at=str(Timestamp.now()),
     )
-    if entry.dataset.reference == HEAD:  # the state of a branch is not that of the dataset
+    if entry.dataset.reference == HEAD:  # a branch has its own relation
         Remotes(workspace.odf).record_status(entry.id, status, kind)
     return status
 

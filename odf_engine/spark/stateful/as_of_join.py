@@ -31,8 +31,8 @@ from odf_engine.spark.sql_types import arrow_schema, identifier
 from odf_engine.spark.stateful.incremental import referenced_columns
 from odf_engine.spark.stateful.stateful_query import stream_view
 from odf_engine.spark.stateful.stream_checks import check_collations, conjuncts, has_watermark
+from odf_engine.spark.stateful.temporal_tables import AsOfTable, match_keys
 from odf_engine.spark.stateful.window_functions import comparable
-from odf_engine.spark.temporal_tables import AsOfTable, match_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,7 +17,7 @@ from odf_engine.spark.plan_rewrite import (
 from odf_engine.spark.stateful.result_changes import InputState, ResultChanges, join_keys
 from odf_engine.spark.stateful.row_lineage import ORIGINS_COLUMN, describe_grouping, describe_join
 from odf_engine.spark.stateful.stream_checks import conjuncts
-from odf_engine.spark.temporal_tables import add_version_value, is_version_lookup
+from odf_engine.spark.stateful.temporal_tables import add_version_value, is_version_lookup
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -40,8 +40,8 @@ from odf_engine.spark.sql_types import arrow_schema, identifier
 from odf_engine.spark.stateful.incremental import IS_ADDITION, StateFiles
 from odf_engine.spark.stateful.kept_groups import KeptGroups
 from odf_engine.spark.stateful.result_changes import WEIGHT, InputState, ResultChanges
+from odf_engine.spark.stateful.temporal_tables import AsOfTable
 from odf_engine.spark.stateful.window_functions import comparable, first_values
-from odf_engine.spark.temporal_tables import AsOfTable
 from odf_engine.spark.user_query import run_query, uses_as_of_join
 from odf_engine.sql.query_text import tokenize
 from odf_engine.transform.engines.checkpoint import (
