@@ -19,9 +19,9 @@ def parquet_frame(
 ) -> DataFrame:
     """Return a lazy frame of the rows of Parquet files, in an undefined order.
 
-    Spark skips row groups by their statistics. These do not count NaN, and may treat -0.0 as less than 0.0. In
-    a query, NaN is greater than every number, and the two zeros are equal. Filters of floating point columns
-    are therefore not passed to the reader: they would lose rows.
+    Spark skips row groups by their statistics. These do not count NaN, and may treat -0.0 as less than 0.0.
+    In a query, NaN is greater than every number, and the two zeros are equal. Filters of floating point
+    columns are therefore not passed to the reader: they would lose rows.
 
     Args:
         session: session of the job.
