@@ -192,6 +192,13 @@ def test_every_request_declares_the_type_of_its_result(request_kind: type[JobReq
     assert any(isinstance(request, request_kind) for request, _, _ in RESULTS)
 
 
+@pytest.mark.parametrize(("request_", "result"), [(request, result) for request, result, _ in RESULTS])
+def test_every_kind_of_job_summarizes_its_result(request_: JobRequest[Any], result: object) -> None:
+    summary = request_.summarize(result)
+    assert summary.text and summary.style in ("good", "warn", "bad", "muted")
+    assert request_.command(lambda _: "name") is None or request_.command(lambda _: "name")
+
+
 def test_a_result_is_read_as_it_was_stored(tmp_path: Path) -> None:
     journal = JobLog(tmp_path / "jobs.sqlite")
     ids = [write_job(journal, request, result) for request, result, _ in RESULTS]
