@@ -603,8 +603,8 @@ class Config(SettingsGroup, frozen=True):
         """
         found: dict[str, str] = {}
         for key in reversed(_matching_keys(self.labels, names)):
-            for each in self.labels[key]:
-                name, _, value = each.partition("=")
+            for label in self.labels[key]:
+                name, _, value = label.partition("=")
                 found[name] = value
         return dict(sorted(found.items()))
 

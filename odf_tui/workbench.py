@@ -151,7 +151,7 @@ class Workbench(Screen[None], inherit_bindings=False):
 
     def controller(self, kind: type[C]) -> C:
         """Return a controller that is loaded."""
-        return next(each for each in self._controllers.values() if isinstance(each, kind))
+        return next(controller for controller in self._controllers.values() if isinstance(controller, kind))
 
     @property
     def _layout(self) -> PaneLayout:

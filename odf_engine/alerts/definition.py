@@ -65,7 +65,7 @@ def _check_url(url: str, schemes: Sequence[str]) -> None:
     except ValueError as error:
         raise ValueError(f"invalid URL: {str(error).lower()}") from None
     if parts.scheme not in schemes:
-        raise ValueError(f"the URL must start with {' or '.join(f'{each}://' for each in schemes)}")
+        raise ValueError(f"the URL must start with {' or '.join(f'{scheme}://' for scheme in schemes)}")
     if not parts.hostname or port == 0:
         raise ValueError("the URL has no valid host and port")
     if "@" in parts.netloc:
@@ -209,7 +209,7 @@ class AlertSpec(TargetedSpec, frozen=True, kw_only=True):
         if isinstance(self.sink, Webhook):
             if self.sink.format == "kamu" and self.events != ["DatasetUpdated"]:
                 raise ValueError("format: kamu requires events: [DatasetUpdated]")
-            flow = next((each for each in self.events if each.startswith("Flow")), None)
+            flow = next((event for event in self.events if event.startswith("Flow")), None)
             if self.sink.signature == "ed25519" and not self.sink.key and flow is not None:
                 raise ValueError(f"signature: ed25519 requires key for {flow}, which is not of a dataset")
 

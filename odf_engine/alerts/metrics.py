@@ -90,45 +90,57 @@ def _add_datasets(text: _Text, summaries: Sequence[Summary], now: float) -> None
     def samples(values: Mapping[str, float | None]) -> list[_Sample]:
         return [_Sample({"dataset": name}, value) for name, value in values.items() if value is not None]
 
-    by_id = {each.id: each for each in summaries}
-    kinds = [each.kind.name.lower() for each in summaries]
+    by_id = {summary.id: summary for summary in summaries}
+    kinds = [summary.kind.name.lower() for summary in summaries]
     counts = [_Sample({"kind": kind}, kinds.count(kind)) for kind in ("root", "derivative")]
     text.add("odf_datasets", "gauge", "Number of datasets.", counts)
     for name, description, values in (
-        ("rows", "Number of rows.", {each.name: each.records for each in summaries}),
-        ("blocks", "Number of blocks.", {each.name: each.blocks for each in summaries}),
-        ("size_bytes", "Size of the data.", {each.name: each.size for each in summaries}),
+        ("rows", "Number of rows.", {summary.name: summary.records for summary in summaries}),
+        ("blocks", "Number of blocks.", {summary.name: summary.blocks for summary in summaries}),
+        ("size_bytes", "Size of the data.", {summary.name: summary.size for summary in summaries}),
         (
             "watermark_timestamp_seconds",
             "Watermark, in seconds since 1970.",
-            {each.name: each.watermark.ms / 1000 for each in summaries if each.watermark is not None},
+            {
+                summary.name: summary.watermark.ms / 1000
+                for summary in summaries
+                if summary.watermark is not None
+            },
         ),
         (
             "watermark_age_seconds",
             "Time since the watermark.",
-            {each.name: now - each.watermark.ms / 1000 for each in summaries if each.watermark is not None},
+            {
+                summary.name: now - summary.watermark.ms / 1000
+                for summary in summaries
+                if summary.watermark is not None
+            },
         ),
         (
             "last_data_timestamp_seconds",
             "System time of the newest data, in seconds since 1970.",
-            {each.name: each.last_pulled.ms / 1000 for each in summaries if each.last_pulled is not None},
+            {
+                summary.name: summary.last_pulled.ms / 1000
+                for summary in summaries
+                if summary.last_pulled is not None
+            },
         ),
         (
             "behind",
             "1 if inputs have data that the dataset has not processed.",
-            {each.name: is_behind(each, by_id) for each in summaries if each.inputs},
+            {summary.name: is_behind(summary, by_id) for summary in summaries if summary.inputs},
         ),
         (
             "damaged",
             "1 if the dataset cannot be read.",
-            {each.name: bool(each.problem) for each in summaries},
+            {summary.name: bool(summary.problem) for summary in summaries},
         ),
     ):
         text.add(f"odf_dataset_{name}", "gauge", description, samples(values))
 
 
 def _add_jobs(text: _Text, totals: Sequence[JobTotal]) -> None:
-    labels = [{"kind": each.kind, "state": each.state} for each in totals]
+    labels = [{"kind": total.kind, "state": total.state} for total in totals]
     pairs = list(zip(labels, totals, strict=True))
     text.add("odf_jobs_total", "counter", "Ended jobs.", [_Sample(key, each.jobs) for key, each in pairs])
     durations = [

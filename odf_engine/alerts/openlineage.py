@@ -210,12 +210,12 @@ class _RunEvent:
         return [
             {
                 "namespace": self._namespace,
-                "name": names[each.input],
-                "field": each.column,
-                "transformations": [{"type": kind, "subtype": each.how.upper()}],
+                "name": names[column.input],
+                "field": column.column,
+                "transformations": [{"type": kind, "subtype": column.how.upper()}],
             }
-            for each in columns
-            if each.input in names and each.column != ANY_COLUMN and each.how != "unknown"
+            for column in columns
+            if column.input in names and column.column != ANY_COLUMN and column.how != "unknown"
         ]
 
     # --- Data quality ---
@@ -236,7 +236,8 @@ class _RunEvent:
             rejected = list_rejected(self._workspace.odf, [entry.id])
             results = rejected[0].report.results if rejected else ()
         return [
-            _assertion(each.kind, each.rule, each.on_failure, each.outcome, each.message) for each in results
+            _assertion(result.kind, result.rule, result.on_failure, result.outcome, result.message)
+            for result in results
         ]
 
     def _new_slices(self) -> list[Any]:

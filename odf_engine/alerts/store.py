@@ -176,12 +176,12 @@ class AlertStore:
             heads: new heads by dataset id; None: the dataset was deleted.
         """
         with self._transaction() as connection:
-            for each in deliveries:
+            for delivery in deliveries:
                 (count,) = connection.execute(
-                    "SELECT count(*) FROM deliveries WHERE alert = ? AND state = 'queued'", (each.alert,)
+                    "SELECT count(*) FROM deliveries WHERE alert = ? AND state = 'queued'", (delivery.alert,)
                 ).fetchone()
                 full = count >= MAX_QUEUED
-                values = (*msgspec.structs.astuple(each), "dead" if full else "queued", now, now)
+                values = (*msgspec.structs.astuple(delivery), "dead" if full else "queued", now, now)
                 connection.execute(
                     "INSERT OR IGNORE INTO deliveries"
                     " (id, alert, kind, subject, dataset, message, body, state, created, due, error, ended)"
@@ -189,7 +189,7 @@ class AlertStore:
                     (*values, "the queue is full" if full else "", now if full else None),
                 )
                 if full:
-                    _trim(connection, each.alert, "dead", MAX_DEAD)
+                    _trim(connection, delivery.alert, "dead", MAX_DEAD)
             connection.executemany(
                 "INSERT OR REPLACE INTO positions VALUES (?, ?)", (positions or {}).items()
             )

@@ -458,7 +458,7 @@ def _version(entry: DatasetEntry, as_at: Version) -> tuple[DatasetEntry, int]:
 def _time_range(limits: tuple[Moment | None, Moment | None] | None) -> Any:
     if limits is None:
         return None
-    return tuple(None if each is None else parse_user_time(moment_text(each)) for each in limits)
+    return tuple(None if limit is None else parse_user_time(moment_text(limit)) for limit in limits)
 
 
 def _paths_of(data: Any) -> list[Path] | None:

@@ -108,7 +108,7 @@ class CompactionRecord:
             )
         self._statement = line
         self._blocks = _PackedBlocks(source, self.header.fork, where)
-        self._lasts = [each.last for each in self.header.blocks]
+        self._lasts = [block.last for block in self.header.blocks]
         self._check()
 
     def _check(self) -> None:

@@ -60,7 +60,7 @@ def list_old_heads(dataset: Dataset) -> list[OldHead]:
 def select_expired(heads: Sequence[OldHead], rule: RetentionRule, now: float | None = None) -> list[OldHead]:
     """Return those of the old heads, newest first, that have expired by a rule."""
     oldest = (time.time() if now is None else now) - rule.days * _DAY
-    subject = [each for each in heads if not rule.compacted_only or each.name.startswith(COMPACTED_PREFIX)]
+    subject = [head for head in heads if not rule.compacted_only or head.name.startswith(COMPACTED_PREFIX)]
     return [each for each in subject[rule.last :] if each.created <= oldest]
 
 

@@ -250,7 +250,7 @@ class CheckDefinition(msgspec.Struct, frozen=True):
 
     def matches(self, alias: DatasetAlias, dataset_id: DatasetId, config: Config) -> bool:
         """Return whether a dataset is a target; ``config`` has the labels."""
-        return any(matches_target(each, alias, dataset_id, config) for each in self.spec.targets)
+        return any(matches_target(target, alias, dataset_id, config) for target in self.spec.targets)
 
 
 def read_check(text: bytes, source: str) -> CheckDefinition:

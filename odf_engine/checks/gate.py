@@ -148,7 +148,7 @@ class DatasetChecks:
 
     def _table_names(self) -> list[str]:
         datasets = self._workspace.datasets()
-        return [NEW_ROWS, *(name for each in datasets for name in (str(each.alias), str(each.id)))]
+        return [NEW_ROWS, *(name for dataset in datasets for name in (str(dataset.alias), str(dataset.id)))]
 
     def _other(self, check: CheckDefinition, index: int, rule: Reference) -> KeyedRows:
         """Return the rows of the other dataset of a reference."""

@@ -101,12 +101,12 @@ class CheckReport(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def failed(self) -> list[RuleResult]:
         """The results that block a commit."""
-        return [each for each in self.results if each.outcome == "failed"]
+        return [result for result in self.results if result.outcome == "failed"]
 
     @property
     def warnings(self) -> list[RuleResult]:
         """The results that are warnings."""
-        return [each for each in self.results if each.outcome == "warning"]
+        return [result for result in self.results if result.outcome == "warning"]
 
     @property
     def summary(self) -> str:
@@ -336,5 +336,5 @@ def report_json(stored: StoredReport) -> dict[str, Any]:
         "first_offset": report.first_offset,
         "last_offset": report.last_offset,
         "signed": stored.signed,
-        "results": [result_json(each) for each in report.results],
+        "results": [result_json(result) for result in report.results],
     }

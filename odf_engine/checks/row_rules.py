@@ -107,7 +107,7 @@ def make_row_rule(
             )
         case Set(column=column, values=values):
             kind = schema.field(column).type
-            known = pa.array([_scalar(each, kind, where(".values")) for each in values], kind)
+            known = pa.array([_scalar(value, kind, where(".values")) for value in values], kind)
             return RowRule(
                 [column], offset_column, _set_mask(column, known), f"where {column} is not in the set"
             )

@@ -163,7 +163,9 @@ class FlowRunner:
     def _find_inputs(self, flows: Iterable[Flow]) -> dict[str, set[str]]:
         """Return the names of the flows by the id of a dataset that is an input of their targets."""
         found: dict[str, set[str]] = {}
-        batched = [flow for flow in flows if any(isinstance(each, Inputs) for each in flow.spec.triggers)]
+        batched = [
+            flow for flow in flows if any(isinstance(trigger, Inputs) for trigger in flow.spec.triggers)
+        ]
         if not batched:
             return found
         with contextlib.closing(_Targets(self._folder)) as targets:
@@ -255,10 +257,10 @@ class FlowRunner:
                 )
             case CommandTask(arguments, timeout):
                 names = [str(entry.alias) for entry in entries]
-                if not any(_PLACEHOLDER in each for each in arguments):
+                if not any(_PLACEHOLDER in argument for argument in arguments):
                     names = [""]
                 for name in names:
-                    command = [each.replace(_PLACEHOLDER, name) for each in arguments]
+                    command = [argument.replace(_PLACEHOLDER, name) for argument in arguments]
                     await self._run_command(flow, command, timeout.seconds)
 
     def _pull_requests(

@@ -280,7 +280,9 @@ class Worker:
         while True:
             idle = self._idle()
             services = (self._flows, self._alerts)
-            if idle >= self._idle_seconds and not any(each is not None and each.active for each in services):
+            if idle >= self._idle_seconds and not any(
+                service is not None and service.active for service in services
+            ):
                 _log.info("stopping: idle for %.0f s", self._idle_seconds)
                 return self.stop()
             if not self._files.workspace_exists():

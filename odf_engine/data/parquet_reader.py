@@ -170,7 +170,7 @@ def read_bounded(
             if not isinstance(path, Path):
                 path.load(_find_chunks(metadata, group, names))
             chunks = _measure_group(raw, metadata, group, names)
-            indexed = [each.path for each in chunks if each.has_dictionary and each.column in texts]
+            indexed = [chunk.path for chunk in chunks if chunk.has_dictionary and chunk.column in texts]
             with pq.ParquetFile(
                 path if isinstance(path, Path) else path.open(),
                 metadata=metadata,
@@ -182,7 +182,7 @@ def read_bounded(
                 width = _check_memory(chunks, leaves, end - row, raw)
                 rows = max(1, min(max_rows, max_bytes // max(width, 1)))
                 # Threads take longer than they save on a few rows.
-                threads = sum(each.pages for each in chunks) > _SMALL_BYTES
+                threads = sum(chunk.pages for chunk in chunks) > _SMALL_BYTES
                 for batch in reader.iter_batches(
                     rows, row_groups=[group], columns=names, use_threads=threads
                 ):
@@ -256,14 +256,14 @@ def _check_memory(chunks: Sequence[_Chunk], leaves: Sequence[pa.DataType], rows:
     size = raw.seek(0, io.SEEK_END)
     allowed = max(_ALLOWED_BYTES, _ALLOWED_RATIO * size)
     needed = width = 0
-    for each in chunks:
-        value = each.value_bytes(leaves)
-        width += value * max(1, -(-each.values // max(rows, 1)))
+    for chunk in chunks:
+        value = chunk.value_bytes(leaves)
+        width += value * max(1, -(-chunk.values // max(rows, 1)))
         # A row cannot be split, and all items of a column may be in one row.
-        needed += each.pages + value * (each.values if each.is_repeated else 1)
+        needed += chunk.pages + value * (chunk.values if chunk.is_repeated else 1)
         if needed > allowed:
             raise pa.ArrowInvalid(
-                f"a file of {size:,} bytes declares {needed:,} bytes for a page or a row of '{each.path}'; "
+                f"a file of {size:,} bytes declares {needed:,} bytes for a page or a row of '{chunk.path}'; "
                 f"the limit is {allowed:,}"
             )
     return width
@@ -303,7 +303,11 @@ def _find_chunks(metadata: pq.FileMetaData, group: int, names: Sequence[str]) ->
     """Return the ranges of bytes of columns of a row group."""
     about = metadata.row_group(group)
     columns = [about.column(at) for at in _find_columns(metadata, about, names)]
-    return [(start, start + each.total_compressed_size) for each in columns for start in [_chunk_start(each)]]
+    return [
+        (start, start + column.total_compressed_size)
+        for column in columns
+        for start in [_chunk_start(column)]
+    ]
 
 
 def _chunk_start(chunk: pq.ColumnChunkMetaData) -> int:

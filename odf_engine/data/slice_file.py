@@ -107,7 +107,7 @@ class SliceFile:
         metadata = self._parquet.metadata
         # Nested columns before it would shift the number that Parquet counts by.
         columns = range(metadata.num_columns)
-        at = next((each for each in columns if metadata.schema.column(each).path == field.name), -1)
+        at = next((column for column in columns if metadata.schema.column(column).path == field.name), -1)
         if index < 0 or at < 0 or self.schema.field(index).type != field.type:
             return Bounds(None, None)
         found = metadata.row_group(group).column(at).statistics

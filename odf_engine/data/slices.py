@@ -476,16 +476,16 @@ def write_slices(
                     times = _EventTimes(schema.field(vocab.event_time_column).type, counted_until)
                     writers.append(_SliceWriter(new_path(), rows, vocab, offset, times, executors, backlog))
                 writers[-1].add(rows)
-                size = sum(each.size for each in writers)
+                size = sum(writer.size for writer in writers)
                 reporter.set_amounts(rows=builder.next_offset - first_offset, bytes=size)
                 reporter.raise_if_cancelled()
             if writers:
                 writers[-1].end()
-            return [each.finish() for each in writers]
+            return [writer.finish() for writer in writers]
         except BaseException:
             executors.close()
-            for each in writers:
-                each.discard()
+            for writer in writers:
+                writer.discard()
             raise
 
 

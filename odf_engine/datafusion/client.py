@@ -160,7 +160,7 @@ def run_query(
     with tempfile.TemporaryDirectory(dir=folder, prefix="query-") as name:
         files = _QueryFiles(Path(name), isolation)
         request = QueryRequest(
-            steps=[QueryStep(each.query, each.alias) for each in steps],
+            steps=[QueryStep(step.query, step.alias) for step in steps],
             tables=[
                 files.add_table(each, number, tracked=tracked, system_columns=system_columns)
                 for number, each in enumerate(tables)

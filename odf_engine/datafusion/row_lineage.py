@@ -171,8 +171,8 @@ class _Tracker:
     def _union(self, branches: Sequence[_Tracked]) -> _Tracked:
         first, *others = branches
         frame = first.frame
-        for each in others:
-            frame = frame.union(each.frame)
+        for other in others:
+            frame = frame.union(other.frame)
         passed = [all(each) for each in zip(*(branch.passed for branch in branches), strict=True)]
         return _Tracked(frame, first.names, passed)
 

@@ -204,9 +204,9 @@ def check_targets(targets: Sequence[Target], source: DocumentSource) -> None:
     Raises:
         InvalidManifest: one is malformed.
     """
-    for each in targets:
+    for target in targets:
         try:
-            DatasetPattern.parse(each.name if isinstance(each, Selector) else each)
+            DatasetPattern.parse(target.name if isinstance(target, Selector) else target)
         except OdfError as error:
             where = source.where(".spec.target")
             raise InvalidManifest(error.message, where=where, hint=error.hint) from None

@@ -443,7 +443,7 @@ def evict_slices(home: Path, max_bytes: int, before: float) -> int:
                 for entry in entries:
                     status = entry.stat()
                     files.append((max(status.st_atime, status.st_mtime), status.st_size, entry.path))
-    size = sum(each[1] for each in files)
+    size = sum(file[1] for file in files)
     removed = 0
     for used, bytes_, path in sorted(files):
         if size <= max_bytes or used > before:

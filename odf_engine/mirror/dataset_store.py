@@ -310,8 +310,8 @@ class DatasetStore:
             Exception: the first error, after the running calls have finished.
         """
         if len(items) < 2:
-            for each in items:
-                work(each)
+            for item in items:
+                work(item)
             return
         with ThreadPoolExecutor(min(32, len(items)), "store") as pool:
             for _ in pool.map(work, items):

@@ -70,7 +70,7 @@ class RangedObject:
             start, end = max(start, 0), min(end, self.size)
             if start < end:
                 numbers.update(range(start // _BLOCK_BYTES, (end - 1) // _BLOCK_BYTES + 1))
-        missing = [each for each in sorted(numbers) if not self._is_cached(each)]
+        missing = [number for number in sorted(numbers) if not self._is_cached(number)]
         if missing:
             with translate_os_errors(self._cache.parent):
                 self._cache.parent.mkdir(parents=True, exist_ok=True)

@@ -133,7 +133,7 @@ class MqttSession:
             code = self._await("connect", "the connection request")
             if code:
                 raise self._error(_CONNECT_ERRORS.get(code, f"the broker refused the connection ({code})"))
-            self._client.subscribe([(each.path, each.qos) for each in subscriptions])
+            self._client.subscribe([(subscription.path, subscription.qos) for subscription in subscriptions])
             granted: list[int] = self._await("subscribe", "the subscription")
         if len(granted) != len(subscriptions):
             raise self._error("the broker sent an invalid answer to the subscription")
@@ -168,7 +168,7 @@ class MqttSession:
                 again.
             Cancelled: at once.
         """
-        packets = [each.packet for each in messages if each.qos] + self._unrelated
+        packets = [message.packet for message in messages if message.qos] + self._unrelated
         self._unrelated = []
         with self._reporter.on_cancel(self._connector.abort):
             self._client.release(packets)
@@ -212,7 +212,10 @@ class MqttSession:
         except UnicodeDecodeError:
             topic = ""
         # A session also has the subscriptions of earlier definitions of the source.
-        if topic and any(topic_matches_sub(_without_group(each.path), topic) for each in self._subscriptions):
+        if topic and any(
+            topic_matches_sub(_without_group(subscription.path), topic)
+            for subscription in self._subscriptions
+        ):
             self._messages.append(MqttMessage(topic, bytes(message.payload), message.qos, message.mid))
             return
         self.unrelated += 1

@@ -41,7 +41,7 @@ class ProducingTransaction(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def query_texts(steps: Iterable[SqlQueryStep]) -> list[tuple[str, str]]:
     """Return the steps of a query as in :class:`ProducingTransaction`."""
-    return [(each.alias or "", each.query) for each in steps]
+    return [(step.alias or "", step.query) for step in steps]
 
 
 class RowSource(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -395,7 +395,7 @@ def root_origin(dataset: Dataset, runs: Sequence[OffsetRange], reporter: Reporte
         transactions.append(
             ProducingTransaction(str(stored.hash), row.sequence_number, str(row.system_time), ranges)
         )
-        keys |= {tuple(getattr(each.merge, "primary_key", ())) for each in candidates} or {()}
+        keys |= {tuple(getattr(candidate.merge, "primary_key", ())) for candidate in candidates} or {()}
     changes = ChangelogHistory(dataset, runs, reporter)
     earlier = changes.superseded_rows(keys.pop() if len(keys) == 1 else ())
     return RootOrigin(transactions, sources, describe_operations(changes.counts), earlier)
@@ -506,5 +506,5 @@ def _describe_candidates(candidates: Sequence[DeclaredSource]) -> str:
     """Describe an unknown source by the candidates."""
     if not candidates:
         return "the chain has no source: the rows were added to it directly"
-    fetched = " or ".join(describe_steps(each)[0] for each in candidates)
+    fetched = " or ".join(describe_steps(candidate)[0] for candidate in candidates)
     return f"{fetched}: the chain does not record which one"

@@ -263,18 +263,18 @@ def refine_with_engine(
     local_engines = {SPARK} - set(map(str.lower, workspace.config.engines))
     trusted = Trust(workspace).is_trusted(entry)
     if trusted and all(
-        each.exact or each.made.engine.partition(" ")[0].lower() in local_engines for each in steps
+        step.exact or step.made.engine.partition(" ")[0].lower() in local_engines for step in steps
     ):
         return list(steps)
     refined: list[TransactionTrace] = []
     with engines_for(workspace, entry, lambda: spark) as engine:
-        for each in steps:
-            (history, _), *_rest = producing_transactions(entry, each.made.runs)
+        for step in steps:
+            (history, _), *_rest = producing_transactions(entry, step.made.runs)
             # For stateful transactions, an engine with one transaction alone cannot give an exact result.
-            if each.exact or history.keeps_state:
-                refined.append(each)
+            if step.exact or history.keeps_state:
+                refined.append(step)
             else:
-                refined.append(_refine_step(workspace, history, each, engine, reporter))
+                refined.append(_refine_step(workspace, history, step, engine, reporter))
     return refined
 
 
@@ -297,7 +297,7 @@ def _refine_step(
         reporter.raise_if_cancelled()
         return replace(step, reason=f"{step.reason}; the engine reports: {error}")
     runs: dict[str, list[OffsetRange]] = {
-        feed.alias: [(each.start, each.end) for each in feed.rows] for feed in derived.feeds
+        feed.alias: [(row.start, row.end) for row in feed.rows] for feed in derived.feeds
     }
     description = "row by row: each row is derived from one row of an input, according to the engine"
     return replace(

@@ -69,7 +69,7 @@ class CellLineage:
         names = parse_column_names(state.schema, state.odf_schema) or []
         outputs = [name for name in names if name not in system_columns]
         current = None if state.transform is None else query_texts(state.transform.transform.queries or ())
-        queries = {tuple(each.made.query): each for each in steps}
+        queries = {tuple(step.made.query): step for step in steps}
         for query, each in queries.items():
             if list(query) == current:
                 columns = dataset_lineage(workspace, entry)
@@ -98,7 +98,7 @@ class CellLineage:
                 f"no input column contributes to {names}: it depends only on which rows exist"
             )
             return
-        inputs = dict.fromkeys(alias for each in steps for alias, _, runs in each.feeds if runs)
+        inputs = dict.fromkeys(alias for step in steps for alias, _, runs in step.feeds if runs)
         for alias in inputs:
             if not self.contributes(alias):
                 self.operations.append(
@@ -112,10 +112,10 @@ def root_column_sources(workspace: Workspace, entry: DatasetEntry, columns: Trac
     lines: list[str] = []
     for name in columns or ():
         sources = lineage.outputs.get(name, ())
-        if sources and all(each.column == name and each.how == "identity" for each in sources):
+        if sources and all(source.column == name and source.how == "identity" for source in sources):
             lines.append(f"{name} is unchanged since it was read")
         elif sources:
-            read = join_words(list(dict.fromkeys(f"{each.column} ({each.how})" for each in sources)))
+            read = join_words(list(dict.fromkeys(f"{source.column} ({source.how})" for source in sources)))
             lines.append(f"{name} is derived from {read} as read")
     return lines
 
@@ -247,13 +247,13 @@ class Tracer:
         return replace(
             step,
             kind="derivative",
-            made=[each.made for each in traces],
+            made=[trace.made for trace in traces],
             how=[
                 *describe_operations(changes.counts),
-                *dict.fromkeys(line for each in traces for line in each.operations),
+                *dict.fromkeys(line for trace in traces for line in trace.operations),
                 *cells.operations,
             ],
-            exact=all(each.exact for each in traces),
+            exact=all(trace.exact for trace in traces),
             reason=_join_reasons(traces),
             feeds=self._merge_inputs(traces, cells, depth),
             earlier=changes.superseded_rows(()),
@@ -263,8 +263,8 @@ class Tracer:
         self, steps: Sequence[TransactionTrace], cells: CellLineage, depth: int | None
     ) -> list[TracedInput]:
         merged: dict[tuple[str, str], list[OffsetRange]] = {}
-        for each in steps:
-            for alias, dataset, runs in each.feeds:
+        for step in steps:
+            for alias, dataset, runs in step.feeds:
                 merged.setdefault((alias, dataset), []).extend(runs)
         feeds: list[TracedInput] = []
         for (alias, dataset), runs in merged.items():
@@ -316,7 +316,7 @@ class Tracer:
 
 def _join_reasons(steps: Sequence[TransactionTrace]) -> str | None:
     """Return why steps are not exact."""
-    reasons = list(dict.fromkeys(each.reason or "unknown reason" for each in steps if not each.exact))
+    reasons = list(dict.fromkeys(step.reason or "unknown reason" for step in steps if not step.exact))
     more = f"; and {len(reasons) - _MAX_REASONS} more reasons" if len(reasons) > _MAX_REASONS else ""
     return "; ".join(reasons[:_MAX_REASONS]) + more if reasons else None
 

@@ -56,10 +56,10 @@ def check_trace(
         Cancelled: the job was cancelled.
     """
     verdicts: list[str] = []
-    for each in steps[:_MAX_TRANSACTIONS]:
-        where = f"block {each.made.sequence_number}: " if len(steps) > 1 else ""
+    for step in steps[:_MAX_TRANSACTIONS]:
+        where = f"block {step.made.sequence_number}: " if len(steps) > 1 else ""
         try:
-            lines = CounterfactualCheck(workspace, entry, each, engine, reporter).run()
+            lines = CounterfactualCheck(workspace, entry, step, engine, reporter).run()
         except Cancelled:
             raise
         except OdfError as error:

@@ -82,7 +82,11 @@ class Tables:
         """Names and ids of all datasets."""
         known = self._seen.tables or {}
         return [
-            *(name for each in self._workspace.datasets() for name in (str(each.alias), str(each.id))),
+            *(
+                name
+                for dataset in self._workspace.datasets()
+                for name in (str(dataset.alias), str(dataset.id))
+            ),
             *(table.table for table in known.values()),
         ]
 
@@ -228,7 +232,7 @@ def resolve(workspace: Workspace, name: str) -> DatasetEntry:
     try:
         return workspace.resolve(name)
     except (NotFound, InvalidIdentity):
-        names = {str(each.alias).lower(): str(each.alias) for each in workspace.datasets()}
+        names = {str(dataset.alias).lower(): str(dataset.alias) for dataset in workspace.datasets()}
     holding = [each for each in names if name.lower() in each]
     close = [*get_close_matches(name.lower(), names, 1), *holding][:1]
     hint = f"did you mean {names[close[0]]}?" if close else "list all datasets: odf list"

@@ -47,7 +47,7 @@ def count_running_tasks(context: SparkContext) -> int:
     """
     try:
         executors = scala_context(context).statusTracker().getExecutorInfos()
-        return sum(int(each.numRunningTasks()) for each in executors)
+        return sum(int(executor.numRunningTasks()) for executor in executors)
     except (Py4JError, OSError):
         return 0  # Spark has stopped
 

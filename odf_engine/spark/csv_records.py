@@ -136,7 +136,7 @@ def _quoted_text(dialect: Dialect, *, excluded: bytes = b"") -> bytes:
     """
     quote, separator = re.escape(dialect.quote.encode()), re.escape(dialect.separator.encode())
     places = (rb"\A", rb"[\r\n]", separator, rb"\A\xef\xbb\xbf")
-    start = quote + rb"(?:" + b"|".join(rb"(?<=" + each + quote + rb")" for each in places) + rb")"
+    start = quote + rb"(?:" + b"|".join(rb"(?<=" + place + quote + rb")" for place in places) + rb")"
     escape, escaped = b"", quote * 2
     if dialect.escape not in ("", dialect.quote):
         escape = re.escape(dialect.escape.encode())

@@ -411,9 +411,9 @@ def _operation_columns(
     if name == "View" and plan.desc().identifier().table().lower() in views:
         return {column_id(each): each for each in output if each.name() in names}
     children = to_list(plan.children())
-    found = [_operation_columns(each, views, names, system) for each in children]
+    found = [_operation_columns(child, views, names, system) for child in children]
     if name == "Union":
-        columns = [to_list(each.output()) for each in children]
+        columns = [to_list(child.output()) for child in children]
         return {
             column_id(new): below[column_id(old)]
             for below, branch in reversed(list(zip(found, columns, strict=True)))
@@ -685,7 +685,7 @@ class _RowGuard(PlanBuilder):
     def _path_to_file(self, plan: Any) -> list[Any] | None:
         """Return the nodes from the top to the frame of the file; None if a node has several children."""
         path = [plan]
-        while LINE_COLUMN not in [each.name() for each in to_list(path[-1].output())]:
+        while LINE_COLUMN not in [column.name() for column in to_list(path[-1].output())]:
             children = to_list(path[-1].children())
             if len(children) != 1:
                 return None
@@ -693,7 +693,7 @@ class _RowGuard(PlanBuilder):
         return path
 
     def _guard_file(self, plan: Any) -> _GuardedPlan:
-        by_name = {each.name(): each for each in to_list(plan.output())}
+        by_name = {column.name(): column for column in to_list(plan.output())}
         none = self.alias(self._no_text(), PROBLEM_COLUMN)
         hidden = [by_name[LINE_COLUMN], by_name[RECORD_COLUMN]]
         projected = self.project([*to_list(plan.output()), none], plan)
@@ -723,7 +723,9 @@ class _RowGuard(PlanBuilder):
         attempt = self._attempt(node.condition())
         attempts = self.project([*to_list(below.plan.output()), attempt], below.plan)
         problem = self._first_problem(below, [self._problem("WHERE", node.condition(), attempt)])
-        shown = [each for each in to_list(below.plan.output()) if not each.semanticEquals(below.hidden[2])]
+        shown = [
+            column for column in to_list(below.plan.output()) if not column.semanticEquals(below.hidden[2])
+        ]
         projected = self.project([*shown, self.alias(self._result(attempt), "passes"), problem], attempts)
         passes = to_list(projected.output())[len(shown)]
         hidden = [*below.hidden[:2], problem.toAttribute()]

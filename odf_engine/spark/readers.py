@@ -467,7 +467,7 @@ def _numbered_schema(schema: st.StructType, line: st.DataType) -> st.StructType:
 
 def _hide_lines(frame: DataFrame) -> DataFrame:
     """Return the inferred columns of numbered records, over a frame with their lines."""
-    names = [identifier(each) for each in frame.columns if each not in (LINE_COLUMN, RECORD_COLUMN)]
+    names = [identifier(column) for column in frame.columns if column not in (LINE_COLUMN, RECORD_COLUMN)]
     if RECORD_COLUMN not in frame.columns:
         frame = frame.selectExpr("*", f"CAST(NULL AS STRING) AS {identifier(RECORD_COLUMN)}")
     return frame.selectExpr(*names)
@@ -507,7 +507,7 @@ def read_parquet(
         if digits is not None and len(fields) == len(frame.columns):
             digits.set_frame(read, schema, stored=pa.schema(fields))
         declared = {field.name.lower() for field in schema}
-        if left_out := [each for each in frame.columns if each.lower() not in declared]:
+        if left_out := [column for column in frame.columns if column.lower() not in declared]:
             reporter.log(ignored_columns(name, left_out))
         return _select_columns(frame, schema, name)
 

@@ -136,8 +136,8 @@ def _order_dependent(plan: Any, windows: bool) -> Iterator[str]:
     """Yield the names of aggregates in a plan that depend on the row order."""
     for each in to_list(plan.expressions()):
         yield from _order_dependent_in(each, (), windows)
-    for each in to_list(plan.children()):
-        yield from _order_dependent(each, windows)
+    for child in to_list(plan.children()):
+        yield from _order_dependent(child, windows)
 
 
 def _order_dependent_in(expression: Any, parents: tuple[str, ...], windows: bool) -> Iterator[str]:
@@ -152,8 +152,8 @@ def _order_dependent_in(expression: Any, parents: tuple[str, ...], windows: bool
     ordered = name == "ListAgg" and not expression.orderExpressions().isEmpty()
     if name in _ORDER_DEPENDENT and not ignored and not ordered:
         yield name
-    for each in to_list(expression.children()):
-        yield from _order_dependent_in(each, (*parents[-1:], name), windows)
+    for child in to_list(expression.children()):
+        yield from _order_dependent_in(child, (*parents[-1:], name), windows)
 
 
 def _to_snake_case(name: str) -> str:

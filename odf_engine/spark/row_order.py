@@ -303,7 +303,7 @@ class _TotalOrder(PlanBuilder):
         return plan
 
     def _all_columns(self, plan: Any) -> list[Any]:
-        return [self.ascending(each) for each in to_list(plan.output()) if is_orderable(each)]
+        return [self.ascending(column) for column in to_list(plan.output()) if is_orderable(column)]
 
 
 def is_ordered(plan: Any) -> bool:
@@ -341,7 +341,7 @@ def strip_order_by(builder: PlanBuilder, plan: Any) -> tuple[Any, tuple[str, ...
     sort_columns = [
         builder.alias(each.child(), f"{ORDER_PREFIX}{index}") for index, each in enumerate(orders)
     ]
-    directions = [f"{each.direction().sql()} {each.nullOrdering().sql()}" for each in orders]
+    directions = [f"{order.direction().sql()} {order.nullOrdering().sql()}" for order in orders]
     projected = builder.project([*columns, *sort_columns], sort.child())
     return projected, tuple(f"{ORDER_PREFIX}{index} {each}" for index, each in enumerate(directions))
 

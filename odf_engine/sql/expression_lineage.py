@@ -315,7 +315,7 @@ def expression_sources(node: exp.Expr, scope: Scope) -> OutputColumn:
         case exp.Dot() if isinstance(node.expression, exp.Identifier):
             return expression_sources(node.this, scope).field(node.expression.name)
         case exp.Lambda():
-            names = {each.name.casefold() for each in node.expressions}
+            names = {expression.name.casefold() for expression in node.expressions}
             # the copy shares the lists and dictionaries of the scope
             inner = replace(scope, lambda_parameters=scope.lambda_parameters | names)
             return OutputColumn(
@@ -355,12 +355,12 @@ def _operands(node: exp.Expr) -> Iterator[exp.Expr]:
 
 def _function_sources(node: exp.Anonymous, scope: Scope) -> OutputColumn:
     name = function_name(node)
-    if name == "count" and any(isinstance(each, exp.Star) for each in node.expressions):
+    if name == "count" and any(isinstance(expression, exp.Star) for expression in node.expressions):
         return OutputColumn(None, {})
     arguments = [each for each in _operands(node) if each is not node.this]
     if name in _WITH_UNITS and len(arguments) == 3 and arguments[0].name.upper() in _UNITS:
         del arguments[0]
-    parts = [expression_sources(each, scope) for each in arguments]
+    parts = [expression_sources(argument, scope) for argument in arguments]
     sources = merge_sources(*(part.value for part in parts))
     if name in WINDOWS:
         value = with_transformation(sources, "transformation")
@@ -373,14 +373,17 @@ def _function_sources(node: exp.Anonymous, scope: Scope) -> OutputColumn:
         fields = {key.casefold(): replace(part, name=key) for key, part in zip(named, parts, strict=False)}
     elif name == "named_struct":
         fields = _named_struct(node, scope)
-    stars = any(isinstance(each, exp.Star | exp.Column) and each.is_star for each in node.expressions)
+    stars = any(
+        isinstance(expression, exp.Star | exp.Column) and expression.is_star
+        for expression in node.expressions
+    )
     transformation: TransformationType = "aggregation" if name in AGGREGATES else "transformation"
     return OutputColumn(None, with_transformation(sources, transformation), None if stars else fields)
 
 
 def _named_struct(node: exp.Anonymous, scope: Scope) -> dict[str, OutputColumn] | None:
     names, values = node.expressions[::2], node.expressions[1::2]
-    if len(names) != len(values) or not all(isinstance(each, exp.Literal) for each in names):
+    if len(names) != len(values) or not all(isinstance(name, exp.Literal) for name in names):
         return None
     return {
         key.name.casefold(): replace(expression_sources(value, scope), name=key.name)

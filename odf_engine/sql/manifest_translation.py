@@ -112,7 +112,7 @@ def translate_manifest(text: str, source: str, find_columns: FindColumns) -> Man
 
 
 def _manifest_text(snapshot: DatasetSnapshot, queries: Sequence[TranslatedQuery]) -> str:
-    comments = [line for each in queries if each.dataset == snapshot.name for line in _comment(each)]
+    comments = [line for query in queries if query.dataset == snapshot.name for line in _comment(query)]
     return "".join(f"{line}\n" for line in comments) + snapshot_to_yaml(snapshot).removeprefix("---\n")
 
 
@@ -145,7 +145,7 @@ def _query_text(query: Sql) -> str:
     if query.query is not None:
         return query.query.rstrip()
     steps = query.queries or []
-    return "\n".join(f"-- {each.alias or 'result'}\n{each.query.rstrip()}" for each in steps)
+    return "\n".join(f"-- {step.alias or 'result'}\n{step.query.rstrip()}" for step in steps)
 
 
 def _comment(query: TranslatedQuery) -> Iterator[str]:
@@ -181,8 +181,8 @@ def _edit(text: str, changes: Sequence[tuple[tuple[int, int], Sql, Sql]]) -> str
             edits += _query_edits(text, key, node, old, new)
         except (KeyError, IndexError, StopIteration, AttributeError):
             return None
-    for each in sorted(edits, reverse=True):
-        text = text[: each.start] + each.text + text[each.end :]
+    for edit in sorted(edits, reverse=True):
+        text = text[: edit.start] + edit.text + text[edit.end :]
     return text
 
 

@@ -150,9 +150,11 @@ class _LineageResolver:
             return
         if clause.args.get("recursive"):
             raise LineageUnresolved("WITH RECURSIVE is not supported")
-        for each in clause.expressions:
-            relation = self.query(each.this, scope.subquery_scope())
-            scope.tables[each.alias.casefold()] = _apply_column_aliases(relation, each.args.get("alias"))
+        for expression in clause.expressions:
+            relation = self.query(expression.this, scope.subquery_scope())
+            scope.tables[expression.alias.casefold()] = _apply_column_aliases(
+                relation, expression.args.get("alias")
+            )
 
     # --- Unions ---
 
@@ -194,8 +196,10 @@ class _LineageResolver:
         scope.sources = [("", relation), *scope.sources]
         for key in ("order", "sort", "distribute", "cluster"):
             clause = node.args.get(key)
-            for each in clause.expressions if clause is not None else ():
-                scope.rows.update(as_row_dependencies(self._sort_key(each, relation, scope).value, "sort"))
+            for expression in clause.expressions if clause is not None else ():
+                scope.rows.update(
+                    as_row_dependencies(self._sort_key(expression, relation, scope).value, "sort")
+                )
         return replace(relation, rows={**relation.rows, **scope.rows})
 
     def _sort_key(self, node: exp.Expr, relation: SqlRelation, scope: Scope) -> OutputColumn:
@@ -245,12 +249,12 @@ class _LineageResolver:
         """Return the columns of a SELECT list. Later columns can refer to earlier ones."""
         outs: list[OutputColumn] = []
         unresolved: list[UnresolvedColumns] = []
-        for each in node.expressions:
-            found = self._select_item(each, scope)
+        for expression in node.expressions:
+            found = self._select_item(expression, scope)
             outs += found.columns
             unresolved += [found.open] if found.open is not None else []
             for out in found.columns:
-                if isinstance(each, exp.Alias | exp.Aliases) and out.name:
+                if isinstance(expression, exp.Alias | exp.Aliases) and out.name:
                     scope.aliases.setdefault(out.name.casefold(), out)
         remaining = None
         if unresolved:
@@ -264,7 +268,7 @@ class _LineageResolver:
     def _select_item(self, node: exp.Expr, scope: Scope) -> SqlRelation:
         if isinstance(node, exp.Aliases):
             value = expression_sources(node.this, scope).value
-            return SqlRelation([OutputColumn(each.name, value) for each in node.expressions])
+            return SqlRelation([OutputColumn(expression.name, value) for expression in node.expressions])
         if node.is_star and isinstance(node, exp.Star | exp.Column):
             return expand_star(node, scope)
         out = expression_sources(node, scope)
@@ -401,7 +405,10 @@ class _LineageResolver:
         )
 
     def _values(self, node: exp.Values) -> SqlRelation:
-        rows = [each.expressions if isinstance(each, exp.Tuple) else [each] for each in node.expressions]
+        rows = [
+            expression.expressions if isinstance(expression, exp.Tuple) else [expression]
+            for expression in node.expressions
+        ]
         if any(each.find(exp.Column) for row in rows for each in row):
             raise LineageUnresolved("VALUES with columns is not supported")
         return SqlRelation(
@@ -416,14 +423,14 @@ class _LineageResolver:
             scope.rows.update(relation.rows)
             return name, replace(_apply_column_aliases(relation, alias), rows={})
         value = with_transformation(expression_sources(node.this, scope).value, "transformation")
-        columns = [each.name for each in alias.columns] if alias is not None else []
+        columns = [column.name for column in alias.columns] if alias is not None else []
         if columns:
-            return name, SqlRelation([OutputColumn(each, value) for each in columns])
+            return name, SqlRelation([OutputColumn(column, value) for column in columns])
         return name, SqlRelation([], open=UnresolvedColumns(value=value))
 
 
 def _apply_column_aliases(relation: SqlRelation, alias: exp.Expr | None) -> SqlRelation:
-    names = [each.name for each in alias.columns] if isinstance(alias, exp.TableAlias) else []
+    names = [column.name for column in alias.columns] if isinstance(alias, exp.TableAlias) else []
     renamed = relation.rename_columns(names) if names else relation
     if renamed is None:
         raise LineageUnresolved(f"the numbers of columns and names differ: {', '.join(names)}")

@@ -284,4 +284,4 @@ def backquote_identifiers(sql: str) -> str:
 
 def with_backquotes(steps: Sequence[SqlQueryStep]) -> list[SqlQueryStep]:
     """Return steps of such a dialect with :func:`backquote_identifiers`, which Spark's parser can read."""
-    return [structs_replace(each, query=backquote_identifiers(each.query)) for each in steps]
+    return [structs_replace(step, query=backquote_identifiers(step.query)) for step in steps]

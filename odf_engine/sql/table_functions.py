@@ -101,7 +101,7 @@ class _Reader:
         parameters = (
             [] if name == "changelog" else [call.as_at] if name == "as_at" else [call.as_of, *call.key]
         )
-        text = ", ".join([inner.text, *(each for each in parameters if each)])
+        text = ", ".join([inner.text, *(parameter for parameter in parameters if parameter)])
         return replace(call, text=f"{name}({text})")
 
     def _dataset(self, function: str) -> TableFunctionCall:
@@ -170,11 +170,11 @@ class _Reader:
         return text if time is None else str(time)
 
     def _key(self, function: str, arguments: list[list[Token]], before: Token) -> tuple[str, ...]:
-        for each in arguments:
-            if len(each) != 1 or each[0].kind not in ("word", "quoted"):
+        for argument in arguments:
+            if len(argument) != 1 or argument[0].kind not in ("word", "quoted"):
                 problem = f"{function} requires column names"
-                raise self._syntax_error(problem, function, each[0] if each else before)
-        return tuple(each[0].name for each in arguments)
+                raise self._syntax_error(problem, function, argument[0] if argument else before)
+        return tuple(argument[0].name for argument in arguments)
 
     def _syntax_error(self, message: str, function: str, token: Token | None = None) -> InvalidQuery:
         index = min(self._index, len(self._words) - 1)
@@ -206,9 +206,9 @@ class RewrittenQuery:
         words = tokenize(sql)
         tables_found = table_names(sql)
         tables = [each for each in tables_found if each.call is None]
-        read = [each for each in tables if each.name.casefold() in names]
+        read = [table for table in tables if table.name.casefold() in names]
         self.read = list(dict.fromkeys(each.name for each in read))
-        self.unknown = [each for each in tables if each not in read and set(each.name) & set("-/:")]
+        self.unknown = [table for table in tables if table not in read and set(table.name) & set("-/:")]
         self.unknown = [each for each in self.unknown if not each.quoted]
         self.calls: dict[str, TableFunctionCall] = {}
         edits = [(each.start, each.end, _backquoted(each.name)) for each in read if each.needs_quotes]
@@ -297,14 +297,14 @@ def _quote_qualifiers(
 
 def _has_alias(words: Sequence[Token], offset: int) -> bool:
     """Return whether a table that ends at this offset has an alias."""
-    following = next((each for each in words if each.start >= offset), None)
+    following = next((word for word in words if word.start >= offset), None)
     if following is None or following.kind not in ("word", "quoted"):
         return False
     return following.kind == "quoted" or following.text.upper() not in TABLE_TERMINATORS
 
 
 def _in_table_function(offset: int, tables: Sequence[TableName]) -> bool:
-    return any(each.call is not None and each.call[0] <= offset < each.call[1] for each in tables)
+    return any(table.call is not None and table.call[0] <= offset < table.call[1] for table in tables)
 
 
 def _backquoted(name: str) -> str:

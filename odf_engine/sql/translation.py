@@ -93,7 +93,7 @@ def translate_query(
         translated.append(SqlQueryStep(query=query, alias=alias))
     if problems:
         first, *others = problems
-        more = "".join(f"\n{each.where}: {each.message}" for each in others)
+        more = "".join(f"\n{other.where}: {other.message}" for other in others)
         with attach_query_excerpt(steps):
             raise InvalidQuery(
                 f"cannot be translated from {LABELS[engine]} to Spark: {first.message}{more}",
@@ -264,8 +264,8 @@ class _StepTranslator:
     def _translate_query(self, query: exp.Expr) -> Columns | None:
         """Translate a query in place; return its columns, if they are known."""
         clause = query.args.get("with_")
-        for each in clause.expressions if clause is not None else ():
-            self._relations[each.alias.lower()] = self._translate_query(each.this)
+        for expression in clause.expressions if clause is not None else ():
+            self._relations[expression.alias.lower()] = self._translate_query(expression.this)
         if isinstance(query, exp.Subquery):
             return self._translate_query(query.this)
         if isinstance(query, exp.SetOperation):
@@ -289,21 +289,23 @@ class _StepTranslator:
         for join in select.args.get("joins") or ():
             self._visit_arguments(join, scope, ("on",))
         self._visit_arguments(select, scope, ("where", "having", "qualify", "windows", "order", "limit"))
-        for each in select.args["group"].expressions if select.args.get("group") else ():
-            self._visit(each, scope)
+        for expression in select.args["group"].expressions if select.args.get("group") else ():
+            self._visit(expression, scope)
         self._expand_ranks(select, scope)
         columns: dict[str, str | None] | None = {}
-        for each in list(select.expressions):
-            found = self._visit(each, scope)
-            if isinstance(each, exp.Star) or (
-                isinstance(each, exp.Column) and isinstance(each.this, exp.Star)
+        for expression in list(select.expressions):
+            found = self._visit(expression, scope)
+            if isinstance(expression, exp.Star) or (
+                isinstance(expression, exp.Column) and isinstance(expression.this, exp.Star)
             ):
-                known = self._star_columns(each, scope)
+                known = self._star_columns(expression, scope)
                 columns = None if known is None or columns is None else {**columns, **known}
             elif columns is not None:
-                name = each.alias_or_name.lower()
+                name = expression.alias_or_name.lower()
                 if name in columns and self._engine != "risingwave":
-                    self._report(each, f"two columns are named '{name}', and Spark ignores the case of names")
+                    self._report(
+                        expression, f"two columns are named '{name}', and Spark ignores the case of names"
+                    )
                 columns[name] = found
         if self._engine == "risingwave" and self._continuous and not self._emits_on_close:
             self._note_open_windows(select)
@@ -340,13 +342,16 @@ class _StepTranslator:
     def _add_window_function(self, source: exp.Table, scope: _Scope) -> None:
         """Replace ``TUMBLE(t, time, size)`` or ``HOP(t, time, slide, size)`` in FROM by its table."""
         call = source.this
-        function, arguments = call.name.upper(), [_unwrap_descriptor(each) for each in call.expressions]
+        function, arguments = (
+            call.name.upper(),
+            [_unwrap_descriptor(expression) for expression in call.expressions],
+        )
         lengths = {"TUMBLE": 3, "HOP": 4}
         if function not in lengths or len(arguments) != lengths[function]:
             self._report(call, f"the table function {function} has no equivalent")
             return
-        intervals = [self._interval(each) for each in arguments[2:]]
-        if not isinstance(arguments[0], exp.Column) or any(each is None for each in intervals):
+        intervals = [self._interval(argument) for argument in arguments[2:]]
+        if not isinstance(arguments[0], exp.Column) or any(interval is None for interval in intervals):
             self._report(call, f"the arguments of {function} are not a table, a column and intervals")
             return
         size, slide = intervals[-1], intervals[0] if len(intervals) == 2 else None
@@ -446,11 +451,11 @@ class _StepTranslator:
     def _group_window(self, call: exp.Anonymous) -> exp.Expr:
         """Return Spark's window for ``TUMBLE(t, size)``, ``HOP(t, slide, size)`` or ``SESSION(t, gap)``."""
         function, arguments = call.name.upper(), call.expressions
-        intervals = [self._interval(each) for each in arguments[1:]]
-        if function == "CUMULATE" or any(each is None for each in intervals) or not intervals:
+        intervals = [self._interval(argument) for argument in arguments[1:]]
+        if function == "CUMULATE" or any(interval is None for interval in intervals) or not intervals:
             self._report(call, f"{function} with these arguments has no equivalent")
             return call
-        texts = [exp.Literal.string(each or "") for each in reversed(intervals)]
+        texts = [exp.Literal.string(interval or "") for interval in reversed(intervals)]
         name = "session_window" if function == "SESSION" else "window"
         return _spark_call(name, [arguments[0].copy(), *texts])
 
@@ -476,12 +481,12 @@ class _StepTranslator:
         if not ranks:
             return
         items: list[exp.Expr] = []
-        for each in select.expressions:
-            is_star = isinstance(each, exp.Star)
+        for expression in select.expressions:
+            is_star = isinstance(expression, exp.Star)
             if is_star and len(scope.sources) == 1:
                 items += [exp.column(exp.to_identifier(name)) for name in ranks[0][1]]
             else:
-                items.append(each)
+                items.append(expression)
         for index, each in enumerate(items):
             column = each.unalias()
             if isinstance(column, exp.Column) and scope.column_type(column) == _RANK:
@@ -624,10 +629,10 @@ class _StepTranslator:
         for each in constant:
             each.pop()
         order = node.args.get("order")
-        for each in order.expressions if order is not None else ():
-            if each.this.name.lower() == "event_time":
+        for expression in order.expressions if order is not None else ():
+            if expression.this.name.lower() == "event_time":
                 # The event time is never null: Spark's default, which is not written.
-                each.set("nulls_first", not each.args.get("desc"))
+                expression.set("nulls_first", not expression.args.get("desc"))
         return types[0] if types else None
 
     def _visit_function(self, node: exp.Anonymous, types: Sequence[str | None]) -> str | None:
@@ -730,7 +735,7 @@ class _StepTranslator:
 def _find_window_column(node: exp.Expr) -> exp.Column | None:
     """Return a bound of a window in an expression that has no other columns."""
     columns = list(node.find_all(exp.Column))
-    if columns and all(each.name.lower() in WINDOW_COLUMNS for each in columns):
+    if columns and all(column.name.lower() in WINDOW_COLUMNS for column in columns):
         return columns[0]
     return None
 

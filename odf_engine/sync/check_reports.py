@@ -91,9 +91,9 @@ def download_reports(
             if _download(dataset, remote, which.physical_hash, reporter):
                 found.append(which.physical_hash)
 
-        for each in ends[:_MAX_MISSING]:
+        for end in ends[:_MAX_MISSING]:
             reporter.raise_if_cancelled()
-            download(each)
+            download(end)
         if found:
             upload_parallel(
                 ends[_MAX_MISSING:],

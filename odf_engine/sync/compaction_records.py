@@ -106,8 +106,8 @@ def check_remote_records(
 
     def read(block: Multihash) -> MetadataBlock:
         data = read_block(block)
-        for each in all_records:
-            data = each.block_bytes(block) if data is None else data
+        for record in all_records:
+            data = record.block_bytes(block) if data is None else data
         if data is None or Multihash.sha3_256(data) != block:
             raise BadData(
                 "the compaction record refers to a block that is not in the chain", where=str(block)
@@ -118,7 +118,7 @@ def check_remote_records(
     chain: set[Multihash] = set()
     slices: list[OffsetFile] = []
     at: Multihash | None = head
-    oldest = min(each.header.fork_number for each in records)
+    oldest = min(record.header.fork_number for record in records)
     while at is not None:
         block = read(at)
         chain.add(at)
@@ -129,7 +129,7 @@ def check_remote_records(
             break
         at = block.prev_block_hash
     leading = _find_leading(all_records, chain)
-    checked = [each for each in records if each.header.new_head in leading]
+    checked = [record for record in records if record.header.new_head in leading]
     for each in checked:
         check_record(each, read, slices[::-1], reporter)
     return checked
@@ -208,8 +208,8 @@ def store_records(dataset: Dataset, records: Sequence[RemoteRecord]) -> None:
     Raises:
         OSError: they cannot be written.
     """
-    for each in records:
-        dataset.compactions.store(each.record.header.new_head, each.data)
+    for record in records:
+        dataset.compactions.store(record.record.header.new_head, record.data)
 
 
 def set_newest_record(dataset: Dataset, records: Sequence[RemoteRecord], reporter: Reporter) -> None:

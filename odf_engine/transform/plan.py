@@ -160,7 +160,7 @@ def end_of_transaction(
     first = 0 if begin is None or begin.offset is None else begin.offset + 1
     for row in dataset.slices(first, first):
         schemas = dataset.list_blocks(_MAX_SCHEMAS, kinds=("SetDataSchema",))
-        later = [each.sequence_number for each in schemas if each.sequence_number > row.sequence_number]
+        later = [schema.sequence_number for schema in schemas if schema.sequence_number > row.sequence_number]
         last_rows = dataset.slices(first + max_rows - 1, first + max_rows - 1)
         ends = [*(each - 1 for each in later), *(each.sequence_number for each in last_rows)]
         number = min([number, *ends])

@@ -257,7 +257,7 @@ def verify(
     check.progress.report()
     numbers = {str(block_hash): number for number, block_hash in enumerate(chain.hashes, chain.first_number)}
     if not check.is_incomplete:
-        damaged = {each.block for each in findings if each.kind in DAMAGED_SLICE}
+        damaged = {finding.block for finding in findings if finding.kind in DAMAGED_SLICE}
         for block, problem in check_retractions(
             dataset, check.slices, damaged, only_appends, known, reporter
         ):
@@ -274,7 +274,7 @@ def verify(
                 findings += _log_findings([_finding(block, each) for each in result.problems], reporter)
                 replayed.append((transaction.block_hash, result))
                 engines = _add_engine_use(engines, result.engine, reporter)
-        unchecked += [_finding(str(block), each) for block, result in replayed for each in result.doubts]
+        unchecked += [_finding(str(block), doubt) for block, result in replayed for doubt in result.doubts]
         skipped = [_finding(str(block), result.skipped) for block, result in replayed if result.skipped]
         unchecked += _log_unchecked(skipped, unchecked, reporter)
 
@@ -286,7 +286,7 @@ def verify(
     last_number = chain.first_number + len(chain.hashes) - 1
     return IntegrityReport(
         valid=not findings,
-        intact=all(each.kind in INVALID_CHANGELOG | UNCONFIRMED for each in findings),
+        intact=all(finding.kind in INVALID_CHANGELOG | UNCONFIRMED for finding in findings),
         blocks=blocks,
         slices=slices,
         transforms=sum(result.skipped is None for _, result in replayed),
@@ -342,8 +342,10 @@ def _finding(block: str, problem: Problem) -> IntegrityFinding:
 
 def _log_findings(findings: Sequence[IntegrityFinding], reporter: Reporter) -> Sequence[IntegrityFinding]:
     """Log findings as errors, and return them."""
-    for each in findings:
-        reporter.log(f"{each.kind}: block {each.block.removeprefix('f1620')[:8]}: {each.message}", "error")
+    for finding in findings:
+        reporter.log(
+            f"{finding.kind}: block {finding.block.removeprefix('f1620')[:8]}: {finding.message}", "error"
+        )
     return findings
 
 

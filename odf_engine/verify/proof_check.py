@@ -101,22 +101,22 @@ def _run_again(
     # After Spark has started: two threads must not import PySpark at the same time.
     from odf_engine.query.execution import Tables, TimeTravelDefaults
 
-    defaults = TimeTravelDefaults(tables={each.table.casefold(): each for each in proof.tables})
+    defaults = TimeTravelDefaults(tables={table.table.casefold(): table for table in proof.tables})
     tables = Tables(workspace, reporter, defaults)
-    files = [tables.files(each.table) for each in proof.tables]
+    files = [tables.files(table.table) for table in proof.tables]
     with closing(_sandbox(workspace, runtime)) as engine:
         computed = engine.compute_outcome(proof.query, files, reporter)
     read = {each.casefold() for each in computed.read}
     findings = [
-        ProofFinding("table", f"the query does not read {each.table}")
-        for each in proof.tables
-        if each.table.casefold() not in read
+        ProofFinding("table", f"the query does not read {table.table}")
+        for table in proof.tables
+        if table.table.casefold() not in read
     ]
     difference = _compare_results(proof.result, computed.outcome)
     if difference is None:
         return findings
     ours = this_engine(computed.spark)
-    names = " ".join(sorted({each.name for each in proof.tables}))
+    names = " ".join(sorted({table.name for table in proof.tables}))
     hint = f"check the local data: odf verify {names}" if names else ""
     if ours != proof.engine:
         theirs = f"{proof.engine.name} {proof.engine.version} with Spark {proof.engine.spark}"
@@ -163,7 +163,9 @@ def _compare_results(proven: ResultSummary, actual: ResultSummary) -> ProofFindi
     if proven == actual:
         return None
     if proven.columns != actual.columns:
-        texts = [", ".join(f"{each.name} {each.type}" for each in one.columns) for one in (proven, actual)]
+        texts = [
+            ", ".join(f"{column.name} {column.type}" for column in one.columns) for one in (proven, actual)
+        ]
         return ProofFinding("columns", f"columns differ: {texts[1]}; in the proof: {texts[0]}")
     if proven.rows != actual.rows:
         return ProofFinding("rows", f"number of rows differs: {actual.rows}; in the proof: {proven.rows}")

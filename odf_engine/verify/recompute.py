@@ -191,7 +191,11 @@ def _without_rounding(rows: Sequence[dict[str, Any]], floats: int) -> list[dict[
         candidates = list(group["extra"])
         for row in group["missing"]:
             match = next(
-                (each for each in candidates if all(_is_close(row[name], each[name]) for name in numbers)),
+                (
+                    candidate
+                    for candidate in candidates
+                    if all(_is_close(row[name], candidate[name]) for name in numbers)
+                ),
                 None,
             )
             if match is not None:

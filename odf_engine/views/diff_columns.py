@@ -63,7 +63,7 @@ def align_columns(old: Scan, new: Scan, key: Sequence[str], *, same: bool) -> li
     rows = [(name, befores[matched[name]] if name in matched else None, name) for name in afters]
     rows += [(name, befores[name], None) for name in lone]
     keys = _key_names([name for name, *_ in rows], key)
-    found = [_align(each, old.schema, new.schema, keys, same=same) for each in rows]
+    found = [_align(row, old.schema, new.schema, keys, same=same) for row in rows]
     if rows and not any(each.old and each.new for each in found):
         raise InvalidSchema("no common columns", hint="run odf show NAME to list the columns")
     for each in found:
@@ -156,15 +156,15 @@ def result_columns(columns: Sequence[AlignedColumn]) -> list[DiffColumn]:
     """Return the columns of a difference file."""
     taken = {CHANGE_COLUMN}
     found: list[DiffColumn] = []
-    for each in columns:
-        kinds = _type_name(each.old_type), _type_name(each.new_type)
-        if each.key:
-            name = _unique_name(each.name, taken)
-            found.append(DiffColumn(each.name, True, kinds[0], kinds[1], name, name))
+    for column in columns:
+        kinds = _type_name(column.old_type), _type_name(column.new_type)
+        if column.key:
+            name = _unique_name(column.name, taken)
+            found.append(DiffColumn(column.name, True, kinds[0], kinds[1], name, name))
             continue
-        old = None if each.old is None else _unique_name(f"old_{each.name}", taken)
-        new = None if each.new is None else _unique_name(f"new_{each.name}", taken)
-        found.append(DiffColumn(each.name, False, kinds[0], kinds[1], old, new, each.counts))
+        old = None if column.old is None else _unique_name(f"old_{column.name}", taken)
+        new = None if column.new is None else _unique_name(f"new_{column.name}", taken)
+        found.append(DiffColumn(column.name, False, kinds[0], kinds[1], old, new, column.counts))
     return found
 
 
@@ -188,13 +188,13 @@ def changed_cells(table: pa.Table, columns: Iterable[DiffColumn]) -> Mapping[str
     """
     changed = pc.equal(table.column(CHANGE_COLUMN), "changed").combine_chunks()
     found: dict[str, Any] = {}
-    for each in columns:
-        if each.key or not each.counts:
+    for column in columns:
+        if column.key or not column.counts:
             continue
-        old, new = _column_of(table, each.old), _column_of(table, each.new)
+        old, new = _column_of(table, column.old), _column_of(table, column.new)
         kind = _common_type(None if old is None else old.type, None if new is None else new.type)
         old, new = (pa.nulls(table.num_rows, kind) if side is None else side for side in (old, new))
-        found[each.name] = pc.and_(changed, values_differ(old, new, kind))
+        found[column.name] = pc.and_(changed, values_differ(old, new, kind))
     return found
 
 

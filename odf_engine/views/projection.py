@@ -76,14 +76,14 @@ def _query_keys(query: Any, known: Known, exp: Any) -> list[str] | None:
 
 def _grouping_columns(query: Any, group: Any, exp: Any) -> list[str] | None:
     """Return the output columns that a SELECT groups by."""
-    outputs = [(each.unalias(), each.alias_or_name) for each in query.expressions]
+    outputs = [(expression.unalias(), expression.alias_or_name) for expression in query.expressions]
     if any(group.args.get(kind) for kind in ("rollup", "cube", "grouping_sets")):
         return None
     if group.args.get("all"):
         return [name for made, name in outputs if not made.find(exp.AggFunc)]
     names: list[str] = []
-    for each in group.expressions:
-        name = _output_name(each, outputs, exp)
+    for expression in group.expressions:
+        name = _output_name(expression, outputs, exp)
         if name is None:
             return None
         names.append(name)
@@ -113,7 +113,7 @@ def _mapped_query_keys(query: Any, known: Known, exp: Any) -> list[str] | None:
     """Return the key columns in the output of a SELECT that maps row by row."""
     if any(query.args.get(part) for part in ("joins", "laterals", "distinct", "pivots")):
         return None
-    if any(each.find(exp.AggFunc, exp.Explode) for each in query.expressions):
+    if any(expression.find(exp.AggFunc, exp.Explode) for expression in query.expressions):
         return None
     table = next((query.args[name] for name in ("from_", "from") if query.args.get(name)), None)
     if table is None or not isinstance(table.this, exp.Table | exp.Subquery):
@@ -126,11 +126,11 @@ def _mapped_query_keys(query: Any, known: Known, exp: Any) -> list[str] | None:
     if below is None:
         return None
     names: dict[str, str] = {}
-    for each in query.expressions:
-        if each.is_star:
+    for expression in query.expressions:
+        if expression.is_star:
             names |= {name.casefold(): name for name in below}
-        elif isinstance(each.unalias(), exp.Column):
-            names.setdefault(each.unalias().name.casefold(), each.alias_or_name)
+        elif isinstance(expression.unalias(), exp.Column):
+            names.setdefault(expression.unalias().name.casefold(), expression.alias_or_name)
     found = [names.get(name.casefold()) for name in below]
     return [name for name in found if name is not None] if None not in found else None
 
@@ -237,7 +237,7 @@ _GROUP_ROWS: Final = 1 << 15  # the user interface decodes a group to show a few
 def primary_key(state: ChainState) -> list[str]:
     """Return the primary key of the sources of a dataset; empty if they have none, or different ones."""
     sources = [state.polling_source, *state.push_sources.values()]
-    found = {tuple(getattr(each.merge, "primary_key", ())) for each in sources if each is not None}
+    found = {tuple(getattr(source.merge, "primary_key", ())) for source in sources if source is not None}
     return list(found.pop()) if len(found) == 1 else []
 
 
@@ -382,7 +382,7 @@ def _extend_predecessor(
 def _ingests_events(state: ChainState) -> bool:
     """Whether all sources ingest events (append, ledger), and none states."""
     sources = [each for each in (state.polling_source, *state.push_sources.values()) if each is not None]
-    return bool(sources) and all(isinstance(each.merge, Append | Ledger) for each in sources)
+    return bool(sources) and all(isinstance(source.merge, Append | Ledger) for source in sources)
 
 
 def _columns(rows: Scan, key: Sequence[str], *, optional: bool) -> list[str]:

@@ -405,7 +405,7 @@ def compare_rows(
     old, new = _with_columns_of(old, new), _with_columns_of(new, old)
     wanted = list(key) or (common_key(sides) if new.schema.names else [])
     columns = align_columns(old, new, wanted, same=sides.same)
-    names = [each.name for each in columns if each.key] if wanted else []
+    names = [column.name for column in columns if column.key] if wanted else []
     path = _cache_path(odf, sides, columns, names)
     known = _read_cached(path)
     if known is not None:
@@ -419,7 +419,7 @@ def compare_rows(
     ):
         work = _Comparison(Path(folder), columns, reporter, partition_bytes)
         if names:
-            keys = ([each.old or "" for each in columns if each.key], names)
+            keys = ([column.old or "" for column in columns if column.key], names)
             if old.row_count:
                 old = _latest_state(odf, sides.old, sides.old_pin, keys[0], reporter)
             if new.row_count:
@@ -427,7 +427,7 @@ def compare_rows(
             counted = work.by_key(old, new, one_chain=sides.one_chain)
         else:
             counted = work.compare_multisets(old, new, sides)
-        made = result_columns(columns if names else [each for each in columns if each.key])
+        made = result_columns(columns if names else [column for column in columns if column.key])
         work.write(temporary, made, _FileMetadata(names, counted, made))
     evict_oldest(path.parent, _FILES, _BYTES)
     return _row_diff(path, _FileMetadata(names, counted, made))
@@ -573,12 +573,12 @@ class _Comparison:
         """Write all rows that differ, sorted by the key if they fit in memory."""
         self._reporter.phase("write")
         names = [CHANGE_COLUMN]
-        for each in columns:
-            names += [each.new or ""] if each.key else [name for name in (each.old, each.new) if name]
+        for column in columns:
+            names += [column.new or ""] if column.key else [name for name in (column.old, column.new) if name]
         done = 0
         metadata = {_METADATA_KEY: msgspec.json.encode(about)}
         writer: pq.ParquetWriter | None = None
-        keys = [each.new or "" for each in columns if each.key]
+        keys = [column.new or "" for column in columns if column.key]
         try:
             for table in self._spilled_tables():
                 for piece in _sorted_pieces(table, names, keys):

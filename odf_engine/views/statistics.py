@@ -127,7 +127,7 @@ def compute_statistics(odf: Path, rows: Scan, reporter: Reporter, dataset: str |
     replace_file(path, msgspec.json.encode(found))
     if cache_file is not None:
         progress = _Progress(
-            len(rows.files), _fingerprint(rows, len(rows.files)), [each.dump() for each in sketches]
+            len(rows.files), _fingerprint(rows, len(rows.files)), [sketche.dump() for sketche in sketches]
         )
         replace_file(cache_file, msgspec.msgpack.encode(progress))
     evict_oldest(path.parent, _FILES, _BYTES)

@@ -164,7 +164,7 @@ class _LineageReader:
             problem = f"unsupported query engine '{transform.transform.engine}': lineage unknown"
             lineage = unknown_lineage(inputs, data_columns, problem)
         else:
-            tables = [each.name for each in transform.transform.temporal_tables or ()]
+            tables = [table.name for table in transform.transform.temporal_tables or ()]
             times = {name: vocabs.get(name, state.vocabulary).event_time_column for name in tables}
             lineage = trace_columns(_steps(transform.transform), inputs, outputs=data_columns, times=times)
         return _add_system_columns(lineage, state.vocabulary, vocabs, inputs, declared)
@@ -256,7 +256,7 @@ def _operation_inputs(
     inputs: Mapping[str, Sequence[str] | None],
 ) -> list[InputColumn]:
     """Return the lineage of the operation column, if the query does not select it: those of all inputs."""
-    by_row = len(inputs) == 1 and not any(each.how in ("group_by", "window", "join") for each in lineage.rows)
+    by_row = len(inputs) == 1 and not any(row.how in ("group_by", "window", "join") for row in lineage.rows)
     how = "unknown" if lineage.problem else "identity" if by_row else "transformation"
     return [InputColumn(alias, vocab.operation_type_column, how) for alias, vocab in vocabs.items()]
 
@@ -383,13 +383,15 @@ class ColumnGraph:
     """
 
     def __init__(self, datasets: Sequence[DatasetColumns]) -> None:
-        self.datasets: dict[str, DatasetColumns] = {each.id: each for each in datasets}
+        self.datasets: dict[str, DatasetColumns] = {dataset.id: dataset for dataset in datasets}
         self.edges: list[ColumnEdge] = []
         self._edges_to: dict[ColumnRef, list[ColumnEdge]] = {}
         self._edges_from: dict[ColumnRef, list[ColumnEdge]] = {}
-        self._spelled = {each.id: {name.casefold(): name for name in each.columns} for each in datasets}
-        for each in datasets:
-            self._add(each)
+        self._spelled = {
+            dataset.id: {name.casefold(): name for name in dataset.columns} for dataset in datasets
+        }
+        for dataset in datasets:
+            self._add(dataset)
 
     def _add(self, each: DatasetColumns) -> None:
         sources = {item.alias: item.dataset for item in each.inputs}

@@ -95,7 +95,7 @@ def select_push_source(entry: DatasetEntry, name: str | None) -> AddPushSource:
     for key, block in state.not_understood.items():
         if key.startswith("AddPushSource ") and name in (None, key.removeprefix("AddPushSource ")):
             raise Unsupported("the push source is from a newer specification", where=f"block {block}")
-    listed = ", ".join(f"'{each}'" for each in sorted(sources))
+    listed = ", ".join(f"'{source}'" for source in sorted(sources))
     if name is None:
         if len(sources) == 1:
             return next(iter(sources.values()))
@@ -173,10 +173,10 @@ def plan_datasets(
     """
     drafts = [check_definition(snapshot) for snapshot in snapshots]
     check_unique(drafts)
-    for each in drafts:
-        if each.alias in existing:
+    for draft in drafts:
+        if draft.alias in existing:
             raise AlreadyExists(
-                f"dataset {each.alias} already exists",
+                f"dataset {draft.alias} already exists",
                 hint="use odf add --update to change it, or choose another name",
             )
     check_inputs(existing, drafts)
@@ -245,10 +245,10 @@ def check_unique(drafts: Sequence[CheckedDefinition]) -> None:
         AlreadyExists: one is defined twice.
     """
     seen: set[DatasetAlias] = set()
-    for each in drafts:
-        if each.alias in seen:
-            raise AlreadyExists(f"dataset {each.alias} is defined twice", hint="rename one of them")
-        seen.add(each.alias)
+    for draft in drafts:
+        if draft.alias in seen:
+            raise AlreadyExists(f"dataset {draft.alias} is defined twice", hint="rename one of them")
+        seen.add(draft.alias)
 
 
 def check_inputs(existing: Mapping[DatasetAlias, DatasetId], drafts: Sequence[CheckedDefinition]) -> None:
@@ -257,9 +257,9 @@ def check_inputs(existing: Mapping[DatasetAlias, DatasetId], drafts: Sequence[Ch
     Raises:
         NotFound: some do not; the message lists all of them.
     """
-    names = {str(alias): alias for alias in (*existing, *(each.alias for each in drafts))}
+    names = {str(alias): alias for alias in (*existing, *(draft.alias for draft in drafts))}
     available = {*existing, *existing.values(), *names.values()}
-    missing = [(text, each) for each in drafts for ref, text in each.inputs if ref not in available]
+    missing = [(text, draft) for draft in drafts for ref, text in draft.inputs if ref not in available]
     if not missing:
         return
     matches = [match for text, _ in missing for match in get_close_matches(text, names, n=1)]
@@ -271,10 +271,10 @@ def check_inputs(existing: Mapping[DatasetAlias, DatasetId], drafts: Sequence[Ch
 
 
 def _inputs_first(drafts: Sequence[CheckedDefinition]) -> list[CheckedDefinition]:
-    by_alias = {each.alias: each for each in drafts}
+    by_alias = {draft.alias: draft for draft in drafts}
     inputs = {
-        each.alias: [ref for ref, _ in each.inputs if isinstance(ref, DatasetAlias) and ref in by_alias]
-        for each in drafts
+        draft.alias: [ref for ref, _ in draft.inputs if isinstance(ref, DatasetAlias) and ref in by_alias]
+        for draft in drafts
     }
     return [by_alias[alias] for alias in topological_order(inputs)]
 
@@ -572,7 +572,7 @@ def read_definition(entry: DatasetEntry, datasets: Iterable[DatasetEntry]) -> Da
     Raises:
         OdfError: the chain cannot be read.
     """
-    return current_definition(entry, {each.id: str(each.alias) for each in datasets})
+    return current_definition(entry, {dataset.id: str(dataset.alias) for dataset in datasets})
 
 
 def current_definition(entry: DatasetEntry, names: DatasetNames | None = None) -> DatasetSnapshot:

@@ -207,21 +207,21 @@ def plan_updates(
     drafts = [_check_definition(snapshot, states) for snapshot in snapshots]
     check_unique(drafts)
     check_inputs(ids, drafts)
-    new_definitions = [each for each in drafts if each.alias not in states]
+    new_definitions = [draft for draft in drafts if draft.alias not in states]
     plans = plan_drafts(ids, new_definitions, new_id or (lambda: DatasetId(os.urandom(32))), forms)
     known = {**ids, **{plan.alias: plan.id for plan in plans}}
     names = {dataset_id: str(alias) for alias, dataset_id in known.items()}
     new_datasets = {plan.alias: plan for plan in plans}
     now = Timestamp.now()
     updates: list[PlannedUpdate] = []
-    for each in drafts:
-        with error_context(f"dataset {each.alias}"):
-            if each.alias in new_datasets:
-                updates.append(_new_dataset_update(new_datasets[each.alias], names, now))
+    for draft in drafts:
+        with error_context(f"dataset {draft.alias}"):
+            if draft.alias in new_datasets:
+                updates.append(_new_dataset_update(new_datasets[draft.alias], names, now))
             else:
                 updates.append(
                     _existing_dataset_update(
-                        each, entries[each.alias], states[each.alias], known, names, now, forms
+                        draft, entries[draft.alias], states[draft.alias], known, names, now, forms
                     )
                 )
     _check_cycles(existing, updates, names)
@@ -500,7 +500,7 @@ def find_manifest_drift(
         defined = [found for _, found in documents if found is not None and _defines(found, entry)]
         if not defined:
             return ManifestDrift(path, [], f"it does not define {entry.alias}")
-        ids = {each.alias: each.id for each in datasets}
+        ids = {dataset.alias: dataset.id for dataset in datasets}
         defined = localize_inputs(defined[:1], ids, Remotes(folder / ODF_FOLDER))
         (update,) = plan_updates(datasets, defined, None, MetadataConfig()).updates
     except OdfError as error:

@@ -184,7 +184,7 @@ def _safe_folders() -> list[str]:
     from odf_engine.settings import load, user_file  # Deferred: most workspaces do not need it.
 
     folders = load(user_file()).safe_directories
-    return [each if each == "*" else str(Path(each).expanduser().resolve()) for each in folders]
+    return [folder if folder == "*" else str(Path(folder).expanduser().resolve()) for folder in folders]
 
 
 def _allow_command(folder: Path) -> str:

@@ -167,7 +167,7 @@ def redacted_errors(secrets: Iterable[str]) -> Iterator[None]:
         if not any(_contains_secret(each, redact) for each in _iter_causes(error)):
             raise
         redacted = error if isinstance(error, OdfError) else OdfError(f"{type(error).__name__}: {error}")
-        redacted.args = tuple(redact(str(each)) for each in redacted.args)
+        redacted.args = tuple(redact(str(arg)) for arg in redacted.args)
         for name, value in vars(redacted).items():
             if isinstance(value, str):
                 setattr(redacted, name, redact(value))

@@ -90,7 +90,7 @@ class FsckReport(msgspec.Struct):
     @property
     def left(self) -> list[FsckFinding]:
         """The problems that were not repaired."""
-        return [each for each in self.findings if not each.repaired]
+        return [finding for finding in self.findings if not finding.repaired]
 
     def add_finding(
         self,
@@ -422,8 +422,8 @@ class _DatasetCheck:
                 record
                 for record in unused
                 if any(
-                    each.block in needed or any(other.number_of(each.block) is not None for other in kept)
-                    for each in record.header.blocks
+                    block.block in needed or any(other.number_of(block.block) is not None for other in kept)
+                    for block in record.header.blocks
                 )
             ]
             if not leading:
@@ -662,7 +662,7 @@ def collect_garbage(
             )
         without = [head.name for head in expired] if dry_run else []
         check_dataset(report, workspace, entry, reporter, busy=is_busy, has_index=False, without=without)
-    report.findings = [each for each in report.findings if each.kind.startswith(_GARBAGE)]
+    report.findings = [finding for finding in report.findings if finding.kind.startswith(_GARBAGE)]
     return report
 
 

@@ -253,7 +253,7 @@ class Trust:
             )
         grant = Grant(
             blocks=[str(block) for block, _ in _find_sources(entry)],
-            runs=[(each.kind, each.text) for each in runs],
+            runs=[(run.kind, run.text) for run in runs],
             private_network=private_network,
             granted=str(Timestamp.now()),
         )
@@ -300,7 +300,7 @@ class Trust:
             raise NotTrusted(
                 f"{entry.alias} is untrusted ({foreign}): it would run {_join_executions(runs)}", hint=hint
             )
-        block = next(each.block for each in runs if str(each.block) not in grant.blocks)
+        block = next(run.block for run in runs if str(run.block) not in grant.blocks)
         changes = _describe_changes(grant.runs, runs)
         raise NotTrusted(f"block {block} changed the source after it was trusted: {changes}", hint=hint)
 
@@ -337,7 +337,7 @@ class Trust:
                 yield from (("variable", each.name) for each in env if each.value is None)
             case model.Mqtt():
                 yield from (
-                    ("topic", f"mqtt://{fetch.host}:{fetch.port} {each.path}") for each in fetch.topics
+                    ("topic", f"mqtt://{fetch.host}:{fetch.port} {topic.path}") for topic in fetch.topics
                 )
                 yield from _iter_variables([fetch.username or "", fetch.password or ""])
             case model.EthereumLogs():
@@ -390,7 +390,7 @@ def _escape_controls(text: str) -> str:
 
 
 def _join_executions(runs: Iterable[Execution]) -> str:
-    return ", ".join(_shorten(each.kind, each.text) for each in runs)
+    return ", ".join(_shorten(run.kind, run.text) for run in runs)
 
 
 def _shorten(kind: str, text: str) -> str:
@@ -399,7 +399,7 @@ def _shorten(kind: str, text: str) -> str:
 
 
 def _describe_changes(before: Iterable[tuple[str, str]], runs: Iterable[Execution]) -> str:
-    old, new = list(before), [(each.kind, each.text) for each in runs]
+    old, new = list(before), [(run.kind, run.text) for run in runs]
     added = [_shorten(*each) for each in new if each not in old]
     removed = [_shorten(*each) for each in old if each not in new]
     parts = ([f"new: {', '.join(added)}"] if added else []) + (

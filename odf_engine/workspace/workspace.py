@@ -758,7 +758,7 @@ def _add_progress(
     """Add to the error of an update which of the datasets are changed and which are not."""
     if isinstance(error, NotSynced):
         changed = [*changed, str(failed)]
-    names = [str(each.alias) for each in updates if each.events]
+    names = [str(update.alias) for update in updates if update.events]
     if not changed or names == changed == [str(failed)]:
         return
     rest = [name for name in names if name not in changed]

@@ -136,7 +136,7 @@ def _checks_json(entry: DatasetEntry, event: object) -> dict[str, Any]:
         return {"checks_error": error.message}
     if not stored:
         return {}
-    results = [result_json(each) for each in stored.report.results]
+    results = [result_json(result) for result in stored.report.results]
     return {"checks": results, "checks_signed": stored.signed}
 
 

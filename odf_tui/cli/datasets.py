@@ -434,7 +434,7 @@ def _read_labels(workspace: Workspace, summaries: Sequence[Summary]) -> dict[Dat
     except OdfError as error:
         print_note(f"labels are not shown: {error}")
         config = Config()
-    return {each.id: config.labels_of(each.name, str(each.id)) for each in summaries}
+    return {summary.id: config.labels_of(summary.name, str(summary.id)) for summary in summaries}
 
 
 def _labels_text(labels: Mapping[str, str]) -> str:
@@ -446,7 +446,9 @@ def _read_origins(workspace: Workspace, summaries: list[Summary]) -> dict[str, s
     from odf_tui.cli.repositories import remotes_of
 
     known = remotes_of(workspace, summaries)
-    found = {dataset: [each.label for each in remotes if each.pull] for dataset, remotes in known.items()}
+    found = {
+        dataset: [remote.label for remote in remotes if remote.pull] for dataset, remotes in known.items()
+    }
     return {dataset: ", ".join(labels) for dataset, labels in found.items() if labels}
 
 

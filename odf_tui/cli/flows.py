@@ -398,7 +398,7 @@ def run_checks(names: tuple[str, ...], everything: bool, branch: str) -> None:
     stopped = [job for job in jobs if job.state is not JobState.done]
     for job in stopped:
         print_failure(job)
-    found = [each for each in results if each is not None]
+    found = [result for result in results if result is not None]
     if options_of().json:
         print_json(
             [{"name": each.name, "results": [result_json(rule) for rule in each.results]} for each in found]

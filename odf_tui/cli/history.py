@@ -331,15 +331,15 @@ def _records(found: Difference, rows: ResultRows) -> Iterator[dict[str, Any]]:
         for at, row in enumerate(json_records(table)):
             change = row["change"]
             record: dict[str, Any] = {"change": change, "key": {}, "old": {}, "new": {}}
-            for each in found.columns:
-                if each.key and found.key:
-                    record["key"][each.name] = row[str(each.new)]
+            for column in found.columns:
+                if column.key and found.key:
+                    record["key"][column.name] = row[str(column.new)]
                     continue
-                if change == "changed" and not (each.name in differ and differ[each.name][at]):
+                if change == "changed" and not (column.name in differ and differ[column.name][at]):
                     continue
-                for side, name, without in (("old", each.old, "added"), ("new", each.new, "removed")):
+                for side, name, without in (("old", column.old, "added"), ("new", column.new, "removed")):
                     if change != without and name is not None:
-                        record[side][each.name] = row[name]
+                        record[side][column.name] = row[name]
             yield record
 
 

@@ -221,7 +221,7 @@ def _find_drift(
     from odf_engine.workspace.definition_update import find_manifest_drift  # deferred: loads YAML
 
     datasets = workspace.datasets()
-    entries = {str(each.id): each for each in datasets}
+    entries = {str(dataset.id): dataset for dataset in datasets}
     found: list[tuple[DatasetRow, StatusFinding]] = []
     for row in state.rows:
         if row.id in others or row.id not in entries:

@@ -583,15 +583,15 @@ def _print_executions(trust: Trust, entry: DatasetEntry, runs: Sequence[Executio
         origin = trust.read_origin(entry)
         out.print(f"{entry.alias} is a dataset by another author" + (f" ({origin})" if origin else "") + ".")
     block = None
-    for each in runs:
-        if each.block != block:
-            block = each.block
+    for run in runs:
+        if run.block != block:
+            block = run.block
             out.print(f"\nDefined by block {block}:", soft_wrap=True)
-        lines = each.text.splitlines() or [""]
-        out.print(f"  {KINDS.get(each.kind, each.kind):<32}  {lines[0]}", soft_wrap=True)
+        lines = run.text.splitlines() or [""]
+        out.print(f"  {KINDS.get(run.kind, run.kind):<32}  {lines[0]}", soft_wrap=True)
         for line in lines[1:]:
             out.print(f"{'':36}{line}", soft_wrap=True)
-    kinds = {each.kind for each in runs}
+    kinds = {run.kind for run in runs}
     out.print()
     if "variable" in kinds:
         out.print("The source reads only the variables that the setting allowedEnv lists for it.")
@@ -608,5 +608,5 @@ def _trust_json(trust: Trust, entry: DatasetEntry, runs: Sequence[Execution]) ->
         "trust": trust.describe_status(entry),
         "origin": trust.read_origin(entry),
         "private_network": trust.allows_private_network(entry),
-        "runs": [{"kind": each.kind, "text": each.text, "block": each.block} for each in runs],
+        "runs": [{"kind": run.kind, "text": run.text, "block": run.block} for run in runs],
     }

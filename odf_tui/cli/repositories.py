@@ -57,10 +57,10 @@ def status(names: tuple[str, ...]) -> None:
     jobs = follow(workspace, requests)
     after = remotes_of(workspace, workspace.summaries())
     problems = {
-        (job.dataset, each.url): each.message
+        (job.dataset, problem.url): problem.message
         for job in jobs
         if (result := job.result_of(Compare))
-        for each in result.problems
+        for problem in result.problems
     }
     found = [
         (entry, remote, problems.get((str(entry.id), remote.url)))
@@ -493,7 +493,7 @@ def search_verb(text: str, repositories: tuple[str, ...]) -> None:
     (job,) = follow(workspace, [(request, f"'{text}'" if text else "all datasets")])
     result = job.result_of(Search) or SearchResult()
     if options_of().json:
-        datasets = [{**to_builtins(each), "pull": _pull_command(each)} for each in result.datasets]
+        datasets = [{**to_builtins(dataset), "pull": _pull_command(dataset)} for dataset in result.datasets]
         document = {"datasets": datasets, "problems": result.problems}
         print_json({**document, "error": error_entry(job)} if job.error else document)
     elif job.state is JobState.done:
@@ -503,7 +503,7 @@ def search_verb(text: str, repositories: tuple[str, ...]) -> None:
     searched = len(set(named)) or len(remotes.repositories())
     none_answered = len(result.problems) >= searched
     if result.problems:
-        failed = ", ".join(each.repository for each in result.problems)
+        failed = ", ".join(problem.repository for problem in result.problems)
         sys.stderr.write(
             f"error: no repository answered: {failed}\n"
             if none_answered
@@ -527,14 +527,14 @@ def _print_search_results(datasets: Sequence[FoundDataset]) -> None:
     # The texts are untrusted: control characters are shown as symbols.
     rows = [
         [
-            printable(f"{each.repository}/{each.name}"),
-            printable(each.kind or ""),
-            format_count(each.records),
-            format_bytes(each.size),
-            fit_width(text, _LONGEST).rstrip() if (text := printable(each.description)) else "",
-            printable(_pull_command(each)),
+            printable(f"{dataset.repository}/{dataset.name}"),
+            printable(dataset.kind or ""),
+            format_count(dataset.records),
+            format_bytes(dataset.size),
+            fit_width(text, _LONGEST).rstrip() if (text := printable(dataset.description)) else "",
+            printable(_pull_command(dataset)),
         ]
-        for each in datasets
+        for dataset in datasets
     ]
     shown = [at for at in range(len(_COLUMNS)) if at in (0, 5) or any(row[at] for row in rows)]
     columns = [_COLUMNS[at] for at in shown]

@@ -515,8 +515,8 @@ class SqlShell:
                     print_note(f"{entry.alias} has no data yet")
             case "\\d":
                 rows = [
-                    [each.name, each.kind.value, format_count(each.records)]
-                    for each in self._workspace.summaries()
+                    [summary.name, summary.kind.value, format_count(summary.records)]
+                    for summary in self._workspace.summaries()
                 ]
                 print_table(["dataset", "kind", "rows"], rows, right=["rows"])
             case "\\timing":
@@ -562,7 +562,7 @@ class SqlShell:
         """Return the words that can replace the characters ``begin`` to ``end`` of a line."""
         from odf_tui.text.sql_completion import complete, datasets_in
 
-        ids = {str(each.alias): str(each.id) for each in self._workspace.datasets()}
+        ids = {str(dataset.alias): str(dataset.id) for dataset in self._workspace.datasets()}
         typed = line[begin:end]
         if line.startswith("\\"):
             return [name for name in ids if name.lower().startswith(typed.lower())]

@@ -81,10 +81,10 @@ def check_proof(workspace: Workspace, file: Path) -> NoReturn:
 def _print_proof_report(report: CheckProofResult, workspace: Workspace) -> None:
     names = {str(entry.id): str(entry.alias) for entry in workspace.datasets()}
     sys.stdout.write(proof_verdict(report, names) + "\n")
-    for each in report.findings if not report.valid else ():
-        sys.stdout.write(printable(f"  {each.message}") + "\n")
-        if each.hint:
-            print_note(printable(f"  hint: {each.hint}"))
+    for finding in report.findings if not report.valid else ():
+        sys.stdout.write(printable(f"  {finding.message}") + "\n")
+        if finding.hint:
+            print_note(printable(f"  hint: {finding.hint}"))
 
 
 class _PhasePrinter(Reporter):
@@ -141,10 +141,10 @@ def _rebuild_slices(workspace: Workspace, report: FsckReport) -> None:
     left = check_files(workspace, _PhasePrinter()).left
     still_lost = {each.where for each in left if each.kind == "missing-slice"}
     report.findings = [
-        msgspec.structs.replace(each, repaired=True, left="")
-        if each.kind == "missing-slice" and each.where in lost - still_lost
-        else each
-        for each in report.findings
+        msgspec.structs.replace(finding, repaired=True, left="")
+        if finding.kind == "missing-slice" and finding.where in lost - still_lost
+        else finding
+        for finding in report.findings
     ]
 
 
@@ -247,7 +247,7 @@ def _print_garbage(report: FsckReport, state: str) -> None:
     """Print the removed or removable files, and their total size."""
     for line in workspace_check_lines(report) if report.findings else ():
         print_result(line)
-    removed = [each for each in report.findings if not report.repair or each.repaired]
+    removed = [finding for finding in report.findings if not report.repair or finding.repaired]
     files = sum(each.count for each in removed)
     size = sum(each.size for each in removed)
     print_note(f"{files:,} file{'' if files == 1 else 's'} {state}, {format_bytes(size)}")
@@ -424,11 +424,11 @@ def doctor_verb(start: bool) -> None:
         checks.append(_check_engine_versions(workspace))
         worker, status = asyncio.run(_check_worker(workspace, start=start))
         checks += [*worker, _check_memory(config, status)]
-    failed = [each.name for each in checks if each.state == "failed"]
+    failed = [check.name for check in checks if check.state == "failed"]
     if options_of().json:
         print_json({"ok": not failed, "checks": checks})
     else:
-        shown = [each for each in checks if each.state != "ok" or not options_of().quiet]
+        shown = [check for check in checks if check.state != "ok" or not options_of().quiet]
         for each in shown:
             sys.stdout.write(printable(f"{_SIGNS[each.state]} {each.name:<12} {each.message}") + "\n")
             if each.hint:
@@ -536,7 +536,11 @@ def _check_clock(workspace: Workspace) -> HealthCheck:
     """Compare the clock with the newest block: system times of a chain never decrease."""
     now = Timestamp.now()
     newest = max(
-        ((each.last_pulled, each.name) for each in workspace.summaries() if each.last_pulled is not None),
+        (
+            (summary.last_pulled, summary.name)
+            for summary in workspace.summaries()
+            if summary.last_pulled is not None
+        ),
         default=None,
     )
     if newest is not None and newest[0].ns > now.ns + _CLOCK_TOLERANCE_NS:

@@ -256,10 +256,10 @@ def _remote_lines(row: DatasetRow) -> Text:
     if not row.remotes:
         return []
     lines: Text = [[], [(" Remotes", "title")]]
-    for each in row.remotes:
-        lines.append([_label_span(direction(each)), (printable(remote_text(each)), "")])
-        if each.label != each.url:
-            lines.append([_label_span(""), (printable(each.url), "muted")])
+    for remote in row.remotes:
+        lines.append([_label_span(direction(remote)), (printable(remote_text(remote)), "")])
+        if remote.label != remote.url:
+            lines.append([_label_span(""), (printable(remote.url), "muted")])
     hint = "V shows both histories" if diverged_remotes(row.remotes) else "m checks for changes"
     return [*lines, [_label_span("next"), (hint, "good")]]
 

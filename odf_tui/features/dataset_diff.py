@@ -238,7 +238,7 @@ class DifferenceScreen(Dialog[str]):
     def _row_lines(self, row: int) -> SpanLines:
         texts = self._window.formatter(row, 1)
         lines: SpanLines = []
-        width = max(len(each.name) for each in self._window.difference.columns)
+        width = max(len(column.name) for column in self._window.difference.columns)
         for name, old, new, differs in texts.cells(0, only_changed=False):
             label = f" {printable(name):<{width}} "
             if differs:
@@ -371,10 +371,10 @@ class DatasetDiffController(Controller):
         return None if at is None else Diff(row.id, as_at=at)
 
     async def _choose_dataset(self, row: DatasetRow) -> str | None:
-        others = [each for each in self.state.datasets if each.id != row.id and not each.missing]
+        others = [dataset for dataset in self.state.datasets if dataset.id != row.id and not dataset.missing]
         if not others:
             raise OdfError("no other dataset in this workspace")
-        choices = [Choice(each.id, each.name, remark=count_of(each.records, "row")) for each in others]
+        choices = [Choice(other.id, other.name, remark=count_of(other.records, "row")) for other in others]
         return await self.host.ask(PickerDialog(f"Compare {row.name} with", choices, typing=True))
 
     async def _choose_block(self, row: DatasetRow) -> str | None:
@@ -401,9 +401,9 @@ class DatasetDiffController(Controller):
         from odf_tui.panes.data.row_dialogs import KeyColumnsDialog  # deferred: loads faster
 
         columns = [
-            (each.name, each.new_type)
-            for each in difference.columns
-            if each.old_type and each.new_type is not None
+            (column.name, column.new_type)
+            for column in difference.columns
+            if column.old_type and column.new_type is not None
         ]
         if not columns:
             raise OdfError("no common columns")

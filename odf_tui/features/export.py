@@ -241,7 +241,7 @@ class ExportController(Controller):
         choices = exportable_rows(row, pane)
         dataset, name = dataset_of_view(row, pane.front_view)
         short = name.rpartition("/")[2].rpartition(".")[2] if dataset else "result"
-        label = [each.label for each in choices]
+        label = [choice.label for choice in choices]
         dialog = ExportDialog(f"Export {name}", label, short, system=_has_system_columns(pane.window))
 
         def closed(options: ExportOptions | None) -> None:

@@ -327,11 +327,11 @@ def check_lines(checks: ChecksView) -> list[list[Span]]:
     if not checks.rules and not checks.problem:
         lines.append([(" no checks: odf check add FILE adds one, see odf help checks", "muted")])
     lines += [[], [(" results", "head"), ("" if checks.commits else "  none", "muted")]]
-    for each in checks.commits:
-        report = each.stored.report
-        signed = "  signed" if each.stored.signed else ""
+    for commit in checks.commits:
+        report = commit.stored.report
+        signed = "  signed" if commit.stored.signed else ""
         when = format_time_seconds(report.system_time)
-        lines.append([(f" {when}  block {each.block}  ", "muted"), (report.summary, _report_style(report)),
+        lines.append([(f" {when}  block {commit.block}  ", "muted"), (report.summary, _report_style(report)),
                       (signed, "muted")])  # fmt: skip
         lines += _result_lines(report)
     lines += [[], [(" rejected rows", "head"), ("" if checks.rejected else "  none", "muted")]]
@@ -363,19 +363,19 @@ def alert_lines(deliveries: Sequence[Delivery]) -> list[list[Span]]:
     lines: list[list[Span]] = [[]]
     if not deliveries:
         lines.append([(" no messages: odf alert add FILE adds an alert, see odf help alerts", "muted")])
-    for each in deliveries:
-        when = format_time_seconds(Timestamp.from_seconds(each.created))
-        style = _DELIVERY_STYLES.get(each.state, "")
+    for delivery in deliveries:
+        when = format_time_seconds(Timestamp.from_seconds(delivery.created))
+        style = _DELIVERY_STYLES.get(delivery.state, "")
         lines.append(
             [
                 (f" {when}  ", "muted"),
-                (fit_width(each.state, _DELIVERY_STATE), style),
-                (f"{printable(each.alert)}  ", "name"),
-                (f"{each.kind}  {printable(each.message)}", ""),
+                (fit_width(delivery.state, _DELIVERY_STATE), style),
+                (f"{printable(delivery.alert)}  ", "name"),
+                (f"{delivery.kind}  {printable(delivery.message)}", ""),
             ]
         )
-        if each.error:
-            lines.append([(f"   {printable(each.error)}", style)])
+        if delivery.error:
+            lines.append([(f"   {printable(delivery.error)}", style)])
     return lines
 
 

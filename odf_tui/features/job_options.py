@@ -54,7 +54,7 @@ class JobOptionsController(Controller):
         rows = [row]
         if form.flag("recursive"):
             order = sort_by_dependency(self.state.datasets, [row.id])
-            known = {each.id: each for each in self.state.datasets}
+            known = {dataset.id: dataset for dataset in self.state.datasets}
             rows = [known[each] for each in order if each in known and _is_pullable(known[each])]
         self.jobs.submit([(self._pull_request(each, form, main=each is row), each.name) for each in rows])
 
@@ -117,7 +117,7 @@ class JobOptionsController(Controller):
         files, time = data_files(form.text("files")), form.text("time")
         request = Ingest(
             dataset=row.id,
-            files=[str(each.resolve()) for each in files],
+            files=[str(file.resolve()) for file in files],
             source=form.text("source") or None,
             format=None if form.text("format") == _AUTOMATIC else form.text("format"),
             event_time=str(parse_user_time(time)) if time else None,
@@ -126,7 +126,7 @@ class JobOptionsController(Controller):
             force=form.flag("force"),
             idempotency_key=form.text("key") or None,
         )
-        names = ", ".join(each.name for each in files)
+        names = ", ".join(file.name for file in files)
         self.jobs.submit([(request, row.name)], f", from {printable(names)}")
 
     # --- Compaction ---
@@ -197,7 +197,7 @@ class JobOptionsController(Controller):
         """Return the datasets of a scope that have no active verification, upstream datasets first."""
         if scope == "one":
             return [row]
-        known = {each.id: each for each in self.state.datasets if not each.missing}
+        known = {dataset.id: dataset for dataset in self.state.datasets if not dataset.missing}
         busy = {job.dataset for job in self.state.jobs.active_jobs() if job.kind == "verify"}
         order = sort_by_dependency(self.state.datasets, [row.id] if scope == "inputs" else known)
         return [known[each] for each in order if each in known and each not in busy]
@@ -216,7 +216,7 @@ def _is_pullable(row: DatasetRow) -> bool:
 def pull_fields(row: DatasetRow) -> list[Field]:
     """Return the options that apply to the pull of a dataset."""
     if remotes := pull_remotes(row.remotes):
-        choices = tuple((each.url, each.label) for each in remotes)
+        choices = tuple((remote.url, remote.label) for remote in remotes)
         return [
             Field("remote", "remote", "The remote to pull from.", choices[0][0], choices),
             Field(
@@ -312,11 +312,11 @@ def _check_files(text: str) -> str:
         files = data_files(text)
     except ValueError:
         return "a quotation mark is not closed"
-    for each in files:
-        if problem := existing_file(str(each)):
+    for file in files:
+        if problem := existing_file(str(file)):
             return problem
-        if str(each.absolute()).startswith(_SPECIAL):
-            return f"{each} is not a regular file: use odf ingest for pipes and devices"
+        if str(file.absolute()).startswith(_SPECIAL):
+            return f"{file} is not a regular file: use odf ingest for pipes and devices"
     return "" if files else "enter the path of a file"
 
 

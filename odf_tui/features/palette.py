@@ -34,7 +34,7 @@ _DATASET_ACTION_IDS: Final = frozenset(
 
 
 def _list_healths(*healths: Health) -> str:
-    return " · ".join(f"{each.glyph} {each.word}" for each in healths)
+    return " · ".join(f"{health.glyph} {health.word}" for health in healths)
 
 
 _MARKS: Final[Mapping[str, Sequence[str]]] = {

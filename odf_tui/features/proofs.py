@@ -106,8 +106,8 @@ def proof_lines(report: CheckProofResult, names: dict[str, str]) -> list[list[Sp
     """
     style = "good" if report.valid else "bad" if report.checked else "warn"
     lines: list[list[Span]] = [[], [(f" {proof_verdict(report, names)}", style)]]
-    for each in report.findings if not report.valid else ():
-        lines += [[], [(f"   {printable(each.message)}", "")]]
-        if each.hint:
-            lines.append([(f"   {printable(each.hint)}", "muted")])
+    for finding in report.findings if not report.valid else ():
+        lines += [[], [(f"   {printable(finding.message)}", "")]]
+        if finding.hint:
+            lines.append([(f"   {printable(finding.hint)}", "muted")])
     return lines

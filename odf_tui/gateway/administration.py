@@ -135,7 +135,9 @@ class Administration(WorkspaceEntries):
         config = settings.load_workspace(self.workspace.odf)
         keys = {key.casefold(): key for key in config.allowed_env}
         key = next((keys[name.casefold()] for name in names if name.casefold() in keys), names[0])
-        used = [each.text for each in self.trusts.list_executions(entry) if each.kind == "variable"]
+        used = [
+            execution.text for execution in self.trusts.list_executions(entry) if execution.kind == "variable"
+        ]
         return VariableAccess(f"allowedEnv.{key}", config.allowed_for(*names), list(dict.fromkeys(used)))
 
     def allows_private_network(self, dataset: str) -> bool:
@@ -263,10 +265,10 @@ def collect_files(
     if busy:
         summaries = workspace.summaries()
         graph = DatasetGraph(summaries)
-        is_any = not busy <= {str(each.id) for each in summaries}
-        for each in summaries:
-            if is_any or str(each.id) in busy:
-                busy |= {str(each.id), *map(str, graph.upstream(each.id))}
+        is_any = not busy <= {str(summary.id) for summary in summaries}
+        for summary in summaries:
+            if is_any or str(summary.id) in busy:
+                busy |= {str(summary.id), *map(str, graph.upstream(summary.id))}
     report = collect_garbage(workspace, entries, reporter, dry_run=dry_run, now=now, busy=busy)
     if not dry_run and report.findings:
         notify_datasets_changed(workspace.folder)

@@ -223,7 +223,7 @@ class BlockReader(RevisionReader):
             cache_key = (changed, str(entry.dataset.head()))
             known = self._proofs.get(dataset)
             if known is None or known[0] != cache_key:
-                known = cache_key, {str(each.hash): each.number for each in list_proven_blocks(entry)}
+                known = cache_key, {str(block.hash): block.number for block in list_proven_blocks(entry)}
                 self._proofs[dataset] = known
         except (OSError, OdfError):  # there are no proofs, or the chain cannot be read
             return {}
@@ -362,7 +362,7 @@ class BlockReader(RevisionReader):
             transaction, links = None, ()
         if "@" in dataset:  # links lead to blocks of the current chain
             links = tuple(
-                each for each in links if each.target is None or each.target.dataset != str(entry.id)
+                link for link in links if link.target is None or link.target.dataset != str(entry.id)
             )
         event: Any = stored.block.event
         text = head + block_to_yaml(stored.block, stored.version)
@@ -416,7 +416,7 @@ def read_transaction(
     event = stored.block.event
     if not isinstance(event, ExecuteTransform):
         return None
-    entries = {each.id: each for each in workspace.datasets()}
+    entries = {dataset.id: dataset for dataset in workspace.datasets()}
     transform = _find_transform(entry.dataset, stored.block.sequence_number)
     aliases = {item.dataset_ref: item.alias for item in transform.inputs} if transform else {}
     data, checkpoint = event.new_data, event.new_checkpoint

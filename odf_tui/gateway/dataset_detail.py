@@ -129,7 +129,10 @@ def _fetch_facts(fetch: Any) -> Iterator[Fact]:
             if fetch.env:
                 yield "variables", ", ".join(each.name for each in fetch.env)
         case model.Mqtt():
-            yield "fetch", f"MQTT {fetch.host}:{fetch.port} " + ", ".join(each.path for each in fetch.topics)
+            yield (
+                "fetch",
+                f"MQTT {fetch.host}:{fetch.port} " + ", ".join(topic.path for topic in fetch.topics),
+            )
         case model.EthereumLogs():
             chain = "" if fetch.chain_id is None else f" of chain {fetch.chain_id}"
             node = "" if fetch.node_url is None else f" from {without_login(fetch.node_url)}"
@@ -264,7 +267,7 @@ def read_dataset_detail(workspace: Workspace, entry: DatasetEntry) -> DatasetDet
         OdfError: the chain cannot be read.
     """
     state = entry.dataset.state()
-    names = {str(each.id): str(each.alias) for each in workspace.datasets()}
+    names = {str(dataset.id): str(dataset.alias) for dataset in workspace.datasets()}
     found = [
         *_trust_sections(workspace, entry),
         *definition_sections(state, names, str(entry.alias), _find_disabled_sources(entry, state)),

@@ -45,7 +45,7 @@ class CommandDescription:
 def describe_commands(root: click.Group) -> Iterator[CommandDescription]:
     """Yield the description of each command and its subcommands, in the order of the help."""
     context = _root_context(root)
-    shared = {each.name for each in root.get_params(context)}
+    shared = {param.name for param in root.get_params(context)}
     for name in root.list_commands(context):
         command = root.get_command(context, name)
         assert command is not None
@@ -85,9 +85,9 @@ def _options(
     command: click.Command, context: click.Context, shared: Collection[str | None]
 ) -> list[tuple[str, str]]:
     records = (
-        each.get_help_record(context)
-        for each in command.get_params(context)
-        if each.name not in shared and isinstance(each, click.Option)
+        param.get_help_record(context)
+        for param in command.get_params(context)
+        if param.name not in shared and isinstance(param, click.Option)
     )
     return [record for record in records if record is not None]
 

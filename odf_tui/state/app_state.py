@@ -74,7 +74,7 @@ class JobNews(NamedTuple):
     @property
     def changed_datasets(self) -> bool:
         """Whether a dataset may have changed."""
-        return bool(self.changes.datasets) or any(isinstance(each, DatasetsChanged) for each in self.events)
+        return bool(self.changes.datasets) or any(isinstance(event, DatasetsChanged) for event in self.events)
 
 
 class Signal(Generic[T]):
@@ -158,7 +158,7 @@ class AppState:
 
     def downstream_names(self, row: DatasetRow) -> list[str]:
         """Return the names of the datasets with data that read a dataset directly."""
-        return [each.name for each in self.datasets if row.id in each.inputs and each.last_pulled]
+        return [dataset.name for dataset in self.datasets if row.id in dataset.inputs and dataset.last_pulled]
 
     def set_datasets(self, rows: Sequence[DatasetRow]) -> None:
         """Replace all datasets."""

@@ -336,7 +336,7 @@ def _health(
         return Health.damaged
     if active is not None:
         return Health.running if active.state is JobState.running else Health.queued
-    if row.diverged or any(each.pull and each.relation == "diverged" for each in row.remotes):
+    if row.diverged or any(remote.pull and remote.relation == "diverged" for remote in row.remotes):
         return Health.diverged
     pull, verify = pulls.get(row.id), verifies.get(row.id)
     if verify is not None and has_findings(verify):
@@ -345,7 +345,7 @@ def _health(
         return Health.failed
     if row.derivative and row.last_pulled is None:
         return Health.new
-    if row.behind or any(each.pull and each.relation == "behind" for each in row.remotes):
+    if row.behind or any(remote.pull and remote.relation == "behind" for remote in row.remotes):
         return Health.stale
     if row.last_pulled is None and (pull is None or pull.state is not JobState.done):
         return Health.new

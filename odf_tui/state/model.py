@@ -69,7 +69,7 @@ class DatasetRow(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_pull_remote(self) -> bool:
         """Whether it is pulled from a remote, and not derived or ingested here."""
-        return any(each.pull for each in self.remotes)
+        return any(remote.pull for remote in self.remotes)
 
 
 class BlockLine(msgspec.Struct, frozen=True):

@@ -53,7 +53,7 @@ def short_settings(found: Difference) -> str:
     """Describe the changed columns and metadata in one line; empty if there are none."""
     signs = [f"{_sign(each.old, each.new)} {printable(each.name)}" for each in found.schema]
     parts = [f"columns {', '.join(signs)}"] if signs else []
-    return " · ".join([*parts, *(printable(each.title) for each in found.settings)])
+    return " · ".join([*parts, *(printable(setting.title) for setting in found.settings)])
 
 
 def settings_changes(found: Difference) -> Iterator[list[Span]]:
@@ -120,14 +120,14 @@ class DiffRowFormatter:
         columns.
         """
         change = self.changes[row]
-        for each in self._columns:
-            old, new = self._text(each.old, row), self._text(each.new, row)
-            differs = each.name in self._other and self._other[each.name][row]
-            if each.key:
+        for column in self._columns:
+            old, new = self._text(column.old, row), self._text(column.new, row)
+            differs = column.name in self._other and self._other[column.name][row]
+            if column.key:
                 if not only_changed or self._keyed or old is not None:
-                    yield each.name, old, new, False
+                    yield column.name, old, new, False
             elif not only_changed or differs or (change != "changed" and (old, new) != (None, None)):
-                yield each.name, old, new, differs
+                yield column.name, old, new, differs
 
     def cell(self, row: int, column: int) -> str | None:
         """Return the text of a table cell: both values if they differ."""

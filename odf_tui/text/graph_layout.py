@@ -166,7 +166,7 @@ def _order_columns(component: Component) -> None:
             own = {key: float(at) for at, key in enumerate(column)}
             for key in column:
                 if neighbours := links.get(key):
-                    own[key] = sum(place[each] for each in neighbours) / len(neighbours)
+                    own[key] = sum(place[neighbour] for neighbour in neighbours) / len(neighbours)
             column.sort(key=own.__getitem__)
         if (crossings := _count_crossings(component)) < fewest:
             best, fewest = [list(column) for column in component.columns], crossings
@@ -410,15 +410,15 @@ def draw_layout(plans: Iterable[Plan], widths: Mapping[str, int], extra: int = 0
             texts in these cells are aligned.
     """
     plans = list(plans)
-    singles = [each.component.nodes[0] for each in plans if len(each.component.nodes) == 1]
+    singles = [plan.component.nodes[0] for plan in plans if len(plan.component.nodes) == 1]
     drawing = _Drawing(widths, extra, max((widths[node] for node in singles), default=0))
     after_single = False
-    for each in plans:
-        single = len(each.component.nodes) == 1
+    for plan in plans:
+        single = len(plan.component.nodes) == 1
         if drawing.top and not (single and after_single):  # no empty row between parts of one node
             drawing.top += 1
         after_single = single
-        drawing.add(each)
+        drawing.add(plan)
     return Layout(drawing)
 
 

@@ -28,7 +28,7 @@ def pins_text(pins: Sequence[PinnedBlock], most: int | None = None) -> str:
 
     Of more than ``most`` blocks, the number of the others is shown.
     """
-    names = [f"{each.name}@{short_hash(each.block)}{'' if each.head else ' (older)'}" for each in pins]
+    names = [f"{pin.name}@{short_hash(pin.block)}{'' if pin.head else ' (older)'}" for pin in pins]
     more = f" +{len(names) - most}" if most is not None and len(names) > most else ""
     return printable(f"from {', '.join(names[:most])}{more}") if names else ""
 

@@ -86,22 +86,22 @@ def is_writable(url: str) -> bool:
 
 def pull_remotes(remotes: Iterable[Remote]) -> list[Remote]:
     """Return the remotes that the dataset is pulled from."""
-    return [each for each in remotes if each.pull]
+    return [remote for remote in remotes if remote.pull]
 
 
 def push_remotes(remotes: Iterable[Remote]) -> list[Remote]:
     """Return the remotes that the dataset is pushed to."""
-    return [each for each in remotes if each.push]
+    return [remote for remote in remotes if remote.push]
 
 
 def diverged_remotes(remotes: Iterable[Remote]) -> list[Remote]:
     """Return the remotes that have diverged from the dataset."""
-    return [each for each in remotes if each.relation == "diverged"]
+    return [remote for remote in remotes if remote.relation == "diverged"]
 
 
 def blocks_to_pull(remotes: Iterable[Remote]) -> int:
     """Return the greatest number of blocks that a remote is ahead."""
-    return max((each.theirs for each in remotes if each.relation in ("behind", "diverged")), default=0)
+    return max((remote.theirs for remote in remotes if remote.relation in ("behind", "diverged")), default=0)
 
 
 def blocks_to_push(remotes: Iterable[Remote]) -> int:
@@ -205,4 +205,4 @@ def remote_filter_terms(remotes: Sequence[Remote]) -> tuple[str, ...]:
         terms.append("ahead")
     if diverged_remotes(remotes):
         terms.append("diverged")
-    return (*terms, *(each.label.lower() for each in remotes))
+    return (*terms, *(remote.label.lower() for remote in remotes))

@@ -240,12 +240,12 @@ def proof_verdict(report: CheckProofResult, names: Mapping[str, str]) -> str:
 
 def workspace_check_lines(report: FsckReport) -> Iterator[str]:
     """Yield a line for each finding and each remark, or one that states that there are no findings."""
-    for each in report.findings:
-        state = "repaired" if each.repaired else "not repaired" if report.repair else "found"
-        reason = f" ({each.left})" if each.left else ""
-        yield f"{state}  {_workspace_finding_text(each)}{reason}"
-    for each in report.remarks:
-        yield f"note  {_workspace_finding_text(each)}"
+    for finding in report.findings:
+        state = "repaired" if finding.repaired else "not repaired" if report.repair else "found"
+        reason = f" ({finding.left})" if finding.left else ""
+        yield f"{state}  {_workspace_finding_text(finding)}{reason}"
+    for remark in report.remarks:
+        yield f"note  {_workspace_finding_text(remark)}"
     if not report.findings:
         yield f"clean: {count_of(report.datasets, 'dataset')}, nothing to repair"
 

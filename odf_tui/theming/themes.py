@@ -275,7 +275,7 @@ def _fixed_colours() -> ColourTable:
     from rich._palettes import EIGHT_BIT_PALETTE
 
     colours = (EIGHT_BIT_PALETTE[number] for number in range(16, 256))
-    return ColourTable([(each.red, each.green, each.blue) for each in colours])
+    return ColourTable([(colour.red, colour.green, colour.blue) for colour in colours])
 
 
 @lru_cache(4096)

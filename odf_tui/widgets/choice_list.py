@@ -135,9 +135,9 @@ class Choices(LineView):
     def go(self, index: int) -> None:
         """Move the cursor to a line, or to the next one that can be chosen."""
         super().go(self._find_selectable(index, 1 if index >= self.cursor else -1))
-        if all(each.heading for each in self.choices[: self.cursor]):
+        if all(choice.heading for choice in self.choices[: self.cursor]):
             self.show(0)  # the headings above the first choice
-        elif all(each.heading for each in self.choices[self.cursor + 1 :]):
+        elif all(choice.heading for choice in self.choices[self.cursor + 1 :]):
             self.show(len(self.choices) - 1)  # the headings below the last choice
 
     def click_at(self, x: int, y: int) -> bool:

@@ -70,7 +70,7 @@ class AbiType:
         if self.kind == "array":
             assert self.item is not None
             return self.size is None or self.item.is_dynamic
-        return self.kind in ("bytes", "string") or any(each.type.is_dynamic for each in self.members)
+        return self.kind in ("bytes", "string") or any(member.type.is_dynamic for member in self.members)
 
     @property
     def is_hashed(self) -> bool:
@@ -85,7 +85,7 @@ class AbiType:
         if self.kind == "array":
             assert self.item is not None and self.size is not None
             return self.size * self.item.head_size
-        return sum(each.type.head_size for each in self.members) if self.kind == "tuple" else WORD
+        return sum(member.type.head_size for member in self.members) if self.kind == "tuple" else WORD
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class AbiEvent:
     @property
     def canonical(self) -> str:
         """The text that the selector is a hash of, such as ``Transfer(address,address,uint256)``."""
-        return f"{self.name}({','.join(each.type.name for each in self.parameters)})"
+        return f"{self.name}({','.join(parameter.type.name for parameter in self.parameters)})"
 
     @property
     def selector(self) -> bytes:
@@ -155,7 +155,7 @@ class AbiEvent:
                 first = found[0].hex() if found else "none"
                 raise DecodeError(f"topic0 is not the selector of {self.canonical}: {first}")
             del found[0]
-        indexed = [each for each in self.parameters if each.indexed]
+        indexed = [parameter for parameter in self.parameters if parameter.indexed]
         if len(indexed) != len(found):
             raise DecodeError(f"{self.name} has {len(indexed)} indexed parameters, the log has {len(found)}")
         reader = _Reader(data)
@@ -163,7 +163,7 @@ class AbiEvent:
             _Reader(topic).value(each.log_type, 0, 0, each.name)
             for each, topic in zip(indexed, found, strict=True)
         ]
-        rest = tuple(each for each in self.parameters if not each.indexed)
+        rest = tuple(parameter for parameter in self.parameters if not parameter.indexed)
         return topic_values + reader.values(rest, 0)
 
 
@@ -301,7 +301,7 @@ class _SignatureParser:
         if self._word:
             raise self._unexpected("the end")
         most = _MAX_TOPICS - (not anonymous)
-        if (indexed := sum(each.indexed for each in parameters)) > most:
+        if (indexed := sum(parameter.indexed for parameter in parameters)) > most:
             raise SignatureError(f"{indexed} indexed parameters; at most {most} are possible", column)
         return AbiEvent(name, parameters, anonymous)
 
@@ -335,7 +335,7 @@ class _SignatureParser:
             members = self._parameters(depth + 1, indexing=False)
             if not members:
                 raise SignatureError("a tuple without members", column)
-            kind = AbiType("tuple", f"({','.join(each.type.name for each in members)})", members=members)
+            kind = AbiType("tuple", f"({','.join(member.type.name for member in members)})", members=members)
         else:
             kind = _elementary(self._take_name("a type"), column)
             if kind.kind == "address":
@@ -423,9 +423,9 @@ class _Reader:
         """Return the values of a tuple, whose offsets count from ``start``."""
         found: list[Any] = []
         at = start
-        for each in parameters:
-            found.append(self.value(each.type, start, at, f"{place}{each.name}"))
-            at += each.type.head_size
+        for parameter in parameters:
+            found.append(self.value(parameter.type, start, at, f"{place}{parameter.name}"))
+            at += parameter.type.head_size
         return found
 
     def value(self, kind: AbiType, start: int, at: int, place: str) -> Any:

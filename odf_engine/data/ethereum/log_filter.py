@@ -39,7 +39,7 @@ class LogFilter:
     @property
     def is_empty(self) -> bool:
         """Whether no log can match."""
-        return any(not each for each in (self.values or {}).values())
+        return any(not value for value in (self.values or {}).values())
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _operands(tree: exp.Expr, kind: type[exp.Connector]) -> list[exp.Expr]:
 def _parse_term(term: exp.Expr) -> LogFilter:
     choices = _operands(term, exp.Or)
     if len(choices) > 1:
-        parsed = [_parse_term(each) for each in choices]
+        parsed = [_parse_term(choice) for choice in choices]
         columns = {next(iter(each.values or {_BLOCK: None})) for each in parsed}
         if len(columns) > 1 or _BLOCK in columns or any(len(each.values or ()) > 1 for each in parsed):
             raise _too_complex(term)
@@ -101,7 +101,9 @@ def _parse_term(term: exp.Expr) -> LogFilter:
     if isinstance(term, exp.Between) and _column(term.this) == _BLOCK:
         return LogFilter(_integer(term.args["low"]), _integer(term.args["high"]))
     if isinstance(term, exp.In) and (column := _column(term.this)) in _SIZES and term.expressions:
-        return LogFilter(values={column: frozenset(_binary(each, column) for each in term.expressions)})
+        return LogFilter(
+            values={column: frozenset(_binary(expression, column) for expression in term.expressions)}
+        )
     kind = next((kind for kind in _MIRRORED if type(term) is kind), None)
     if kind is None:
         raise _too_complex(term)

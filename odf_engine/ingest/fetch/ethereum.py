@@ -323,7 +323,7 @@ def _arrow_type(kind: AbiType) -> pa.DataType:
         assert kind.item is not None
         return pa.list_(pa.field("item", _arrow_type(kind.item), False))
     if kind.kind == "tuple":
-        return pa.struct([pa.field(each.name, _arrow_type(each.type), False) for each in kind.members])
+        return pa.struct([pa.field(member.name, _arrow_type(member.type), False) for member in kind.members])
     if kind.kind in ("uint", "int") and not is_text_number(kind):
         width = next(width for width in (8, 16, 32, 64) if (kind.size or 0) <= width)
         return pa.type_for_alias(f"{kind.kind}{width}")

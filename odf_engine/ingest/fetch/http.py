@@ -93,7 +93,9 @@ class _HttpTransfer(Transfer):
     """A download over HTTP; each attempt is a request."""
 
     def __init__(self, step: Url, url: str, context: FetchContext) -> None:
-        self._headers = {each.name: context.substitute_variables(each.value) for each in step.headers or ()}
+        self._headers = {
+            header.name: context.substitute_variables(header.value) for header in step.headers or ()
+        }
         key = [url, sorted(self._headers.items())]
         super().__init__(step, without_login(step.url), context, key)
         self._url = url

@@ -37,7 +37,7 @@ def fetch_mqtt(step: Mqtt, context: FetchContext) -> Iterator[Payload]:
 
 
 def _open(step: Mqtt, context: FetchContext) -> MqttSession:
-    subscriptions = [Subscription(each.path, _QOS[each.qos or MqttQos.AtMostOnce]) for each in step.topics]
+    subscriptions = [Subscription(topic.path, _QOS[topic.qos or MqttQos.AtMostOnce]) for topic in step.topics]
     retries = RetryPolicy(context.config, context.reporter)
     while True:
         session = _new_session(step, context)

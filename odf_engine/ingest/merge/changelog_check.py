@@ -134,7 +134,7 @@ def _with_unpaired(rows: pa.Table, faults: pa.Array, is_pair: pa.Array) -> pa.Ar
 
 def first_true(cases: dict[int, pa.Array]) -> pa.Array:
     """Return for each row the number of the first case that is true, or 0."""
-    conditions = pc.make_struct(*(pc.fill_null(each, False) for each in cases.values()))
+    conditions = pc.make_struct(*(pc.fill_null(case, False) for case in cases.values()))
     return pc.case_when(conditions, *(pa.scalar(number, pa.int32()) for number in (*cases, 0)))
 
 

@@ -230,7 +230,7 @@ def explain_parquet(error: BadData, path: Path, name: str, reporter: Reporter) -
 def _parquet_row(error: RejectedRow, path: Path, reporter: Reporter) -> int | None:
     """Return the number, from 1, of the first row with the value of the error; None if there is none."""
     column = str(error.column)
-    names = [each for each in read_parquet_schema(path).names if each.casefold() == column.casefold()]
+    names = [name for name in read_parquet_schema(path).names if name.casefold() == column.casefold()]
     names.sort(key=lambda each: each != column)  # The exact spelling is the one that is read.
     before = 0
     for batch in read_bounded(path, names[:1]) if names else ():

@@ -123,7 +123,7 @@ class InferredFile(msgspec.Struct, frozen=True, kw_only=True):
 
     def column(self, name: str) -> InferredColumn | None:
         """Return the column of a name."""
-        return next((each for each in self.columns if each.name == name), None)
+        return next((column for column in self.columns if column.name == name), None)
 
 
 # --- Files -------------------------------------------------------------------------------------

@@ -144,9 +144,9 @@ class GivenSpark(SparkRuntime):
 
         before = SparkSession._activeSession
         loggers = [logging.getLogger(name) for name in QUERY_LOGGERS]
-        disabled = [each.disabled for each in loggers]
-        for each in loggers:
-            each.disabled = True
+        disabled = [logger.disabled for logger in loggers]
+        for logger in loggers:
+            logger.disabled = True
         try:
             yield
         finally:
@@ -173,7 +173,7 @@ class GivenSpark(SparkRuntime):
         flags = [
             context.getConf().get(f"spark.executor.{name}JavaOptions", "") for name in ("default", "extra")
         ]
-        executors = is_local(self._master) or any(f"-D{_XML_PROPERTY}=" in each for each in flags)
+        executors = is_local(self._master) or any(f"-D{_XML_PROPERTY}=" in flag for flag in flags)
         return [] if driver == "" and executors else self.function_names(_XML_FUNCTIONS)
 
 

@@ -179,7 +179,7 @@ def _executors(session: SparkSession) -> list[Any]:
     java: Any = session.sparkContext._jsc
     found = java.sc().statusStore().executorList(True)
     executors = [found.apply(index) for index in range(found.size())]
-    return [each for each in executors if str(each.id()) != "driver"]
+    return [executor for executor in executors if str(executor.id()) != "driver"]
 
 
 _EXECUTOR_FLAGS: Final = "spark.executor.defaultJavaOptions"

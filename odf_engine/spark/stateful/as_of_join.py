@@ -613,7 +613,7 @@ class AsOfQuery(PlanBuilder):
         bound = condition.right()  # written by the rewrite of the AS OF clause
         time = bound.right()
         if not has_watermark(time) or column_id(time) not in {
-            column_id(each) for each in to_list(plan.left().output())
+            column_id(column) for column in to_list(plan.left().output())
         }:
             raise InvalidQuery(
                 f"'{table.name}' is joined FOR SYSTEM_TIME AS OF {time.sql()}, which is not the event "

@@ -78,7 +78,7 @@ class ChangelogPlanner(IncrementalPlanner):
 
     def _track_distinct(self, plan: Any) -> TrackedPlan:
         below = self.track(plan.child())
-        columns = [each for each in to_list(plan.output()) if column_id(each) not in below.passed]
+        columns = [column for column in to_list(plan.output()) if column_id(column) not in below.passed]
         if not self._keeps_all_rows(str(self._stage), below):
             return self._first_of_keys(below, columns, columns)
         found = self._rank_rows(below, columns, [], columns, "row_number", (1, 1))
@@ -88,14 +88,16 @@ class ChangelogPlanner(IncrementalPlanner):
         window = ranked.window
         below = self.track(window.child())
         keys, orders = to_list(window.partitionSpec()), to_list(window.orderSpec())
-        columns = [each for each in to_list(window.child().output()) if column_id(each) in self._referenced]
+        columns = [
+            column for column in to_list(window.child().output()) if column_id(column) in self._referenced
+        ]
         if is_first_arrival(ranked, below) and not self._keeps_all_rows(str(self._stage), below):
             found = self._first_of_keys(below, keys, columns)
             number: Any = self.literal(1)
         else:
             limits = (ranked.first, ranked.last)
             found = self._rank_rows(below, keys, orders, columns, ranked.function, limits)
-            number = next(each for each in to_list(found.plan.output()) if each.name() == NUMBER)
+            number = next(column for column in to_list(found.plan.output()) if column.name() == NUMBER)
             if not is_first_arrival(ranked, below):
                 rank = self.alias(number, RANK)
                 plan_with_rank = self.project([*to_list(found.plan.output()), rank], found.plan)
@@ -148,7 +150,9 @@ class ChangelogPlanner(IncrementalPlanner):
         ranges = running_frames(window, has_watermark)
         aggregates = running_aggregates(self, window)
         orders = to_list(window.orderSpec())
-        columns = [each for each in to_list(window.child().output()) if column_id(each) in self._referenced]
+        columns = [
+            column for column in to_list(window.child().output()) if column_id(column) in self._referenced
+        ]
         delay, time = self._delay(below), self._end_time(orders[0].child())
         key_columns = [*aggregates.row_columns(), self.alias(time, END)]
         # A retraction applies to rows of any time; it is not late.
@@ -188,7 +192,7 @@ class ChangelogPlanner(IncrementalPlanner):
         if self._files.has(totals):
             schema = rows.lives.select(*names).schema
             frames["totals"] = self._files.read(totals, schema)
-            nulls = ", ".join(null_value(rows.lives, each) for each in others)
+            nulls = ", ".join(null_value(rows.lives, other) for other in others)
             query += f" UNION ALL SELECT {', '.join(names)}, {nulls}, 0, 0 FROM odf_totals"
         peers = [_IS_ROW, *(f"o{index}" for index in range(terms))]
         query = aggregates.accumulate(query, aggregates.key_names, [_IS_ROW, *rows.order], peers, ranges)

@@ -108,7 +108,11 @@ class GroupAggregates:
         self._changed = changed
         sessions = [index for index, each in enumerate(grouping) if is_session(each)]
         self.session = sessions[0] if sessions else None
-        found = [(each, self._is_change(column)) for column in columns for each in find_aggregates(column)]
+        found = [
+            (aggregate, self._is_change(column))
+            for column in columns
+            for aggregate in find_aggregates(column)
+        ]
         self.can_keep_values = signed and any(
             function_name(each.aggregateFunction()) in _SAME and not is_change for each, is_change in found
         )
@@ -146,14 +150,14 @@ class GroupAggregates:
     @property
     def unmergeable(self) -> Any:
         """The first aggregate that has no partial values; None if there is none."""
-        return next((each.expression for each in self._aggregates if not each.partials), None)
+        return next((aggregate.expression for aggregate in self._aggregates if not aggregate.partials), None)
 
     @property
     def is_plain(self) -> bool:
         """Whether the results of incomplete groups can be computed as well, without any error."""
         if self.has_values or self.session is not None:
             return False
-        return all(_is_plain(each) for each in self._columns)
+        return all(_is_plain(column) for column in self._columns)
 
     @property
     def state_names(self) -> list[str]:
@@ -215,7 +219,7 @@ class GroupAggregates:
             return []
         long = make.types.LongType
         if name == "Count":
-            values = [each for each in arguments if each.nullable()]
+            values = [argument for argument in arguments if argument.nullable()]
             return [(self._count(values, condition), "sum", long)]
         if name == "CountIf":
             chosen = make.expressions.If(arguments[0], self._sign(), make.long_literal(0))
@@ -508,9 +512,9 @@ class GroupAggregates:
         ]
         columns = [*keys, *self._value_names, *keep]
         numbers = [*self._partial_names, "n"]
-        if any(not each.partials and not each.expression.isDistinct()
-               and function_name(each.expression.aggregateFunction()) not in _IGNORES_REPETITION
-               for each in self._aggregates):  # fmt: skip
+        if any(not aggregate.partials and not aggregate.expression.isDistinct()
+               and function_name(aggregate.expression.aggregateFunction()) not in _IGNORES_REPETITION
+               for aggregate in self._aggregates):  # fmt: skip
             numbers = [f"IF(odf_copy = 1, {name}, NULL) AS {name}" for name in numbers]
             source = "odf_groups LATERAL VIEW explode(sequence(1L, greatest(n, 1L))) AS odf_copy"
         else:
@@ -550,7 +554,7 @@ def _is_plain(expression: Any) -> bool:
     name = node_name(expression)
     if name == "AggregateExpression":
         return True
-    return name in _PLAIN and all(_is_plain(each) for each in to_list(expression.children()))
+    return name in _PLAIN and all(_is_plain(child) for child in to_list(expression.children()))
 
 
 def find_aggregates(expression: Any) -> list[Any]:

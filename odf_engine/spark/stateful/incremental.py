@@ -238,17 +238,17 @@ class StateFiles:
         """
         new = self.folder.with_name("new-state")
         new.mkdir(parents=True)
-        kept = [*unchanged, *(each.name for each in states if each.added)]
-        for each in states:
-            keys = sort_keys(arrow_schema(each.frame.schema), each.keys)
-            nested = [name for name in each.keys if name not in keys]
-            frame = each.frame.sort(*keys, *nested) if nested else each.frame
+        kept = [*unchanged, *(state.name for state in states if state.added)]
+        for state in states:
+            keys = sort_keys(arrow_schema(state.frame.schema), state.keys)
+            nested = [name for name in state.keys if name not in keys]
+            frame = state.frame.sort(*keys, *nested) if nested else state.frame
             rows = sorted_batches(
                 lambda sort, frame=frame, keys=keys: (frame.sort(*keys) if sort else frame, _identity),
                 SortOrder(keys),
                 self.reporter,
             )
-            write_batches(new / self._next_file(each), nullable_schema(each.frame), rows, "zstd")
+            write_batches(new / self._next_file(state), nullable_schema(state.frame), rows, "zstd")
         if open_groups is not None:
             kept += [open_groups.name] if open_groups.added else []
             with pq.ParquetFile(self._unsorted) as file:
@@ -268,7 +268,7 @@ class StateFiles:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows that are emitted, and store the columns of the others as rows of the state."""
         names = list(groups.columns)
-        state = nullable(pa.schema([schema.field(each).with_name(groups.columns[each]) for each in names]))
+        state = nullable(pa.schema([schema.field(name).with_name(groups.columns[name]) for name in names]))
         self._unsorted.parent.mkdir(parents=True, exist_ok=True)
         with pq.ParquetWriter(self._unsorted, state, compression="lz4") as writer:
             for batch in rows:
@@ -433,8 +433,8 @@ class IncrementalPlanner(TablePlanner):
         if any(map(self._is_retractable, branches)):
             self._mark_changes(tracked, retracting=any(map(self._is_retracting, branches)))
         delays = list(map(self._delay, branches))
-        longest = max(each.milliseconds for each in delays)
-        self._set_delay(tracked, _Delay(longest, all(each.on_time for each in delays)))
+        longest = max(delay.milliseconds for delay in delays)
+        self._set_delay(tracked, _Delay(longest, all(delay.on_time for delay in delays)))
         return tracked
 
     def track_join(self, plan: Any, condition: Any = None) -> TrackedPlan:
@@ -679,7 +679,7 @@ class IncrementalPlanner(TablePlanner):
         """
         position, _, batch, watermark = below.origin
         new = self.to_frame(self.project([*columns, batch, position, watermark], below.plan))
-        names = [each.name() for each in columns]
+        names = [column.name() for column in columns]
         selected = ", ".join([*names, BATCH, POSITION])
         query, frames = f"SELECT {selected} FROM odf_new", {"new": new}
         if self._may_have_late_rows and END in names and column_id(position) in self._input_origins:
@@ -797,7 +797,7 @@ IS_ADDITION: Final = "odf_addition"
 
 def contains_node(plan: Any, name: str) -> bool:
     """Return whether a plan has a node with this name."""
-    return node_name(plan) == name or any(contains_node(each, name) for each in to_list(plan.children()))
+    return node_name(plan) == name or any(contains_node(child, name) for child in to_list(plan.children()))
 
 
 def referenced_columns(plan: Any) -> set[int]:

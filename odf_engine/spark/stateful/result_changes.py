@@ -449,7 +449,7 @@ class ResultChanges(PlanBuilder):
     def _repeatable_aggregate(self, plan: Any) -> Any:
         columns = list(map(self._with_positive_zeros, to_list(plan.aggregateExpressions())))
         rows = plan.child()
-        if any(_depends_on_order(each) for column in columns for each in find_aggregates(column)):
+        if any(_depends_on_order(aggregate) for column in columns for aggregate in find_aggregates(column)):
             rows = self._sorted(rows, to_list(plan.groupingExpressions()))
         return self.aggregate(plan, columns, rows)
 
@@ -473,7 +473,7 @@ class ResultChanges(PlanBuilder):
         return self.sort(terms, plan, everywhere=False)
 
     def _all_columns(self, plan: Any) -> list[Any]:
-        return [self.ascending(each) for each in to_list(plan.output()) if is_orderable(each)]
+        return [self.ascending(column) for column in to_list(plan.output()) if is_orderable(column)]
 
 
 def _view_name(view: Any) -> str:
@@ -481,13 +481,15 @@ def _view_name(view: Any) -> str:
 
 
 def _union(frames: Sequence[DataFrame | None]) -> DataFrame | None:
-    present = [each for each in frames if each is not None]
+    present = [frame for frame in frames if frame is not None]
     return reduce(lambda one, other: one.unionAll(other), present) if present else None
 
 
 def _grouping_keys(aggregate: Any) -> list[list[Any]]:
     """Return the grouping expressions without sessions, whose ends depend on other rows."""
-    return [[each for each in to_list(aggregate.groupingExpressions()) if not is_session(each)]]
+    return [
+        [expression for expression in to_list(aggregate.groupingExpressions()) if not is_session(expression)]
+    ]
 
 
 def join_keys(join: Any) -> tuple[list[Any], list[Any]]:

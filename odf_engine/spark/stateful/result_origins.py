@@ -94,7 +94,7 @@ class ResultOrigins(ResultChanges):
                 self.operations.append("joined as of the event time with the version of each key")
                 window, version = add_version_value(self, plan, below.origins, below.plan)
                 return self._combined(window, to_list(plan.output()), [below.origins, version])
-            self.operations.append(f"window functions by {', '.join(each.sql() for each in keys)}")
+            self.operations.append(f"window functions by {', '.join(key.sql() for key in keys)}")
             window = self.with_children(plan, [below.plan])
             return self._with_origins_of_keys(_Rows(window, None), keys, below, keys)
         return _Rows(self._passing(plan, below.plan, below.origins), below.origins)
@@ -175,7 +175,8 @@ class ResultOrigins(ResultChanges):
     def _combined(self, plan: Any, columns: Sequence[Any], origins: Sequence[Any]) -> _Rows:
         empty = self.expressions.CreateArray(self.seq([]), False)
         parts = [
-            self.expressions.Coalesce(self.seq([each, self.cast(empty, each.dataType())])) for each in origins
+            self.expressions.Coalesce(self.seq([origin, self.cast(empty, origin.dataType())]))
+            for origin in origins
         ]
         both = self.alias(self.expressions.Concat(self.seq(parts)), ORIGINS_COLUMN)
         return _Rows(self.project([*columns, both], plan), both.toAttribute())

@@ -64,7 +64,7 @@ def describe_join(join: Any) -> str:
 
 
 def _join_sql(columns: Sequence[Any]) -> str:
-    return ", ".join(each.sql() for each in columns)
+    return ", ".join(column.sql() for column in columns)
 
 
 ORIGINS_COLUMN: Final = "odf_places"
@@ -194,7 +194,7 @@ class StreamLineage(TablePlanner):
         self._is_last_step = False
         below = self.track(plan.child())
         self._require_additions(plan, "DISTINCT")
-        columns = [each for each in to_list(plan.output()) if column_id(each) not in below.passed]
+        columns = [column for column in to_list(plan.output()) if column_id(column) not in below.passed]
         rows = self._drop_late(below, columns)
         self.operations.append(f"deduplicated by {_join_sql(columns)} (DISTINCT): {_FIRST_ROW}")
         return self._group_with_origin(columns, columns, rows, below)
@@ -332,7 +332,7 @@ class StreamLineage(TablePlanner):
         )
         origins, batch = (each.toAttribute() for each in added)
         origin = self._computed_origin(origins, batch, below.origin)
-        return self._with_origin([each.toAttribute() for each in columns], origin, aggregated)
+        return self._with_origin([column.toAttribute() for column in columns], origin, aggregated)
 
     def _collect_origins(self, origins: Any) -> Any:
         """Collect the origins of the rows of a group, in any order."""
@@ -448,12 +448,12 @@ class AsOfTables(NamedTuple):
     def _add_origins(self, rows: DataFrame, sources: Sequence[JoinRows]) -> DataFrame:
         """Add the origins of the rows, and the batch that emits each of them."""
         parts = [
-            each.frame.selectExpr(
-                f"offset | shiftleft(CAST({each.input_index} AS BIGINT), {INPUT_BITS}) AS b_place",
+            source.frame.selectExpr(
+                f"offset | shiftleft(CAST({source.input_index} AS BIGINT), {INPUT_BITS}) AS b_place",
                 ORIGINS_COLUMN,
                 BATCH,
             )
-            for each in sources
+            for source in sources
         ]
         origins = reduce(lambda one, other: one.unionAll(other), parts)
         due = first_batch_reaching(DUE, self.watermarks)

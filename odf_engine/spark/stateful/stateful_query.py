@@ -116,9 +116,11 @@ def _describe_state(node: Any) -> Iterator[str]:
     if node_name(node) != "Aggregate":
         yield _plan_text(node)
         return
-    yield f"by {', '.join(each.toString() for each in to_list(node.groupingExpressions()))}"
+    yield f"by {', '.join(expression.toString() for expression in to_list(node.groupingExpressions()))}"
     columns = to_list(node.aggregateExpressions())
-    yield from dict.fromkeys(each.toString() for column in columns for each in find_aggregates(column))
+    yield from dict.fromkeys(
+        aggregate.toString() for column in columns for aggregate in find_aggregates(column)
+    )
     yield _plan_text(node.child())
 
 
@@ -594,7 +596,7 @@ class StreamPlanner(OriginTracker):
 
     def _without_distinct(self, column: Any) -> Any:
         """Return a column with count(x) for count(DISTINCT x), which Spark refuses over streams."""
-        distinct = [each for each in find_aggregates(column) if each.isDistinct()]
+        distinct = [aggregate for aggregate in find_aggregates(column) if aggregate.isDistinct()]
         for each in distinct:
             if function_name(each.aggregateFunction()) != "Count":
                 raise unsupported_at(
@@ -611,8 +613,8 @@ class StreamPlanner(OriginTracker):
 
     def _record_operations(self, expressions: list[Any]) -> None:
         """Record the inputs whose operation column the query itself reads."""
-        for each in expressions:
-            for operation_id in referenced_ids(each) & self._operations.keys():
+        for expression in expressions:
+            for operation_id in referenced_ids(expression) & self._operations.keys():
                 self._read_operations.add(self._operations[operation_id])
 
     def _record_exact_time(self, keys: list[Any]) -> None:
@@ -723,7 +725,9 @@ class TablePlanner(StreamPlanner):
     def track_union(self, plan: Any) -> TrackedPlan:
         branches = [self.track(child) for child in to_list(plan.children())]
         width = len(self._ORIGIN)
-        return self.combine_branches(plan, [each._replace(origin=each.origin[:width]) for each in branches])
+        return self.combine_branches(
+            plan, [branch._replace(origin=branch.origin[:width]) for branch in branches]
+        )
 
     def combine_branches(self, plan: Any, branches: Sequence[TrackedPlan]) -> TrackedPlan:
         tracked = super().combine_branches(plan, branches)

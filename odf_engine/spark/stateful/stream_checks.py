@@ -103,7 +103,11 @@ def has_null_times(aggregate: Any) -> bool:
     expand = aggregate.child()
     if node_name(expand) != "Expand":
         return False
-    times = {column_id(each) for each in to_list(aggregate.groupingExpressions()) if has_watermark(each)}
+    times = {
+        column_id(expression)
+        for expression in to_list(aggregate.groupingExpressions())
+        if has_watermark(expression)
+    }
     places = [at for at, column in enumerate(to_list(expand.output())) if column_id(column) in times]
     return any(
         node_name(values.apply(place)) == "Literal"

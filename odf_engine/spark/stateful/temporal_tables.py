@@ -81,13 +81,13 @@ def match_keys(
     right_ids = set(names)
     keys: dict[str, tuple[Any, Any]] = {}
     others: list[Any] = []
-    for each in conditions:
-        pair = _match_equality(each, right_ids)
+    for condition in conditions:
+        pair = _match_equality(condition, right_ids)
         key = None if pair is None else names[next(iter(referenced_ids(pair[1])))]
         if pair is not None and key in table.keys and key not in keys:
             keys[key] = pair
         else:
-            others.append(each)
+            others.append(condition)
     missing = [key for key in table.keys if key not in keys]
     if missing:
         raise InvalidQuery(
@@ -182,7 +182,7 @@ class StepJoins(PlanBuilder):
         if plan.joinType().sql() == "INNER":
             found = self.filter(is_valid, found)
         elif others:
-            fields = [self.expressions.If(is_valid, each, self._null(each)) for each in fields]
+            fields = [self.expressions.If(is_valid, field, self._null(field)) for field in fields]
         output = zip([*rows, *fields], [*left, *right], strict=True)
         return self.project([self.replace_column(new, old) for new, old in output], found)
 
@@ -246,7 +246,7 @@ class StepJoins(PlanBuilder):
         columns = to_list(union.output())
         partition, order, values = columns[: len(keys)], columns[len(keys) :][:2], columns[-len(right) :]
         orders = self.seq([self.ascending(each) for each in (*order, *self._tie_breakers(values))])
-        fields = [part for each in values for part in (self.literal(each.name()), each)]
+        fields = [part for value in values for part in (self.literal(value.name()), value)]
         version: Any = self.expressions.CreateNamedStruct(self.seq(fields))
         is_version = self.expressions.EqualTo(order[1], self.literal(0))
         version = self.expressions.If(is_version, version, self._null(version))
@@ -261,10 +261,11 @@ class StepJoins(PlanBuilder):
     def _tie_breakers(self, columns: Sequence[Any]) -> list[Any]:
         """Return expressions that order different versions of the same time."""
         texts = [
-            self.cast(each, self.types.StringType)
-            for each in columns
+            self.cast(column, self.types.StringType)
+            for column in columns
             # 0.0 and -0.0 are equal in an order.
-            if not is_orderable(each) or any(name in each.dataType().sql() for name in ("DOUBLE", "FLOAT"))
+            if not is_orderable(column)
+            or any(name in column.dataType().sql() for name in ("DOUBLE", "FLOAT"))
         ]
         return [*filter(is_orderable, columns), *texts]
 

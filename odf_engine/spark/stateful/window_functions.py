@@ -70,8 +70,8 @@ def ranked_rows(plan: Any, conjuncts: Sequence[Any]) -> RankedRows | None:
     if function not in RANKS:
         return None
     first, last = 1, None
-    for each in conjuncts:
-        bounds = _bounds(each, column_id(number))
+    for conjunct in conjuncts:
+        bounds = _bounds(conjunct, column_id(number))
         if bounds is None:
             continue  # The filter is applied to the rows within the bounds.
         first = max(first, bounds[0])

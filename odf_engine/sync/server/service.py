@@ -281,11 +281,11 @@ class DatasetService:
 
     def datasets(self) -> list[DatasetEntry]:
         """Return the served datasets by name."""
-        return [each for each in self.workspace.datasets() if self.is_served(each.alias, each.id)]
+        return [dataset for dataset in self.workspace.datasets() if self.is_served(dataset.alias, dataset.id)]
 
     def is_served(self, alias: DatasetAlias, dataset_id: DatasetId) -> bool:
         """Return whether a dataset is served."""
-        return not self._patterns or any(each.matches(alias, dataset_id) for each in self._patterns)
+        return not self._patterns or any(pattern.matches(alias, dataset_id) for pattern in self._patterns)
 
     def find(self, text: str) -> DatasetEntry:
         """Return the served dataset with this alias or id.

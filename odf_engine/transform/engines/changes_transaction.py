@@ -97,9 +97,9 @@ def validate_changes_query(
     check_repeatable(frame, steps, windows=True)
     _check_plan(ResultChanges(session, _unchanged(views)).all_rows(frame))
     contract = _contract(frame, vocab, declared, [each.schema for each in inputs])
-    parts = ["changes", *(f"{each.alias or ''} {each.query}" for each in steps)]
+    parts = ["changes", *(f"{step.alias or ''} {step.query}" for step in steps)]
     if uses_as_of_join(steps):
-        parts += [f"{each.name} {each.time} by {', '.join(each.keys)}" for each in tables.values()]
+        parts += [f"{table.name} {table.time} by {', '.join(table.keys)}" for table in tables.values()]
     text = "\n".join(parts)
     return ValidatedQuery(contract.schema, hashlib.sha3_256(text.encode()).hexdigest(), rereads=True)
 
@@ -121,10 +121,10 @@ def _check_plan(frame: DataFrame) -> None:
 def computed_tables(transform: Sql, vocab: DatasetVocabulary) -> dict[str, AsOfTable]:
     """Return the temporal tables of a query whose rows can change: the query computes all that it joins."""
     return {
-        each.name.lower(): AsOfTable(
-            each.name, tuple(each.primary_key), vocab.event_time_column, of_query=True
+        table.name.lower(): AsOfTable(
+            table.name, tuple(table.primary_key), vocab.event_time_column, of_query=True
         )
-        for each in transform.temporal_tables or []
+        for table in transform.temporal_tables or []
     }
 
 

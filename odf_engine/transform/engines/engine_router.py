@@ -79,8 +79,8 @@ class EngineRouter(ForwardingEngine):
 
     def close(self) -> None:
         """Stop the containers that were started."""
-        for each in self._containers:
-            each.close()
+        for container in self._containers:
+            container.close()
 
     def _forward(self, query: Sql | None, reporter: Reporter, call: Callable[[Engine], ResultT]) -> ResultT:
         return call(self.get_engine(SPARK if query is None else query.engine))

@@ -474,7 +474,7 @@ class GrpcEngine:
         for feed in found.feeds:
             interval = read.get(feed.alias)
             inside = (
-                interval and interval.start <= each.start <= each.end <= interval.end for each in feed.rows
+                interval and interval.start <= row.start <= row.end <= interval.end for row in feed.rows
             )
             if not all(inside):
                 alias = wire.strip_control_characters(feed.alias)
@@ -620,11 +620,11 @@ def _parse_late_rows(found: InputRows, request: TransformRequest) -> LateRows:
     intervals = {each.query_alias: each.offset_interval for each in request.query_inputs}
     interval, chunks = intervals.get(found.alias), list[pa.Array]()
     next_offset = 0 if interval is None else interval.start
-    for each in found.rows:
-        if interval is None or not next_offset <= each.start <= each.end <= interval.end:
+    for row in found.rows:
+        if interval is None or not next_offset <= row.start <= row.end <= interval.end:
             raise BadData("it reported late rows that are not in the input")
-        chunks.append(pa.array(range(each.start, each.end + 1), pa.int64()))
-        next_offset = each.end + 1
+        chunks.append(pa.array(range(row.start, row.end + 1), pa.int64()))
+        next_offset = row.end + 1
     if not chunks:
         raise BadData("it reported an input without late rows")
     return LateRows(found.alias, pa.chunked_array(chunks))

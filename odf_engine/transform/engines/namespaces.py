@@ -138,9 +138,11 @@ _OLD, _NEW = Path("/old"), Path("/new")
 
 def _call_libc(function: str, *arguments: object) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    c_arguments = [os.fsencode(each) if isinstance(each, str | Path) else each for each in arguments]
+    c_arguments = [
+        os.fsencode(argument) if isinstance(argument, str | Path) else argument for argument in arguments
+    ]
     if getattr(libc, function)(*c_arguments) != 0:
-        call_text = " ".join(str(each) for each in arguments)
+        call_text = " ".join(str(argument) for argument in arguments)
         raise SystemExit(f"{function} {call_text}: {os.strerror(ctypes.get_errno())}")
 
 

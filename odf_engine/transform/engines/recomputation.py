@@ -203,7 +203,10 @@ class _BatchQuery:
     def _closed_groups(self, plan: Any) -> Any:
         """Return the groups of an aggregation whose window has ended, or all groups without a window."""
         as_of = self._as_of
-        time = next((each for each in to_list(plan.groupingExpressions()) if has_watermark(each)), None)
+        time = next(
+            (expression for expression in to_list(plan.groupingExpressions()) if has_watermark(expression)),
+            None,
+        )
         if time is None:
             return plan
         is_window = time.dataType().typeName() == "struct"

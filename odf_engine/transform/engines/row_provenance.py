@@ -51,7 +51,7 @@ def _select_rows(
     batches: Iterable[pa.RecordBatch], first: int, rows: Sequence[OffsetInterval], reporter: Reporter
 ) -> Iterator[tuple[int, int]]:
     """Yield position and operation of each of the rows."""
-    ranges = [(each.start - first, each.end - first) for each in rows]
+    ranges = [(row.start - first, row.end - first) for row in rows]
     number = 0
     for batch in batches:
         reporter.raise_if_cancelled()

@@ -117,7 +117,7 @@ class Sandbox(ForwardingEngine):
             sockets = Path(folders.enter_context(tempfile.TemporaryDirectory(prefix="odf-")))
             paths = (*python_paths(), java.home, class_data_archive.archive_folder())
             sandbox = MountSandbox(
-                read={each: each for each in paths} | {_EXCHANGE / "in": exchange.inputs},
+                read={path: path for path in paths} | {_EXCHANGE / "in": exchange.inputs},
                 write={
                     _EXCHANGE / "out": exchange.outputs,
                     _EXCHANGE / "scratch": exchange.scratch,
@@ -285,7 +285,9 @@ class LimitWatch(threading.Thread):
         self._config = config
         self._deadline = time.monotonic() + config.minutes * 60 if timed else math.inf
         # The folder does not show the space of files that are deleted but open.
-        self._least_free = {each: min(_MIN_FREE_BYTES, _free_bytes(each) // 2) for each in self._folders}
+        self._least_free = {
+            folder: min(_MIN_FREE_BYTES, _free_bytes(folder) // 2) for folder in self._folders
+        }
         self.exceeded: OdfError | None = None
 
     def run(self) -> None:
@@ -336,11 +338,11 @@ def _disk_usage(folder: Path) -> int:
     pending = [folder]
     while pending:
         with contextlib.suppress(FileNotFoundError), os.scandir(pending.pop()) as entries:
-            for each in entries:
+            for entry in entries:
                 with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
-                    used += max(each.stat(follow_symlinks=False).st_blocks * 512, _BLOCK_BYTES)
-                    if each.is_dir(follow_symlinks=False):
-                        pending.append(Path(each.path))
+                    used += max(entry.stat(follow_symlinks=False).st_blocks * 512, _BLOCK_BYTES)
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(Path(entry.path))
     return used
 
 

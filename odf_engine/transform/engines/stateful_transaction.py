@@ -365,8 +365,8 @@ def _ranges_from_rows(path: Path, names: Sequence[str]) -> list[tuple[Any, Any]]
     ranges: list[tuple[Any, Any]] = []
     for name in names:
         ends = [pc.min_max(batch.column(0)) for batch in read_bounded(path, [name])]
-        least = [each["min"].as_py() for each in ends if each["min"].is_valid]
-        greatest = [each["max"].as_py() for each in ends if each["max"].is_valid]
+        least = [end["min"].as_py() for end in ends if end["min"].is_valid]
+        greatest = [end["max"].as_py() for end in ends if end["max"].is_valid]
         ranges.append((min(least, default=None), max(greatest, default=None)))
     return ranges
 

@@ -36,9 +36,9 @@ class CredentialsController(Controller):
             repositories = await asyncio.to_thread(self.gateway.repositories)
             origins = await asyncio.to_thread(self._administration.origins)
             rows = credential_rows(repositories, origins)
-            choices = [Choice(each.url, each.name, remark=_status(each.url, origins)) for each in rows]
+            choices = [Choice(row.url, row.name, remark=_status(row.url, origins)) for row in rows]
             choices.append(Choice(_ADDRESS, "another URL", ("plus",), "+"))
-            about = {each.url: credential_lines(each.url) for each in rows}
+            about = {row.url: credential_lines(row.url) for row in rows}
             picked = await self.host.ask(DescribedPicker("Credentials", choices, about))
             if picked is None:
                 return
@@ -108,8 +108,8 @@ def login_fields(url: str) -> list[Field]:
 
 def credential_rows(repositories: list[NamedUrl], origins: list[str]) -> list[NamedUrl]:
     """Return the repositories, and the origins with credentials that are of no repository."""
-    known = {origin_of(each.url) for each in repositories}
-    return [*repositories, *(NamedUrl(each, each) for each in origins if each not in known)]
+    known = {origin_of(repository.url) for repository in repositories}
+    return [*repositories, *(NamedUrl(origin, origin) for origin in origins if origin not in known)]
 
 
 def _status(url: str, origins: list[str]) -> str:

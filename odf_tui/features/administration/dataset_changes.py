@@ -28,7 +28,7 @@ class DatasetChangesController(Controller):
             self.host.start(self._rename(row))
 
     async def _rename(self, row: DatasetRow) -> None:
-        used = [each.name for each in self.state.datasets if each.id != row.id]
+        used = [dataset.name for dataset in self.state.datasets if dataset.id != row.id]
         remark = "the id and the datasets derived from it do not change"
         name = await self.host.ask(PromptDialog(f"Rename {row.name}", row.name, remark, name_check(used)))
         if not name or name == row.name:
@@ -48,7 +48,7 @@ class DatasetChangesController(Controller):
             self.host.start(self._duplicate(row))
 
     async def _duplicate(self, row: DatasetRow) -> None:
-        used = [each.name for each in self.state.datasets]
+        used = [dataset.name for dataset in self.state.datasets]
         name = await self.host.ask(
             PromptDialog(
                 f"Duplicate {row.name}",
@@ -73,7 +73,7 @@ class DatasetChangesController(Controller):
             self.host.start(self._delete(row))
 
     async def _delete(self, row: DatasetRow) -> None:
-        downstream = [each.name for each in self.state.datasets if row.id in each.inputs]
+        downstream = [dataset.name for dataset in self.state.datasets if row.id in dataset.inputs]
         if downstream:
             names = printable(", ".join(downstream))
             self.host.notice(f"{row.name} has downstream datasets: delete {names} first", "warn")
@@ -93,7 +93,7 @@ def _unused_name(name: str, used: Sequence[str]) -> str:
     """Return the first unused name of the form ``NAME-copy``, ``NAME-copy-2``."""
     taken = {each.lower() for each in used}
     candidates = (f"{name}-copy" + (f"-{number}" if number > 1 else "") for number in range(1, len(used) + 2))
-    return next(each for each in candidates if each.lower() not in taken)
+    return next(candidate for candidate in candidates if candidate.lower() not in taken)
 
 
 def _next_step(row: DatasetRow) -> str:
@@ -113,7 +113,7 @@ def deletion_lines(row: DatasetRow) -> list[list[Span]]:
         [("             ", ""), ("its definition, its history and the list of its remotes", "")],
     ]
     if row.remotes:
-        labels = printable(", ".join(each.label for each in row.remotes))
+        labels = printable(", ".join(remote.label for remote in row.remotes))
         lines.append([("   remains   ", "good"), (f"the copies at {labels}", "")])
     else:
         lines.append([("   warning   ", "warn"), ("it has no remote: this may be the only copy", "")])

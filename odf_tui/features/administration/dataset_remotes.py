@@ -37,16 +37,16 @@ class DatasetRemotesController(Controller):
 
     async def _show(self, row: DatasetRow) -> None:
         choices = [
-            Choice(each.url, each.label, remark=f"{direction(each)} · {relation_text(each)}")
-            for each in row.remotes
+            Choice(remote.url, remote.label, remark=f"{direction(remote)} · {relation_text(remote)}")
+            for remote in row.remotes
         ]
         choices.append(Choice(_ADD, "add a remote", ("plus",), "+"))
-        about = {each.url: remote_lines(each) for each in row.remotes}
+        about = {remote.url: remote_lines(remote) for remote in row.remotes}
         picked = await self.host.ask(DescribedPicker(f"Remotes of {row.name}", choices, about))
         if picked == _ADD:
             await self._add(row)
         elif picked is not None:
-            await self._detach(row, next(each for each in row.remotes if each.url == picked))
+            await self._detach(row, next(remote for remote in row.remotes if remote.url == picked))
 
     async def _add(self, row: DatasetRow) -> None:
         repositories = await asyncio.to_thread(self.gateway.repositories)

@@ -32,9 +32,9 @@ class PushTokensController(Controller):
     async def _show(self) -> None:
         while True:
             tokens = await asyncio.to_thread(self._tokens.list_tokens)
-            choices = [Choice(each.name, each.name, remark=_validity(each)) for each in tokens]
+            choices = [Choice(token.name, token.name, remark=_validity(token)) for token in tokens]
             choices.append(Choice(_NEW, "new token", ("plus",), "+"))
-            about = {each.name: token_lines(each) for each in tokens}
+            about = {token.name: token_lines(token) for token in tokens}
             about[_NEW] = [
                 [(" A client with a token can push to the server of this workspace: press ; w", "muted")]
             ]
@@ -42,7 +42,7 @@ class PushTokensController(Controller):
             if picked is None:
                 return
             if picked == _NEW:
-                await self._create([each.name for each in tokens])
+                await self._create([token.name for token in tokens])
             else:
                 await self._revoke(picked)
 

@@ -132,7 +132,7 @@ def _check_files(form: FormValues) -> str:
     files = [form.text("certificate"), form.text("key")]
     if any(files) and not all(files):
         return "TLS requires both a certificate and a key"
-    return next((problem for each in files if each and (problem := existing_file(each))), "")
+    return next((problem for file in files if file and (problem := existing_file(file))), "")
 
 
 def server_lines(server: ServerProcess) -> list[list[Span]]:

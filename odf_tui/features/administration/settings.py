@@ -107,7 +107,7 @@ def setting_fields(setting: Setting) -> list[Field]:
         fields.append(Field("name", "name", f"Name of the member of {setting.key}.", check=check))
         fields.append(Field("value", "value", "Value of the member."))
     elif setting.choices:
-        choices = tuple((each, each) for each in setting.choices)
+        choices = tuple((choice, choice) for choice in setting.choices)
         fields.append(Field("value", "value", "The new value.", format_setting(setting.value), choices))
     else:
         fields.append(Field("value", "value", "The new value.", format_setting(setting.value)))

@@ -150,7 +150,7 @@ def trust_lines(
     if not request.runs:
         return [*lines, [(" It runs nothing.", "muted")]]
     if row.standing == "own":
-        steps = [[(f"   {each.does}  ", "muted"), (printable(line), "strong")]
-                 for each in request.runs for line in each.text.splitlines()[:1]]  # fmt: skip
+        steps = [[(f"   {run.does}  ", "muted"), (printable(line), "strong")]
+                 for run in request.runs for line in run.text.splitlines()[:1]]  # fmt: skip
         return [*lines, *steps]
     return [*lines, *map(list, trust_request_lines(row, request))]

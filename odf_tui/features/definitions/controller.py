@@ -363,7 +363,7 @@ class DefinitionsController(Controller):
                 break
             try:
                 changes = await asyncio.to_thread(self.gateway.update, row.id, draft.path, dry_run=True)
-                new_query = row.derivative and any(each.title == "SetTransform" for each in changes)
+                new_query = row.derivative and any(change.title == "SetTransform" for change in changes)
                 text = await _read_file(draft.path)
                 plan = await self._validate_query(text, row.name, row.id) if new_query else None
                 answer, line = await self._decide_on_changes(row, changes, plan), None

@@ -137,7 +137,7 @@ class ParsedRows(LineScroll):
     def header(self) -> Sequence[Span]:
         """Return the names of the columns."""
         columns = self._found.columns if self._found else ()
-        names = "".join(fit_width(printable(each.name), _CELL) + " " for each in columns)
+        names = "".join(fit_width(printable(column.name), _CELL) + " " for column in columns)
         return [(f"{'line':>6} ", "muted"), (names, "title")]
 
     def widest(self) -> int:
@@ -351,7 +351,7 @@ class DataFileDialog(Dialog[ImportedFile]):
 
     def _show(self) -> None:
         found = self._found
-        bad = frozenset(each.line for each in found.bad_rows) if found else frozenset[int]()
+        bad = frozenset(row.line for row in found.bad_rows) if found else frozenset[int]()
         self.query_one("#file-format", StaticLines).set(self._format_lines())
         self.query_one(RawLines).set(found.lines if found else (), bad)
         self.query_one(ParsedRows).set(found, bad)
@@ -611,7 +611,7 @@ class DataFileDialog(Dialog[ImportedFile]):
 
     def action_next_bad_row(self, by: int) -> None:
         """Go to the next (1) or previous (-1) bad row."""
-        lines = [each.line for each in self._found.bad_rows] if self._found else []
+        lines = [row.line for row in self._found.bad_rows] if self._found else []
         after = [line for line in lines if (line > self._line if by > 0 else line < self._line)]
         if not lines:
             self.show_notice(f"no bad rows among the first {MAX_ROWS:,}")
@@ -623,7 +623,7 @@ class DataFileDialog(Dialog[ImportedFile]):
         self._line = line
         self.query_one(RawLines).go_to(line)
         self.query_one(ParsedRows).go_to(line)
-        reasons = [each.reason for each in self._found.bad_rows if each.line == line] if self._found else []
+        reasons = [row.reason for row in self._found.bad_rows if row.line == line] if self._found else []
         self.show_notice(f"line {line}: {printable('; '.join(reasons))}")
 
 

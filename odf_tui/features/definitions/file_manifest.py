@@ -108,8 +108,8 @@ def _evidence_lines(found: InferredFile) -> list[str]:
     if found.kind in _WITHOUT_SCHEMA:
         return []
     lines = ["  # Columns inferred from the first rows. Check them."]
-    return lines + [f"  # {_one_line(each.name)}: {_one_line(each.evidence)}"
-                    for each in found.columns if each.evidence]  # fmt: skip
+    return lines + [f"  # {_one_line(column.name)}: {_one_line(column.evidence)}"
+                    for column in found.columns if column.evidence]  # fmt: skip
 
 
 def _one_line(text: str) -> str:
@@ -127,11 +127,11 @@ class _ReadPlan:
         self._found = found
         self._formats = {kind: self._reader_format(kind) for kind in ("DATE", "TIMESTAMP")}
         self._null = self._reader_null()
-        self._converted = {each.name for each in found.columns if self._needs_query(each)}
+        self._converted = {column.name for column in found.columns if self._needs_query(column)}
 
     def _reader_format(self, kind: str) -> str:
         """Return the format of the reader for a type; empty for ISO 8601."""
-        forms = Counter(each.form for each in self._found.columns if each.type == kind)
+        forms = Counter(column.form for column in self._found.columns if column.type == kind)
         usable = self._found.kind in _WITH_FORMATS and not forms[""]
         return (
             next((form for form, _ in forms.most_common() if not form.startswith("epoch")), "")
@@ -142,7 +142,7 @@ class _ReadPlan:
     def _reader_null(self) -> str:
         """Return the text that the reader reads as null in all columns; empty for none."""
         found = self._found
-        texts = {text for each in found.columns for text in each.null_texts}
+        texts = {text for column in found.columns for text in column.null_texts}
         if found.kind != "Csv" or len(texts) != 1:
             return ""
         (null,) = texts

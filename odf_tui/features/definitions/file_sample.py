@@ -223,8 +223,10 @@ def _shapefile_sample(archive: zipfile.ZipFile, name: str) -> FileSample:
         path = Path(folder) / "table.dbf"
         path.write_bytes(archive.read(parts[".dbf"]))
         table = DbfTable.open(path, parts[".dbf"], code_page)
-        schema = pa.schema([(each.name, each.type) for each in table.columns if each.type is not None])
-        names = [each.name for each in table.columns]
+        schema = pa.schema(
+            [(column.name, column.type) for column in table.columns if column.type is not None]
+        )
+        names = [column.name for column in table.columns]
         found = (dict(zip(names, row, strict=True)) for row in table.rows() if row is not None)
         rows = [{each: row[each] for each in schema.names} for row in islice(found, MAX_ROWS)]
     schema = schema.append(pa.field("geometry", pa.string()))
@@ -553,7 +555,7 @@ def _with_key(found: InferredFile, choices: FileChoices) -> InferredFile:
 
 def _find_time(columns: Sequence[InferredColumn]) -> str:
     """Return the column with the event time: a timestamp, else a date, without nulls; empty for none."""
-    complete = [each for each in columns if not each.nulls]
+    complete = [column for column in columns if not column.nulls]
     for kind in ("TIMESTAMP", "DATE"):
         found = [each.name for each in complete if each.type.startswith(kind)]
         named = [each for each in found if TIME_NAME.search(each)]
@@ -567,23 +569,23 @@ def _find_key(found: InferredFile, time: str) -> tuple[tuple[str, ...], str]:
     """Return the columns that identify a row, and the reason."""
     rows = count_of(len(found.rows), "row") + ("" if found.complete else " at the beginning of the file")
     columns = [
-        each
-        for each in found.columns
-        if each.type.partition("(")[0] in _KEY_TYPES
-        and not each.nulls
-        and all(len(example) <= _LONG_TEXT for example in each.examples)
+        column
+        for column in found.columns
+        if column.type.partition("(")[0] in _KEY_TYPES
+        and not column.nulls
+        and all(len(example) <= _LONG_TEXT for example in column.examples)
     ]
-    names = [each.name for each in columns]
+    names = [column.name for column in columns]
     named = [each for each in names if _KEY_NAME.search(each)]
-    first = [each.name for each in columns[:1] if each.name == found.columns[0].name]
+    first = [column.name for column in columns[:1] if column.name == found.columns[0].name]
     times = [each for each in names if each == time]
-    texts = [each.name for each in columns if each.type == "STRING"]
+    texts = [column.name for column in columns if column.type == "STRING"]
     if len(found.rows) < 2:
         return (), "one row does not show what identifies a row"
     for name in dict.fromkeys((*named, *first, *times, *texts)):
         if _first_repeated(found, (name,)) is None:
             return (name,), f"unique in {rows}"
-    repeated = _first_repeated(found, [each.name for each in found.columns])
+    repeated = _first_repeated(found, [column.name for column in found.columns])
     if repeated is None:
         usable = list(dict.fromkeys((*times, *named, *texts, *names)))[:_MAX_KEY_COLUMNS]
         for number in (2, 3):

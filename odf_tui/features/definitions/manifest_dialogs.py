@@ -184,9 +184,12 @@ def manifest_change_lines(old: str, new: str) -> list[list[Span]]:
 def translation_lines(queries: Sequence[TranslatedQuery]) -> list[list[Span]]:
     """Return the old and the new text of translated queries, and the changes of their results."""
     lines = change_lines(
-        [PendingEvent(f"{each.dataset}: from {each.engine} to Spark", tuple(each.diff())) for each in queries]
+        [
+            PendingEvent(f"{query.dataset}: from {query.engine} to Spark", tuple(query.diff()))
+            for query in queries
+        ]
     )
-    changes = [change for each in queries for change in each.changes]
+    changes = [change for query in queries for change in query.changes]
     return lines + [[(" changed result ", "warn"), (printable(each), "")] for each in changes]
 
 

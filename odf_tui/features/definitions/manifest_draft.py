@@ -89,7 +89,9 @@ def _with_input(text: str, source: SourceTable) -> str:
     text = re.sub(r"(?<![\w.])input\b", alias, text.replace("com.example.input", source.name))
     if not source.columns:
         return text
-    names = [each if _PLAIN.fullmatch(each) else f"`{each.replace('`', '``')}`" for each in source.columns]
+    names = [
+        column if _PLAIN.fullmatch(column) else f"`{column.replace('`', '``')}`" for column in source.columns
+    ]
     lines = textwrap.wrap(", ".join(names), _QUERY_WIDTH, break_long_words=False, break_on_hyphens=False)
     query = (_INDENT + " " * len("SELECT ")).join(lines)
     return _SAMPLE_QUERY.sub(lambda match: f"SELECT {query}{_INDENT}FROM {alias}\n", text, count=1)

@@ -140,7 +140,7 @@ class TraceScreen(OverlayScreen[Target]):
     def on_mount(self) -> None:
         """Trace the first step."""
         for tree in self.session.trees:
-            for traced in [each for each in tree.all_traced_rows() if each.job == _SUBMITTING]:
+            for traced in [row for row in tree.all_traced_rows() if row.job == _SUBMITTING]:
                 traced.fail(_STOPPED, "warn")  # the screen was closed before the submission
         self._timer = self.set_interval(_POLL_SECONDS, self._poll_jobs)
         self.start_trace()

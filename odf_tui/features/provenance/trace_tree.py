@@ -310,11 +310,11 @@ class TracedRows(TraceNode):
 
     def _result_nodes(self) -> list[TraceNode]:
         """Return the children without the notes about jobs."""
-        return [each for each in self.children if getattr(each, "label", "") not in _JOB_LABELS]
+        return [child for child in self.children if getattr(child, "label", "") not in _JOB_LABELS]
 
     def _insert_notes(self, notes: Sequence[NoteNode]) -> None:
         """Insert notes below the transactions and above the inputs, where they are visible."""
-        made = sum(isinstance(each, TransactionNode) for each in self.children)
+        made = sum(isinstance(child, TransactionNode) for child in self.children)
         self.children[made:made] = notes
 
     def set_activity(self, text: str) -> bool:
@@ -342,7 +342,7 @@ class TracedRows(TraceNode):
         notes = [
             NoteNode(self, "checked", line, "bad" if line.startswith("no: ") else "good") for line in checked
         ]
-        made = sum(isinstance(each, TransactionNode) for each in self.children)
+        made = sum(isinstance(child, TransactionNode) for child in self.children)
         self.children[made:made] = notes
 
 
@@ -506,10 +506,10 @@ class TraceTree:
 
     def _add_group(self, group: Group, guides: str | None) -> None:
         below = "" if guides is None else guides + "│ "
-        for each in group.header_nodes:
-            self._add(TraceLine(each), 1, guides, last=False)
-            if each.open:
-                self._add_children(each, below)
+        for node in group.header_nodes:
+            self._add(TraceLine(node), 1, guides, last=False)
+            if node.open:
+                self._add_children(node, below)
         rows, done = len(group.offsets), 0
         for row in sorted(number for number, traced in group.traced.items() if traced.open):
             last = row == rows - 1
@@ -712,7 +712,7 @@ def transaction_at(line: TraceLine) -> TransactionNode | None:
         if isinstance(node, TransactionNode):
             return node
         if isinstance(node, TracedRows) and (
-            found := next((each for each in node.children if isinstance(each, TransactionNode)), None)
+            found := next((child for child in node.children if isinstance(child, TransactionNode)), None)
         ):
             return found
         node = node.parent

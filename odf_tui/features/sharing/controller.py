@@ -117,8 +117,12 @@ class SharingController(Controller):
 
         repositories = await asyncio.to_thread(self.gateway.repositories)
         addresses = [NamedUrl(each.label, each.url) for each in push_remotes(row.remotes)]
-        addresses += [address_in_repository(each, row.name) for each in repositories if is_writable(each.url)]
-        by_url = {each.url: each for each in reversed(addresses) if each.url != without}
+        addresses += [
+            address_in_repository(repository, row.name)
+            for repository in repositories
+            if is_writable(repository.url)
+        ]
+        by_url = {address.url: address for address in reversed(addresses) if address.url != without}
         addresses = [each for each in dict.fromkeys(addresses) if by_url.get(each.url) == each]
         picked: str | None = _TYPED_ADDRESS
         if addresses:
@@ -310,7 +314,9 @@ class SharingController(Controller):
                     return
             else:
                 names = [picked.removeprefix(_REPOSITORY)] if picked.startswith(_REPOSITORY) else []
-                chosen = await self._choose_datasets(names or [each.name for each in repositories])
+                chosen = await self._choose_datasets(
+                    names or [repository.name for repository in repositories]
+                )
                 if chosen:
                     await self._pull_chosen(chosen)
                     return
@@ -372,7 +378,7 @@ class SharingController(Controller):
             return False
         address = resolve_address(text, repositories)
         rows = self.state.datasets
-        row = next((row for row in rows if any(each.url == address.url for each in row.remotes)), None)
+        row = next((row for row in rows if any(remote.url == address.url for remote in row.remotes)), None)
         if row is not None:
             self.jobs.submit([(Pull(dataset=row.id, url=address.url), row.name)], f", from {text}")
             return True
@@ -459,9 +465,9 @@ def resolve_address(text: str, repositories: Sequence[NamedUrl]) -> NamedUrl:
         except UsageError:
             return NamedUrl("", url)
     if isinstance(ref, DatasetAliasRemote):
-        for each in repositories:
-            if each.name.lower() == ref.repo.lower():
-                return NamedUrl(ref.name, address_in_repository(each, str(ref.alias)).url)
+        for repository in repositories:
+            if repository.name.lower() == ref.repo.lower():
+                return NamedUrl(ref.name, address_in_repository(repository, str(ref.alias)).url)
         raise NotFound(f"repository '{ref.repo}' not found")
     raise UsageError("invalid address", hint="use repository/name or a URL")
 
@@ -502,7 +508,7 @@ def check_repository_url(text: str) -> str:
 
 def repository_name_validator(repositories: Sequence[NamedUrl]) -> Callable[[str], str]:
     """Return a function that checks the name of a new repository, as :func:`address_validator` does."""
-    used = {each.name.lower() for each in repositories}
+    used = {repository.name.lower() for repository in repositories}
 
     def check(text: str) -> str:
         if not is_valid_name(text):

@@ -29,7 +29,7 @@ async def choose_remote(host: Host, title: str, remotes: Sequence[Remote]) -> Re
         for at, each in enumerate(remotes)
     ]
     picked = await host.ask(PickerDialog(printable(title), choices, typing=False))
-    return next((each for each in remotes if each.url == picked), None)
+    return next((remote for remote in remotes if remote.url == picked), None)
 
 
 def numbered_choice(at: int, id: str, title: str, remark: str) -> Choice:

@@ -101,7 +101,9 @@ def match_search_result(result: SearchResult, rows: Iterable[DatasetRow]) -> Sea
             remote = _remote_dataset(dataset)
             local = by_id.get(remote.id) or by_url.get(remote.url) or by_head.get(remote.head or "?")
             found.append(_match_dataset(remote, local))
-    problems = [(each.repository or "?", each.message or "search failed") for each in result.problems]
+    problems = [
+        (problem.repository or "?", problem.message or "search failed") for problem in result.problems
+    ]
     return SearchListing(found, problems)
 
 
@@ -421,7 +423,7 @@ class RepositoryBrowser(Dialog[list[ListedDataset]]):
         return [[(f" {words}", "muted"), (f" · {activity}" if activity else "", "busy")]]
 
     def _problem_lines(self) -> list[list[Span]]:
-        found = [each for listing in self._listings.values() for each in listing.problems]
+        found = [problem for listing in self._listings.values() for problem in listing.problems]
         lines: list[list[Span]] = []
         for name, message in found[:_PROBLEM_LINES]:
             lines.append([(f" {printable(name)}: " if name else " ", "bad"), (printable(message), "bad")])

@@ -145,7 +145,7 @@ class SqlController(Controller):
     def _first_query(self) -> str:
         """Return a query over the selected dataset, or else over the first one."""
         row = self.state.row
-        names = [each.name for each in self.state.datasets if not each.missing]
+        names = [dataset.name for dataset in self.state.datasets if not dataset.missing]
         name = row.name if row is not None and not row.missing else names[0] if names else ""
         return f"SELECT *\nFROM {name}\nLIMIT 100" if name else "SELECT 1 + 1 AS two"
 

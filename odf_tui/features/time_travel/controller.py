@@ -627,7 +627,7 @@ class TimeTravelController(Controller):
         columns = await asyncio.to_thread(self.gateway.columns, row.id)
         window = self._pane.window
         system = () if window is None else window.system_columns[:3]
-        columns = [each for each in columns if each[0] not in system]
+        columns = [column for column in columns if column[0] not in system]
         if not columns:
             raise OdfError(f"{row.name} has no rows yet", hint="press p to pull it")
         before = [name for name in self._chosen_keys.get(row.id, primary) if name in dict(columns)]

@@ -112,7 +112,7 @@ def _find_precision(times: Sequence[int]) -> int:
 def bar_heights(amounts: Sequence[float]) -> list[int]:
     """Return heights from 0 to 6 on a logarithmic scale. Amounts above zero are visible."""
     most = log1p(max(amounts, default=0))
-    return [0 if each <= 0 else max(1, ceil(_HIGHEST * log1p(each) / most)) for each in amounts]
+    return [0 if amount <= 0 else max(1, ceil(_HIGHEST * log1p(amount) / most)) for amount in amounts]
 
 
 def probe_order(stops: int) -> Iterator[int]:

@@ -222,7 +222,11 @@ class DatasetsController(Controller):
         from odf_tui.widgets.choice_list import Choice  # deferred: loaded after the first paint
         from odf_tui.widgets.dialogs import PickerDialog
 
-        terms = {(term.key, each) for term in parse_filter(self.pane.filter) for each in term.alternatives}
+        terms = {
+            (term.key, alternative)
+            for term in parse_filter(self.pane.filter)
+            for alternative in term.alternatives
+        }
         choices = [
             Choice(
                 f"{key}:{word}",

@@ -73,7 +73,7 @@ def _matches_term(term: FilterTerm, row: DatasetRow, health: Health) -> bool:
         values = () if row.missing else remote_filter_terms(row.remotes)
     else:
         values = list_kinds(row) if term.key == "kind" else list_states(row, health)
-    return any(each.startswith(prefix) for each in values for prefix in term.alternatives)
+    return any(value.startswith(prefix) for value in values for prefix in term.alternatives)
 
 
 def depends_on_health(text: str) -> bool:

@@ -442,7 +442,7 @@ def _state_value(row: DatasetRow, model: GraphModel) -> int:
 
 def _format_remote(row: DatasetRow) -> str:
     """Return the badge and the labels of the remotes of a dataset."""
-    labels = ", ".join(dict.fromkeys(each.label for each in row.remotes))
+    labels = ", ".join(dict.fromkeys(remote.label for remote in row.remotes))
     return printable(f"{remotes.remote_badge(row.remotes)} {labels}".strip()) if labels else ""
 
 

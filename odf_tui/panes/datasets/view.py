@@ -150,8 +150,8 @@ def describe_job(job: Job | None) -> str:
 def _remote_lines(row: DatasetRow) -> list[list[Span]]:
     """Return the remotes of a dataset, their state, and what to do."""
     lines = [
-        _fact_spans(direction(each), remote_text(each), _RELATION_STYLES.get(each.relation, ""))
-        for each in row.remotes
+        _fact_spans(direction(remote), remote_text(remote), _RELATION_STYLES.get(remote.relation, ""))
+        for remote in row.remotes
     ]
     if diverged_remotes(row.remotes):
         lines.append([("try  ", "muted"), ("press V to compare histories", "good")])
@@ -231,7 +231,7 @@ class GraphView(LineView):
     def set_healths(self, healths: Mapping[str, Health]) -> None:
         """Show the health of the datasets. Repaints the rows that changed."""
         before, self.healths = self.healths, healths
-        changed = [each for each in self._model.rows if healths.get(each) != before.get(each)]
+        changed = [row for row in self._model.rows if healths.get(row) != before.get(row)]
         if depends_on_health(self.filter) and before != healths:
             self.load(self.rows, healths, self.filter)
             return

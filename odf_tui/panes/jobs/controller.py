@@ -147,9 +147,9 @@ class JobsController(Controller):
         if found is None:
             return  # the next read may succeed
         self._last_alert, messages = found
-        for each in messages:
+        for message in messages:
             self.host.notice(
-                printable(each.message), "bad" if each.kind.endswith(("Failed", "Paused")) else "good"
+                printable(message.message), "bad" if message.kind.endswith(("Failed", "Paused")) else "good"
             )
         if messages and self.gateway.ui.notify_by != "none":
             from odf_tui.theming.terminal import notification_sequence  # deferred: after the first paint
@@ -237,7 +237,7 @@ class JobsController(Controller):
             self.pane.show_log()
 
     def _update_log_screen(self, events: Sequence[Event]) -> None:
-        samples = [each for event in events if isinstance(event, Samples) for each in event.samples]
+        samples = [sample for event in events if isinstance(event, Samples) for sample in event.samples]
         if samples:
             self.state.rates.add(samples)
             if self._log_screen is None:
