@@ -591,7 +591,7 @@ class Config(SettingsGroup, frozen=True):
         """
         keys = {name.casefold() for name in names}
         variables = [
-            each for key, listed in self.allowed_env.items() if key.casefold() in keys for each in listed
+            entry for key, listed in self.allowed_env.items() if key.casefold() in keys for entry in listed
         ]
         return list(dict.fromkeys(variables))
 

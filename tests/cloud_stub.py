@@ -93,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._store(key, b"".join(stub.uploads.pop(each) for each in names))
         elif "uploadId" in self.query:
             numbers = re.findall(r"<PartNumber>(\d+)<", self.body.decode())
-            self._store(key, b"".join(stub.uploads.pop(each) for each in numbers))
+            self._store(key, b"".join(stub.uploads.pop(number) for number in numbers))
         elif not self._holds_condition(key):
             self._refuse(412, "ConditionNotMet")
         else:
@@ -132,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
                 "<Content-Type>x/y</Content-Type></Properties></Blob>"
                 for key, size, generation in files
             )
-            text += "".join(f"<BlobPrefix><Name>{escape(each)}</Name></BlobPrefix>" for each in folders)
+            text += "".join(f"<BlobPrefix><Name>{escape(folder)}</Name></BlobPrefix>" for folder in folders)
             xml = f"<EnumerationResults><Blobs>{text}</Blobs><NextMarker/></EnumerationResults>"
         else:
             text = "".join(
@@ -141,7 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
                 for key, size, generation in files
             )
             text += "".join(
-                f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>" for each in folders
+                f"<CommonPrefixes><Prefix>{escape(folder)}</Prefix></CommonPrefixes>" for folder in folders
             )
             xml = f"<ListBucketResult><IsTruncated>false</IsTruncated>{text}</ListBucketResult>"
         self._answer(200, xml.encode())

@@ -258,7 +258,7 @@ class _RunEvent:
         if not isinstance(records, int) or self._entry is None:
             return {}
         slices = self._new_slices()
-        size = sum(each.size for each in slices)
+        size = sum(data_slice.size for data_slice in slices)
         statistics = _facet("OutputStatisticsOutputDatasetFacet", rowCount=records, size=size)
         statistics |= {"fileCount": len(slices)}
         found: dict[str, Any] = {"outputFacets": {"outputStatistics": statistics}}
@@ -266,7 +266,7 @@ class _RunEvent:
             from odf_engine.data.parquet_reader import UNREADABLE  # deferred: loads Arrow
 
             with suppress(OdfError, *UNREADABLE):
-                metrics = _column_metrics(self._entry.dataset.slice_path(each) for each in slices)
+                metrics = _column_metrics(self._entry.dataset.slice_path(data_slice) for data_slice in slices)
                 found["facets"] = self._facets(self._entry, self._state) | {
                     "dataQualityMetrics": _facet(
                         "DataQualityMetricsDatasetFacet",

@@ -135,8 +135,8 @@ class Dataset:
 
         dataset = self._entry.dataset
         found = (
-            (each, read_report(dataset.folder, self._entry.id, each.physical_hash))
-            for each in dataset.slices()
+            (data_slice, read_report(dataset.folder, self._entry.id, data_slice.physical_hash))
+            for data_slice in dataset.slices()
         )
         return [
             {"block": each.sequence_number, **report_json(stored)}

@@ -526,24 +526,24 @@ class _SliceWriter:
         from odf_engine.data.slices import read_batches
         from odf_engine.storage.object_store import hash_file
 
-        for each in slices:
+        for data_slice in slices:
             self._reporter.raise_if_cancelled()
-            path = self._dataset.slice_path(each.physical_hash)
+            path = self._dataset.slice_path(data_slice.physical_hash)
             if not path.is_file():
                 raise BadData("the slice is missing", where=str(path), hint=_VERIFY)
             # A damaged slice must not become part of a new one with a valid hash.
-            if hash_file(path, each.physical_hash.code, lambda size: None) != each.physical_hash:
+            if hash_file(path, data_slice.physical_hash.code, lambda size: None) != data_slice.physical_hash:
                 raise BadData(
                     "the slice is damaged: its bytes do not match its hash", where=str(path), hint=_VERIFY
                 )
-            expected = each.offset_interval.start
+            expected = data_slice.offset_interval.start
             for batch in read_batches(path):
                 _check_offsets(batch, self._vocabulary.offset_column, expected, path)
                 expected += batch.num_rows
                 self.rows += batch.num_rows
                 yield batch
             self.read_files += 1
-            self.bytes += each.size
+            self.bytes += data_slice.size
 
     def publish(self) -> None:
         """Move the staged files to their final names."""

@@ -244,11 +244,11 @@ def linked_slices(dataset: Dataset, after: int = -1) -> Iterator[LinkedSlice]:
             columns[summary.sequence_number] = find_link_columns(event.odf_schema)
     if not any(columns.values()):
         return
-    for each in dataset.slices():
-        numbers = [number for number in columns if number < each.sequence_number]
+    for data_slice in dataset.slices():
+        numbers = [number for number in columns if number < data_slice.sequence_number]
         names = columns[max(numbers)] if numbers else []
-        if names and each.sequence_number > after:
-            yield LinkedSlice(each, names)
+        if names and data_slice.sequence_number > after:
+            yield LinkedSlice(data_slice, names)
 
 
 def linked_objects(dataset: Dataset, reporter: Reporter, after: int = -1) -> Mapping[Multihash, int]:

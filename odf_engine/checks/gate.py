@@ -162,7 +162,7 @@ class DatasetChecks:
         for position, name in enumerate(keys):
             if schema is not None and name not in schema.names:
                 _raise_unknown_column(name, schema, check.where(index, f".keys[{position}]"))
-        paths = [entry.dataset.slice_path(each) for each in entry.dataset.slices()]
+        paths = [entry.dataset.slice_path(data_slice) for data_slice in entry.dataset.slices()]
         return KeyedRows(paths, keys, state.vocabulary)
 
     # --- Evaluation ---
@@ -329,7 +329,7 @@ class DatasetChecks:
         slices = dataset.slices()
         rows = ExaminedRows(
             [each.path for each in written],
-            [dataset.slice_path(each) for each in slices],
+            [dataset.slice_path(data_slice) for data_slice in slices],
             schema,
             next(commit_rows(slices), None),
             watermark,
@@ -391,14 +391,16 @@ class DatasetChecks:
         schema = declared_schema(state)
         if not self._checks or not slices or schema is None:
             return []
-        paths = [dataset.slice_path(each) for each in slices]
+        paths = [dataset.slice_path(data_slice) for data_slice in slices]
         rows = ExaminedRows(paths, [], schema, None, state.watermark, Timestamp.now())
         reporter.phase("check")
         found = self.evaluate(rows, reporter)
         newest = _newest_commit(rows, slices)
         for at, (check, index, rule) in enumerate(self._rules()):
             if isinstance(rule, RowCount | Retractions):
-                count = sum(each.end - each.start + 1 for each in slices[len(newest.history) :])
+                count = sum(
+                    data_slice.end - data_slice.start + 1 for data_slice in slices[len(newest.history) :]
+                )
                 finding = self._evaluate_other(check, index, rule, newest, count, reporter)
                 found[at] = _result(check, index, rule, count, finding)
         return found

@@ -242,14 +242,14 @@ def read_summaries(folder: Path, dataset_id: DatasetId, slices: Sequence[SliceSu
     """Return the summaries of the reports of slices by the numbers of their blocks."""
     names = set(list_reports(folder))
     found: dict[int, str] = {}
-    for each in slices if names else ():
+    for data_slice in slices if names else ():
         try:
-            stored = read_report(folder, dataset_id, each.physical_hash)
+            stored = read_report(folder, dataset_id, data_slice.physical_hash)
         except BadData:
-            found[each.sequence_number] = "damaged report"
+            found[data_slice.sequence_number] = "damaged report"
         else:
             if stored is not None:
-                found[each.sequence_number] = stored.report.summary
+                found[data_slice.sequence_number] = stored.report.summary
     return found
 
 

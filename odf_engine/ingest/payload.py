@@ -613,7 +613,7 @@ class PayloadJob:
 
     def _report_repetition(self, written: Sequence[WrittenSlice]) -> None:
         """Report that all rows of an append repeat earlier ones: the source may be a complete list."""
-        stored = [self._dataset.slice_path(each) for each in reversed(self._dataset.slices())]
+        stored = [self._dataset.slice_path(data_slice) for data_slice in reversed(self._dataset.slices())]
         vocab = self._state.vocabulary
         system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
         new = [each.path for each in written]

@@ -203,7 +203,9 @@ class Timeline:
         self, past: PlannedTransaction | None, own: PlannedTransaction, query: StreamingPlan, *, as_of: bool
     ) -> None:
         planned = [own] if past is None else [past, own]
-        count = sum(len(each.data_paths) for part in planned for each in part.request.query_inputs)
+        count = sum(
+            len(query_input.data_paths) for part in planned for query_input in part.request.query_inputs
+        )
         if count > _MAX_SLICES:
             raise Unsupported(f"the state covers {count:,} slices, more than can be traced at once")
         self._parts = planned
@@ -219,9 +221,9 @@ class Timeline:
                 self._batches += split_batches(read_slices(inputs), inputs, watermarks, query, as_of=as_of)
             watermarks = watermarks.after(part.request.query_inputs, None)
         self.last = len(self._batches) - 1
-        aliases = [each.query_alias for each in own.request.query_inputs]
-        slices = [each for batch in self._batches for each in batch.slices]
-        self.changing = {aliases[each.input_index] for each in slices if each.changes}
+        aliases = [query_input.query_alias for query_input in own.request.query_inputs]
+        slices = [data_slice for batch in self._batches for data_slice in batch.slices]
+        self.changing = {aliases[data_slice.input_index] for data_slice in slices if data_slice.changes}
         before = [0, *map(self._watermark, self._batches)]
         self.late = {aliases[each.input_index] for each in late_slices(self._batches, before)}
 
@@ -263,12 +265,12 @@ class Timeline:
         batch_by_end: dict[int, int] = {}
         paths: list[Path] = []
         for number, batch in enumerate(self._batches):
-            for each in batch.slices:
-                if each.input_index == index:
-                    paths.append(each.path)
-                    end = ends.get(str(each.path))
+            for data_slice in batch.slices:
+                if data_slice.input_index == index:
+                    paths.append(data_slice.path)
+                    end = ends.get(str(data_slice.path))
                     if end is None:  # a copy of the rows of a commit in a merged slice
-                        end = stored_offsets(each.path, input.vocab.offset_column).end
+                        end = stored_offsets(data_slice.path, input.vocab.offset_column).end
                     batch_by_end[end] = number
         numbers = sorted(batch_by_end.items())
         watermarks = [
@@ -334,7 +336,7 @@ class StatefulTrace:
 
     @cached_property
     def _inputs(self) -> list[QueryInput]:
-        return [QueryInput.from_request(each) for each in self._request.query_inputs]
+        return [QueryInput.from_request(query_input) for query_input in self._request.query_inputs]
 
     def trace(self) -> StepResult:
         """Trace the rows.
@@ -361,7 +363,7 @@ class StatefulTrace:
     ) -> StreamLineage:
         return lineage_class(
             self._session,
-            {each.query_alias: each.vocab for each in self._request.query_inputs},
+            {query_input.query_alias: query_input.vocab for query_input in self._request.query_inputs},
             self._request.vocab.event_time_column,
             time.changing,
             time.tables(self._session),

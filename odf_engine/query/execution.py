@@ -156,12 +156,12 @@ class Tables:
         as_of = parse_sql_timestamp(call.as_of) if call.as_of is not None else of_all
         schema, vocabulary = columns_at(entry, pin), entry.dataset.state().vocabulary
         slices = [] if pin.last_offset is None else entry.dataset.slices(0, pin.last_offset)
-        rows = sum(each.end - each.start + 1 for each in slices)
+        rows = sum(data_slice.end - data_slice.start + 1 for data_slice in slices)
         block = f"{entry.alias} at block {pin.sequence_number}"
         key: list[str] = []
         if state == "changelog":
             self._reporter.log(f"reading {block}: {_row_count(rows)} in {_slice_count(slices)}")
-            paths = [entry.dataset.slice_path(each) for each in slices]
+            paths = [entry.dataset.slice_path(data_slice) for data_slice in slices]
         else:
             found = self._projection(entry, pin, call.key, as_of)
             described = state if as_of is None else f"as of {as_of}"

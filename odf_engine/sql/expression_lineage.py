@@ -461,7 +461,7 @@ def all_columns(scope: Scope) -> SqlRelation:
     unresolved = [relation.open for relation in relations if relation.open is not None]
     remaining = None
     if unresolved:
-        inputs = tuple(dict.fromkeys(name for each in unresolved for name in each.inputs))
-        but = frozenset.intersection(*(each.excluded for each in unresolved))
-        remaining = UnresolvedColumns(inputs, merge_sources(*(each.value for each in unresolved)), but)
+        inputs = tuple(dict.fromkeys(name for item in unresolved for name in item.inputs))
+        but = frozenset.intersection(*(item.excluded for item in unresolved))
+        remaining = UnresolvedColumns(inputs, merge_sources(*(item.value for item in unresolved)), but)
     return SqlRelation(outs, open=remaining)

@@ -258,10 +258,10 @@ class _LineageResolver:
                     scope.aliases.setdefault(out.name.casefold(), out)
         remaining = None
         if unresolved:
-            inputs = tuple(name for each in unresolved for name in each.inputs)
-            but = frozenset.intersection(*(each.excluded for each in unresolved))
+            inputs = tuple(name for item in unresolved for name in item.inputs)
+            but = frozenset.intersection(*(item.excluded for item in unresolved))
             remaining = UnresolvedColumns(
-                tuple(dict.fromkeys(inputs)), merge_sources(*(each.value for each in unresolved)), but
+                tuple(dict.fromkeys(inputs)), merge_sources(*(item.value for item in unresolved)), but
             )
         return SqlRelation(outs, open=remaining)
 

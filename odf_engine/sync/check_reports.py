@@ -53,18 +53,18 @@ def send_reports(dataset: Dataset, target: FileTarget, common: Multihash | None,
         return
     after = -1 if common is None else dataset.block(common).block.sequence_number
     dataset_id = dataset.state().dataset_id
-    for each in dataset.slices():
-        if each.sequence_number <= after or str(each.physical_hash) not in names:
+    for data_slice in dataset.slices():
+        if data_slice.sequence_number <= after or str(data_slice.physical_hash) not in names:
             continue
         reporter.raise_if_cancelled()
         try:
-            data = read_report_bytes(dataset.folder, each.physical_hash)
-            decode_report(data, dataset_id, each.physical_hash)
+            data = read_report_bytes(dataset.folder, data_slice.physical_hash)
+            decode_report(data, dataset_id, data_slice.physical_hash)
         except (BadData, FileNotFoundError) as error:
             reporter.log(f"results of checks not sent: {error}", "warning")
             continue
-        if not target.holds(CHECKS_FOLDER, each.physical_hash, len(data)):
-            target.write(CHECKS_FOLDER, each.physical_hash, data)
+        if not target.holds(CHECKS_FOLDER, data_slice.physical_hash, len(data)):
+            target.write(CHECKS_FOLDER, data_slice.physical_hash, data)
 
 
 def download_reports(
@@ -85,7 +85,9 @@ def download_reports(
     try:
         state = dataset.state()
         first = state.blocks - blocks
-        ends = last_slices([each for each in dataset.slices() if each.sequence_number >= first])
+        ends = last_slices(
+            [data_slice for data_slice in dataset.slices() if data_slice.sequence_number >= first]
+        )
 
         def download(which: SliceSummary) -> None:
             if _download(dataset, remote, which.physical_hash, reporter):
@@ -114,9 +116,9 @@ def download_reports(
 def last_slices(slices: Sequence[SliceSummary]) -> list[SliceSummary]:
     """Return the last slice of each commit, newest first. Slices of a commit have the same system time."""
     found: list[SliceSummary] = []
-    for each in reversed(slices):
-        if not found or found[-1].system_time != each.system_time:
-            found.append(each)
+    for data_slice in reversed(slices):
+        if not found or found[-1].system_time != data_slice.system_time:
+            found.append(data_slice)
     return found
 
 
@@ -144,7 +146,7 @@ def receive_report(dataset: Dataset, slice_hash: Multihash, data: bytes) -> None
     dataset_id = dataset.state().dataset_id
     received = decode_report(data, dataset_id, slice_hash)
     first, last = received.report.first_offset, received.report.last_offset
-    if not any(each.physical_hash == slice_hash for each in dataset.slices(first, last)):
+    if not any(data_slice.physical_hash == slice_hash for data_slice in dataset.slices(first, last)):
         raise BadData("the report of checks is about rows that are not in its slice")
     known: StoredReport | None = None
     try:

@@ -193,7 +193,9 @@ def _sources(entry: DatasetEntry, limit: int, slices: Sequence[SliceSummary]) ->
         end = next(
             (each.sequence_number for each in rows[at + 1 :] if each.kind != "AddPushSource"), limit + 1
         )
-        loaded = [each for each in slices if row.sequence_number < each.sequence_number < end]
+        loaded = [
+            data_slice for data_slice in slices if row.sequence_number < data_slice.sequence_number < end
+        ]
         event = entry.dataset.block(row.hash).block.event
         kind, place = _place(event)
         found.append(

@@ -70,7 +70,7 @@ def check_retractions(
     objects = dataset.objects("data")
     is_valid = True
     try:
-        paths = [objects.path_of(each.data.physical_hash) for each in slices]
+        paths = [objects.path_of(data_slice.data.physical_hash) for data_slice in slices]
         retracting = [
             at
             for at in range(verified, len(slices))
@@ -91,15 +91,20 @@ def check_retractions(
         # The check of the slice has reported it.
         reporter.log(f"retractions not checked: {error}", "warning")
         return
-    if known is not None and keys and is_valid and all(each.is_checked for each in slices[verified:]):
+    if (
+        known is not None
+        and keys
+        and is_valid
+        and all(data_slice.is_checked for data_slice in slices[verified:])
+    ):
         known.mark_verified(keys[-1])
 
 
 def _history_keys(slices: Sequence[ChainSlice]) -> Iterator[bytes]:
     """Yield for each slice a hash of it and all slices before it."""
     key = _VERSION
-    for each in slices:
-        names = repr((str(each.data.physical_hash), astuple(each.vocabulary)))
+    for data_slice in slices:
+        names = repr((str(data_slice.data.physical_hash), astuple(data_slice.vocabulary)))
         key = hashlib.sha3_256(key + names.encode()).digest()
         yield key
 

@@ -141,11 +141,11 @@ def config_verb(what: str, key: str | None, value: str | None, user: bool) -> No
     if what == "list":
         listed = config.list_settings(settings)
         if options_of().json:
-            print_json({each.key: each.value for each in listed})
+            print_json({entry.key: entry.value for entry in listed})
         else:
             print_table(
                 ["key", "value", "description"],
-                [[each.key, format_setting(each.value), each.description] for each in listed],
+                [[entry.key, format_setting(entry.value), entry.description] for entry in listed],
             )
         return
     if what == "keys":

@@ -429,10 +429,10 @@ def check_results(name: str, limit: int) -> None:
     workspace = open_workspace()
     entry = workspace.resolve(name)
     rows: list[dict[str, Any]] = []
-    for each in reversed(entry.dataset.slices()):
-        stored = read_report(entry.dataset.folder, entry.id, each.physical_hash)
+    for data_slice in reversed(entry.dataset.slices()):
+        stored = read_report(entry.dataset.folder, entry.id, data_slice.physical_hash)
         if stored is not None:
-            rows.append({"block": each.sequence_number, **report_json(stored)})
+            rows.append({"block": data_slice.sequence_number, **report_json(stored)})
         if len(rows) == limit:
             break
     if options_of().json:

@@ -206,14 +206,14 @@ def read_dataset_checks(folder: Path, dataset: str, commits: int) -> ChecksView:
             problem = error.format_line
         found: list[CommitChecks] = []
         names = set(list_reports(entry.dataset.folder))
-        for each in reversed(entry.dataset.slices() if names else ()):
-            if str(each.physical_hash) in names and len(found) < commits:
+        for data_slice in reversed(entry.dataset.slices() if names else ()):
+            if str(data_slice.physical_hash) in names and len(found) < commits:
                 try:
-                    stored = read_report(entry.dataset.folder, entry.id, each.physical_hash)
+                    stored = read_report(entry.dataset.folder, entry.id, data_slice.physical_hash)
                 except OdfError as error:
                     problem = problem or error.format_line
                 else:
-                    found += [CommitChecks(each.sequence_number, stored)] if stored else []
+                    found += [CommitChecks(data_slice.sequence_number, stored)] if stored else []
         return ChecksView(rules, problem, found, list_rejected(workspace.odf, [entry.id]))
     finally:
         workspace.index.close()

@@ -94,13 +94,13 @@ def test_new_heads_go_to_webhooks_with_both_signatures(
     for name in ("a", "k"):
         assert odf("alert", "secret", name, "--stdin", input=SECRET + "\n").code == 0
     assert odf("alert", "test", "a").code == 0 and odf("alert", "test", "k").code == 0
-    test_messages = [each.headers.get("x-webhook-event-type") for each in receiver.requests]
+    test_messages = [request.headers.get("x-webhook-event-type") for request in receiver.requests]
     assert test_messages == [None, "TEST"]
     (dataset,) = odf("list", "--json").json
     assert odf("ingest", "my.rows", "-", "--format", "ndjson", input='{"id": 1, "name": "x"}\n').code == 0
     wait_until(lambda: len(receiver.requests) == 5)
     (after,) = odf("list", "--json").json
-    by_path = {each.path: each for each in receiver.requests[2:]}
+    by_path = {request.path: request for request in receiver.requests[2:]}
     signed = by_path["/hooks/abc?token=t0p"]
     event = json.loads(signed.body)
     assert (event["type"], event["subject"]) == ("odf.DatasetUpdated", "my.rows")
@@ -149,7 +149,7 @@ def test_failed_deliveries_are_retried_and_become_dead_letters(
     assert bad.code == 1
     wait_until(lambda: dead(odf))
     assert len(receiver.requests) == 2
-    assert len({each.headers["idempotency-key"] for each in receiver.requests}) == 1
+    assert len({request.headers["idempotency-key"] for request in receiver.requests}) == 1
     (letter,) = dead(odf)
     assert (letter["event"], letter["attempts"], letter["state"]) == ("JobFailed", 2, "dead")
     assert letter["error"] == "the server returned 503"
@@ -166,7 +166,7 @@ def test_failed_deliveries_are_retried_and_become_dead_letters(
     receiver.status, receiver.location = 302, f"{receiver.url}/elsewhere"
     ran = odf("alert", "test", "ops")
     assert (ran.code, "redirect" in ran.err) == (1, True), ran.err
-    assert [each.path for each in receiver.requests].count("/elsewhere") == 0
+    assert [request.path for request in receiver.requests].count("/elsewhere") == 0
 
 
 @pytest.mark.complete
@@ -194,7 +194,7 @@ def test_killed_worker_delivers_each_alert_at_least_once(
     receiver.status = 200
     assert odf("worker", "start").code == 0
     wait_until(lambda: [each["state"] for each in odf("alert", "history", "--json").json] == ["sent"] * 3)
-    ids = [json.loads(each.body)["id"] for each in receiver.requests]
+    ids = [json.loads(request.body)["id"] for request in receiver.requests]
     assert len(set(ids)) == 3 and len(ids) <= 4  # at least once, each with the same id
 
 

@@ -66,7 +66,7 @@ def check(value: Any, kind: Any, where: str) -> None:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
         if value is not None:
-            check(value, next(each for each in arguments if each is not type(None)), where)
+            check(value, next(argument for argument in arguments if argument is not type(None)), where)
         else:
             assert type(None) in arguments, where
     elif origin is list:

@@ -46,7 +46,7 @@ def run(entry: DatasetEntry, **policy: int) -> CompactionOutcome:
 
 
 def findings(entry: DatasetEntry) -> list[tuple[str, str]]:
-    return [(each.kind, each.message) for each in verify(entry.dataset, Reporter()).findings]
+    return [(finding.kind, finding.message) for finding in verify(entry.dataset, Reporter()).findings]
 
 
 def test_compaction_merges_small_slices_and_keeps_rows(workspace: Workspace) -> None:

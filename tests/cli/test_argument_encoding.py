@@ -37,12 +37,12 @@ def _lines() -> Iterator[tuple[str, ...]]:
         top = odf_group.get_command(click.Context(odf_group), verb)
         assert top is not None
         for words, command in _commands(top, (verb,)):
-            arguments = [each for each in command.params if isinstance(each, click.Argument)]
-            for each in arguments:
-                yield (*words, *(WRONG if other is each else _usual(other) for other in arguments))
-            for each in command.params:
-                if isinstance(each, click.Option) and not each.is_flag:
-                    yield (*words, *map(_usual, arguments), each.opts[-1], WRONG)
+            arguments = [param for param in command.params if isinstance(param, click.Argument)]
+            for argument in arguments:
+                yield (*words, *(WRONG if other is argument else _usual(other) for other in arguments))
+            for param in command.params:
+                if isinstance(param, click.Option) and not param.is_flag:
+                    yield (*words, *map(_usual, arguments), param.opts[-1], WRONG)
 
 
 def _goes_on(line: tuple[str, ...]) -> bool:

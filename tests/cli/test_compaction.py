@@ -89,7 +89,7 @@ def test_gc_keeps_inputs_of_active_jobs(folder: Path, target: str) -> None:
         mock.patch("odf_tui.gateway.administration._open_jobs", lambda endpoint: [job]),
     ):
         report = collect_files(workspace, [entry], Reporter(), dry_run=False, now=True)
-    assert report.left and not [each for each in report.findings if each.repaired]
+    assert report.left and not [finding for finding in report.findings if finding.repaired]
     assert files(folder, "data") == 6
 
 

@@ -153,13 +153,13 @@ def test_all_definitions_are_checked_before_a_dataset_changes(
     if option:
         for name in "ab":
             assert run(workspace, "add", "-", input=manifest(name, "old")).exit_code == 0
-    before = [(str(each.alias), each.dataset.head()) for each in workspace.datasets()]
+    before = [(str(dataset.alias), dataset.dataset.head()) for dataset in workspace.datasets()]
     (workspace.folder / "1.yaml").write_text(manifest("a", "new") + "---\n" + manifest("b", "new"))
     (workspace.folder / "2.yaml").write_text(last)
     files = [str(workspace.folder / name) for name in ("1.yaml", "2.yaml")]
     ran = run(workspace, "add", *files, *option)
     assert isinstance(ran.exception, OdfError), ran.output
-    assert [(str(each.alias), each.dataset.head()) for each in workspace.datasets()] == before
+    assert [(str(dataset.alias), dataset.dataset.head()) for dataset in workspace.datasets()] == before
 
 
 def test_an_error_names_the_queries_that_did_not_change(

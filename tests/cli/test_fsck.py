@@ -223,7 +223,7 @@ def test_nothing_is_removed_while_a_lock_is_held(workspace: Workspace, fsck: Fsc
         (left,) = fsck("--repair", "--now").json["findings"]
         assert left["kind"] == "orphan-slice" and "cannot be locked" in left["left"]
     checkup = check_workspace(workspace, Reporter(), repair=True, now=True, busy={str(entry.id)})
-    assert [(each.kind, each.repaired) for each in checkup.findings] == [
+    assert [(finding.kind, finding.repaired) for finding in checkup.findings] == [
         ("orphan-slice", False),
         ("arriving", True),
     ]

@@ -551,8 +551,8 @@ def test_recursive_pull_stops_at_datasets_with_a_pull_remote(tmp_path: Path) -> 
     def order(*names: str, **more: Any) -> list[tuple[str, str | None, set[str]]]:
         ids = {str(entry.id): str(entry.alias) for entry in workspace.datasets()}
         return [
-            (each.name, each.url, {ids.get(dataset, dataset) for dataset in each.after})
-            for each in plan_pull(workspace, PullSelection(names, **more)).targets
+            (target.name, target.url, {ids.get(dataset, dataset) for dataset in target.after})
+            for target in plan_pull(workspace, PullSelection(names, **more)).targets
         ]
 
     assert order("g") == [("g", None, {"f", "e"})]

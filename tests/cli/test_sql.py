@@ -90,7 +90,7 @@ def test_dataset_names_resolve_and_duplicate_columns_are_numbered(odf: Odf, demo
 def test_query_reads_datasets_as_at_blocks_and_times(odf: Odf) -> None:
     """The blocks of an answer, given back, give the same answer."""
     blocks = odf("log", "port-haven.stations", "--json").json
-    data = [each for each in blocks if each["event"].get("newData")][::-1]
+    data = [block for block in blocks if block["event"].get("newData")][::-1]
     first, last = data[0], data[-1]
     sql = """SELECT (SELECT count(*) FROM port-haven.stations) AS now,
         (SELECT count(*) FROM as_at(port-haven.stations, '{hash}')) AS then,

@@ -88,7 +88,7 @@ def deltas(first: int, then: int, count: int) -> bytes:
 
 def texts(*values: bytes) -> bytes:
     """Values as they are."""
-    return b"".join(struct.pack("<I", len(each)) + each for each in values)
+    return b"".join(struct.pack("<I", len(value)) + value for value in values)
 
 
 # --- Pages and files -----------------------------------------------------------------------------
@@ -155,24 +155,24 @@ def parquet(rows: int, *columns: Column) -> bytes:
     """A file with one row group."""
     data = b"PAR1"
     chunks: list[dict[int, Any]] = []
-    for each in columns:
-        at, size = len(data), len(each.dictionary) + len(each.data)
-        data += each.dictionary + each.data
+    for column in columns:
+        at, size = len(data), len(column.dictionary) + len(column.data)
+        data += column.dictionary + column.data
         about: dict[int, Any] = {
-            1: each.type,
+            1: column.type,
             2: [PLAIN, RLE_DICTIONARY],
-            3: [name.encode() for name in each.path or (each.name,)],
+            3: [name.encode() for name in column.path or (column.name,)],
             4: _ZSTD,
-            5: Long(each.values),
+            5: Long(column.values),
             6: Long(size),
             7: Long(size),
-            9: Long(at + len(each.dictionary)),
+            9: Long(at + len(column.dictionary)),
         }
-        if each.dictionary:
+        if column.dictionary:
             about[11] = Long(at)
-        chunks.append({2: Long(at), 3: about | each.about})
+        chunks.append({2: Long(at), 3: about | column.about})
     elements: list[dict[int, Any]] = [{4: b"schema", 5: len(columns)}]
-    elements += [element for each in columns for element in each.elements]
+    elements += [element for column in columns for element in column.elements]
     group = {1: chunks, 2: Long(len(data)), 3: Long(rows)}
     footer = thrift({1: 2, 2: elements, 3: Long(rows), 4: [group]})
     return data + footer + struct.pack("<I", len(footer)) + b"PAR1"

@@ -58,7 +58,7 @@ def test_type_aliases_become_canonical() -> None:
         "E(int a, uint8[][3] b, (bytes x, (bool, fixed y)[]) c, tuple(address payable) d, function)"
     )
     assert event.canonical == "E(int256,uint8[][3],(bytes,(bool,fixed128x18)[]),(address),function)"
-    assert [each.name for each in event.parameters] == ["a", "b", "c", "d", "_4"]
+    assert [parameter.name for parameter in event.parameters] == ["a", "b", "c", "d", "_4"]
 
 
 def test_event_decodes_to_json_and_wrong_data_is_rejected() -> None:

@@ -127,8 +127,8 @@ class Disk:
         """Return the folder and the name of a path."""
         *folders, name = Path(path).relative_to(self.folder).parts
         at = 0
-        for each in folders:
-            at = self._entries[at][each]
+        for folder in folders:
+            at = self._entries[at][folder]
         return at, name
 
     def _find(self, path: str) -> int | None:
@@ -255,7 +255,7 @@ class Disk:
             if isinstance(step, _Names):
                 names.append(number)
             elif isinstance(step, _Sync):
-                names = [each for each in names if not self._is_durable(self.steps[each], step)]
+                names = [name for name in names if not self._is_durable(self.steps[name], step)]
                 for inode in self._content if step.inode is None else [step.inode]:
                     synced[inode] = number
         return names, synced
@@ -389,8 +389,8 @@ def main() -> int:
     for name in options.operation or OPERATIONS:
         begun = time.monotonic()
         done = crash_operation(name, options.most)
-        for each in done.failures:
-            print(each, flush=True)
+        for failure in done.failures:
+            print(failure, flush=True)
         print(
             f"{name}: {done.steps} steps, {done.states} states, {len(done.failures)} failures,"
             f" {time.monotonic() - begun:.0f} s",

@@ -77,7 +77,10 @@ from tests.sync import builders
 
 def _events(scene: Scene) -> list[Any]:
     found = [
-        event for text in MANIFESTS.values() for each in read_manifests(text, "m") for event in each.metadata
+        event
+        for text in MANIFESTS.values()
+        for manifest in read_manifests(text, "m")
+        for event in manifest.metadata
     ]
     return found + [
         block.block.event
@@ -140,8 +143,8 @@ def _engine_messages(scene: Scene) -> list[bytes]:
         model.RawQuerySuccess(num_records=7),
         model.TransformInternalError(message="x", backtrace="y"),
     )
-    return [engine.encode_fields(engine.encode(each)) for each in answers] + [
-        engine.encode_fields(encode_table(each), b"{}") for each in tables
+    return [engine.encode_fields(engine.encode(answer)) for answer in answers] + [
+        engine.encode_fields(encode_table(table), b"{}") for table in tables
     ]
 
 
@@ -337,7 +340,9 @@ TARGETS: Final = (
     Target(
         "manifest",
         lambda scene: [text.encode() for text in MANIFESTS.values()],
-        lambda data, scene: [to_yaml(event) for each in read_manifests(data, "f") for event in each.metadata],
+        lambda data, scene: [
+            to_yaml(event) for manifest in read_manifests(data, "f") for event in manifest.metadata
+        ],
     ),
     Target("event", _event_texts, of_text(lambda text, scene: to_yaml(read_event(text, "f")))),
     Target("ddl", fixed(_DDL), of_text(_run_ddl)),

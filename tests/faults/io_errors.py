@@ -176,7 +176,7 @@ def _check(folder: Path, before: set[str], after: set[str]) -> None:
     names = {each["name"] for each in run_command(folder, "list", "--json").json}
     assert names in (before, after), names
     remarks = run_command(folder, "fsck", "--repair", "--now", "--json").json["remarks"]
-    assert {each["kind"] for each in remarks} <= {"key-alone"}
+    assert {remark["kind"] for remark in remarks} <= {"key-alone"}
     workspace = Workspace(folder)
     keys, entries = set(workspace.keys.ids()), workspace.datasets()
     missing = [str(entry.alias) for entry in entries if entry.id not in keys]

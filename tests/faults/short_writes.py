@@ -155,7 +155,9 @@ def push_to_server(here: Workspace, there: Workspace, fault: Fault) -> None:
             assert remote.head() == entry.dataset.head()
         remote.close()
     [pushed] = here.datasets()
-    assert [each.hash for each in pushed.dataset.blocks()] == [each.hash for each in entry.dataset.blocks()]
+    assert [block.hash for block in pushed.dataset.blocks()] == [
+        block.hash for block in entry.dataset.blocks()
+    ]
     [data] = (pushed.dataset.folder / "data").iterdir()
     assert data.stat().st_size == 10 * LIMIT
 

@@ -380,8 +380,8 @@ def main() -> int:
         begun = time.monotonic()
         done = try_operation(name, options.every, options.most, options.reads)
         seconds = time.monotonic() - begun
-        for each in done.failures:
-            print(each, flush=True)
+        for failure in done.failures:
+            print(failure, flush=True)
         print(
             f"{name}: {done.tries} tries, {len(done.failures)} failures, {done.missed} not reached,"
             f" {seconds:.0f} s",

@@ -200,7 +200,7 @@ def test_small_checkpoints_need_little_memory(tmp_path: Path) -> None:
         reported = "".join(line for line in text.splitlines() if line.startswith(f"{path.name}: "))
         assert _CHECKPOINTS[path.name][1] in reported, text
         files = Path(f"{path}-unpacked").rglob("*")
-        assert sum(each.stat().st_size for each in files if each.is_file()) <= 64 << 20
+        assert sum(file.stat().st_size for file in files if file.is_file()) <= 64 << 20
     assert peak < 300, f"{peak:,} MB: {text}"
 
 

@@ -296,7 +296,7 @@ def _manifest(name: str, chain: Chain, names: Mapping[str, str]) -> str:
         strategy, columns = model.newest(chain, "AddPushSource")
         keys = ["event_time" if key == "day" else key for key in model.KEYS[strategy]]
         merge = {"kind": strategy, **({"primaryKey": keys} if keys else {})}
-        read = {"kind": "NdJson", "schema": [f"{each} {_TYPES[each]}" for each in columns]}
+        read = {"kind": "NdJson", "schema": [f"{column} {_TYPES[column]}" for column in columns]}
         event: dict[str, Any] = {
             "kind": "AddPushSource",
             "sourceName": "default",
@@ -436,9 +436,9 @@ class WorkspaceMachine(RuleBasedStateMachine):
         before = self.sites[site]
         names = {dataset: copy.alias for dataset, copy in before.copies.items()}
         snapshots = [
-            each
+            manifest
             for name, chain in chains.items()
-            for each in read_manifests(_manifest(name, chain, names), "test")
+            for manifest in read_manifests(_manifest(name, chain, names), "test")
         ]
         after = before
         for name, chain in chains.items():
@@ -597,7 +597,7 @@ class WorkspaceMachine(RuleBasedStateMachine):
         copy = before.copies[chosen]
         files = [self._payload(copy, rows, None, fresh=True) for rows in payloads]
         workers = [Child(self.folder, partial(self._ingest, site, chosen, path, False)) for path, _ in files]
-        reports = [each.wait() for each in workers]
+        reports = [worker.wait() for worker in workers]
         committed = []
         for report, (path, rows) in zip(reports, files, strict=True):
             assert report.ok or {"Conflict", "BadData"} & set(report.classes), report
@@ -803,7 +803,7 @@ class WorkspaceMachine(RuleBasedStateMachine):
             if here.named(name) is not None:
                 error = AlreadyExists
             after = Copy(name, theirs, pulled=frozenset({url}))
-            if any(url in each.pulled | each.pushed for each in here.copies.values()):
+            if any(url in copy.pulled | copy.pushed for copy in here.copies.values()):
                 error = Conflict  # the URL is that of another dataset
         else:
             request = Pull(chosen, url=url, force=force)
@@ -938,7 +938,7 @@ class WorkspaceMachine(RuleBasedStateMachine):
                 name = dataset if dataset in allowed else _NEW + found.alias
                 outcomes = allowed.pop(name, [None])
                 if not any(
-                    _matches(each, found, exact=exact, growing=dataset == growing) for each in outcomes
+                    _matches(outcome, found, exact=exact, growing=dataset == growing) for outcome in outcomes
                 ):
                     expected = "\nor ".join(map(_describe, outcomes))
                     raise AssertionError(f"{site}: {_describe(found)}\nexpected {expected}")
@@ -990,7 +990,7 @@ class WorkspaceMachine(RuleBasedStateMachine):
                 assert report.valid, f"{site}: {entry.alias}: {report.findings}"
                 assert entry.dataset.state().watermark is None or copy.chain
         findings = check_workspace(workspace, Reporter()).findings
-        found = {each.kind for each in findings}
+        found = {finding.kind for finding in findings}
         assert found <= (_ORPHANS if self.dirty[site] else set()), f"{site}: {findings}"
         workspace.index.close()
 

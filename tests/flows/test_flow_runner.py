@@ -130,7 +130,7 @@ def test_a_flow_compacts_root_datasets(folder: Path) -> None:
     assert len(root.dataset.slices()) == 1 and len(derived.dataset.slices()) == 1
     (run,) = flow(folder, "history", "small", "--json").json
     jobs = [each for each in call_odf("jobs", "--json", cwd=folder).json if each["id"] in run["jobs"]]
-    assert {(each["kind"], each["target"]) for each in jobs} == {
+    assert {(job["kind"], job["target"]) for job in jobs} == {
         ("compact", "my.numbers"),
         ("compact", "my.rows"),
     }

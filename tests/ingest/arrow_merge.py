@@ -98,7 +98,7 @@ class ArrowMerge:
         patch.setattr(UnkeyedChangelog, "_history", lambda changelog, rows: self._matching_rows(rows))
         for module in (row_order, merge_changelog, merge_upsert):
             patch.setattr(
-                module, "arrow_batches", lambda frame, reporter: (None, (each for each in frame.batches))
+                module, "arrow_batches", lambda frame, reporter: (None, (batch for batch in frame.batches))
             )
         patch.setattr(row_order, "sort_partitions", lambda session, partitions: nullcontext())
 

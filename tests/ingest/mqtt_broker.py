@@ -37,7 +37,9 @@ class Broker:
         login: tuple[str, str] | None = None,
     ) -> None:
         """Publishes messages, and waits until the broker has them."""
-        messages = [{"topic": topic, "payload": each, "qos": qos, "retain": retain} for each in payloads]
+        messages = [
+            {"topic": topic, "payload": payload, "qos": qos, "retain": retain} for payload in payloads
+        ]
         auth = None if login is None else {"username": login[0], "password": login[1]}
         publish.multiple(messages, hostname="127.0.0.1", port=self.port, auth=auth)  # type: ignore[arg-type]
 

@@ -148,7 +148,9 @@ def test_failed_check_blocks_commit_of_pull_and_transform(
     stored = read_report(entry.dataset.folder, entry.id, first.physical_hash)
     assert stored is not None
     assert stored.signed
-    outcomes = {each.rule: (each.outcome, each.examined, each.failing) for each in stored.report.results}
+    outcomes = {
+        result.rule: (result.outcome, result.examined, result.failing) for result in stored.report.results
+    }
     assert set(outcomes.values()) == {("passed", 2, 0)}
     assert len(outcomes) == 10
 
@@ -167,13 +169,13 @@ def test_failed_check_blocks_commit_of_pull_and_transform(
     assert "offset=4, id=4, name=None" in caught.value.message
     assert entry.dataset.head() == head
     (rejected,) = list_rejected(pulled.workspace.odf, [entry.id])
-    failing = {each.rule: each.failing for each in rejected.report.results if each.failing}
+    failing = {result.rule: result.failing for result in rejected.report.results if result.failing}
     assert failing == {
         "NotNull(id, name)": 2, "Unique(id)": 3, "Range(value)": 2, "recent": 1, "Pattern(name)": 1,
         "RowCount": 1, "Reference(name)": 1, "no13": 1,
     }  # fmt: skip
     assert sum(batch.num_rows for batch in read_batches(rejected.path)) == rejected.rows == 5
-    unique = next(each for each in rejected.report.results if each.rule == "Unique(id)")
+    unique = next(result for result in rejected.report.results if result.rule == "Unique(id)")
     assert unique.sample == [{"offset": "2", "id": "1"}, {"offset": "4", "id": "4"}]
 
     # With a warning the rows are committed; keys are divided into partitions if they are large.
@@ -182,7 +184,7 @@ def test_failed_check_blocks_commit_of_pull_and_transform(
     add(pulled, "good", "data", warn + "- {kind: Unique, columns: [id], within: slice}")
     pulled.write("in/2.ndjson", rows((1, "a", 5, "2024-01-01"), (2, "a", 5, "2024-01-02")))
     pulled.pull()
-    assert [each for each in pulled.reporter.warnings if "Unique" in each] == [
+    assert [warning for warning in pulled.reporter.warnings if "Unique" in warning] == [
         "check good: Unique(name, day): 1 row with a repeated value of name, day"
     ]
     path = report_path(entry.dataset.folder, entry.dataset.slices()[-1].physical_hash)

@@ -80,10 +80,13 @@ def refusal(workspace: Workspace, step: EthereumLogs, reporter: Recorder, **more
 def states(payloads: Iterator[Payload]) -> list[tuple[str, int]]:
     """The states of payloads, and the number of their logs."""
     found: list[tuple[str, int]] = []
-    for each in payloads:
-        assert each.state is not None and each.event_time is None
+    for payload in payloads:
+        assert payload.state is not None and payload.event_time is None
         found.append(
-            (each.state.value, pq.read_metadata(each.path).num_rows if each.path.stat().st_size else 0)
+            (
+                payload.state.value,
+                pq.read_metadata(payload.path).num_rows if payload.path.stat().st_size else 0,
+            )
         )
     return found
 

@@ -108,13 +108,13 @@ def test_bad_rows_are_named_and_the_others_are_read() -> None:
     rows = [f"{day:02d}/01/2024;S{day};{day},50" for day in range(1, 29)]
     rows[3], rows[10], rows[20] = "short", "31/02/2024;x;1,5", "01/01/2024;y;much"
     found = infer("\n".join(["when;name;amount", *rows, "a;b;c;d"]))
-    assert [(each.line, each.reason) for each in found.bad_rows] == [
+    assert [(row.line, row.reason) for row in found.bad_rows] == [
         (5, "1 value for 3 columns"),
         (12, "when: '31/02/2024' is not a DATE written dd/MM/yyyy"),
         (22, "amount: 'much' is not a DOUBLE written 1.234,5"),
         (30, "4 values for 3 columns"),
     ]
-    assert [(each.type, each.form) for each in found.columns] == [
+    assert [(column.type, column.form) for column in found.columns] == [
         ("DATE", "dd/MM/yyyy"), ("STRING", ""), ("DOUBLE", "1.234,5"),
     ]  # fmt: skip
     assert [line for line, _ in found.rows][3] == 6
@@ -125,12 +125,12 @@ def test_bad_rows_are_named_and_the_others_are_read() -> None:
 def test_choices_replace_what_is_inferred() -> None:
     text = "when,plz\n1/2/2024,01234\n3/4/2024,1x\n"
     found = infer(text, types={0: ("DATE", "M/d/yyyy"), 1: ("BIGINT", "")}, names={1: "code"})
-    assert [(each.name, each.type, each.form) for each in found.columns] == [
+    assert [(column.name, column.type, column.form) for column in found.columns] == [
         ("when", "DATE", "M/d/yyyy"), ("code", "BIGINT", ""),
     ]  # fmt: skip
-    assert [each.reason for each in found.bad_rows] == ["code: '1x' is not a BIGINT"]
+    assert [row.reason for row in found.bad_rows] == ["code: '1x' is not a BIGINT"]
     found = infer(text, header=False, separator=";", quote="")
-    assert [each.name for each in found.columns] == ["c1"]
+    assert [column.name for column in found.columns] == ["c1"]
     assert infer("n\n1,5\n2,5\n3,5\n", separator=";").columns[0].form == "1.234,5"
 
 
@@ -152,15 +152,15 @@ def test_dates_of_a_series_are_read_as_they_were_written(
     for letters, directive in STRFTIME.items():
         text = text.replace(letters, directive) if letters != "MM" or "MMM" not in form else text
     moments = [datetime(1990, 1, 1) + timedelta(seconds=start, days=day) for day in range(days)]
-    written = [each.strftime(text) for each in moments]
+    written = [moment.strftime(text) for moment in moments]
     (column, _) = infer("when;n\n" + "".join(f"{each};{at}\n" for at, each in enumerate(written))).columns
     assert not column.invalid
     parse = time_parser(column.form)
     length = 10 if not clock else 19
-    shown = [each.strftime("%Y-%m-%d" if not clock else "%Y-%m-%d %H:%M:%S") for each in moments]
+    shown = [moment.strftime("%Y-%m-%d" if not clock else "%Y-%m-%d %H:%M:%S") for moment in moments]
     if clock == " HH:mm":
         shown = [each[:17] + "00" for each in shown]
-    day_is_clear = form[:2] not in ("dd", "MM") or "MMM" in form or any(each.day > 12 for each in moments)
+    day_is_clear = form[:2] not in ("dd", "MM") or "MMM" in form or any(moment.day > 12 for moment in moments)
     if day_is_clear:
         assert [(parse(each) or "")[:length] for each in written] == shown
 

@@ -27,13 +27,13 @@ def _csv(*rows: tuple[int, int, int]) -> str:
 
 
 def _data(pulled: Pulled) -> list[AddData]:
-    events = (each.block.event for each in pulled.dataset.blocks(newest_first=False))
+    events = (block.block.event for block in pulled.dataset.blocks(newest_first=False))
     return [event for event in events if isinstance(event, AddData)]
 
 
 def _sizes(events: list[AddData]) -> list[int]:
     intervals = [event.new_data.offset_interval for event in events if event.new_data is not None]
-    return [each.end - each.start + 1 for each in intervals]
+    return [interval.end - interval.start + 1 for interval in intervals]
 
 
 @pytest.mark.parametrize("merge", ["Append", "Ledger, primaryKey: [id]", "Snapshot, primaryKey: [id]"])

@@ -39,7 +39,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def source(port: int, *topics: str, qos: int = 1, host: str = "127.0.0.1", **more: Any) -> Mqtt:
-    listed = [MqttTopicSubscription(each, QOS[qos]) for each in topics or ("a",)]
+    listed = [MqttTopicSubscription(topic, QOS[qos]) for topic in topics or ("a",)]
     return Mqtt(host=host, port=port, topics=listed, **more)
 
 

@@ -87,7 +87,7 @@ def test_append_orders_rows_by_event_time_and_commits_state(pulled: Pulled) -> N
     assert event.new_source_state.value == "2024-03-01T10:00:00.500Z"
     block = pulled.dataset.block(result.new_head).block  # type: ignore[arg-type]
     assert {row[0] for row in pulled.rows("system_time")} == {block.system_time.to_datetime()}
-    assert [each for each in pulled.reporter.phases if each != "sort"] == [
+    assert [phase for phase in pulled.reporter.phases if phase != "sort"] == [
         "fetch", "read", "merge", "write", "commit", "fetch",
     ]  # fmt: skip
     assert pulled.reporter.commits == [("AddData", 4)]

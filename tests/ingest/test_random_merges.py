@@ -68,7 +68,9 @@ def pull_with_harm(pulled: Pulled, folder: str, texts: list[str], harm: bytes) -
         pulled.write(f"{folder}/{step}.json", text or "\n")
         if step % 2:
             pulled.pull()
-            warnings += [each for each in pulled.reporter.warnings if "key index is damaged" not in each]
+            warnings += [
+                warning for warning in pulled.reporter.warnings if "key index is damaged" not in warning
+            ]
             for path in (pulled.dataset.folder / "info" / "keys").glob("*/*"):
                 content = bytearray(path.read_bytes())
                 for at in harm:

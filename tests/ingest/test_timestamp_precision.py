@@ -84,7 +84,7 @@ def test_millisecond_times_are_stored_and_compared(
     pulled.add(source("id BIGINT, t TIME(3)", f"{{kind: {merge}, primaryKey: [id, t]}}"))
     for times in (["01:02:03.004"], ["01:02:03.004", "01:02:03.005"], ["01:02:03.005"]):
         pulled.write(
-            f"{len(times)}{times[0][-1]}.json", "".join(f'{{"id": 1, "t": "{each}"}}\n' for each in times)
+            f"{len(times)}{times[0][-1]}.json", "".join(f'{{"id": 1, "t": "{time}"}}\n' for time in times)
         )
         pulled.pull()
     assert set(types(pulled).values()) == {"TIMESTAMP(3)", "BIGINT", "TIME(3)"}

@@ -46,4 +46,4 @@ def test_tour_runs_and_displays_its_results(tmp_path: Path) -> None:
     assert "<th>valid</th><td>True</td>" in shown["verify"]["text/html"]
     assert "BadData" in outputs["error"][-1].text
     streams = [each for found in outputs.values() for each in found if each.output_type == "stream"]
-    assert {each.name for each in streams} == {"stdout"}  # no warnings
+    assert {stream.name for stream in streams} == {"stdout"}  # no warnings

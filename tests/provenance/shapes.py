@@ -162,9 +162,9 @@ class Shapes:
         exact = 0
         for offset in sorted(self.random.sample(range(count), min(rows, count))):
             steps = trace_back(self.deriving.workspace, entry, [(offset, offset)], runtime, Reporter())
-            exact += all(each.exact for each in steps)
+            exact += all(step.exact for step in steps)
             said = check_trace(self.deriving.workspace, entry, steps, self.deriving.engine, Reporter())
-            feeds = [(alias, runs) for each in steps for alias, _, runs in each.feeds]
+            feeds = [(alias, runs) for step in steps for alias, _, runs in step.feeds]
             found += [f"{entry.alias} {offset} {feeds}: {line}" for line in said
                       if not line.startswith("yes: ")]  # fmt: skip
         return found, exact

@@ -82,7 +82,7 @@ def test_trace_reaches_sources_through_derivatives(
     assert (step.kind, step.name, step.exact, step.rows) == ("derivative", "output", True, 2)
     assert [(each.sequence_number, each.runs) for each in step.made] == [(3, [(0, 1)])]
     assert step.made[0].query[0][1].startswith("SELECT event_time, town, y FROM doubled")
-    assert [(each.alias, each.name, each.runs, each.columns) for each in step.feeds] == [
+    assert [(feed.alias, feed.name, feed.runs, feed.columns) for feed in step.feeds] == [
         ("doubled", "doubled", [(0, 0)], []), ("other", "other", [(0, 0)], [])
     ]  # fmt: skip
     inner = step.feeds[0].step
@@ -93,14 +93,14 @@ def test_trace_reaches_sources_through_derivatives(
 
     # A correction has both rows of the one before, and the row that it takes back.
     step = tracing.tracer.trace(made, [(3, 3)], depth=1)
-    assert [(each.runs, each.step) for each in step.feeds] == [([(1, 2)], None)]
+    assert [(feed.runs, feed.step) for feed in step.feeds] == [([(1, 2)], None)]
     assert (step.earlier, step.how[0]) == ([(0, 0)], "1 row after a correction (+C)")
     # Two transactions at once.
     step = tracing.tracer.trace(made, [(0, 0), (4, 4)], depth=2)
     assert [len(each.runs) for each in step.made] == [1, 1]
-    assert [each.runs for each in step.feeds] == [[(0, 0), (3, 3)]]
+    assert [feed.runs for feed in step.feeds] == [[(0, 0), (3, 3)]]
     assert step.feeds[0].step is not None and [
-        (each.runs, each.step) for each in step.feeds[0].step.feeds
+        (feed.runs, feed.step) for feed in step.feeds[0].step.feeds
     ] == [([(0, 0), (4, 4)], None)]
     before = tracing.asked
     root = tracing.tracer.trace(deriving.workspace.resolve("input"), [(2, 3)])
@@ -112,16 +112,16 @@ def test_trace_of_a_value_names_contributing_columns(
 ) -> None:
     tracer = Tracing(deriving, runtime).tracer
     step = tracer.trace(made, [(0, 1)], "Y")
-    assert [(each.alias, each.columns) for each in step.feeds] == [("doubled", [("y", "identity")])]
+    assert [(feed.alias, feed.columns) for feed in step.feeds] == [("doubled", [("y", "identity")])]
     assert step.how[-1] == "rows of other determine which rows exist, not the value of y"
     inner = step.feeds[0].step
-    assert inner is not None and [each.columns for each in inner.feeds] == [[("x", "transformation")]]
+    assert inner is not None and [feed.columns for feed in inner.feeds] == [[("x", "transformation")]]
     doubled = deriving.workspace.resolve("doubled")
     constant = tracer.trace(doubled, [(0, 0)], "seven", depth=1)
     assert constant.how[-1] == "no input column contributes to seven: it depends only on which rows exist"
-    assert [(each.runs, each.columns) for each in constant.feeds] == [([(0, 0)], [])]
+    assert [(feed.runs, feed.columns) for feed in constant.feeds] == [([(0, 0)], [])]
     whole = tracer.trace(made, [(0, 0)], "offset", depth=1)
-    assert [each.columns for each in whole.feeds] == [[]]
+    assert [feed.columns for feed in whole.feeds] == [[]]
 
 
 @pytest.mark.parametrize("window", ["", "window(event_time, '1 day'), "])
@@ -139,7 +139,7 @@ def test_rows_that_differ_by_a_microsecond_are_traced_separately(
     own.run(output)
     row, *_ = [row for row, (at, _) in enumerate(own.result(output, "at", "n")) if at.microsecond == 1]
     step = Tracing(own, runtime).tracer.trace(output, [(row, row)])
-    assert step.exact and [each.runs for each in step.feeds] == [[(0, 0), (2, 2)]]
+    assert step.exact and [feed.runs for feed in step.feeds] == [[(0, 0), (2, 2)]]
 
 
 def test_trace_reports_missing_inputs_and_slices(copied: Deriving, runtime: SparkRuntime) -> None:
@@ -152,7 +152,7 @@ def test_trace_reports_missing_inputs_and_slices(copied: Deriving, runtime: Spar
     tracer = Tracing(copied, runtime).tracer
     doubled = tracer.trace(made, [(0, 0)]).feeds[0].step
     assert doubled is not None and not doubled.exact and doubled.reason is not None
-    assert [each.runs for each in doubled.feeds] == [[(0, 1)]]  # all that it can have been
+    assert [feed.runs for feed in doubled.feeds] == [[(0, 1)]]  # all that it can have been
     ended = doubled.feeds[0].step
     assert ended is not None and ended.problem is not None and "file not found" in ended.problem
 
@@ -160,7 +160,7 @@ def test_trace_reports_missing_inputs_and_slices(copied: Deriving, runtime: Spar
     folder = gone.dataset.folder
     folder.rename(folder.with_name(folder.name + "x"))
     step = Tracer(Workspace(workspace.folder), lambda _: runtime, Reporter()).trace(made, [(1, 1)])
-    feeds = {each.alias: each for each in step.feeds}
+    feeds = {feed.alias: feed for feed in step.feeds}
     assert not step.exact and feeds["other"].missing and feeds["other"].runs == [(0, 0)]
     problem = feeds["other"].step and feeds["other"].step.problem
     assert problem is not None and "pull it to continue" in problem and str(gone.id) in problem
@@ -180,7 +180,7 @@ def test_trace_of_third_party_query_requests_a_sandbox(
     monkeypatch.setattr("odf_engine.transform.engines.sandbox.find_program", no_walls)
     tracer = Tracing(copied, runtime).tracer
     step = tracer.trace(made, [(3, 3)], depth=1)
-    assert (step.exact, [each.runs for each in step.feeds], shut_in) == (True, [[(1, 2)]], ["asked"])
+    assert (step.exact, [feed.runs for feed in step.feeds], shut_in) == (True, [[(1, 2)]], ["asked"])
     assert tracer.check_newest_step(made, step)[0].startswith("yes: ") and len(shut_in) > 1
 
 

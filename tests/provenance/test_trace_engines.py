@@ -49,7 +49,7 @@ def request_of(deriving: Deriving, entry: DatasetEntry, folder: Path) -> Transfo
 
 
 def runs(derived: RowProvenance) -> dict[str, list[tuple[int, int]]]:
-    return {feed.alias: [(each.start, each.end) for each in feed.rows] for feed in derived.feeds}
+    return {feed.alias: [(row.start, row.end) for row in feed.rows] for feed in derived.feeds}
 
 
 def test_remote_engine_traces_stateless_queries_exactly(
@@ -63,7 +63,7 @@ def test_remote_engine_traces_stateless_queries_exactly(
     asked = request_of(deriving, deriving.derivative(both, "l", "r"), tmp_path / "first")
 
     def of(*rows: tuple[int, int]) -> dict[str, list[tuple[int, int]]]:
-        found = far.provenance(asked, [OffsetInterval(*each) for each in rows], Reporter())
+        found = far.provenance(asked, [OffsetInterval(*row) for row in rows], Reporter())
         assert (found.exact, found.reason) == (True, None)
         return runs(found)
 

@@ -60,8 +60,8 @@ class Rooted(Deriving):
 
     def commit(self, entry: DatasetEntry, events: list[Any], *more: Any, **named: Any) -> None:
         """With the state of the source as it was told last."""
-        told = [replace(each, new_source_state=self.state) if hasattr(each, "new_source_state") else each
-                for each in events]  # fmt: skip
+        told = [replace(event, new_source_state=self.state) if hasattr(event, "new_source_state") else event
+                for event in events]  # fmt: skip
         super().commit(entry, told, *more, **named)
 
     def trace(self, entry: DatasetEntry, *runs: tuple[int, int], column: str | None = None) -> TraceStep:
@@ -104,7 +104,9 @@ def test_each_row_has_the_source_of_its_time(rooted: Rooted) -> None:
 
     step = rooted.trace(root, (1, 3), (3, 7))
     assert (step.kind, step.runs, step.rows, step.exact, step.feeds) == ("root", [(1, 7)], 7, True, [])
-    assert [(each.kind, each.place, each.state.partition(", ")[0], each.runs) for each in step.sources] == [
+    assert [
+        (source.kind, source.place, source.state.partition(", ")[0], source.runs) for source in step.sources
+    ] == [
         ("polling", "https://a.example/x.csv", 'ETag "v1"', [(1, 1)]),
         ("polling", "https://a.example/x.csv", "changed at 2024-02-03T00:00:00Z", [(2, 2)]),
         ("polling", "in/b.csv", "file b.csv", [(3, 3)]),
@@ -127,10 +129,10 @@ def test_each_row_has_the_source_of_its_time(rooted: Rooted) -> None:
         "appended where city was new",
     ]
     slices = root.dataset.slices()
-    assert [each.block for each in step.sources] == [
+    assert [source.block for source in step.sources] == [
         str(root.dataset.block(each.sequence_number).hash) for each in slices
     ]
-    assert [each.ingested for each in step.sources] == [str(each.system_time) for each in slices]
+    assert [source.ingested for source in step.sources] == [str(each.system_time) for each in slices]
     assert step.how == ["7 rows appended (+A)"]
 
 
@@ -249,7 +251,7 @@ def test_recorded_push_source_and_key_are_traced(rooted: Rooted) -> None:
     rooted.state = SourceState("hand", "odf/idempotency-key", "k1")
     rooted.rows(root, (2, "b", 2))
     sources = rooted.trace(root, (0, 1)).sources
-    assert [(each.kind, each.name, each.state, each.steps[0]) for each in sources] == [
+    assert [(source.kind, source.name, source.state, source.steps[0]) for source in sources] == [
         (
             "push",
             "other",

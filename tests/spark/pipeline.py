@@ -248,7 +248,7 @@ class Pipeline:
             again = entry.alias.name in replayed
             replay = Replay(self.workspace, entry, self._engine, Reporter()) if again else None
             report = verify(entry.dataset, Reporter(), replay=replay)
-            found += [f"{entry.alias}: {each.message}" for each in report.findings]
+            found += [f"{entry.alias}: {finding.message}" for finding in report.findings]
             count += report.transforms
         return found, count
 
@@ -267,7 +267,7 @@ def _hash(entry: DatasetEntry) -> str:
 
 
 def _sizes(entry: DatasetEntry) -> list[int]:
-    blocks = [each.block.event for each in entry.dataset.blocks()]
+    blocks = [block.block.event for block in entry.dataset.blocks()]
     events = [event for event in reversed(blocks) if isinstance(event, ExecuteTransform)]
     return [event.new_checkpoint.size for event in events if event.new_checkpoint is not None]
 

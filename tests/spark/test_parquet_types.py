@@ -162,11 +162,11 @@ def test_int96_timestamps_are_read(read: Read, tmp_path: Path, compression: str)
     """As Spark, Hive and Impala write them. Nanoseconds of 64 bits end in the year 2262."""
     moments = [datetime(1, 1, 1), NAIVE, datetime(9999, 12, 31, 23, 59, 59, 999999)]
     file = tmp_path / "x.parquet"
-    table = pa.table({"t": moments, "n": [[{"t": each}] for each in moments], "i": [1, 2, 3]})
+    table = pa.table({"t": moments, "n": [[{"t": moment}] for moment in moments], "i": [1, 2, 3]})
     pq.write_table(table, file, use_deprecated_int96_timestamps=True, compression=compression)
     *found, types = read(file)
     assert types == {"t": "timestamp", "n": "array<struct<t:timestamp>>", "i": "bigint"}
-    expected = [each.replace(tzinfo=UTC) for each in moments]
+    expected = [moment.replace(tzinfo=UTC) for moment in moments]
     assert [row["t"] for row in found] == [row["n"][0]["t"] for row in found] == expected
     *found, _ = read(file, pa.schema([("t", pa.timestamp("ms", "UTC"))]))
     assert [row["t"] for row in found] == expected

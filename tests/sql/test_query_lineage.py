@@ -40,7 +40,7 @@ def told(columns: ColumnLineage) -> dict[str, str]:
 
 
 def rows(columns: ColumnLineage) -> set[str]:
-    return {f"{each.how} {each.input}.{each.column}" for each in columns.rows}
+    return {f"{row.how} {row.input}.{row.column}" for row in columns.rows}
 
 
 DAY = "GROUP BY window(event_time, '1 day')"

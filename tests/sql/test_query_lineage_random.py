@@ -214,4 +214,4 @@ def check(random: Random) -> None:
         name.lower(): {column: NAMES[how] for column, how in value.items()} for name, value in made.columns
     }
     assert got == wanted, made.sql
-    assert {(each.input, each.column, each.how) for each in found.rows} == made.rows, made.sql
+    assert {(row.input, row.column, row.how) for row in found.rows} == made.rows, made.sql

@@ -49,7 +49,7 @@ def test_positions_map_back_to_the_original_query() -> None:
 
 def test_table_names_are_found_in_an_unfinished_query() -> None:
     names = table_names("SELECT st FROM port-haven.stations JOIN range(3) JOIN `broken off")
-    assert [each.name for each in names] == ["port-haven.stations", "broken off"]
+    assert [name.name for name in names] == ["port-haven.stations", "broken off"]
     assert table_names("SELECT * FROM") == []
 
 

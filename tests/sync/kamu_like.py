@@ -102,7 +102,7 @@ def plan(store: Store, blocks: list[tuple[str, bytes]]) -> dict[str, int]:
         "num_objects": len(references),
         "num_records": 0,
         "bytes_in_raw_blocks": sum(len(data) for _, data in blocks),
-        "bytes_in_raw_objects": sum(each["size"] for each in references),
+        "bytes_in_raw_objects": sum(reference["size"] for reference in references),
     }
 
 

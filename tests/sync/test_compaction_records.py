@@ -118,7 +118,7 @@ def test_forged_rows_are_not_followed(here: Workspace, source: DatasetEntry, acc
         pull(copy, f"file://{source.dataset.folder}/", access)
     assert (copy.dataset.head(), copy.dataset.compactions.names()) == (head, [])
     findings = verify(source.dataset, Reporter()).findings
-    assert [each.kind for each in findings] == ["compaction-record"]
+    assert [finding.kind for finding in findings] == ["compaction-record"]
 
 
 def test_push_of_compacted_dataset_requires_force(

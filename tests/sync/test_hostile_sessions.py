@@ -148,12 +148,12 @@ def test_session_without_permission_is_rejected(server: Running, there: Workspac
 def test_sessions_beyond_the_limit_are_rejected(there: Workspace, numbers: DatasetEntry, login: str) -> None:
     with served(there, allow_push=True, sessions=8, sessions_each=3, pushes=2) as server:
         sessions = [Session(server, "/numbers/pull") for _ in range(6)]
-        assert sorted(each.status for each in sessions) == [101] * 3 + [503] * 3
+        assert sorted(session.status for session in sessions) == [101] * 3 + [503] * 3
         pushes = [Session(server, "/numbers/push", login), Session(server, "/a/push", login)]
         pushes += [Session(server, "/NUMBERS/push", login), Session(server, "/b/push", login)]
-        assert [each.status for each in pushes] == [101, 101, 409, 503]
-        for each in sessions + pushes:
-            each.close()
+        assert [pushe.status for pushe in pushes] == [101, 101, 409, 503]
+        for session in sessions + pushes:
+            session.close()
     assert server.lines  # it has ended: nothing of them keeps it
 
 

@@ -158,12 +158,12 @@ def test_verify_finds_invalid_links_and_damaged_objects(here: Workspace, there: 
     add_rows(entry, [A, A], LinkedTotals(2, 16))
     assert verify(entry.dataset, Reporter()).valid
     add_rows(entry, [A, "photo.jpg"], LinkedTotals(2, 16))
-    kinds = {each.kind: each.message for each in verify(entry.dataset, Reporter()).findings}
+    kinds = {finding.kind: finding.message for finding in verify(entry.dataset, Reporter()).findings}
     assert set(kinds) == {"link-invalid", "linked-objects"}
     assert "row 2, column \"photo\": 'photo.jpg'" in kinds["link-invalid"]
     assert "declares 2 links to 16 bytes, the slice has 1 links to 8 bytes" in kinds["linked-objects"]
     entry.dataset.slice_path(Multihash.parse(A)).write_bytes(b"census_x")
-    kinds = {each.kind for each in verify(entry.dataset, Reporter()).findings}
+    kinds = {finding.kind for finding in verify(entry.dataset, Reporter()).findings}
     assert "object-physical-hash" in kinds
 
 
@@ -176,14 +176,16 @@ def test_unlinked_objects_are_orphans_and_linked_ones_count_in_size(
     assert summary.size == state.data_size + 24
     orphan = add_object(photos, b"never linked")
     report = check_workspace(there, Reporter(), repair=True, now=True)
-    assert [(each.kind, each.count, each.repaired) for each in report.findings] == [("orphan-slice", 1, True)]
+    assert [(finding.kind, finding.count, finding.repaired) for finding in report.findings] == [
+        ("orphan-slice", 1, True)
+    ]
     assert not photos.dataset.slice_path(Multihash.parse(orphan)).exists()
     assert objects_of(photos) == BOTH
     # Without the links of a slice nothing is an orphan.
     add_object(photos, b"never linked")
     photos.dataset.slice_path(photos.dataset.slices()[0]).write_bytes(b"damaged")
     report = check_workspace(there, Reporter(), repair=True, now=True)
-    assert [each.kind for each in report.findings] == ["links-unknown"]
+    assert [finding.kind for finding in report.findings] == ["links-unknown"]
     assert {path.read_bytes() for path in (photos.dataset.folder / "data").iterdir()} >= set(CENSUS)
 
 

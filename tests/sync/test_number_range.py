@@ -147,4 +147,4 @@ def test_extreme_numbers_are_refused_or_harmless(kind: str, data: st.DataObject,
             assert decode_state(encode_state(state)) == state
         read_all(here, copied)
         assert call_odf("delete", "--yes", str(copied.alias), cwd=here.folder).code == 0
-        assert [str(each.alias) for each in Workspace(here.folder).datasets()] == ["fine"]
+        assert [str(dataset.alias) for dataset in Workspace(here.folder).datasets()] == ["fine"]

@@ -96,7 +96,7 @@ def test_a_new_dataset_is_the_same_byte_by_byte(here: Workspace, there: Workspac
     assert pulled.bytes == source.dataset.state().data_size
     assert pulled.relation == Relation("equal", 0, 0, head)
     assert entry.dataset.state() == source.dataset.state()
-    assert [str(each.alias) for each in here.datasets()] == ["pulled"]
+    assert [str(dataset.alias) for dataset in here.datasets()] == ["pulled"]
     assert Trust(here).read_origin(entry) == url_of(source)
     assert Trust(here).describe_status(entry) == "not trusted"
     assert not here.keys.has_key(entry.id)
@@ -235,7 +235,7 @@ def test_existing_name_or_dataset_is_rejected(here: Workspace, there: Workspace)
         with pytest.raises(DatasetAlreadyHere, match="as known") as found:
             new(here, url_of(source))
         assert found.value.dataset == entry.id
-    assert {each.id for each in here.datasets()} == {entry.id, taken.id}
+    assert {dataset.id for dataset in here.datasets()} == {entry.id, taken.id}
     assert not list((here.odf / "incoming").iterdir())
 
 
@@ -474,7 +474,7 @@ def test_name_taken_during_a_pull_is_rejected(here: Workspace, there: Workspace)
 
     with pytest.raises(AlreadyExists):
         clone_dataset(here, ALIAS, Beside(url_of(source)), Reporter(), parallel=1)
-    assert [each.id for each in here.datasets()] != [source.id]
+    assert [dataset.id for dataset in here.datasets()] != [source.id]
 
 
 def test_own_dataset_with_pulled_third_party_blocks_is_not_own(here: Workspace, tmp_path: Path) -> None:

@@ -339,7 +339,7 @@ def test_repository_lists_its_datasets(here: Workspace, s3: S3Server, access: Re
         return False
 
     s3.before = delete  # a list may be older than the objects
-    names = [each.name for each in open_repository(f"s3+{s3.endpoint}/bucket/", access).datasets()]
+    names = [dataset.name for dataset in open_repository(f"s3+{s3.endpoint}/bucket/", access).datasets()]
     assert names == ["acme/cities", "acme/Numbers", "broken", "solo"]
     s3.before = lambda request: False
     with pytest.raises(NotFound):

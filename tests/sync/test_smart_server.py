@@ -228,7 +228,7 @@ def test_push_under_another_name_is_rejected(here, there, remote, access):
     copy_into(there, entry, "other")
     with pytest.raises(Conflict, match="under another name"):
         pushed(entry, remote, access)
-    assert [str(each.alias) for each in there.datasets()] == ["other"]
+    assert [str(dataset.alias) for dataset in there.datasets()] == ["other"]
     assert left_behind(there) == []
 
 
@@ -327,12 +327,12 @@ class Pusher:
 
     async def upload(self, strategies: list) -> list[int]:
         statuses = []
-        for each in strategies:
-            if each["push_strategy"] == "SkipUpload":
-                assert each["upload_to"] is None
+        for strategy in strategies:
+            if strategy["push_strategy"] == "SkipUpload":
+                assert strategy["upload_to"] is None
                 continue
-            where, name = each["upload_to"], each["object_file"]["physical_hash"]
-            kind = {"DataSlice": "data", "Checkpoint": "checkpoints"}[each["object_file"]["object_type"]]
+            where, name = strategy["upload_to"], strategy["object_file"]["physical_hash"]
+            kind = {"DataSlice": "data", "Checkpoint": "checkpoints"}[strategy["object_file"]["object_type"]]
             headers = {row["name"]: row["value"] for row in where["headers"]}
             data = self.store.files[f"{kind}/{name}"]
             async with self.session.http.put(where["url"], data=data, headers=headers) as answer:

@@ -235,7 +235,7 @@ class City(Deriving):
         for name in ("areas", "days"):
             (folder / name).mkdir()
         (folder / "nyc-modzcta.geo.json").symlink_to(data / "nyc-modzcta.geo.json")
-        self.workspace.add([each for text in MANIFESTS for each in read_manifests(text, "city")])
+        self.workspace.add([manifest for text in MANIFESTS for manifest in read_manifests(text, "city")])
         order = DatasetGraph(self.workspace.summaries()).order()
         self.entries = [self.workspace.resolve(str(each)) for each in order]
 
@@ -380,7 +380,7 @@ def _borough(area: str) -> str:
 
 def _points(coordinates: Any) -> Iterator[tuple[float, float]]:
     if isinstance(coordinates[0], list):
-        for each in coordinates:
-            yield from _points(each)
+        for coordinate in coordinates:
+            yield from _points(coordinate)
     else:
         yield coordinates[0], coordinates[1]

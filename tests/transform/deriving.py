@@ -81,7 +81,7 @@ class Deriving:
 
     def add_unchecked(self, snapshot: DatasetSnapshot) -> DatasetEntry:
         """A dataset as others may have made it: its query is checked by the engine alone."""
-        existing = {each.alias: each.id for each in self.workspace.datasets()}
+        existing = {dataset.alias: dataset.id for dataset in self.workspace.datasets()}
         forms = self.workspace.config.metadata
         (plan,) = plan_datasets(existing, [snapshot], lambda: DatasetId(bytes(32)), forms)
         return self.workspace.create_dataset(plan.alias, snapshot.kind, plan.events[1:])

@@ -93,7 +93,7 @@ class ChangingInput:
         columns = list(zip(*changes, strict=True))
         batch = pa.record_batch(
             [
-                pa.array([each.replace(tzinfo=UTC) for each in columns[0]], pa.timestamp("ms", "UTC")),
+                pa.array([column.replace(tzinfo=UTC) for column in columns[0]], pa.timestamp("ms", "UTC")),
                 pa.array(columns[1], pa.string()),
                 pa.array(columns[2], pa.int64()),
                 pa.array(columns[3], pa.float64()),
@@ -179,7 +179,7 @@ def _pull_in_parts(
 
 
 def _kind(entry: DatasetEntry) -> str:
-    events = (each.block.event for each in entry.dataset.blocks())
+    events = (block.block.event for block in entry.dataset.blocks())
     checkpoints = (event.new_checkpoint for event in events if isinstance(event, ExecuteTransform))
     checkpoint = next((each for each in checkpoints if each is not None), None)
     if checkpoint is None:

@@ -174,7 +174,9 @@ def _totals(random: Random) -> Case:
     )
     orders = ("event_time, offset ROWS UNBOUNDED PRECEDING", "event_time, x, offset", "event_time")
     keys = ("PARTITION BY city ", "PARTITION BY city ", "PARTITION BY x % 2 ", "")
-    totals = [f"{each} OVER ({random.choice(keys)}ORDER BY {random.choice(orders)})" for each in functions]
+    totals = [
+        f"{function} OVER ({random.choice(keys)}ORDER BY {random.choice(orders)})" for function in functions
+    ]
     return Case(f"SELECT {_row('event_time', 'x', *totals)} FROM {source}", [source])
 
 

@@ -90,12 +90,12 @@ def test_a_container_runs_the_transactions_of_a_job(
 
     assert [call[-1] for call in podman.calls("pull")] == [IMAGES["flink"]]
     options = podman.calls("run")[0]
-    assert [each for each in options if each.startswith("--volume")] == [
-        each for each in options if each.endswith((":/opt/engine/in:ro,Z", ":/opt/engine/out:Z"))
+    assert [option for option in options if option.startswith("--volume")] == [
+        option for option in options if option.endswith((":/opt/engine/in:ro,Z", ":/opt/engine/out:Z"))
     ]
     assert "--rm" in options
     # The port in the specification, and the port of kamu's images; in a network that leads nowhere.
-    assert [each for each in options if each.startswith("--publish")] == [
+    assert [option for option in options if option.startswith("--publish")] == [
         "--publish=127.0.0.1::5544", "--publish=127.0.0.1::2884",
     ]  # fmt: skip
     created = [each for each in podman.calls("network") if each[0] == "create"]

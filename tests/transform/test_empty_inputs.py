@@ -21,7 +21,7 @@ UNION = "SELECT event_time, city, x, 0 AS rate FROM trades UNION ALL SELECT even
 
 def waiting(deriving: Deriving, name: str = "output") -> str:
     """What a dataset waits for."""
-    summaries = {each.id: each for each in deriving.workspace.summaries()}
+    summaries = {summary.id: summary for summary in deriving.workspace.summaries()}
     found = find_waiting(summaries[deriving.workspace.resolve(name).id], summaries)
     return "" if found is None else found.text
 

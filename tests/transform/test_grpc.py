@@ -141,7 +141,7 @@ def test_raw_query_over_grpc_writes_rows_or_reports_errors(served: str, tmp_path
             method = channel.unary_stream(f"/{SERVICE}/{RAW_QUERY}")
             found = method(encode_fields(encode_table(request)))
             answers = [decode_table(decode_field(each), RawQueryResponse) for each in found]
-        assert all(isinstance(each, RawQueryProgress) for each in answers[:-1])
+        assert all(isinstance(answer, RawQueryProgress) for answer in answers[:-1])
         return answers[-1]
 
     assert ask("SELECT sum(x) AS total FROM input") == RawQuerySuccess(1)
@@ -309,7 +309,7 @@ def test_reported_watermark_never_decreases_or_exceeds_the_inputs(deriving: Deri
             assert made.dataset.state().watermark == expected
         replay = Replay(deriving.workspace, made, engine, Reporter())
         findings = verify(made.dataset, Reporter(), replay=replay).findings
-    assert [each.kind for each in findings] == ["transform-watermark"] * 2  # it reports later ones now
+    assert [finding.kind for finding in findings] == ["transform-watermark"] * 2  # it reports later ones now
 
 
 def test_reported_engine_version_is_recorded_and_enforced(deriving: Deriving) -> None:

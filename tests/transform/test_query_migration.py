@@ -93,7 +93,7 @@ def test_stateless_query_change_applies_only_to_new_rows(deriving: Deriving) -> 
         becomes(deriving, made, "SELECT event_time, city FROM input")
     outcome = becomes(deriving, made, "SELECT event_time, x * 10 AS x, city FROM input")
     assert outcome.state == "none"
-    assert [each.title for each in outcome.changes] == ["SetDataSchema", "SetTransform"]
+    assert [change.title for change in outcome.changes] == ["SetDataSchema", "SetTransform"]
     deriving.rows(root, (3, "c", 3))
     deriving.run(made)
     # The old query did what was there before.

@@ -58,7 +58,7 @@ def check(deriving: Deriving, entry: DatasetEntry) -> IntegrityReport:
 
 def findings(deriving: Deriving) -> list[tuple[str, str, int]]:
     report = check_workspace(deriving.workspace, Reporter())
-    return [(each.kind, each.where, each.count) for each in report.findings]
+    return [(finding.kind, finding.where, finding.count) for finding in report.findings]
 
 
 def encode_otherwise(path: Path) -> None:

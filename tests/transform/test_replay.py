@@ -127,7 +127,7 @@ def test_replay_that_fails_for_another_reason_than_the_query_shows_nothing(
     assert report.valid and {each.kind for each in report.unchecked} == {"replay-failed"}
     assert "the disk is full: free disk space" in report.unchecked[0].message
     fail(InvalidQuery("unknown column"))
-    assert {each.kind for each in check(deriving, made).findings} == {"transform-failed"}
+    assert {finding.kind for finding in check(deriving, made).findings} == {"transform-failed"}
 
 
 def test_unreadable_block_of_an_input_is_not_blamed_on_the_dataset(

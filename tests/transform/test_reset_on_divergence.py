@@ -44,7 +44,7 @@ def begin_again(deriving: Deriving, root: DatasetEntry) -> None:
 
 
 def diverged(deriving: Deriving) -> list[str]:
-    return [each.name for each in deriving.workspace.summaries() if each.diverged]
+    return [summary.name for summary in deriving.workspace.summaries() if summary.diverged]
 
 
 @pytest.mark.complete

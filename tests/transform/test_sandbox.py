@@ -291,7 +291,7 @@ def test_untrusted_queries_run_in_a_sandbox_until_trusted(deriving: Deriving, ru
     (made.dataset.folder / ORIGIN_FILE).write_text("https://example.com/output.yaml")
     assert isinstance(engine(), Sandbox)
     trust = Trust(deriving.workspace)
-    assert [(each.kind, each.text) for each in trust.list_executions(made)] == [
+    assert [(execution.kind, execution.text) for execution in trust.list_executions(made)] == [
         ("query", "SELECT event_time, x FROM input\n")
     ]
     trust.require_trust(made)  # it runs all the same

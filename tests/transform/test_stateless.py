@@ -166,7 +166,7 @@ def test_dataset_is_behind_until_input_changes_are_processed(deriving: Deriving)
     made = deriving.derivative("SELECT event_time, x FROM input WHERE x > 1")
 
     def behind() -> bool:
-        summaries = {each.id: each for each in deriving.workspace.summaries()}
+        summaries = {summary.id: summary for summary in deriving.workspace.summaries()}
         return is_behind(summaries[made.id], summaries)
 
     assert not behind()  # there is nothing to take in

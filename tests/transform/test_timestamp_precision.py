@@ -32,7 +32,7 @@ def add_rows(deriving: Deriving, entry: DatasetEntry, *days: int) -> None:
     assert schema is not None
     micros = [(SECOND + day * 86400) * 10**6 + 123456 for day in days]
     values: dict[str, Any] = {
-        "event_time": pa.array([each // 1000 for each in micros], pa.timestamp("ms", "UTC")),
+        "event_time": pa.array([micro // 1000 for micro in micros], pa.timestamp("ms", "UTC")),
         "at": pa.array(micros, pa.timestamp("us", "UTC")),
         "t": pa.array([3723123456789] * len(days), pa.time64("ns")),
     }

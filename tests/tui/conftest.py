@@ -166,7 +166,7 @@ class Driven:
     def _busy(self) -> bool:
         # The worker's news never end, and what is being written waits for the person.
         lasting = ("worker", "stories")
-        reading = any(each.name not in lasting and not each.is_finished for each in self.app.workers)
+        reading = any(worker.name not in lasting and not worker.is_finished for worker in self.app.workers)
         return reading or self.bench.controller(DatasetsController).waiting
 
     async def clear_notice(self) -> None:

@@ -95,7 +95,7 @@ class DataScreen(Screen[None], inherit_bindings=False):
 
     def controller(self, kind: type[Any]) -> Any:
         """Return a controller."""
-        return next(each for each in self._controllers if isinstance(each, kind))
+        return next(controller for controller in self._controllers if isinstance(controller, kind))
 
     @on(Message)
     def _deliver(self, message: Message) -> None:
@@ -193,7 +193,7 @@ class DataDriver(Driven):
 
     def _busy(self) -> bool:
         return any(
-            each.name not in ("worker", "stories") and not each.is_finished for each in self.app.workers
+            worker.name not in ("worker", "stories") and not worker.is_finished for worker in self.app.workers
         )
 
     def hint(self) -> str:

@@ -28,13 +28,13 @@ class FakeSharing:
 
     def add_repository(self, name: str, url: str) -> None:
         """Add a repository."""
-        if any(each.name == name for each in self.places):
+        if any(place.name == name for place in self.places):
             raise AlreadyExists(f"there is a repository '{name}' already")
         self.places.append(NamedUrl(name, url.rstrip("/") + "/"))
 
     def remove_repository(self, name: str) -> None:
         """Remove a repository."""
-        self.places = [each for each in self.places if each.name != name]
+        self.places = [place for place in self.places if place.name != name]
 
     def branches(self, dataset: str, common: str, limit: int) -> DivergedBranches:
         """Return ``own_since`` local blocks after the shared block 4."""

@@ -251,7 +251,7 @@ async def test_the_palette_finds_a_block_by_its_hash(fakes: Fakes, monkeypatch: 
         line.value = "f1620ab"
         await until(pilot, lambda: "no match" in app.text())  # it is being read
         reads.pop()()
-        assert [each.id for each in choices.choices] == ["block did:odf:port-haven.air-readings 5"]
+        assert [choice.id for choice in choices.choices] == ["block did:odf:port-haven.air-readings 5"]
         line.value = "f1620ab#"
         await until(pilot, lambda: not choices.choices)
         line.value = "f1620cd"

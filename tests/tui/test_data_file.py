@@ -95,7 +95,7 @@ def test_chosen_keys_are_checked(tmp_path: Path) -> None:
 def test_text_encoding_is_detected(tmp_path: Path, data: bytes, encoding: str, bad: list[int]) -> None:
     found = infer(tmp_path, "a.csv", data)
     assert found.encoding == encoding
-    assert [each.line for each in found.bad_rows] == bad
+    assert [row.line for row in found.bad_rows] == bad
     assert found.columns[0].name == "name"
     assert "Größe" in (found.rows[0][1][0] or "")
 
@@ -103,11 +103,11 @@ def test_text_encoding_is_detected(tmp_path: Path, data: bytes, encoding: str, b
 def test_ndjson_geojson_parquet_and_archives_are_inferred(tmp_path: Path) -> None:
     lines = '{"id":1,"at":"31/01/2024"}\n{"id":2,\n{"id":3,"at":null,"tags":["x"]}\n[]\n'
     found = infer(tmp_path, "a.ndjson", lines)
-    assert [(each.line, each.reason[:12]) for each in found.bad_rows] == [
+    assert [(row.line, row.reason[:12]) for row in found.bad_rows] == [
         (2, "invalid JSON"),
         (4, "invalid JSON"),
     ]
-    assert [(each.name, each.type, each.form) for each in found.columns] == [
+    assert [(column.name, column.type, column.form) for column in found.columns] == [
         ("id", "BIGINT", ""), ("at", "DATE", "dd/MM/yyyy"), ("tags", "ARRAY<STRING>", ""),
     ]  # fmt: skip
     assert 'dateFormat: "dd/MM/yyyy"' in manifest_text("a.ndjson", "a", found)
@@ -139,7 +139,7 @@ def test_shapefile_columns_and_sub_path_are_inferred(tmp_path: Path) -> None:
         archive.writestr("a/lakes.shp", b"")
         archive.writestr("a/lakes.dbf", bytes(dbf))
     found = infer(tmp_path, "a.zip", (tmp_path / "a.zip").read_bytes())
-    assert [each.name for each in found.columns] == ["code", "geometry"]
+    assert [column.name for column in found.columns] == ["code", "geometry"]
     assert (found.key, found.merge, found.compression) == (("code",), "Snapshot", "")
     text = manifest_text("a.zip", "a", found)
     assert 'kind: EsriShapefile\n        subPath: "a/lakes.shp"' in text
@@ -230,7 +230,7 @@ async def test_the_dialog_shows_and_corrects_a_file(tmp_path: Path) -> None:
         assert dialog._found is not None
         assert dialog._found.time == ""
         await press("h")
-        assert [each.name for each in dialog._found.columns] == ["c1", "c2", "c3"]
+        assert [column.name for column in dialog._found.columns] == ["c1", "c2", "c3"]
         assert "line 1: c1: 'when'" in await press("b", "enter")
         assert "u quote '" in await press("u")
         assert "header yes" in await press("a")  # no choices are left
@@ -239,7 +239,7 @@ async def test_the_dialog_shows_and_corrects_a_file(tmp_path: Path) -> None:
         await press("enter")
     assert isinstance(app.result, ImportedFile)
     assert app.result.found is not None and app.result.rejects
-    assert [each.type for each in app.result.found.columns] == ["DATE", "STRING", "STRING"]
+    assert [column.type for column in app.result.found.columns] == ["DATE", "STRING", "STRING"]
 
 
 async def test_the_dialog_of_a_damaged_file_offers_the_editor() -> None:

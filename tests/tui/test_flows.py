@@ -111,7 +111,7 @@ async def test_checks_dialog_lists_rules_reports_and_rejected_rows(tmp_path: Pat
     assert "offset=4, city=None" in text
     assert fakes.jobs.requests == [Check(dataset=str(entry.id))]
     marks = gateway.rows(str(entry.id)).slices
-    assert [each.checks for each in marks] == ["", "1 passed"]
+    assert [mark.checks for mark in marks] == ["", "1 passed"]
 
     job = Job(
         id="1", kind="check", target="my.rows", dataset=str(entry.id), state=JobState.done,

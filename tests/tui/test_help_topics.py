@@ -101,7 +101,7 @@ def test_a_page_is_copied_as_markdown(source: FakeSource) -> None:
 def test_escape_in_a_page_shows_the_list_again(source: FakeSource) -> None:
     fakes = Fakes(source, "harbour.tides", answers=["sql", "list", None])
     HelpTopicsController(fakes.context).show_topics()
-    assert [type(each).__name__ for each in fakes.host.dialogs] == [
+    assert [type(dialog).__name__ for dialog in fakes.host.dialogs] == [
         "PickerDialog",
         "HelpPageDialog",
         "PickerDialog",

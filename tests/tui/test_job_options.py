@@ -67,8 +67,8 @@ async def test_a_recursive_pull_includes_upstream_datasets(source: FakeSource) -
     change(source, "port-haven.stations", standing="not trusted")
     fakes = await run(source, AIR, "pull", fill(strict=True))
     assert [name for _, name in fakes.jobs.submitted] == [READINGS, AIR]  # the untrusted one is skipped
-    requests = [each for each in fakes.jobs.requests if isinstance(each, Pull)]
-    assert all(each.strict for each in requests)
+    requests = [request for request in fakes.jobs.requests if isinstance(request, Pull)]
+    assert all(request.strict for request in requests)
     assert "did:odf:port-haven.air-readings" in requests[1].after
     fakes = await run(source, AIR, "pull", fill(recursive=False))
     assert [name for _, name in fakes.jobs.submitted] == [AIR]

@@ -98,7 +98,7 @@ def test_real_chain_shows_which_blocks_are_signed(tmp_path: Path) -> None:
     detail = source.detail(dataset)
     signed = f"up to block {number}, 1 newer block"
     assert ("proven", f"by its owner {signed}") in detail.facts
-    identity = next(each for each in detail.sections if each.title == "Identity")
+    identity = next(section for section in detail.sections if section.title == "Identity")
     assert isinstance(identity, Section) and ("owner's proof", signed) in identity.facts
 
     # A proof of another block under this name marks the other block.

@@ -314,7 +314,7 @@ def with_step(screen: TraceScreen, remarks: list[str]) -> None:
     screen.show_message = remarks.append  # type: ignore[method-assign]
     top = screen.trace.top.row(0)
     top.set_step(fake_tracing.day([(5, 5)], None))
-    readings = next(each for each in top.children if isinstance(each, InputGroup))
+    readings = next(child for child in top.children if isinstance(child, InputGroup))
     readings.row(0).set_step(fake_tracing.reading([(120, 120)]))
 
 
@@ -375,14 +375,14 @@ async def test_a_trace_is_written_to_files(source: FakeSource, tmp_path: Path) -
     fakes = traced_row(source, save, "json", "dot", *paths)
     ProvenanceController(fakes.context).trace_row()
     await fakes.host.stories()
-    assert [type(each) for each in fakes.host.dialogs[1:]] == [
+    assert [type(dialog) for dialog in fakes.host.dialogs[1:]] == [
         PickerDialog,
         PickerDialog,
         SaveDialog,
         SaveDialog,
     ]
-    assert [each._path for each in fakes.host.dialogs[3:]] == ["air-by-day-5.json", "air-by-day-5.dot"]
-    assert {re.sub(r": [\d.]+ k?B", ":", each) for each in remarks[1:]} == {
+    assert [dialog._path for dialog in fakes.host.dialogs[3:]] == ["air-by-day-5.json", "air-by-day-5.dot"]
+    assert {re.sub(r": [\d.]+ k?B", ":", remark) for remark in remarks[1:]} == {
         "air-by-day-5.json: written", "air-by-day-5.dot: written"
     }  # fmt: skip
     written = json.loads(paths[0].read_text())

@@ -169,13 +169,13 @@ class Definitions:
         return [
             "\n".join(
                 [
-                    each._title,
-                    *("".join(text for text, _ in line) for line in each._lines),
-                    " ".join(label for _, _, label in each._answers),
+                    dialog._title,
+                    *("".join(text for text, _ in line) for line in dialog._lines),
+                    " ".join(label for _, _, label in dialog._answers),
                 ]
             )
-            for each in self.host.dialogs
-            if isinstance(each, DecisionDialog)
+            for dialog in self.host.dialogs
+            if isinstance(dialog, DecisionDialog)
         ]
 
 
@@ -232,7 +232,7 @@ async def test_incompatible_query_offers_to_flush_or_rebuild_the_state(
     assert text.endswith("flushes rebuilds edits again discards")
     keys = keys_of(shown.host.dialogs[0])
     assert (keys["flush"], keys["rebuild"]) == (("f",), ("r",))
-    assert not any("enter" in each for each in keys.values())  # no answer is the default
+    assert not any("enter" in key for key in keys.values())  # no answer is the default
     assert update == Update(dataset=DAYS, manifest="changed\n", state=state, accept_columns=True)  # type: ignore[arg-type]
     assert shown.host.last_notice == "appended 1 block to air-by-day"
     assert list(shown.drafts.iterdir()) == []
@@ -283,7 +283,7 @@ async def test_new_columns_are_not_added_without_a_confirmation(source: FakeSour
     shown.controller.add_new_columns()
     await shown.host.stories()
     assert shown.host.last_notice == "air-by-day is unchanged"
-    assert [type(each) for each in shown.jobs.requests] == [Validate]
+    assert [type(request) for request in shown.jobs.requests] == [Validate]
 
 
 def test_a_root_has_no_query(source: FakeSource) -> None:

@@ -252,7 +252,7 @@ async def test_the_browser_searches_one_or_all_repositories(source: FakeSource) 
         async with shown(browser) as (app, pilot):
             await until(pilot, lambda fakes=fakes, names=names: len(fakes.jobs.requests) == len(names))
             assert ("hospital" in app.text()) == (choice != "all")
-        assert fakes.jobs.submitted == [(Search(text="", repositories=[each]), each) for each in names]
+        assert fakes.jobs.submitted == [(Search(text="", repositories=[name]), name) for name in names]
 
 
 async def test_chosen_datasets_are_pulled_under_new_names(source: FakeSource) -> None:
@@ -290,7 +290,7 @@ async def test_repositories_are_added_and_removed(source: FakeSource) -> None:
     assert fakes.host.notices == [("added repository lake", "good")]
     name = type_in("pond", wrong={"Lake": "repository 'Lake' already exists"})
     await browse(source, pick("add"), type_in("file:///srv/pond"), name, pick("all"), None, None)
-    assert [each.name for each in source.places] == ["lake", "pond"]
+    assert [place.name for place in source.places] == ["lake", "pond"]
     await browse(source, pick("add"), type_in("file:///srv/pool"), None, pick("add"), None, None)
     assert len(source.places) == 2
     forget = (pick("forget"), pick("pond", title="Remove a repository"))

@@ -79,12 +79,12 @@ def test_column_statistics_are_partial_until_computed(source: WorkspaceGateway, 
     assert told.types["system_time"] == "timestamp"
     assert set(told.required) == {"offset", "op", "system_time"}
     assert told.comments == {"ship": "the captain's name for it", "berth no": "counted from the quay"}
-    berth = next(each for each in told.statistics.columns if each.name == "berth no")
+    berth = next(column for column in told.statistics.columns if column.name == "berth no")
     assert (berth.least, berth.greatest, berth.nulls, berth.distinct) == ("7", "9", 0, None)
     compute_statistics(source.workspace.odf, Scan.of_dataset(entry.dataset), Reporter(), str(entry.id))
     counted = source.column_statistics(str(entry.id), None)
     assert counted.whole
-    assert [each.distinct for each in counted.statistics.columns][-3:] == [2, 3, 2]
+    assert [column.distinct for column in counted.statistics.columns][-3:] == [2, 3, 2]
 
 
 def test_projection_rows_are_read_until_evicted(source: WorkspaceGateway, entry: DatasetEntry) -> None:

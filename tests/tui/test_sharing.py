@@ -70,7 +70,7 @@ def test_badge_shows_relation_and_block_counts() -> None:
     assert remote_badge([hospital("ahead", 5, 0)]) == "⇣"  # no push remote
     assert remote_badge([hospital("behind", 0, 123_456)]) == "⇣123k"
     remotes = (hospital("diverged", 2, 3), backup(), hospital("equal", 0, 0))
-    assert [remote_badge_style([each]) for each in remotes] == [
+    assert [remote_badge_style([remote]) for remote in remotes] == [
         "bad", "warn", "muted",
     ]  # fmt: skip
     shown = [
@@ -98,7 +98,7 @@ def test_badges_are_short(remotes: list[Remote]) -> None:
     found = remote_badge(remotes)
     assert bool(found) == bool(remotes)
     assert len(found) <= 13
-    assert ("÷" in found) == any(each.relation == "diverged" for each in remotes)
+    assert ("÷" in found) == any(remote.relation == "diverged" for remote in remotes)
 
 
 def test_remote_text_describes_relation_and_comparison_time() -> None:
@@ -205,7 +205,7 @@ def test_pull_all_skips_diverged_datasets(source: FakeSource) -> None:
     DatasetActionsController(fakes.context).pull_all()
     assert "1 diverged from a remote: V shows the histories" in fakes.jobs.remarks[-1]
     assert fakes.jobs.requests
-    assert "did:odf:visits" not in [each.dataset for each in fakes.jobs.requests]
+    assert "did:odf:visits" not in [request.dataset for request in fakes.jobs.requests]
 
 
 # --- Push, compare, detach ---
@@ -235,7 +235,7 @@ async def test_push_offers_writable_repositories(source: FakeSource) -> None:
     assert fakes.jobs.requests == [Push(dataset=row.id, url=lake)]
     assert fakes.jobs.remarks == [", to lake/visits"]
     choices = fakes.host.dialogs[0].find_choices("")
-    assert [each.title for each in choices] == ["backup/visits", "lake/visits", "another address"]
+    assert [choice.title for choice in choices] == ["backup/visits", "lake/visits", "another address"]
     fakes = await push(source, "push", None)
     assert fakes.jobs.requests == []
 

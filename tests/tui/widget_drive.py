@@ -31,7 +31,7 @@ class WidgetDrive(Driven):
         return self.app.screen_stack[0]
 
     def _busy(self) -> bool:
-        return any(each.name != "stories" and not each.is_finished for each in self.app.workers)
+        return any(worker.name != "stories" and not worker.is_finished for worker in self.app.workers)
 
 
 @asynccontextmanager

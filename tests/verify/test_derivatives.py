@@ -81,7 +81,7 @@ class Tampering:
     @property
     def blocks(self) -> list[MetadataBlock]:
         """Oldest first."""
-        return [each.block for each in self.entry.dataset.blocks(newest_first=False)]
+        return [block.block for block in self.entry.dataset.blocks(newest_first=False)]
 
     def hash(self, number: int) -> Multihash:
         return self.entry.dataset.block(number).hash
@@ -279,7 +279,7 @@ def test_tampering_is_found(made: Deriving, case: Case, tampering: Tampering) ->
     assert not report.valid
     # What was written over says which block it was no more.
     block = "" if case.kind == "block-hash" else str(entry.dataset.block(case.block).hash)
-    found = [(each.kind, each.block) for each in report.findings]
+    found = [(finding.kind, finding.block) for finding in report.findings]
     assert any(kind == case.kind and each.endswith(block) for kind, each in found), report.findings
 
 
@@ -379,5 +379,5 @@ def test_an_invalid_changelog_is_not_reported_as_damage(tmp_path: Path, runtime:
             deriving.run(entry)
         replay = Replay(deriving.workspace, entry, deriving.engine, Reporter())
         report = verify(entry.dataset, Reporter(), replay=replay)
-        assert [each.kind for each in report.findings] == kinds
+        assert [finding.kind for finding in report.findings] == kinds
         assert (report.valid, report.intact, report.transforms) == (False, True, 1)

@@ -42,7 +42,7 @@ def check(builder: Any, first: int | None = None, last: int | None = None) -> In
 def found(report: IntegrityReport) -> list[tuple[str, str]]:
     """Kinds of findings, with the first 8 digits of the block."""
     assert report.valid == (not report.findings)
-    return [(each.kind, each.block.removeprefix("f1620")[:8]) for each in report.findings]
+    return [(finding.kind, finding.block.removeprefix("f1620")[:8]) for finding in report.findings]
 
 
 def kinds(report: IntegrityReport) -> list[str]:
@@ -442,7 +442,7 @@ def test_a_retraction_of_a_row_that_does_not_exist_is_found(empty: Any) -> None:
         assert found(report) == [
             ("slice-retraction", other_value.abbreviated), ("slice-retraction", other_time.abbreviated)
         ]  # fmt: skip
-    assert [each.message[:6] for each in again().findings] == ["row 1 ", "row 0 "]
+    assert [finding.message[:6] for finding in again().findings] == ["row 1 ", "row 0 "]
     empty.data(["A"], edit=at_one_time(operations([1])))  # the second of two rows
     twice = empty.data(["A"], edit=at_one_time(operations([1])))
     assert found(again())[2:] == [("slice-retraction", twice.abbreviated)]
@@ -451,7 +451,7 @@ def test_a_retraction_of_a_row_that_does_not_exist_is_found(empty: Any) -> None:
     flip(empty.slices[0], 5)
     report = check(empty)
     assert not report.intact
-    assert {each.kind for each in report.findings} & {"slice-retraction"} == set()
+    assert {finding.kind for finding in report.findings} & {"slice-retraction"} == set()
     assert check(empty, first=7).valid
 
 

@@ -75,14 +75,14 @@ def test_a_wrong_proof_is_found(workspace: Workspace, entry: DatasetEntry) -> No
     ):
         (folder / "proofs" / str(head)).write_bytes(wrong)
         report = check(entry)
-        assert [(each.kind, each.block) for each in report.findings] == [("proof-wrong", str(head))]
+        assert [(finding.kind, finding.block) for finding in report.findings] == [("proof-wrong", str(head))]
         assert not report.valid and told(report) == (0, None, 0)
         assert find_newest_proven_block(entry) is None
     prove_block(workspace, entry, other)
     assert told(check(entry)) == (1, 2, 1) and find_newest_proven_block(entry) == ProvenBlock(2, other, 1)
     (folder / "proofs" / str(head)).unlink()
     (folder / "proofs" / "notes.txt").write_text("what is this?")
-    assert [each.block for each in check(entry).findings] == ["notes.txt"]
+    assert [finding.block for finding in check(entry).findings] == ["notes.txt"]
 
 
 def test_proof_of_another_history_is_reported_as_unchecked(workspace: Workspace, entry: DatasetEntry) -> None:

@@ -120,9 +120,9 @@ def test_a_report_has_the_results_of_all_replays(
     reporter, replay = Recorder(), FakeReplay(results, stateless=stateless)
     report: IntegrityReport = verify(empty.dataset, reporter, replay=cast("Replay", replay))
     replayed = [
-        each
-        for each in report.findings
-        if each.kind.startswith("transform-") and each.message.startswith("other")
+        finding
+        for finding in report.findings
+        if finding.kind.startswith("transform-") and finding.message.startswith("other")
     ]
     assert replayed == [
         IntegrityFinding("transform-data", blocks[2], "other rows"),

@@ -169,6 +169,6 @@ def test_null_in_a_required_column_is_found(folders: Any) -> None:
     loose = pa.schema([field.with_nullable(True) for field in FIRST])
     growing.append([{"id": 2, "x": "b"}, {"id": None, "x": "c"}], loose)
     report = verify(growing.dataset, Reporter())
-    assert [(each.kind, each.message) for each in report.findings] == [
+    assert [(finding.kind, finding.message) for finding in report.findings] == [
         ("slice-null", "row 1 has no value in 'id', which is NOT NULL")
     ]

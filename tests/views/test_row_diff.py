@@ -114,7 +114,7 @@ def test_default_diff_compares_the_last_two_blocks_with_data(
     assert (found.key, found.by_column, found.records, found.blocks) == (["station"], {"tags": 1}, (3, 7), 4)
     assert (found.old.sequence_number, found.new.head) == (first, False)
     assert [(each.name, each.old, each.new) for each in found.schema] == [("colour", None, "STRING")]
-    assert [(each.title, each.lines[-1]) for each in found.settings] == [
+    assert [(setting.title, setting.lines[-1]) for setting in found.settings] == [
         ("SetLicense", "+ websiteUrl: https://x.example"),
         ("SetInfo", "+ description: of the harbour"),
     ]
@@ -131,7 +131,7 @@ def test_default_diff_compares_the_last_two_blocks_with_data(
         assert differs(workspace) == found  # what was compared before is kept
     back = differs(workspace, as_at=found.new.block, other_as_at=found.old.block)
     assert (back.added, back.removed, back.changed, back.blocks) == (1, 1, 1, -4)
-    assert next(each.lines[-1] for each in back.settings) == "- websiteUrl: https://x.example"
+    assert next(setting.lines[-1] for setting in back.settings) == "- websiteUrl: https://x.example"
 
 
 def test_invalid_versions_and_keys_are_refused(
@@ -141,7 +141,7 @@ def test_invalid_versions_and_keys_are_refused(
         differs(workspace)
     found = differs(workspace, as_at=str(stations.dataset.block(0).hash))  # but what describes it differs
     assert (found.rows, found.unchanged, found.key) == (0, 0, [])
-    assert [each.title for each in found.settings] == ["AddPushSource 'default'"]
+    assert [setting.title for setting in found.settings] == ["AddPushSource 'default'"]
     assert pq.read_metadata(found.file).num_rows == 0
     put(append, stations, rows([(A, "a", 1, None)]))
     found = differs(workspace)  # the first rows of all

@@ -36,7 +36,7 @@ def run_store_race(folder: Path, url: str, rounds: int) -> tuple[int, int]:
         for number in range(rounds):
             outcomes = _ask(racers, "commit")
             after = _ask(racers, "read")
-            if sorted(each == "conflict" for each in outcomes) == [False, True] and set(after) == (
+            if sorted(outcome == "conflict" for outcome in outcomes) == [False, True] and set(after) == (
                 set(outcomes) - {"conflict"}
             ):
                 right += 1

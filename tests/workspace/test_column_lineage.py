@@ -84,7 +84,7 @@ def told(columns: ColumnLineage) -> dict[str, str]:
 
 
 def rows(columns: ColumnLineage) -> set[str]:
-    return {f"{each.how} {each.input}.{each.column}" for each in columns.rows}
+    return {f"{row.how} {row.input}.{row.column}" for row in columns.rows}
 
 
 def test_lineage_is_known_before_there_is_data(workspace: Workspace) -> None:
@@ -113,7 +113,7 @@ def test_column_graph_reaches_all_upstream_and_downstream_columns(workspace: Wor
     last = made(workspace, "c", "SELECT event_time, sum(y) AS s FROM b GROUP BY event_time", "b")
     root(workspace, "aside")
     graph = build_column_graph(workspace, [last.id])
-    assert {each.name for each in graph.datasets.values()} == {"a", "b", "c"}
+    assert {dataset.name for dataset in graph.datasets.values()} == {"a", "b", "c"}
     reached = graph.upstream(ColumnRef(str(last.id), "s"))
     assert {(place.column, reach.how, reach.steps) for place, reach in reached.items()} == {
         ("y", "aggregation", 1), ("x", "aggregation", 2), ("x", "aggregation", 3)
@@ -229,6 +229,6 @@ def test_unsupported_engine_and_damaged_dataset_are_lineage_problems(workspace: 
     # A damaged dataset has no columns, and the others have theirs.
     head = after.dataset.folder / "refs" / "head"
     head.write_text("nothing")
-    found_all = {each.name: each for each in read_columns(Workspace(workspace.folder))}
+    found_all = {column.name: column for column in read_columns(Workspace(workspace.folder))}
     assert found_all["after"].lineage.problem and not found_all["after"].columns
     assert found_all["a"].columns

@@ -100,7 +100,9 @@ def test_machines_see_each_others_commits(tmp_path: Path, url: str) -> None:
     here = make_root(a, slices=2)
     there = again(b).resolve("numbers")
     assert there.dataset.head() == here.dataset.head()
-    assert [each.records for each in again(b).summaries()] == [each.records for each in a.summaries()]
+    assert [summary.records for summary in again(b).summaries()] == [
+        summary.records for summary in a.summaries()
+    ]
     add_slices(there, city="Basel")
     with pytest.raises(Conflict, match="another machine"):
         add_slices(here)
@@ -130,7 +132,7 @@ def test_branches_are_shared(tmp_path: Path, s3: S3Server) -> None:
     describe(mine, "not promoted")
     here = again(a).resolve("numbers")
     assert here.dataset.head() == there.dataset.head() != head
-    assert [(each.ahead, each.behind) for each in list_branches(here.dataset)] == [(1, 0)]
+    assert [(branch.ahead, branch.behind) for branch in list_branches(here.dataset)] == [(1, 0)]
     assert findings(again(b)) == []
     delete_branch(here.dataset, "staging", force=True)
     assert list_branches(again(b).resolve("numbers").dataset) == []
@@ -224,7 +226,7 @@ def test_names_and_deletions_are_shared(tmp_path: Path, url: str) -> None:
     assert len(stored(url, "*/refs/head")) == 1, "a refused dataset left objects"
     b.rename(b.resolve("numbers"), DatasetAlias.parse("counts"))
     a = again(a)
-    assert [str(each.alias) for each in a.datasets()] == ["counts"]
+    assert [str(dataset.alias) for dataset in a.datasets()] == ["counts"]
     a.delete(a.resolve("counts"))
     assert not stored(url, f"{entry.id.multibase}/*")
     assert again(b).datasets() == []
@@ -241,7 +243,7 @@ def test_lost_workspace_is_restored_from_the_store(tmp_path: Path, url: str) -> 
     dataset = new.resolve("numbers").dataset
     assert not (dataset.folder / "data").exists(), "listing must not fetch slices"
     assert dataset.slices() == rows
-    assert all(dataset.slice_path(each).stat().st_size == each.size for each in rows)
+    assert all(dataset.slice_path(row).stat().st_size == row.size for row in rows)
     assert findings(new) == []
 
 
@@ -252,7 +254,7 @@ def test_damage_in_the_store_is_found(tmp_path: Path, url: str) -> None:
     damaged, missing = stored(url, "*/data/*")
     damaged.write_bytes(b"x" * damaged.stat().st_size)
     missing.unlink()
-    kinds = sorted(each.kind for each in verify(entry.dataset, Reporter()).findings)
+    kinds = sorted(finding.kind for finding in verify(entry.dataset, Reporter()).findings)
     assert kinds == ["slice-missing", "slice-physical-hash"]
     (entry.dataset.folder / "data" / damaged.name).unlink()
     with pytest.raises(BadData, match="damaged"):
@@ -296,7 +298,7 @@ def test_fsck_finds_orphans_of_interrupted_commits(
     # The first repair stores their names, and another one deletes them an hour later.
     for _ in range(2):
         report = check_workspace(again(b), Reporter(), repair=True)
-        assert [each.kind for each in report.remarks] == ["unused-block", "unused-slice"]
+        assert [remark.kind for remark in report.remarks] == ["unused-block", "unused-slice"]
         assert not report.left and len(stored(url, "*/data/*")) == 2
     age_unused(url)
     assert findings(again(b), repair=True) == []
@@ -416,7 +418,7 @@ def test_slices_of_running_jobs_are_not_evicted(
     a, _ = machines(tmp_path, url)
     entry = make_root(a, slices=3)
     rows = entry.dataset.slices()
-    local = [entry.dataset.folder / "data" / str(each.physical_hash) for each in rows]
+    local = [entry.dataset.folder / "data" / str(row.physical_hash) for row in rows]
     origin = entry.dataset.origin
     assert isinstance(origin, DatasetMirror)
     monkeypatch.setattr(

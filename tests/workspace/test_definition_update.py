@@ -626,7 +626,7 @@ settings_of_it = st.tuples(
     ),
 )
 definitions = st.builds(
-    lambda sources, settings: [*sources, *(each for each in settings if each is not None)],
+    lambda sources, settings: [*sources, *(setting for setting in settings if setting is not None)],
     sources,
     settings_of_it,
 )

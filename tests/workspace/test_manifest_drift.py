@@ -54,7 +54,7 @@ def test_drift_compares_the_recorded_manifest_with_the_chain(workspace: Workspac
     assert drift_of(workspace, a) is None
     drift = drift_of(workspace, b)
     assert drift is not None
-    assert (drift.path, [each.title for each in drift.changes], drift.problem) == (path, ["SetInfo"], "")
+    assert (drift.path, [change.title for change in drift.changes], drift.problem) == (path, ["SetInfo"], "")
     changed = [line for line in drift.changes[0].lines if line[0] in "+-"]
     assert changed == ["- description: y", "+ description: z"]
     # The definition is written into its document only.

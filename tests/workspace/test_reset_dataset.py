@@ -79,7 +79,7 @@ def test_settings_stay_and_the_old_head_is_kept(workspace: Workspace) -> None:
     assert Multihash.parse(kept.read_text()) == before.head
     assert entry.dataset.contains_block(head) and not entry.dataset.contains_block(before.head)
     assert [row.hash for row in entry.dataset.list_blocks(99)] == [
-        each.hash for each in entry.dataset.blocks()
+        block.hash for block in entry.dataset.blocks()
     ]
     # Another process sees the same.
     assert Workspace(workspace.folder).resolve("output").dataset.state() == state
@@ -89,7 +89,7 @@ def test_reset_to_an_earlier_block_can_be_undone(workspace: Workspace) -> None:
     dataset = workspace.resolve("input").dataset
     for text in ("one", "two"):
         put(workspace.resolve("input"), SetInfo(text, None))
-    seed, one, two = [each.hash for each in dataset.blocks(newest_first=False)]
+    seed, one, two = [block.hash for block in dataset.blocks(newest_first=False)]
     dataset.reset(one, expected_head=two)
     assert (dataset.state().info, dataset.references()) == (
         SetInfo("one", None),

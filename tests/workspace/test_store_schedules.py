@@ -162,7 +162,9 @@ def test_used_objects_are_not_collected(template: Path, work: Work, step: int) -
         assert errors[0] is None and isinstance(errors[1], Conflict | None), errors
         reader = Workspace.init(folder / "reader", (folder / "store").as_uri())
         report = check_workspace(reader, Reporter(), repair=False)
-        assert not [each for each in report.findings if "missing" in each.kind or "broken" in each.kind]
+        assert not [
+            finding for finding in report.findings if "missing" in finding.kind or "broken" in finding.kind
+        ]
         assert not verify(reader.resolve("numbers").dataset, Reporter()).findings
         url = (folder / "store").as_uri()
         kept = "kept" if len(stored(url, "*/data/*")) == 3 else "deleted"

@@ -138,7 +138,7 @@ def test_third_party_definition_is_untrusted(workspace: Workspace) -> None:
 def test_everything_that_runs_is_listed(workspace: Workspace) -> None:
     trust, entry = Trust(workspace), copied(workspace)
     runs = trust.list_executions(entry)
-    assert [(each.kind, each.text) for each in runs] == [
+    assert [(run.kind, run.text) for run in runs] == [
         ("url", "https://host/${{ env.AREA }}.zip"),
         ("header", "Authorization: Bearer ${{ env.TOKEN }}"),
         ("variable", "AREA"),
@@ -147,9 +147,9 @@ def test_everything_that_runs_is_listed(workspace: Workspace) -> None:
         ("query", "SELECT 1"),
         ("query", "SELECT * FROM one"),
     ]
-    assert {each.block for each in runs} == {entry.dataset.block(1).hash}
+    assert {run.block for run in runs} == {entry.dataset.block(1).hash}
     commit(entry, local("data/${{ env.A"))
-    assert [(each.kind, each.text) for each in trust.list_executions(entry)] == [
+    assert [(execution.kind, execution.text) for execution in trust.list_executions(entry)] == [
         ("file", str(workspace.folder / "data/${{ env.A"))
     ]
     commit(entry, DisablePollingSource())
@@ -159,7 +159,7 @@ def test_everything_that_runs_is_listed(workspace: Workspace) -> None:
 
 def test_containers_are_listed(workspace: Workspace) -> None:
     runs = Trust(workspace).list_executions(copied(workspace, CONTAINER))
-    assert [(each.kind, each.text) for each in runs] == [
+    assert [(run.kind, run.text) for run in runs] == [
         ("image", "host/image:1"),
         ("command", "'fetch it' --all"),
         ("set", "AREA=${{ env.AREA }}/x"),
@@ -171,7 +171,7 @@ def test_containers_are_listed(workspace: Workspace) -> None:
 def test_push_sources_are_listed_while_they_are_active(workspace: Workspace) -> None:
     trust, entry = Trust(workspace), copied(workspace, PUSH)
     commit(entry, DisablePushSource("gone"))
-    assert [(each.kind, each.text) for each in trust.list_executions(entry)] == [
+    assert [(execution.kind, execution.text) for execution in trust.list_executions(entry)] == [
         ("push", "devices"),
         ("query", "SELECT 2"),
     ]

@@ -144,12 +144,12 @@ def test_paths_of_sources_start_at_the_workspace(workspace: Workspace) -> None:
 def test_an_added_dataset_has_its_seed_its_events_and_one_system_time(workspace: Workspace) -> None:
     (entry,) = workspace.add([root("Cases", preprocess=model.Sql("spark", query="SELECT * FROM input"))])
     blocks = list(entry.dataset.blocks(newest_first=False))
-    assert [model.kind_of(each.block.event) for each in blocks] == ["Seed", "SetPollingSource"]
+    assert [model.kind_of(block.block.event) for block in blocks] == ["Seed", "SetPollingSource"]
     assert blocks[0].block.event == model.Seed(entry.id, DatasetKind.Root)
     assert blocks[0].block.system_time == blocks[1].block.system_time
     preprocess = blocks[1].block.event.preprocess  # type: ignore[union-attr]
     assert preprocess == model.Sql("spark", queries=[model.SqlQueryStep(query="SELECT * FROM input")])
-    assert {each.version for each in blocks} == {3}
+    assert {block.version for block in blocks} == {3}
     assert "PRIVATE KEY" in workspace.keys.private_key_pem(entry.id)
     assert entry.dataset.folder.name == entry.id.multibase
     assert (entry.dataset.folder / "refs" / "head").read_text() == str(blocks[1].hash)
@@ -158,7 +158,7 @@ def test_an_added_dataset_has_its_seed_its_events_and_one_system_time(workspace:
 def test_the_block_version_is_that_of_the_settings(workspace: Workspace) -> None:
     workspace.config_path.write_text("blockVersion: 2\n")
     (entry,) = workspace.add([root("cases")])
-    assert {each.version for each in entry.dataset.blocks()} == {2}
+    assert {block.version for block in entry.dataset.blocks()} == {2}
 
 
 def test_datasets_of_one_request_may_name_each_other_in_any_order(workspace: Workspace) -> None:
@@ -174,7 +174,7 @@ def test_datasets_of_one_request_may_name_each_other_in_any_order(workspace: Wor
         (str(old.id), "ancient"),
     ]
     assert [step.query for step in transform.transform.queries or []] == ["SELECT 1"]
-    summaries = {each.name: each for each in workspace.summaries()}
+    summaries = {summary.name: summary for summary in workspace.summaries()}
     assert summaries["b"].inputs == [workspace.resolve("a").id, old.id]
 
 
@@ -378,7 +378,7 @@ def test_renaming_keeps_id_and_readers(workspace: Workspace) -> None:
     assert workspace.rename(renamed, DatasetAlias.parse("acc/NEW")).id == old.id
     with pytest.raises(NotFound):
         workspace.resolve("old")
-    assert [each.inputs for each in workspace.summaries() if each.id == reader.id] == [[old.id]]
+    assert [summary.inputs for summary in workspace.summaries() if summary.id == reader.id] == [[old.id]]
 
 
 def test_deleting_is_refused_while_another_dataset_reads_it(workspace: Workspace) -> None:
@@ -433,7 +433,7 @@ def test_summary_counts_blocks_rows_and_size(workspace: Workspace, append: Any) 
     (after,) = workspace.summaries()
     assert Workspace(workspace.folder).summaries() == [after] == workspace.summaries()
     workspace.rename(entry, DatasetAlias.parse("other"))
-    assert [each.name for each in workspace.summaries()] == ["other"]
+    assert [summary.name for summary in workspace.summaries()] == ["other"]
     assert (after.name, after.kind, after.blocks, after.records) == ("cases", DatasetKind.Root, 5, 4)
     assert after.head == entry.dataset.head() and after.problem is None
     assert after.size == sum(row.size for row in entry.dataset.slices())
@@ -466,7 +466,7 @@ def test_a_damaged_dataset_is_listed_with_its_problem(workspace: Workspace) -> N
     (workspace.resolve("bad").dataset.folder / "refs" / "head").write_text("garbage")
     nameless = workspace.resolve("nameless")
     (nameless.dataset.folder / "info" / "alias").write_text("n_a_m_e")
-    found = {each.name: each for each in workspace.summaries()}
+    found = {summary.name: summary for summary in workspace.summaries()}
     assert found["good"].problem is None
     for name in ("lost", "bad"):
         assert found[name].problem and found[name].head is None and found[name].blocks == 0
@@ -479,7 +479,7 @@ def test_stray_files_are_not_listed_as_datasets(workspace: Workspace) -> None:
     workspace.add([root("a")])
     (workspace.odf / "datasets" / "stray").mkdir()
     (workspace.odf / "datasets" / "file").write_text("")
-    assert [each.name for each in workspace.summaries()] == ["a"]
+    assert [summary.name for summary in workspace.summaries()] == ["a"]
 
 
 def test_hundred_datasets_are_listed_quickly(workspace: Workspace) -> None:

@@ -549,7 +549,7 @@ class IncrementalPlanner(TablePlanner):
         grouping, columns = to_list(plan.groupingExpressions()), to_list(plan.aggregateExpressions())
         self._record_operations([*grouping, *columns])
         signed = self._is_retractable(below)
-        windowed = any(has_watermark(each) for each in grouping)
+        windowed = any(has_watermark(key) for key in grouping)
         aggregates = GroupAggregates(
             self,
             grouping,
@@ -561,7 +561,7 @@ class IncrementalPlanner(TablePlanner):
         )
         name, delay = str(self._stage), self._delay(below)
         self._stage += 1
-        time = self._end_time(next(each for each in grouping if has_watermark(each))) if windowed else None
+        time = self._end_time(next(key for key in grouping if has_watermark(key))) if windowed else None
         added = [] if time is None else [self.alias(time, END)]
         self._choose_form(name, aggregates)
         name += VALUES if aggregates.keeps_values else ""
@@ -600,8 +600,8 @@ class IncrementalPlanner(TablePlanner):
             result = self._with_origin(final.columns, origin, positive)
             self._set_delay(result, delay)
             return result
-        self._running = [grouping_column_id(each, columns) for each in grouping]
-        self._grouping = [each.sql() for each in grouping]
+        self._running = [grouping_column_id(key, columns) for key in grouping]
+        self._grouping = [key.sql() for key in grouping]
         return self._with_origin(final.columns, [rows_column, final.columns_by_name[BATCH]], final.plan)
 
     def _all_groups(

@@ -555,7 +555,7 @@ class StreamPlanner(OriginTracker):
         self._require_last_step(plan)
         grouping, columns = to_list(plan.groupingExpressions()), to_list(plan.aggregateExpressions())
         self._record_operations([*grouping, *columns])
-        windowed = any(has_watermark(each) for each in grouping)
+        windowed = any(has_watermark(key) for key in grouping)
         if windowed and self._revision >= 4 and has_null_times(plan):
             raise unsupported_at(
                 plan,
@@ -564,7 +564,7 @@ class StreamPlanner(OriginTracker):
             )
         self._record_exact_time(grouping)
         # Session windows of any length can end at any time; other windows end in the order of their start.
-        self._by_commit = any("session_window" in each.sql() for each in grouping)
+        self._by_commit = any("session_window" in key.sql() for key in grouping)
         self._sessions = self._sessions or self._by_commit
         if not windowed and not below.origin:
             # Final rows of joins and windows. Spark supports them in a stream, but no grouping over them.
@@ -576,8 +576,8 @@ class StreamPlanner(OriginTracker):
         aggregated = self.aggregate(plan, [*map(self._without_distinct, columns), *added], below.plan)
         if windowed:
             return TrackedPlan(aggregated, [], frozenset())
-        self._running = [grouping_column_id(each, columns) for each in grouping]
-        self._grouping = [each.sql() for each in grouping]
+        self._running = [grouping_column_id(key, columns) for key in grouping]
+        self._grouping = [key.sql() for key in grouping]
         # The query of the batches can retract rows of more aggregates than the checked plan has.
         merged = GroupAggregates(
             self,

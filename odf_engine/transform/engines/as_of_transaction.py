@@ -255,7 +255,7 @@ class AsOfTransaction(StatefulTransaction):
         for number, batch in enumerate(batches):
             for known, new in zip(files, self._run_joins(batch, number), strict=True):
                 known.append(new)
-        slices = [each for batch in batches for each in batch.slices]
+        slices = [data_slice for batch in batches for data_slice in batch.slices]
         views = self._input_frames(slices, self._as_of.inputs_after_joins())
         for join, paths in zip(self._as_of.joins, files, strict=True):
             views[join.view] = self._read(paths, joined_schema(join))
@@ -293,8 +293,8 @@ class AsOfTransaction(StatefulTransaction):
         """Run the joins of a batch; return the files of the joined rows."""
         views = self._input_frames(batch.slices, self._as_of.joined_inputs())
         self._late = self._late_inputs([batch], self._reached)
-        rows = sum(pq.read_metadata(each.path).num_rows for each in batch.slices)
-        changing = {self._alias(each) for each in batch.slices if each.changes}
+        rows = sum(pq.read_metadata(data_slice.path).num_rows for data_slice in batch.slices)
+        changing = {self._alias(data_slice) for data_slice in batch.slices if data_slice.changes}
         files: list[Path] = []
         for index, join in enumerate(self._as_of.joins):
             path = self._scratch / f"joined-{number}-{index}.parquet"

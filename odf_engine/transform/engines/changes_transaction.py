@@ -271,7 +271,10 @@ class ChangesTransaction:
                 hint="create a new dataset with the new query",
             )
         retracted = self._retracted_inputs(())
-        views = {each.query_alias: self._rows(each, retracted).after for each in self._request.query_inputs}
+        views = {
+            query_input.query_alias: self._rows(query_input, retracted).after
+            for query_input in self._request.query_inputs
+        }
         after = self._query(views, self._transform)
         tables = None if state.temporal_tables is UNSET else state.temporal_tables
         old = msgspec.structs.replace(self._transform, queries=state.queries, temporal_tables=tables)
@@ -292,7 +295,8 @@ class ChangesTransaction:
         """Check that the earlier transactions had the same query, and that their rows are known."""
         request = self._request
         is_first = request.prev_checkpoint_path is None and not any(
-            each.offset_interval is not None and each.offset_interval.start for each in request.query_inputs
+            query_input.offset_interval is not None and query_input.offset_interval.start
+            for query_input in request.query_inputs
         )
         if is_first:
             return
@@ -302,7 +306,7 @@ class ChangesTransaction:
                 where="query",
                 hint="restore the old query, and change it with odf add --update and --rebuild",
             )
-        if any(each.earlier_paths is None for each in request.query_inputs):
+        if any(query_input.earlier_paths is None for query_input in request.query_inputs):
             raise EarlierRowsRequired(
                 "the query reads earlier rows of its inputs again, which the request does not have",
                 where="query",
@@ -317,10 +321,10 @@ class ChangesTransaction:
     def _retracted_inputs(self, before: Collection[str]) -> list[str]:
         """Return the names of the inputs that have had retractions."""
         found = set(before)
-        for each in self._request.query_inputs:
-            paths = () if each.query_alias in found else map(Path, each.data_paths)
-            if any(read_slice(path, 0, each.vocab)[0].changes for path in paths):
-                found.add(each.query_alias)
+        for query_input in self._request.query_inputs:
+            paths = () if query_input.query_alias in found else map(Path, query_input.data_paths)
+            if any(read_slice(path, 0, query_input.vocab)[0].changes for path in paths):
+                found.add(query_input.query_alias)
         return sorted(found)
 
     def _rows(self, each: TransformRequestInput, retracted: Collection[str]) -> InputState:

@@ -175,9 +175,12 @@ class DataFusionEngine:
 def _tables(request: TransformRequest) -> list[TableFiles]:
     return [
         TableFiles(
-            each.query_alias, list(map(Path, each.data_paths)), pq.read_schema(each.schema_file), each.vocab
+            query_input.query_alias,
+            list(map(Path, query_input.data_paths)),
+            pq.read_schema(query_input.schema_file),
+            query_input.vocab,
         )
-        for each in request.query_inputs
+        for query_input in request.query_inputs
     ]
 
 

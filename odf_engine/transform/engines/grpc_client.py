@@ -470,7 +470,7 @@ class GrpcEngine:
         with self._staged(request) as inner:
             query = wire.DeriveProvenance(encode_table(inner), list(rows))
             found = self._call_own_service(wire.PROVENANCE, query, RowProvenance, reporter)
-        read = {each.query_alias: each.offset_interval for each in request.query_inputs}
+        read = {query_input.query_alias: query_input.offset_interval for query_input in request.query_inputs}
         for feed in found.feeds:
             interval = read.get(feed.alias)
             inside = (
@@ -617,7 +617,7 @@ def _parse_late_rows(found: InputRows, request: TransformRequest) -> LateRows:
     Raises:
         BadData: they are not among the rows of the request.
     """
-    intervals = {each.query_alias: each.offset_interval for each in request.query_inputs}
+    intervals = {query_input.query_alias: query_input.offset_interval for query_input in request.query_inputs}
     interval, chunks = intervals.get(found.alias), list[pa.Array]()
     next_offset = 0 if interval is None else interval.start
     for row in found.rows:

@@ -78,7 +78,7 @@ def recompute(
         OdfError: as for :meth:`odf_engine.transform.engines.contract.Engine.execute`.
     """
     _check_text(request)
-    if has_few_rows([Path(path) for each in request.query_inputs for path in each.data_paths]):
+    if has_few_rows([Path(path) for query_input in request.query_inputs for path in query_input.data_paths]):
         interpret_queries(session)
     batch = None if rereads else _BatchQuery(session, request)
     frame = _complete_result(session, request) if batch is None else batch.result()
@@ -98,16 +98,16 @@ def _complete_result(session: SparkSession, request: TransformRequest) -> DataFr
     """Return the result of a query whose rows do not wait for the watermark."""
     views: dict[str, DataFrame] = {}
     changes = input_views(session, request)
-    for each in request.query_inputs:
-        vocab = each.vocab
+    for query_input in request.query_inputs:
+        vocab = query_input.vocab
         system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
-        views[each.query_alias] = latest_state(changes[each.query_alias], vocab).drop(*system)
+        views[query_input.query_alias] = latest_state(changes[query_input.query_alias], vocab).drop(*system)
     tables = computed_tables(request.transform, request.vocab)
     return merge_sessions_first(run_query(session, views, request.transform.queries or [], tables))
 
 
 def _check_text(request: TransformRequest) -> None:
-    operations = {each.vocab.operation_type_column.lower() for each in request.query_inputs}
+    operations = {query_input.vocab.operation_type_column.lower() for query_input in request.query_inputs}
     for step in request.transform.queries or []:
         tokens = [token.text.lower().strip("`") for token in tokenize(step.query)]
         for token, following in zip(tokens, [*tokens[1:], ""], strict=True):
@@ -129,7 +129,7 @@ class _BatchQuery:
     def __init__(self, session: SparkSession, request: TransformRequest) -> None:
         self._session = session
         self._request = request
-        self._inputs = [QueryInput.from_request(each) for each in request.query_inputs]
+        self._inputs = [QueryInput.from_request(query_input) for query_input in request.query_inputs]
         aliases = [each.alias for each in self._inputs]
         self.watermark = Watermarks({}).after(request.query_inputs, None).combined(aliases)
         self._as_of = split_at_joins(session, request.transform, self._inputs)

@@ -79,9 +79,9 @@ def all_input_rows(request: TransformRequest, reason: str) -> RowProvenance:
     if request.prev_checkpoint_path is not None:
         raise Unsupported(f"{reason}, and its rows also depend on earlier transactions", where="query")
     feeds = [
-        InputRows(each.query_alias, [each.offset_interval])
-        for each in request.query_inputs
-        if each.offset_interval is not None
+        InputRows(query_input.query_alias, [query_input.offset_interval])
+        for query_input in request.query_inputs
+        if query_input.offset_interval is not None
     ]
     return RowProvenance(feeds, exact=False, reason=reason)
 

@@ -242,7 +242,7 @@ class SparkEngine:
         return _Validation(session, transform, inputs, vocab, declared).run()
 
     def _validate_request(self, request: TransformRequest) -> ValidatedQuery:
-        inputs = [QueryInput.from_request(each) for each in request.query_inputs]
+        inputs = [QueryInput.from_request(query_input) for query_input in request.query_inputs]
         return self.validate(request.transform, inputs, request.vocab, None)
 
     def provenance(
@@ -309,7 +309,9 @@ class SparkEngine:
             if checked.state is None:
                 raise InvalidQuery("the query is stateless", where="query")
             rereads = checked.rereads
-            state = _hash([checked.state, *(str(each.dataset_id) for each in request.query_inputs)])
+            state = _hash(
+                [checked.state, *(str(query_input.dataset_id) for query_input in request.query_inputs)]
+            )
         if rereads:
             return ChangesTransaction(session, request, declared, reporter, state)
         as_of = uses_as_of_join(request.transform.queries or [])
@@ -326,7 +328,11 @@ def _track_query(
     frame = run_query(session, input_views(session, request), request.transform.queries or [])
     check_repeatable(frame, request.transform.queries or [], windows=True)
     try:
-        return track_origins(session, frame, {each.query_alias: each.vocab for each in request.query_inputs})
+        return track_origins(
+            session,
+            frame,
+            {query_input.query_alias: query_input.vocab for query_input in request.query_inputs},
+        )
     except StatefulQueryError:
         return None
 

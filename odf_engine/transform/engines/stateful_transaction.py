@@ -486,7 +486,7 @@ class StatefulTransaction:
         self._request = request
         self._fingerprint = state
         self._revision = rules_revision(request.transform.version)
-        self._inputs = [QueryInput.from_request(each) for each in request.query_inputs]
+        self._inputs = [QueryInput.from_request(query_input) for query_input in request.query_inputs]
         self._aliases = [each.alias for each in self._inputs]
         self._declared = declared
         self._reporter = reporter
@@ -592,10 +592,12 @@ class StatefulTransaction:
 
     def _prepare(self) -> PreparedQuery:
         slices = read_slices(self._request.query_inputs)
-        self._is_small = sum(each.rows for each in slices) + self._state.count_rows() <= _SMALL_ROWS
+        self._is_small = (
+            sum(data_slice.rows for data_slice in slices) + self._state.count_rows() <= _SMALL_ROWS
+        )
         if self._is_small:
             interpret_queries(self._session)
-        self._values = self._values or any(each.changes for each in slices)
+        self._values = self._values or any(data_slice.changes for data_slice in slices)
         query, source = self._plan_query()
         contract = OutputContract(
             query.query_schema, self._request.vocab, self._declared, input_schemas(self._request)
@@ -645,7 +647,9 @@ class StatefulTransaction:
         group: list[Batch] = []
         for batch in batches:
             # A session that was emitted is not extended.
-            late = watermark is not None and any(is_late(each, watermark + 1) for each in batch.slices)
+            late = watermark is not None and any(
+                is_late(data_slice, watermark + 1) for data_slice in batch.slices
+            )
             if group and (len(group) == size or (query.sessions and late)):
                 yield group
                 group = []
@@ -699,9 +703,9 @@ class StatefulTransaction:
     def _check_slices(self, query: StreamingPlan, slices: Sequence[Slice]) -> None:
         """Reject rows that the query cannot process correctly."""
         unsupported = self._unsupported_changes(query)
-        for each in slices:
-            name = self._alias(each)
-            if each.changes and name in unsupported:
+        for data_slice in slices:
+            name = self._alias(data_slice)
+            if data_slice.changes and name in unsupported:
                 raise InvalidQuery(
                     f"the input '{name}' has retractions or corrections, which {unsupported[name]} "
                     "does not support",
@@ -723,7 +727,12 @@ class StatefulTransaction:
             self._session,
             ready.source.inputs,
             self._request.vocab.event_time_column,
-            {self._alias(each) for batch in batches for each in batch.slices if each.changes}
+            {
+                self._alias(data_slice)
+                for batch in batches
+                for data_slice in batch.slices
+                if data_slice.changes
+            }
             | (ready.source.inputs.keys() - set(self._aliases)),
             self._tables(batches, watermarks, number),
             watermarks,
@@ -854,17 +863,20 @@ def query_hash(request: TransformRequest) -> str:
     steps = msgspec.json.encode(request.transform.queries or [], order="sorted")
     if request.transform.temporal_tables:
         steps += msgspec.json.encode(request.transform.temporal_tables, order="sorted")
-    aliases = [f"{each.dataset_id} {each.query_alias}" for each in request.query_inputs]
+    aliases = [f"{query_input.dataset_id} {query_input.query_alias}" for query_input in request.query_inputs]
     return hashlib.sha3_256(b"\n".join([steps, *map(str.encode, aliases)])).hexdigest()
 
 
 def input_views(session: SparkSession, request: TransformRequest) -> dict[str, DataFrame]:
     """Return the rows of the inputs of a transaction, by their alias."""
     return {
-        each.query_alias: slices_frame(
-            session, list(map(Path, each.data_paths)), pq.read_schema(each.schema_file), each.vocab
+        query_input.query_alias: slices_frame(
+            session,
+            list(map(Path, query_input.data_paths)),
+            pq.read_schema(query_input.schema_file),
+            query_input.vocab,
         )
-        for each in request.query_inputs
+        for query_input in request.query_inputs
     }
 
 
@@ -881,7 +893,7 @@ def late_slices(batches: Iterable[Batch], watermarks: Iterable[int | None]) -> I
     """Yield the slices with rows at or before the watermark before their batch, in milliseconds."""
     for batch, watermark in zip(batches, watermarks, strict=False):
         if watermark is not None:
-            yield from (each for each in batch.slices if is_late(each, watermark + 1))
+            yield from (data_slice for data_slice in batch.slices if is_late(data_slice, watermark + 1))
 
 
 def _exclusive(watermark: int | None, exact: bool) -> int | None:
