@@ -609,7 +609,7 @@ class Config(SettingsGroup, frozen=True):
         return dict(sorted(found.items()))
 
     def allowed_lateness_of(self, *names: str) -> str | None:
-        """Return how long derivative datasets wait for late rows of an input, such as ``1h``; None if unset.
+        """Return how long derivatives wait for late rows of an input, such as ``1h``, or None if unset.
 
         Args:
             names: the alias and the id of the input.

@@ -14,8 +14,8 @@ class OdfError(Exception):
 
     Attributes:
         message: one sentence: what failed and why.
-        hint: one sentence: what to do next; None if there is no remedy.
-        where: the location: a file, line, column, row, block or dataset; None if there is none.
+        hint: one sentence: what to do next, or None if there is no remedy.
+        where: the location: a file, line, column, row, block or dataset, or None if there is none.
         excerpt: the line of the file that the error refers to, preceded by its number; empty if not
             available.
         exit_code: exit code of the command line.

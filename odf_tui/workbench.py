@@ -219,7 +219,7 @@ class Workbench(Screen[None], inherit_bindings=False):
 
     @property
     def focused_widget(self) -> Widget | None:
-        """The focused widget; None while a pane has the focus."""
+        """The focused widget, or None while a pane has the focus."""
         return self.focused
 
     @property
@@ -232,7 +232,7 @@ class Workbench(Screen[None], inherit_bindings=False):
         return self.query_one(kind)
 
     def find(self, kind: type[W]) -> W | None:
-        """Return the first widget of a class; None if there is none."""
+        """Return the first widget of a class, or None if there is none."""
         return next(iter(self.query(kind)), None)
 
     def notice(self, text: str, style: str = "good") -> None:

@@ -34,7 +34,7 @@ _LINEAGE_TIMEOUT: Final = 10.0
 
 
 def make_delivery(alert: Alert, event: Event, workspace: Workspace) -> NewDelivery | None:
-    """Return the delivery of an event for an alert; None if the alert does not send it."""
+    """Return the delivery of an event for an alert, or None if the alert does not send it."""
     kind = select_kind(alert, event, workspace.config)
     if kind is None:
         return None
@@ -131,7 +131,7 @@ def send(alert: Alert, delivery: Delivery, workspace: Workspace, reporter: Repor
 def _signer(
     alert: Alert, sink: Webhook, delivery: Delivery, workspace: Workspace, credentials: Credentials
 ) -> Signer | None:
-    """Return the key for a webhook; None if its requests are not signed.
+    """Return the key for a webhook, or None if its requests are not signed.
 
     Raises:
         NotFound: the key is not in the workspace.

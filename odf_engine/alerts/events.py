@@ -50,7 +50,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def select_kind(alert: Alert, event: Event, config: Config) -> EventKind | None:
-    """Return the kind of an event that an alert selects; None if it does not send the event.
+    """Return the kind of an event that an alert selects, or None if it does not send the event.
 
     ``config`` has the labels of datasets.
     """

@@ -182,7 +182,7 @@ class _RunEvent:
         return facets
 
     def _column_lineage(self) -> dict[str, Any] | None:
-        """Return the lineage of the columns of a derivative dataset; None for others."""
+        """Return the lineage of the columns of a derivative dataset, or None for others."""
         from odf_engine.workspace.column_lineage import dataset_lineage  # deferred: parses SQL
 
         if self._entry is None or self._state is None or self._state.transform is None:
@@ -293,7 +293,7 @@ def _assertion(kind: str, rule: str, on_failure: str, outcome: str, message: str
 
 
 def _schema_fields(state: ChainState) -> list[dict[str, str]] | None:
-    """Return the columns of a dataset; None if it has no schema."""
+    """Return the columns of a dataset, or None if it has no schema."""
     # Deferred: Arrow is slow to import.
     from odf_engine.chain.schema_evolution import column_descriptions, declared_schema
     from odf_engine.data.ddl import type_ddl

@@ -265,7 +265,7 @@ class AlertStore:
         """Queue dead letters again; return their number.
 
         Args:
-            numbers: their numbers; None for all.
+            numbers: their numbers, or None for all.
             now: the time.
             alert: only those of this alert.
 
@@ -279,7 +279,7 @@ class AlertStore:
         """Delete dead letters; return their number.
 
         Args:
-            numbers: their numbers; None for all.
+            numbers: their numbers, or None for all.
             alert: only those of this alert.
 
         Raises:

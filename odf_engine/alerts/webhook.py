@@ -129,7 +129,7 @@ def kamu_body(dataset: str, account: str, old: str | None, new: str, *, breaking
     Args:
         dataset: id of the dataset.
         account: owner of the dataset.
-        old, new: the heads before and after; None if the dataset is new.
+        old, new: the heads before and after, or None if the dataset is new.
         breaking: the new chain does not contain the old head.
     """
     body = {

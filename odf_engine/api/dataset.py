@@ -462,7 +462,7 @@ def _time_range(limits: tuple[Moment | None, Moment | None] | None) -> Any:
 
 
 def _paths_of(data: Any) -> list[Path] | None:
-    """Return the paths that ``data`` consists of; None if it consists of rows."""
+    """Return the paths that ``data`` consists of, or None if it consists of rows."""
     if isinstance(data, str | Path):
         return [Path(data)]
     if isinstance(data, Sequence) and data and all(isinstance(each, str | Path) for each in data):

@@ -43,7 +43,7 @@ class JobStatus:
 
     @property
     def fraction(self) -> float | None:
-        """The completed part of the phase, from 0 to 1; None if its size is unknown."""
+        """The completed part of the phase, from 0 to 1, or None if its size is unknown."""
         now = self.progress
         for done, total in (
             (now.bytes, now.total_bytes),

@@ -228,7 +228,7 @@ class Workspace:
             query: the query.
             as_at: a system time: all datasets as at that time.
             as_of: an event time: only the events up to it.
-            limit: maximum number of rows; None for all.
+            limit: maximum number of rows, or None for all.
             engine: the engine, and its SQL dialect; DataFusion does not start Spark. By default the
                 setting ``sql.engine``, which is Spark.
 

@@ -58,7 +58,7 @@ def find_blocks(
 
     Args:
         dataset: the dataset.
-        first: the position of the first block of the page; None for the newest blocks.
+        first: the position of the first block of the page, or None for the newest blocks.
         limit: the maximum number of blocks.
         kinds: the kinds of event.
         text: a part of the kind or the summary, the sequence number, the first characters of the hash or
@@ -249,7 +249,7 @@ class PartialChain(msgspec.Struct, frozen=True):
         rows: the blocks, oldest first.
         number: the sequence number of the next older block, if it is known.
         block: the hash of that block; empty if the head cannot be read.
-        error: why that block cannot be read; None if the limit was reached or the chain is complete.
+        error: why that block cannot be read, or None if the limit was reached or the chain is complete.
     """
 
     rows: list[BlockSummary]

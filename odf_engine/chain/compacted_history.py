@@ -26,7 +26,7 @@ class HistoryPosition(NamedTuple):
 
 
 def find_position(dataset: Dataset, block: Multihash) -> HistoryPosition | None:
-    """Return the position of a block in the current chain, else in a compacted one; None if there is none."""
+    """Return the position of a block in the current or a compacted chain, or None if it is in neither."""
     if (number := sequence_number(dataset, block)) is not None:
         return HistoryPosition(dataset, block, number)
     record = _replacing_record(dataset, block)
@@ -67,7 +67,7 @@ def reaches_chain(dataset: Dataset, block: Multihash) -> bool:
 
 
 def sequence_number(dataset: Dataset, block: Multihash) -> int | None:
-    """Return the sequence number of a block of this chain; None if the chain does not contain it."""
+    """Return the sequence number of a block of this chain, or None if the chain does not contain it."""
     try:
         number = dataset.block(block).block.sequence_number
         blocks = dataset.list_blocks(1, before=number + 1)
@@ -77,7 +77,7 @@ def sequence_number(dataset: Dataset, block: Multihash) -> int | None:
 
 
 def find_replacement(dataset: Dataset, position: HistoryPosition) -> Replacement | None:
-    """Return the block that replaced a block of a compacted chain; None if it was not replaced."""
+    """Return the block that replaced a block of a compacted chain, or None if it was not replaced."""
     record = _replacing_record(dataset, position.block)
     return None if record is None else record.find_replacement(position.number)
 
@@ -95,7 +95,7 @@ class CurrentPosition(NamedTuple):
 
 
 def find_current_position(dataset: Dataset, position: HistoryPosition) -> CurrentPosition | None:
-    """Return the block of the current chain that replaces a block; None if the chain has no such block."""
+    """Return the block of the current chain that replaces a block, or None if the chain has no such block."""
     is_end, seen = True, set[Multihash]()
     while position.is_replaced:
         if position.block in seen:
@@ -111,7 +111,7 @@ def find_current_position(dataset: Dataset, position: HistoryPosition) -> Curren
 
 
 def find_current_number(dataset: Dataset, block: Multihash) -> int | None:
-    """Return the number of a block in the current chain, or of the one that replaces it; None without one."""
+    """Return the number of a block, or of its replacement, in the current chain, or None without one."""
     position = find_position(dataset, block)
     current = None if position is None else find_current_position(dataset, position)
     return None if current is None else current.number

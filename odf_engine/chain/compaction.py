@@ -148,7 +148,7 @@ def _add_slice(run: BlockRun, event: AddData) -> None:
 
 
 def merged_event(run: BlockRun, data: DataSlice | None) -> AddData:
-    """Return the event of the block that replaces a run, with its slice; None if the run has no rows."""
+    """Return the event of the block that replaces a run, with its slice, or None if the run has no rows."""
     return replace(
         run.tail,
         prev_checkpoint=run.head.prev_checkpoint,

@@ -157,12 +157,12 @@ class CompactionRecord:
         return self._blocks.size
 
     def number_of(self, block: Multihash) -> int | None:
-        """Return the sequence number of a replaced block; None if the record does not have it."""
+        """Return the sequence number of a replaced block, or None if the record does not have it."""
         position = self._blocks.find(block)
         return None if position is None else self.header.fork_number + 1 + position
 
     def block_bytes(self, block: Multihash) -> bytes | None:
-        """Return the bytes of a replaced block, whose hash was computed; None if the record lacks it."""
+        """Return the bytes of a replaced block, whose hash was computed, or None if the record lacks it."""
         position = self._blocks.find(block)
         return None if position is None else self._blocks.read(position)
 

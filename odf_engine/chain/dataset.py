@@ -102,7 +102,7 @@ class Dataset:
         folder: the folder of the dataset, which may be empty before the first commit.
         reference: the reference to the newest block, which commits move: ``head``, or a branch.
         compactions: the records of its compactions.
-        origin: the store that the folder mirrors; None if the folder itself is the dataset.
+        origin: the store that the folder mirrors, or None if the folder itself is the dataset.
     """
 
     def __init__(
@@ -342,7 +342,7 @@ class Dataset:
         return found
 
     def newest_compaction(self) -> Multihash | None:
-        """Return the new head of the newest compaction, which names its record; None if there is none."""
+        """Return the new head of the newest compaction, which names its record, or None if there is none."""
         return self._refs.get(COMPACTION_REF)
 
     def find_stored_block(self, text: str) -> Multihash:
@@ -536,7 +536,7 @@ class Dataset:
         Args:
             events: the events.
             system_time: the system time of all blocks.
-            expected_head: the current head; None for a dataset without blocks.
+            expected_head: the current head, or None for a dataset without blocks.
             data: staged slices in the order of the events, which become the objects that they describe.
             checkpoint: a staged checkpoint, likewise.
             block_version: manifest version of the blocks.
@@ -634,7 +634,7 @@ class Dataset:
         Args:
             state: the state at the new head.
             fork: the state at the block that the new ones follow.
-            folded: the new blocks, for the index; None if they are too many.
+            folded: the new blocks, for the index, or None if they are too many.
             expected_head, backup_ref, before_move: as for :meth:`Quarantine.commit`.
         """
         with translate_commit_errors(self.folder), self._refs.locked():

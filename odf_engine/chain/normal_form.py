@@ -35,7 +35,7 @@ from odf_engine.sql.query_text import tokenize
 
 
 def find_duplicate(values: Iterable[Any]) -> Any:
-    """Return the first value that occurs twice; None if all values differ."""
+    """Return the first value that occurs twice, or None if all values differ."""
     seen = set()
     for value in values:
         if value in seen:
@@ -140,7 +140,7 @@ def normalize_transform(transform: Sql) -> Sql:
 
 
 def normal_form_problem(transform: Sql) -> str | None:
-    """Return why a query is not in normal form, as a sentence; None if it is."""
+    """Return why a query is not in normal form, as a sentence, or None if it is."""
     steps = transform.queries
     if transform.query is not None:
         return "the transform has 'query'; a chain requires 'queries'"
@@ -218,7 +218,7 @@ def engine_version(name: str, recorded: str | None = None) -> str | None:
 
     Args:
         name: name of the engine; case is ignored.
-        recorded: version of the query in a chain, whose rules apply; None for a new query.
+        recorded: version of the query in a chain, whose rules apply, or None for a new query.
 
     Returns:
         None if the engine is not built in, or its package is not installed.

@@ -40,7 +40,7 @@ class Quarantine:
     Attributes:
         dataset: the target, whose folder must exist.
         folder: the folder of received files, with a folder for each kind of object.
-        state: the state of the chain after the blocks appended so far; None before the first.
+        state: the state of the chain after the blocks appended so far, or None before the first.
         blocks: the number of appended blocks.
         records: the number of rows in them.
     """

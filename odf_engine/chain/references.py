@@ -69,7 +69,7 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: its name; the reference is ``refs/<name>``.
-        head: its newest block; None if the reference cannot be read.
+        head: its newest block, or None if the reference cannot be read.
         blocks, records: totals of its chain.
         system_time: of its newest block.
         fork: sequence number of the newest block that it has in common with the head.

@@ -40,7 +40,7 @@ class Declaration(Protocol):
 
 
 def read_declaration(declaration: Declaration) -> pa.Schema | None:
-    """Return the declared columns as Arrow schema; None if nothing is declared.
+    """Return the declared columns as Arrow schema, or None if nothing is declared.
 
     Raises:
         InvalidSchema: the declaration is invalid.
@@ -54,7 +54,7 @@ def read_declaration(declaration: Declaration) -> pa.Schema | None:
 
 
 def odf_declaration(declaration: Declaration) -> DataSchema | None:
-    """Return the declared columns as ODF schema, converted from Arrow if necessary; None without columns.
+    """Return the declared columns as ODF schema, converted from Arrow if necessary, or None without columns.
 
     Raises:
         InvalidSchema: the declaration is invalid, or ODF does not have the type of a column.
@@ -212,7 +212,7 @@ def _nullability(field: pa.Field) -> str:
 
 
 def declared_schema(state: ChainState) -> pa.Schema | None:
-    """Return the schema that the chain declares for slices; None before the first data.
+    """Return the schema that the chain declares for slices, or None before the first data.
 
     Raises:
         InvalidSchema: the declaration is invalid.
@@ -358,7 +358,7 @@ def add_source_columns(
 
 
 def data_ddl(declared: pa.Schema, vocab: DatasetVocabulary) -> list[str] | None:
-    """Return the data columns of a schema as DDL for :func:`schema_from_ddl`; None if DDL cannot express
+    """Return the data columns of a schema as DDL for :func:`schema_from_ddl`, or None if DDL cannot express
     them.
     """
     import pyarrow as pa

@@ -249,13 +249,13 @@ def decode_state(data: bytes) -> ChainState:
 
 
 def find_unstorable(state: ChainState | None, block: MetadataBlock) -> str | None:
-    """Return why the numbers of a block cannot be stored, as a sentence; None if they can.
+    """Return why the numbers of a block cannot be stored, as a sentence, or None if they can.
 
     The format allows counts up to 2^64 - 1, and numbers of any length in JSON. SQLite, Arrow and Spark are
     limited to signed 64-bit numbers.
 
     Args:
-        state: the state before the block; None for the first block.
+        state: the state before the block, or None for the first block.
         block: the block.
     """
     event: Any = block.event
@@ -419,7 +419,7 @@ def _apply_not_understood(state: ChainState, event: Any, sequence_number: int) -
 
 
 def push_state(event: Any) -> SourceState | None:
-    """Return the source state that a push recorded; None for other events, and pushes without a state."""
+    """Return the source state that a push recorded, or None for other events, and pushes without a state."""
     state = event.new_source_state if isinstance(event, AddData) else None
     return state if is_push_state(state) else None
 

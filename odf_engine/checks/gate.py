@@ -69,7 +69,7 @@ class ExaminedRows:
         paths: slices with the rows.
         history: the other slices of the dataset, oldest first.
         schema: columns of the rows.
-        last_rows: number of rows of the last commit before them; None if there is none.
+        last_rows: number of rows of the last commit before them, or None if there is none.
         watermark: watermark of the dataset with the rows.
         now: the system time to which the watermark is compared.
     """
@@ -88,7 +88,7 @@ class DatasetChecks:
     Args:
         workspace: the workspace.
         entry: the dataset.
-        session: returns a Spark session for queries; None if there is no Spark.
+        session: returns a Spark session for queries, or None if there is no Spark.
 
     Raises:
         InvalidManifest: a file is invalid, or names a column that the dataset does not have.
@@ -422,7 +422,7 @@ def commit_rows(slices: Sequence[SliceSummary]) -> Iterator[int]:
 def load_checks(
     workspace: Workspace, entry: DatasetEntry, session: StartSession | None
 ) -> DatasetChecks | None:
-    """Return the checks of a dataset; None if it has none. See :class:`DatasetChecks`."""
+    """Return the checks of a dataset, or None if it has none. See :class:`DatasetChecks`."""
     return DatasetChecks(workspace, entry, session) or None
 
 

@@ -156,7 +156,7 @@ class _KeyResult:
         self._first = first.sort_by(_FIRST).slice(0, MAX_SAMPLE).combine_chunks()
 
     def finish(self) -> RuleFinding | None:
-        """Return what was found; None if nothing was added."""
+        """Return what was found, or None if nothing was added."""
         if self._first is None:
             return None
         columns = list(self._new.columns)

@@ -206,7 +206,7 @@ def store_report(folder: Path, slice_hash: Multihash, data: bytes) -> None:
 
 
 def read_report(folder: Path, dataset_id: DatasetId, slice_hash: Multihash) -> StoredReport | None:
-    """Return the report of a slice; None if it has none.
+    """Return the report of a slice, or None if it has none.
 
     Raises:
         BadData: the file is damaged or has an invalid signature.

@@ -20,7 +20,7 @@ MAX_SAMPLE: Final = 5
 _MAX_TEXT: Final = 200
 
 Mask = Callable[[pa.RecordBatch], pa.Array | None]
-"""Returns for each row whether it violates a rule; None if no row does."""
+"""Returns for each row whether it violates a rule, or None if no row does."""
 
 
 class RuleFinding(NamedTuple):
@@ -56,7 +56,7 @@ class RowRule:
                 self._sample += sample_rows(batch.filter(mask).slice(0, free), self._offset, self._columns)
 
     def finish(self) -> RuleFinding | None:
-        """Return the violations; None if no row violates the rule."""
+        """Return the violations, or None if no row violates the rule."""
         if not self._failing:
             return None
         return RuleFinding(self._failing, f"{count_of(self._failing, 'row')} {self._problem}", self._sample)
@@ -78,7 +78,7 @@ def sample_rows(
 def make_row_rule(
     rule: Rule, schema: pa.Schema, offset_column: str, where: Callable[[str], str]
 ) -> RowRule | None:
-    """Return the evaluation of a rule over rows; None if it is of another kind.
+    """Return the evaluation of a rule over rows, or None if it is of another kind.
 
     Args:
         rule: the rule.

@@ -221,7 +221,7 @@ class EventCollector:
 
 
 def job_event(job: Job) -> Event | None:
-    """Return the event of a job that has started or ended; None if it has none."""
+    """Return the event of a job that has started or ended, or None if it has none."""
     if (job.request_type is not None and job.request_type.is_silent) or job.state is JobState.queued:
         return None
     data: dict[str, Any] = {"job": job.id, "kind": job.kind, "state": job.state.value}
@@ -291,7 +291,7 @@ def _describe_success(job: Job, name: str, data: dict[str, Any]) -> tuple[list[E
 
 
 def _run_event(run: Run, pause_reason: str) -> Event | None:
-    """Return the event of a run that has succeeded or failed; None for others."""
+    """Return the event of a run that has succeeded or failed, or None for others."""
     kinds: Sequence[EventKind]
     if run.state == "done":
         kinds = ["FlowSucceeded"]

@@ -197,7 +197,7 @@ class AlertRunner:
 
 
 def _make_delivery(alert: Alert, event: Event, workspace: Workspace) -> NewDelivery | None:
-    """Return the delivery of an event; None if the alert does not send it, or it cannot be created."""
+    """Return the delivery of an event, or None if the alert does not send it, or it cannot be created."""
     _ = workspace.config  # invalid settings concern all events: they are repeated
     try:
         return make_delivery(alert, event, workspace)

@@ -418,7 +418,7 @@ class _EventReader:
         self._seen = 0
 
     async def event(self) -> Event | None:
-        """Return the next event; None when the connection has ended."""
+        """Return the next event, or None when the connection has ended."""
         while (line := await self._line()) is not None:
             try:
                 return decode_event(line)
@@ -444,7 +444,7 @@ class _EventReader:
 
 
 def _foreign_status(line: bytes) -> WorkerStatus | None:
-    """Return the known fields of the status of a worker of another version; None for other events."""
+    """Return the known fields of the status of a worker of another version, or None for other events."""
     try:
         plain = msgspec.json.decode(line, type=dict)
     except ValueError:

@@ -77,7 +77,7 @@ class WorkerEndpoint:
         return False
 
     def worker_pid(self) -> int | None:
-        """Return the process id of the running worker; None if none runs or it is not written yet."""
+        """Return the process id of the running worker, or None if none runs or it is not written yet."""
         if not self.worker_alive():
             return None
         text = self._pid.read_text(encoding="ascii", errors="replace").strip()

@@ -124,7 +124,7 @@ class JobLogReader:
         return [event for event in found if isinstance(event, Committed)]
 
     def request(self, job: str) -> Request | None:
-        """Return the request of a job; None if it is not stored, or of another version."""
+        """Return the request of a job, or None if it is not stored, or of another version."""
         if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'requests'"):
             return None
         rows = self._rows("SELECT body FROM requests WHERE job = ?", _number(job))

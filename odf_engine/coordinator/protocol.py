@@ -106,7 +106,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.request_type is not None and self.request_type.read_only
 
     def result_of(self, request: type[JobRequest[R]]) -> R | None:
-        """Return the result of a job that was created by this type of request; None where it has none.
+        """Return the result of a job that was created by this type of request, or None where it has none.
 
         Raises:
             BadData: see :func:`decode_result`.

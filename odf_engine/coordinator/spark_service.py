@@ -41,7 +41,7 @@ class Runtime(Protocol):
 
     @property
     def memory(self) -> Memory | None:
-        """Memory of its process; None if it does not run."""
+        """Memory of its process, or None if it does not run."""
         ...
 
     def train_archive_in_background(self, busy: Callable[[], bool]) -> None:
@@ -81,7 +81,7 @@ class SparkService:
 
     @property
     def memory(self) -> Memory | None:
-        """Memory of Spark's process; None if it does not run."""
+        """Memory of Spark's process, or None if it does not run."""
         runtime = self._runtime
         return None if runtime is None else runtime.memory
 
@@ -235,7 +235,7 @@ class LoadSampler:
 
     Args:
         amounts: returns the progress of the running jobs by job id.
-        memory: returns the memory of Spark; None while it does not run.
+        memory: returns the memory of Spark, or None while it does not run.
         busy: returns whether there are jobs.
         on_sample: called with each sample, in the thread of the sampler.
         seconds: period of the samples.

@@ -26,7 +26,7 @@ class ColumnSketch:
         data_type: the type of its values.
         rows, nulls: number of rows and of nulls.
         not_numbers: number of NaN values; no other statistic counts them.
-        ends: minimum and maximum; None if there are no values, or they have no order.
+        ends: minimum and maximum, or None if there are no values, or they have no order.
         total: sum of numbers.
         shortest, longest: characters of texts, bytes of binary values, items of lists.
         lost: 0 while the counts of values are exact; otherwise how much a count may be too low.
@@ -90,7 +90,7 @@ class ColumnSketch:
         return float(self.total / self.values) if self.is_number and self.values else None
 
     def distinct(self) -> tuple[int, bool] | None:
-        """Return the number of distinct values, and whether it is exact; None if values are not counted."""
+        """Return the number of distinct values and whether it is exact, or None if they are not counted."""
         if not self.has_order:
             return None
         if not self.lost:

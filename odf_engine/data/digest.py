@@ -310,7 +310,7 @@ def _bounded(piece: pa.Array) -> Iterator[pa.Array]:
 
 
 def _fixed_width(data_type: pa.DataType) -> int | None:
-    """Return the bytes of a value whose raw bytes are hashed; None for other types."""
+    """Return the bytes of a value whose raw bytes are hashed, or None for other types."""
     if types.is_primitive(data_type) and not types.is_boolean(data_type):
         return data_type.bit_width // 8
     return data_type.bit_width // 8 if types.is_decimal(data_type) else None

@@ -78,7 +78,7 @@ def declared_types(schema: DataSchema) -> pa.Schema:
 
 
 def columns_of_step(step: model.ReadStep) -> pa.Schema | None:
-    """Return the columns that a read step declares as DDL or ODF schema; None if it declares none.
+    """Return the columns that a read step declares as DDL or ODF schema, or None if it declares none.
 
     Raises:
         InvalidSchema: the declaration is malformed, or repeats a column.

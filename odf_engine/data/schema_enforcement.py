@@ -62,7 +62,7 @@ def without_layout(data_type: pa.DataType) -> pa.DataType:
 
 
 def find_mismatch(found: pa.Schema, declared: pa.Schema) -> str | None:
-    """Return why rows with these columns do not belong to a dataset, as a clause; None if they do.
+    """Return why rows with these columns do not belong to a dataset, as a clause, or None if they do.
 
     Number, names and order of columns are the same. Types are the same apart from layouts. Whether required
     values are null is checked with the rows (:func:`cast_lossless`).

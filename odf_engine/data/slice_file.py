@@ -38,7 +38,7 @@ class FileLabel(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """Minimum and maximum of a column in a row group, as stored in the footer; None if not declared."""
+    """Minimum and maximum of a column in a row group, as stored in the footer, or None if not declared."""
 
     least: int | None
     greatest: int | None

@@ -275,7 +275,7 @@ class _EventTimes:
 
     @property
     def greatest_counted(self) -> Timestamp | None:
-        """The maximum so far of the rows that count for the watermark; None without such rows."""
+        """The maximum so far of the rows that count for the watermark, or None without such rows."""
         return _timestamp(self._greatest_counted, self._type)
 
 
@@ -312,7 +312,7 @@ class WrittenSlice(NamedTuple):
 
     Attributes:
         max_event_time, min_event_time: of all rows.
-        max_counted_event_time: maximum of the rows that count for the watermark; None without such rows.
+        max_counted_event_time: maximum of the rows that count for the watermark, or None without such rows.
         rows_ahead: number of rows that do not count, since their event time is too far in the future.
     """
 

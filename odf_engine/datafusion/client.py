@@ -54,8 +54,8 @@ class Isolation:
 
     Attributes:
         wrap: returns the command that starts another command in isolation; it gets the folder of the query.
-        inside: path of that folder in the process; None if it is the same.
-        environment: environment variables of the process; None for those of this one.
+        inside: path of that folder in the process, or None if it is the same.
+        environment: environment variables of the process, or None for those of this one.
         watch: called with the process and the folder after the start; returns a function that is called after
             a failure, and raises the error of an exceeded limit.
     """
@@ -144,7 +144,7 @@ def run_query(
         reporter: cancels the query.
         tracked: add the origin of each row, see :class:`QueryRequest`.
         system_columns: the tables are slices: the offset is read as BIGINT and the operation as INT.
-        system_time: value of ``system_time()``; None if there is no such function.
+        system_time: value of ``system_time()``, or None if there is no such function.
         isolation: how the process is isolated.
 
     Raises:

@@ -26,7 +26,7 @@ class QueryTable(Message, frozen=True):
     Attributes:
         name: its name in the query.
         schema: its Arrow schema (IPC); columns that a file lacks are null.
-        folder: folder of its Parquet files, whose names sort in the order of their rows; None for no rows.
+        folder: folder of its Parquet files, whose names sort in the order of their rows, or None for no rows.
         offset, operation: names of the columns by which rows are tracked; empty if they are not.
         passed: system columns that are left out of a tracked result where the query passes them through.
     """
@@ -56,7 +56,7 @@ class QueryRequest(Message, frozen=True):
             row, and the order of the input rows unless it has an ORDER BY.
         memory: maximum memory for rows, in bytes; sorts and groups spill to ``scratch``.
         scratch: folder for temporary files.
-        system_time: value of ``system_time()`` in RFC 3339; None if there is no such function.
+        system_time: value of ``system_time()`` in RFC 3339, or None if there is no such function.
     """
 
     steps: list[QueryStep]

@@ -389,7 +389,7 @@ class FlowScheduler:
 
         Args:
             run: the run.
-            error: why it failed; None if it succeeded.
+            error: why it failed, or None if it succeeded.
             now: the time.
             unchanged: the tasks did not run, since the remotes have no new blocks.
 

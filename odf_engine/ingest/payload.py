@@ -89,7 +89,7 @@ def result_schema(
         result: schema of the result in Spark.
         columns: the columns as declared in the manifest, if there is no query. Spark has fewer types, and
             no NOT NULL.
-        declared: schema of the dataset, which the result must have; None for a new dataset.
+        declared: schema of the dataset, which the result must have, or None for a new dataset.
         vocab: names of the system columns.
         unit: of timestamps in the result of a query. In Spark, all have microseconds.
         system_columns: types of the system columns of a new dataset.
@@ -114,11 +114,11 @@ def result_schema(
 def adopt_declared_types(
     guessed: pa.Schema, declared: pa.Schema | None, vocab: DatasetVocabulary, *, subset: bool
 ) -> pa.Schema | None:
-    """Return inferred columns with the types of the dataset; None if the inferred types are to be used.
+    """Return inferred columns with the types of the dataset, or None if the inferred types are to be used.
 
     Args:
         guessed: inferred columns.
-        declared: schema of the dataset; None for a new dataset.
+        declared: schema of the dataset, or None for a new dataset.
         vocab: names of the system columns.
         subset: columns of the dataset may be missing, as in formats that omit null values.
     """
@@ -139,7 +139,7 @@ def adopt_declared_types(
 
 
 def operation_column(names: list[str], vocab: DatasetVocabulary) -> str | None:
-    """Return the name of the column with operations as the rows spell it; None if they have none."""
+    """Return the name of the column with operations as the rows spell it, or None if they have none."""
     (place,) = match_columns(names, [vocab.operation_type_column])
     return None if place is None else names[place]
 
@@ -289,7 +289,7 @@ class PayloadJob:
             folder: for temporary files; the caller removes it.
             config: of the workspace.
             reporter: receives phases, amounts and commits, and cancels the job.
-            after: the expected head; None for any.
+            after: the expected head, or None for any.
             reader: replaces the read step of the source.
             strict: rows of a ledger with a known key and other values are an error; overrides the
                 setting ``onConflict``.
@@ -426,7 +426,7 @@ class PayloadJob:
         )
 
     def _search_bad_rows(self, prepared: PreparedFile) -> BadRowSearch | None:
-        """Return the search for invalid rows of a file; None if not single rows are invalid."""
+        """Return the search for invalid rows of a file, or None if not single rows are invalid."""
         lines = RecordLines()
         self._reporter.phase("read")
         try:
@@ -482,7 +482,7 @@ class PayloadJob:
         return read(session, step, prepared, folder, reporter, columns, limits=limits)
 
     def _operations_in(self, names: list[str]) -> str | None:
-        """Return the name of the column with operations; None if there is none, or none is accepted."""
+        """Return the name of the column with operations, or None if there is none, or none is accepted."""
         return operation_column(names, self._state.vocabulary) if accepts_operations(self._source) else None
 
     def _report_truncation(self, prepared: PreparedFile) -> None:

@@ -98,7 +98,7 @@ class PreparedFile:
 
     @property
     def on_invalid(self) -> Callable[[int, BadData], None] | None:
-        """What a conversion to lines does with an invalid element; None if it fails."""
+        """What a conversion to lines does with an invalid element, or None if it fails."""
         if self.lines is not None:
             return self.lines.add_invalid
         return None if self.selected is None else lambda line, error: None
@@ -331,7 +331,7 @@ def run_command(
         folder: working directory.
         environment: all environment variables of the command.
         reporter: receives the lines of its error output and the bytes written; cancels it.
-        stdin: input file; None for empty input.
+        stdin: input file, or None for empty input.
         target: output file; None to log the output like error output.
         most_bytes: maximum size of ``target``.
         level: log level of its lines.

@@ -64,7 +64,7 @@ def preprocess(
     Args:
         session: Spark session.
         frame: the rows that were read.
-        step: the query; None for no query.
+        step: the query, or None for no query.
         folder: for temporary files; the caller removes it.
         memory: memory of DataFusion for rows, in bytes.
         reporter: receives amounts; checked for cancellation.

@@ -77,7 +77,7 @@ class PushedFileReader:
         step: how to read the file.
         plain: the step is not that of the source: CSV has a header if its first line has a column name, or
             if the columns are not known yet.
-        columns: accepted columns; None for any.
+        columns: accepted columns, or None for any.
         declared: the source declares the columns. Otherwise they are those of the dataset, and only names
             match them.
         optional: columns that may be missing.
@@ -130,7 +130,7 @@ class PushedFileReader:
         return reading and self._select_columns(reading, columns)
 
     def _header(self, step: Csv, prepared: PreparedFile) -> list[str] | None:
-        """Return the names in the first line; None if the file has no header.
+        """Return the names in the first line, or None if the file has no header.
 
         Raises:
             InvalidSchema: a name is empty or repeated.
@@ -385,9 +385,9 @@ def push(
         runtime: a started Spark.
         reporter: receives phases, amounts and commits, and cancels the push.
         files: the files; each becomes at most one commit.
-        source: name of the push source; None if there is only one.
-        format: of the files; None for that of the file name or the source.
-        event_time: of rows that have none; None for the time of ingestion.
+        source: name of the push source, or None if there is only one.
+        format: of the files, or None for that of the file name or the source.
+        event_time: of rows that have none, or None for the time of ingestion.
         ignore_unknown: drop unknown columns, and fill missing nullable ones with null.
         strict: rows of a ledger with a known key and other values are an error.
         force: ingest files that the source has already ingested.

@@ -49,7 +49,7 @@ class Compact(JobRequest[CompactResult], frozen=True, tag="compact"):
     Attributes:
         dataset: id of the dataset.
         dry_run: only report what would be merged.
-        max_rows, max_bytes: the largest slices to write; None for the configured ones.
+        max_rows, max_bytes: the largest slices to write, or None for the configured ones.
     """
 
     dataset: str

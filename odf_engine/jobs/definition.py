@@ -26,7 +26,7 @@ class ValidateResult(msgspec.Struct, frozen=True):
         name: name of the dataset.
         checked: False when the query cannot be validated yet, because an input has no schema.
         message: a remark for the user, if there is one.
-        schema: the columns of the query's result as DDL; None when it was not checked.
+        schema: the columns of the query's result as DDL, or None when it was not checked.
         new: names of the columns which the dataset does not have yet.
         state: effect of an :class:`Update` on the state of the query: ``none`` (it has no state), ``kept``,
             or ``lost`` (it has to be flushed or rebuilt).

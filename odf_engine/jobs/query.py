@@ -39,7 +39,7 @@ class QueryResult(msgspec.Struct, frozen=True):
         sql: the query.
         pins: the blocks that it was answered from.
         columns: the columns of its rows.
-        proof: the query proof, see :mod:`odf_engine.query.query_proof`; None if none was requested.
+        proof: the query proof, see :mod:`odf_engine.query.query_proof`, or None if none was requested.
         seconds: duration of the job.
         path: the Parquet file of the rows, relative to the workspace's folder; evicted when newer results
             need the space. Empty with ``output``.
@@ -64,7 +64,7 @@ class Query(JobRequest[QueryResult], frozen=True, tag="sql"):
 
     Attributes:
         sql: the query.
-        limit: maximum number of rows of the result; None for all of them.
+        limit: maximum number of rows of the result, or None for all of them.
         dataset: empty.
         as_at, as_of: version and state of the datasets for which the query itself specifies none.
         pins: blocks of single datasets, by name or id.

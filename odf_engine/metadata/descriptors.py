@@ -218,7 +218,7 @@ def _single_field_type(hint: Any) -> FieldType:
 
 
 def union_tag(kind: type[msgspec.Struct]) -> str | None:
-    """Return the value of ``kind`` for a member of a union; None for other tables."""
+    """Return the value of ``kind`` for a member of a union, or None for other tables."""
     tag = kind.__struct_config__.tag
     return tag if isinstance(tag, str) else None
 

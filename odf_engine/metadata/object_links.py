@@ -64,7 +64,7 @@ def check_link_columns(schema: DataSchema | None, where: str = "SetDataSchema") 
 
 
 def _link_problem(field: DataField) -> str | None:
-    """Return why a link is not supported; None if the field is not a link, empty if it is supported."""
+    """Return why a link is not supported, or None if the field is not a link, empty if it is supported."""
     described = _entries(field.extra).get(_TYPE)
     if not isinstance(described, dict) or described.get("kind") != "ObjectLink":
         return None

@@ -152,7 +152,7 @@ class DatasetMirror:
         return True
 
     def open_ranges(self, kind: str, names: Sequence[str], size: int) -> RangedObject | None:
-        """Return an object whose bytes are fetched in parts; None if it is small or not published."""
+        """Return an object whose bytes are fetched in parts, or None if it is small or not published."""
         if size < MIN_RANGED_BYTES or not (self._folder / MARKER).exists():
             return None
         self._evict()
@@ -160,7 +160,7 @@ class DatasetMirror:
         return RangedObject(self._store, keys, size, self._folder / RANGES / names[0])
 
     def newest_head(self, reference: str = HEAD) -> Multihash | None:
-        """Return the head in the store, by a conditional request; None if the dataset does not exist.
+        """Return the head in the store, by a conditional request, or None if the dataset does not exist.
 
         ``reference`` is the head or a branch, which is read without a condition.
         """

@@ -107,7 +107,7 @@ class FolderClient:
                 self._require_root()
 
     def read(self, name: str, max_bytes: int) -> StoredObject | None:
-        """Return an object, or more than ``max_bytes`` of its first bytes; None if it does not exist."""
+        """Return an object, or more than ``max_bytes`` of its first bytes, or None if it does not exist."""
         with self._errors(name):
             try:
                 with (self._root / name).open("rb") as file:
@@ -125,7 +125,7 @@ class FolderClient:
         return found
 
     def chunks(self, name: str, start: int, end: int) -> Iterator[bytes] | None:
-        """Yield the bytes of an object from ``start`` up to ``end``; None if it does not exist."""
+        """Yield the bytes of an object from ``start`` up to ``end``, or None if it does not exist."""
         path = self._root / name
         with self._errors(name):
             if not path.is_file():

@@ -309,7 +309,7 @@ class StoreError(NamedTuple):
     Attributes:
         kind: ``condition`` is a failed condition of a write or read, ``unsupported`` a request that the
             service does not implement, ``request`` another refusal, ``service`` a failure of the service.
-        status: HTTP status; None if there was no response.
+        status: HTTP status, or None if there was no response.
         text: reason that the service or the connection reported; may be empty.
     """
 
@@ -428,7 +428,7 @@ class BucketClient:
         self._reporter.end()
 
     def read(self, name: str, max_bytes: int) -> StoredObject | None:
-        """Return an object, or more than ``max_bytes`` of its first bytes; None if it does not exist."""
+        """Return an object, or more than ``max_bytes`` of its first bytes, or None if it does not exist."""
         import obstore  # deferred: few commands need the library
 
         def get(store: ObjectStore) -> StoredObject:
@@ -465,13 +465,13 @@ class BucketClient:
             raise ObjectUnchanged(f"{name} has not changed") from None
 
     def size(self, name: str) -> int | None:
-        """Return the size of an object in bytes; None if it does not exist."""
+        """Return the size of an object in bytes, or None if it does not exist."""
         import obstore
 
         return self._run_if_exists(name, lambda store: obstore.head(store, self.location.key(name))["size"])
 
     def chunks(self, name: str, start: int, end: int) -> Iterator[bytes] | None:
-        """Yield the bytes of an object from ``start`` up to ``end``; None if it does not exist.
+        """Yield the bytes of an object from ``start`` up to ``end``, or None if it does not exist.
 
         Stops early if the object has fewer bytes.
 

@@ -111,7 +111,7 @@ def _static(key: str, secret: str, token: str) -> Options:
 
 
 def _profile_options() -> Options | None:
-    """Return the credentials of the profile in ``~/.aws``; None if it has none."""
+    """Return the credentials of the profile in ``~/.aws``, or None if it has none."""
     named = os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE")
     name = named or "default"
     values = dict(_section("AWS_CONFIG_FILE", "config", name, f"profile {name}"))

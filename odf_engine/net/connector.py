@@ -158,7 +158,7 @@ class Connector:
 
 
 def find_proxy_url(parts: SplitResult) -> str | None:
-    """Return the proxy of the environment for a URL, with its login; None if there is none.
+    """Return the proxy of the environment for a URL, with its login, or None if there is none.
 
     Raises:
         SourceUnavailable: the proxy is of a kind that is not supported.

@@ -94,7 +94,7 @@ def connection_failure(
 
 
 def parse_retry_after(text: str | None) -> float | None:
-    """Return the seconds in a ``Retry-After`` header; None if it is missing or invalid."""
+    """Return the seconds in a ``Retry-After`` header, or None if it is missing or invalid."""
     if not text:
         return None
     if (number := text.strip()).isascii() and number.isdigit():
@@ -104,7 +104,7 @@ def parse_retry_after(text: str | None) -> float | None:
 
 
 def parse_http_date(text: str | None) -> Timestamp | None:
-    """Return the time in a header such as ``Last-Modified``; None if it is missing or invalid."""
+    """Return the time in a header such as ``Last-Modified``, or None if it is missing or invalid."""
     if not text:
         return None
     try:

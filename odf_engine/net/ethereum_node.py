@@ -109,7 +109,7 @@ class EthereumNode:
         return self.number(latest.number)
 
     def find_block(self, number: int) -> Block | None:
-        """Return a block; None if the node does not have it."""
+        """Return a block, or None if the node does not have it."""
         return self._call("eth_getBlockByNumber", [hex(number), False], Block | None)
 
     def logs(self, first: int, last: int, parameters: Mapping[str, Any]) -> list[Log]:

@@ -66,7 +66,7 @@ class FtpSession:
         self._client.close()
 
     def version(self) -> FtpFileVersion:
-        """Return modification time and size; None where the server does not report them."""
+        """Return modification time and size, or None where the server does not report them."""
         modified = size = None
         with suppress(ftplib.error_perm, ValueError):
             if found := _TIME.match(self._client.sendcmd(f"MDTM {self._path}")):
@@ -77,7 +77,7 @@ class FtpSession:
         return FtpFileVersion(modified, size)
 
     def begin_transfer(self, start: int) -> socket.socket | None:
-        """Return a data connection for the file from byte ``start``; None if the server cannot resume."""
+        """Return a data connection for the file from byte ``start``, or None if the server cannot resume."""
         try:
             sock = self._client.transfercmd(f"RETR {self._path}", start or None)
         except ftplib.error_perm as error:

@@ -406,7 +406,7 @@ class Response:
 
     @property
     def content_range(self) -> tuple[int, int | None] | None:
-        """First byte of a part and total size (if known), by Content-Range; None if there is none."""
+        """First byte of a part and total size (if known), by Content-Range, or None if there is none."""
         found = _CONTENT_RANGE.match(self.headers.get("Content-Range", ""))
         return (int(found[1]), None if found[2] == "*" else int(found[2])) if found else None
 

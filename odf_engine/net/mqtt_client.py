@@ -146,7 +146,7 @@ class MqttSession:
         return granted
 
     def receive(self, seconds: float) -> MqttMessage | None:
-        """Return the next message; None if no message arrives within some seconds.
+        """Return the next message, or None if no message arrives within some seconds.
 
         Raises:
             SourceUnavailable: the connection broke.

@@ -124,7 +124,7 @@ def _folder(path: str) -> str:
 
 
 def folder_of(url: str) -> Path | None:
-    """Return the folder of a ``file:`` URL; None for other URLs."""
+    """Return the folder of a ``file:`` URL, or None for other URLs."""
     parts = urlsplit(url)
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
 

@@ -132,7 +132,7 @@ def _read_changelog(
 
 
 def last_batch_of(entries: Entries, batches: Sequence[int]) -> int | None:
-    """Return the batch of the last traced entry; None if entries and batches do not match one to one."""
+    """Return the batch of the last traced entry, or None if entries and batches do not match one to one."""
     if len(entries.traced) != len(batches):
         return None
     return max(batch for batch, is_traced in zip(batches, entries.traced, strict=True) if is_traced)
@@ -185,7 +185,7 @@ class Timeline:
     """All batches up to the end of a transaction, numbered from the beginning of its state.
 
     Args:
-        past: the earlier transactions as one; None if the state begins with this transaction.
+        past: the earlier transactions as one, or None if the state begins with this transaction.
         own: the transaction.
         query: the plan of its query.
         as_of: whether the query has as-of joins.
@@ -315,7 +315,7 @@ class StatefulTrace:
 
     Args:
         session: created by :func:`odf_engine.provenance.stateless_step.transaction_session`.
-        past: the earlier transactions as one; None if the state begins with this transaction.
+        past: the earlier transactions as one, or None if the state begins with this transaction.
         own: the transaction.
         selection: the rows.
         folder: folder for temporary files.

@@ -42,7 +42,7 @@ class StepResult:
     Attributes:
         feeds: rows of each input, in the order of the query's inputs.
         operations: descriptions of the operations.
-        reason: why the rows are a superset; None if they are exact.
+        reason: why the rows are a superset, or None if they are exact.
         lost: whether some result rows were not matched, so ``feeds`` is incomplete.
     """
 

@@ -197,7 +197,7 @@ def _plan(history: TransactionHistory, transaction: Transaction, folder: Path) -
 def _untraceable_reason(
     workspace: Workspace, history: TransactionHistory, runs: list[OffsetRange]
 ) -> str | None:
-    """Return why a transaction cannot be traced row by row; None if it can."""
+    """Return why a transaction cannot be traced row by row, or None if it can."""
     sql = history.transform.transform
     if sql.engine.lower() != SPARK or SPARK in map(str.lower, workspace.config.engines):
         return f"the engine '{sql.engine}' ran the query and does not report provenance"

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 TracedColumns = tuple[str, ...] | None
-"""Column names; None for entire rows."""
+"""Column names, or None for entire rows."""
 
 
 class CellLineage:

@@ -95,7 +95,7 @@ class Tables:
 
         Args:
             name: of the table.
-            call: the table function in its place; None if the query names a dataset.
+            call: the table function in its place, or None if the query names a dataset.
 
         Raises:
             NotFound: there is no dataset of this name, or no such block.

@@ -207,7 +207,7 @@ def _run(frame: DataFrame, schema: pa.Schema, reporter: Reporter, progress: bool
 
 
 def _batch_partitions(frame: DataFrame) -> Any:
-    """Return Spark's internal RDD of Arrow batches as bytes; None if this version of Spark has none."""
+    """Return Spark's internal RDD of Arrow batches as bytes, or None if this version of Spark has none."""
     frame_in_java: Any = frame._jdf
     jvm: Any = frame.sparkSession._jvm
     try:

@@ -153,7 +153,7 @@ class QueryError(InvalidQuery):
     """A query that Spark rejects.
 
     Attributes:
-        line: line in the query, from 1; None if unknown.
+        line: line in the query, from 1, or None if unknown.
         column: column in that line, from 1.
         fragment: the failing expression; empty if unknown.
     """

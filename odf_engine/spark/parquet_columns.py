@@ -95,7 +95,7 @@ def _column_of(column: str, found: pa.Schema, name: str) -> int:
 
 
 def _duplicate(fields: Iterable[pa.Field]) -> tuple[str, str] | None:
-    """Return two names of columns, or of members of a struct, that differ only in case; None if none do."""
+    """Return two names of columns or struct members that differ only in case, or None if none do."""
     fields = list(fields)
     if (pair := _duplicate_name(fields)) is not None:
         return pair

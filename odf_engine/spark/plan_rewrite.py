@@ -683,7 +683,7 @@ class _RowGuard(PlanBuilder):
         return self.to_frame(self.project(guarded.hidden, self.filter(invalid, guarded.plan)))
 
     def _path_to_file(self, plan: Any) -> list[Any] | None:
-        """Return the nodes from the top to the frame of the file; None if a node has several children."""
+        """Return the nodes from the top to the frame of the file, or None if a node has several children."""
         path = [plan]
         while LINE_COLUMN not in [column.name() for column in to_list(path[-1].output())]:
             children = to_list(path[-1].children())

@@ -162,7 +162,7 @@ def convert_values(frame: DataFrame, footer: pq.FileMetaData, *, typed_nulls: bo
 
 
 def _value_conversion(value: str, data_type: pa.DataType, spark: st.DataType, depth: int) -> str | None:
-    """Return the conversion of a value at any depth; None if it needs none.
+    """Return the conversion of a value at any depth, or None if it needs none.
 
     Args:
         value: expression of the value.

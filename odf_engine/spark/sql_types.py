@@ -207,7 +207,7 @@ _UNSIGNED_MAX: Final = {pa.uint8(): 255, pa.uint16(): 65535, pa.uint32(): 2**32 
 
 @dataclass(frozen=True)
 class Formats:
-    """Formats of dates and timestamps as Spark patterns; None for ISO 8601."""
+    """Formats of dates and timestamps as Spark patterns, or None for ISO 8601."""
 
     date: str | None = None
     timestamp: str | None = None

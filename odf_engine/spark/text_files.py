@@ -35,7 +35,7 @@ _UNICODE: Final = ("utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-3
 
 
 def detect_encoding(path: Path, declared: str | None) -> str | None:
-    """Return the Python name of the encoding to read a file with; None for UTF-8.
+    """Return the Python name of the encoding to read a file with, or None for UTF-8.
 
     The declared encoding applies. A byte order mark determines the encoding if none is declared, or selects
     the variant of the declared Unicode encoding. UTF-16 without a mark is detected by the zero bytes of ASCII
@@ -379,7 +379,7 @@ class PreparedTextFile:
 
     Attributes:
         path: path of the file.
-        line_separator: record separator; None for any line end.
+        line_separator: record separator, or None for any line end.
         has_invalid: whether a record of CSV has an invalid value.
         has_fractions: whether a time may have more than three digits of a second.
     """
@@ -565,7 +565,7 @@ class RecordLines:
     """Numbers the records of a text file, to find the lines of invalid rows.
 
     Attributes:
-        text: the prepared file; None before it is numbered.
+        text: the prepared file, or None before it is numbered.
         separator: of the values of CSV; empty for JSON.
         count: number of records, without a header.
         invalid: records that Spark does not read, each with its line.

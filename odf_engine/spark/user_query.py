@@ -449,7 +449,7 @@ class _Rewriter(PlanBuilder):
 
 
 def _find_clause(plan: Any) -> tuple[str, Any] | None:
-    """Return the alias and the AS OF clause of the right side of a join; None without such a clause."""
+    """Return the alias and the AS OF clause of the right side of a join, or None without such a clause."""
     alias = None
     while plan.nodeName() == "SubqueryAlias":
         alias = alias or plan.alias()

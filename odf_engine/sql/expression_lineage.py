@@ -279,7 +279,7 @@ def _merge_columns(outs: Sequence[OutputColumn]) -> OutputColumn | None:
 
 
 def default_column_name(node: exp.Expr) -> str | None:
-    """Return Spark's name for the column of an expression; None if that is uncertain."""
+    """Return Spark's name for the column of an expression, or None if that is uncertain."""
     if isinstance(node, exp.Alias):
         return node.alias
     if isinstance(node, exp.Column | exp.Dot):

@@ -199,7 +199,7 @@ class SqlRelation:
         )
 
     def rename_columns(self, names: Sequence[str]) -> SqlRelation | None:
-        """Return the relation with these column names; None if the number of columns differs."""
+        """Return the relation with these column names, or None if the number of columns differs."""
         if self.open is not None:
             return SqlRelation(
                 [OutputColumn(name, with_transformation(self.all_sources(), "unknown")) for name in names],

@@ -22,7 +22,7 @@ from odf_engine.metadata.yaml import read_manifests, snapshot_to_yaml
 from odf_engine.sql.translation import SOURCES, TARGET, Columns, translate_query
 
 FindColumns = Callable[[str], Columns | None]
-"""Returns the columns of a dataset by its reference in a manifest; None if they are unknown."""
+"""Returns the columns of a dataset by its reference in a manifest, or None if they are unknown."""
 
 
 class TranslatedQuery(NamedTuple):
@@ -166,7 +166,7 @@ class _Edit(NamedTuple):
 
 
 def _edit(text: str, changes: Sequence[tuple[tuple[int, int], Sql, Sql]]) -> str | None:
-    """Return the text with new queries; None if its layout is not supported.
+    """Return the text with new queries, or None if its layout is not supported.
 
     Args:
         text: the manifest.

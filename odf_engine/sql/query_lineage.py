@@ -47,7 +47,7 @@ def trace_columns(
 
     Args:
         queries: the steps; each can read the inputs, and the earlier steps by their aliases.
-        inputs: column names of each input by its name in the query; None if they are unknown.
+        inputs: column names of each input by its name in the query, or None if they are unknown.
         outputs: column names of the result, if they are known. They resolve ``SELECT *`` and columns without
             a name.
         times: event time column of each input that is joined FOR SYSTEM_TIME AS OF.

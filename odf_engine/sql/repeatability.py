@@ -53,7 +53,7 @@ class NonRepeatable(NamedTuple):
 
 
 def find_nonrepeatable(steps: Sequence[SqlQueryStep]) -> NonRepeatable | None:
-    """Return the first expression of a query that is not repeatable; None if none is known.
+    """Return the first expression of a query that is not repeatable, or None if none is known.
 
     A step that cannot be parsed is skipped: the engine validates it.
     """
@@ -87,7 +87,7 @@ _OPERATIONS: Final[tuple[tuple[type[exp.Expr], str], ...]] = (
 
 
 def find_stateful_operation(steps: Sequence[SqlQueryStep]) -> str | None:
-    """Return the first operation over several rows of a query as text; None if none is known.
+    """Return the first operation over several rows of a query as text, or None if none is known.
 
     A step that cannot be parsed is skipped: the engine validates it.
     """

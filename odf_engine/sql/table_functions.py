@@ -47,7 +47,7 @@ class TableFunctionCall:
     Attributes:
         text: the functions in normalized form; the table's name for Spark.
         dataset: its name or id.
-        as_at: system time (RFC 3339) or block; None if not specified.
+        as_at: system time (RFC 3339) or block, or None if not specified.
         state: None if not specified.
         as_of: event time (RFC 3339), for the state ``as of``.
         key: columns of the primary key; empty for the key of the dataset.

@@ -31,7 +31,7 @@ class DatasetOrigin(Protocol):
         ...
 
     def open_ranges(self, kind: str, names: Sequence[str], size: int) -> RangedFile | None:
-        """Return an object of which only parts are fetched; None if :meth:`fetch` is faster.
+        """Return an object of which only parts are fetched, or None if :meth:`fetch` is faster.
 
         Args:
             kind: the kind of the object.
@@ -41,7 +41,7 @@ class DatasetOrigin(Protocol):
         ...
 
     def newest_head(self, reference: str = HEAD) -> Multihash | None:
-        """Return the head, or that of a branch, in the store; None if it does not exist there."""
+        """Return the head, or that of a branch, in the store, or None if it does not exist there."""
         ...
 
     def references(self) -> dict[str, Multihash]:

@@ -72,7 +72,7 @@ class RefStore:
         return raw.decode("ascii", "replace").strip(" \t\r\n\v\f")
 
     def get(self, name: str) -> Multihash | None:
-        """Return the hash of the block that the reference points to; None if there is no such reference.
+        """Return the hash of the block that the reference points to, or None if there is no such reference.
 
         Raises:
             MalformedBlock: the file does not contain a hash.

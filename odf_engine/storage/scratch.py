@@ -37,7 +37,7 @@ def job_scratch_folder(cache: Path, kind: Kind = "pull") -> Iterator[Path]:
 
 
 def find_oldest_job(cache: Path) -> float | None:
-    """Return when the oldest running job started, in seconds since 1970; None if no job runs."""
+    """Return when the oldest running job started, in seconds since 1970, or None if no job runs."""
     starts: list[float] = []
     for folder in cache.glob("*-*-*-*"):
         kind, owner, start = folder.name.split("-")[:3]

@@ -67,7 +67,7 @@ class TransactionHistory:
         return after is not None and after.physical_hash == self.event.prev_checkpoint
 
     def intervals(self) -> list[tuple[int, int] | None]:
-        """Return the offset range of each input that can have contributed to the result; None if empty."""
+        """Return the offset range of each input that can have contributed to the result, or None if empty."""
         begins = self._start_offsets()
         ranges: list[tuple[int, int] | None] = []
         for begin, item in zip(begins, self.event.query_inputs, strict=True):
@@ -92,7 +92,7 @@ class TransactionHistory:
         return transaction_of_block(workspace, self.entry, state, self.event, self.block.block.system_time)
 
     def earlier_transactions(self, workspace: Workspace) -> Transaction | None:
-        """Return the earlier transactions merged into one; None if it continues from no state.
+        """Return the earlier transactions merged into one, or None if it continues from no state.
 
         The rows of a stateful query do not depend on how its inputs are split into transactions. Only the end
         of a transaction matters.
@@ -156,7 +156,7 @@ def _merge_transactions(
     transform: SetTransform,
     executed: Sequence[tuple[StoredBlock, ExecuteTransform]],
 ) -> Transaction | None:
-    """Return the transactions of a state as one; None if there are none, or their inputs had no blocks."""
+    """Return the transactions of a state as one, or None if there are none, or their inputs had no blocks."""
     if not executed:
         return None
     (block, first), (last_block, last) = executed[0], executed[-1]

@@ -76,14 +76,14 @@ class ChainPosition(NamedTuple):
 def last_consumed_position(
     entry: DatasetEntry, alias: str, last: ExecuteTransformInput | None
 ) -> ChainPosition | None:
-    """Return the position in an input after its last transaction; None before the first."""
+    """Return the position in an input after its last transaction, or None before the first."""
     return None if last is None else position_of_block(entry, alias, last.last_block, last.last_offset)
 
 
 def position_of_block(
     entry: DatasetEntry, alias: str, block: Multihash | None, offset: int | None
 ) -> ChainPosition | None:
-    """Return the position of an input block that a block of the derivative refers to; None without a block.
+    """Return the position of the input block that a derivative block refers to, or None without one.
 
     Raises:
         InputBehind: the input's chain may end before the block.
@@ -263,7 +263,7 @@ class InputPlan:
         schema: schema at the end of the interval, as Arrow schema in FlatBuffers.
         before: watermark at the start of the interval, minus the allowed lateness. For an input that is new
             to an existing dataset, the watermark of the dataset.
-        offsets: offset interval of the new rows, both ends inclusive; None without new rows. The first and
+        offsets: offset interval of the new rows, both ends inclusive, or None without new rows. The first and
             the last slice may have further rows, if their blocks were merged after the interval was read.
     """
 
@@ -303,7 +303,7 @@ class Transaction:
 
 
 def plan_transaction(workspace: Workspace, entry: DatasetEntry, max_rows: int) -> Transaction | None:
-    """Return the next transaction; None if the dataset is up to date.
+    """Return the next transaction, or None if the dataset is up to date.
 
     No transaction is due while an input is not readable (:func:`is_readable`), or while no input has new
     rows or a new watermark. Other blocks of an input cause no transaction.

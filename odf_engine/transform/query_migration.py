@@ -67,7 +67,7 @@ class MigrationPreview:
         columns: result columns of the query, without the system columns of the engine.
         new: columns that the dataset does not have yet; empty if it has no schema.
         state: outcome for the state of the current query, see :data:`StateOutcome`.
-        reads: size of the slices that each transaction reads with the inputs as they are now, in bytes;
+        reads: size of the slices that each transaction reads with the inputs as they are now, in bytes, or
             None if transactions read only new rows.
     """
 
@@ -80,7 +80,7 @@ class MigrationPreview:
 def preview_migration(
     workspace: Workspace, snapshot: DatasetSnapshot, engine: Engine
 ) -> MigrationPreview | None:
-    """Validate the query of a definition; None without a query, or with one of a newer specification.
+    """Validate the query of a definition, or None without a query, or with one of a newer specification.
 
     Raises:
         InputWithoutSchema: an input has no schema.
@@ -168,7 +168,7 @@ def _query_input(workspace: Workspace, item: TransformInput) -> QueryInput:
 
 
 def state_before(workspace: Workspace, entry: DatasetEntry, state: ChainState, engine: Engine) -> str | None:
-    """Return the state fingerprint of a dataset's current query; None if it has no state, or is not
+    """Return the state fingerprint of a dataset's current query, or None if it has no state, or is not
     validated.
     """
     if state.last_checkpoint is None or state.transform is None:

@@ -85,7 +85,7 @@ def check_proofs(folder: Path, owner: DatasetId | None, numbers: Mapping[Multiha
 
     Args:
         folder: of the dataset.
-        owner: the dataset id in the first block; None if that block is lost.
+        owner: the dataset id in the first block, or None if that block is lost.
         numbers: sequence numbers of the blocks of the chain.
     """
     valid: list[int] = []
@@ -195,7 +195,7 @@ class BlockResult(NamedTuple):
         findings: problems, in the order of the checks.
         blocks, slices: number of blocks and slices that were checked: 0 or 1.
         rows_known: number of slices whose rows were verified before: 0 or 1.
-        transaction: to replay; None if the block has none.
+        transaction: to replay, or None if the block has none.
         doubts: why the transaction of the block cannot be replayed, and that its slice is an equivalent.
         only_appends: the block, if its slice is known to have no retractions.
     """
@@ -222,7 +222,7 @@ def verify(
     Args:
         dataset: the dataset to verify.
         reporter: receives amounts and findings, and cancels the verification.
-        first, last: sequence numbers, both included; None for the first and the last block.
+        first, last: sequence numbers, both included, or None for the first and the last block.
         replay: replays the transactions of a derivative dataset; None to skip them.
         known: slices whose rows were verified before; None to check the rows of all slices.
 
@@ -470,7 +470,7 @@ class _ChainCheck:
 
     @property
     def owner(self) -> DatasetId | None:
-        """The dataset id in the first block, else in the name of the folder; None if both are lost."""
+        """The dataset id in the first block, else in the name of the folder, or None if both are lost."""
         return self._id_of_folder() if self._state is None else self._state.dataset_id
 
     def tasks(self, chain: WalkedChain, first: int, last: int | None) -> Iterator[Task[BlockResult]]:
@@ -609,7 +609,7 @@ class _ChainCheck:
             return  # A rule failed on a value that another rule has reported.
 
     def _id_of_folder(self) -> DatasetId | None:
-        """Return the dataset id in the name of the folder; None for a folder with another name."""
+        """Return the dataset id in the name of the folder, or None for a folder with another name."""
         try:
             return DatasetId.parse(DID_PREFIX + self._dataset.folder.name)
         except InvalidIdentity:
@@ -645,7 +645,7 @@ class _ChainCheck:
         return find_link_columns(self._state.odf_schema)
 
     def _schema(self) -> pa.Schema | None:
-        """Return the schema of the dataset; None if it is lost or invalid."""
+        """Return the schema of the dataset, or None if it is lost or invalid."""
         if self._state is None or self._lost_settings:
             return None
         try:

@@ -32,7 +32,7 @@ class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
         since: system time of that block.
         loads: number of ingested slices. Those of several active sources are not distinguished.
         records: number of rows of these slices.
-        first, last: system times of the first and the last slice; None without slices.
+        first, last: system times of the first and the last slice, or None without slices.
     """
 
     kind: str
@@ -60,7 +60,7 @@ class OriginReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         id, name: the dataset; the name is None if it is not in the workspace.
-        kind: Root or Derivative; None if it is not in the workspace.
+        kind: Root or Derivative, or None if it is not in the workspace.
         block: the last block considered: the head, or the last one that downstream datasets have read.
         records: number of rows up to that block.
         engine, version, query: of the newest transform; the steps of the query.
@@ -93,7 +93,7 @@ def dataset_origins(workspace: Workspace, entry: DatasetEntry, last: int | None 
     Args:
         workspace: the workspace of the datasets.
         entry: the dataset.
-        last: sequence number of the last block to consider; None for the head.
+        last: sequence number of the last block to consider, or None for the head.
     """
     found: dict[DatasetId, OriginReport] = {}
     limits: dict[DatasetId, int] = {}
@@ -253,8 +253,8 @@ class EngineReport(msgspec.Struct, frozen=True):
 
     Attributes:
         engine: name of the engine in the query.
-        made_by: version in the transform of the chain; None if it has none.
-        version: version that replayed the transactions; None if it is not known.
+        made_by: version in the transform of the chain, or None if it has none.
+        version: version that replayed the transactions, or None if it is not known.
         transactions: number of transactions.
         records: number of their rows.
     """
@@ -272,7 +272,7 @@ class ReplayResult(NamedTuple):
     Attributes:
         problems: kinds and messages of differences.
         doubts: kinds and messages of what could not be confirmed, and may be valid.
-        skipped: kind and message of the reason why it was not replayed; None if it was.
+        skipped: kind and message of the reason why it was not replayed, or None if it was.
         engine: the engine that replayed it, for one transaction.
     """
 
@@ -298,7 +298,7 @@ class IntegrityReport(msgspec.Struct, frozen=True):
         engines: engines that replayed the transactions.
         rows_known: number of slices whose rows were verified before, so that only the bytes were checked.
         proofs: number of valid ownership proofs.
-        proven: sequence number of the newest block with a valid proof, which covers all earlier blocks;
+        proven: sequence number of the newest block with a valid proof, which covers all earlier blocks, or
             None if there is none.
         newer: number of blocks after that one.
         intact: all blocks and files are those that were committed: the only findings, if any, are about

@@ -45,10 +45,10 @@ class ExpectedSlice(NamedTuple):
     Attributes:
         data: hashes, size and offsets.
         vocabulary: names of the system columns.
-        schema: of the dataset; None if it is not known.
+        schema: of the dataset, or None if it is not known.
         earliest, latest: bounds of the system time.
         links: columns with links to objects.
-        linked: totals of the linked objects as the block declares them; None if it does not.
+        linked: totals of the linked objects as the block declares them, or None if it does not.
         is_derived: it is a slice of a derivative dataset, which a replay can write with other bytes.
     """
 
@@ -94,7 +94,7 @@ def check_object(
     """Check existence, size and hash of an object.
 
     Args:
-        path: of the object; None if it is missing.
+        path: of the object, or None if it is missing.
         what: ``slice`` or ``checkpoint``.
         expected, size: physical hash, and size in bytes.
         progress: receives the number of bytes of each read.
@@ -465,6 +465,6 @@ def check_store(dataset: Dataset, kind: str, object_hash: Multihash) -> Problem 
 
 
 def locate_object(objects: LocalObjectStore, object_hash: Multihash) -> Path | None:
-    """Return the path of an object; None if it is missing."""
+    """Return the path of an object, or None if it is missing."""
     name = find_object_name(objects, object_hash)
     return None if name is None else objects.path(name)

@@ -165,8 +165,8 @@ class DiffColumn(msgspec.Struct, frozen=True):
     Attributes:
         name: its name on the newer side.
         key: whether it belongs to the key; then the file has it once.
-        old_type, new_type: Arrow types; None on a side without it.
-        old, new: names of its values in the file; None for a side without it.
+        old_type, new_type: Arrow types, or None on a side without it.
+        old, new: names of its values in the file, or None for a side without it.
         counts: whether a different value makes a row changed.
     """
 
@@ -201,7 +201,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         records: number of rows of each changelog; older, newer.
         watermarks: likewise, as RFC 3339.
         blocks: number of blocks between two versions of a dataset, including the newer one. Negative if the
-            older side is the later version; None for two datasets or two histories.
+            older side is the later version, or None for two datasets or two histories.
     """
 
     old: PinnedVersion

@@ -20,7 +20,7 @@ class AlignedColumn(msgspec.Struct, frozen=True):
 
     Attributes:
         name: its name on the newer side.
-        old, new: its name in the rows of each side; None if the side lacks it.
+        old, new: its name in the rows of each side, or None if the side lacks it.
         old_type, new_type: its types there.
         type: the common type for comparison; None: values are compared as text.
         key: whether it belongs to the key.

@@ -58,7 +58,7 @@ def group_by_columns(transform: SetTransform | None) -> list[str]:
 
 
 Known = Mapping[str, list[str] | None]
-"""Key columns of earlier steps by their names in lower case; None if they cannot be determined."""
+"""Key columns of earlier steps by their names in lower case, or None if they cannot be determined."""
 
 
 def _query_keys(query: Any, known: Known, exp: Any) -> list[str] | None:
@@ -360,7 +360,7 @@ def write_projection(
 def _extend_predecessor(
     file: ProjectionFile, rows: Scan, key: Sequence[str], reporter: Reporter
 ) -> Projection | None:
-    """Build the latest state from the file of fewer slices; None if there is no such file."""
+    """Build the latest state from the file of fewer slices, or None if there is no such file."""
     before = file.predecessor()
     if before is None:
         return None

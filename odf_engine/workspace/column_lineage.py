@@ -319,7 +319,7 @@ def _source_lineage(
 
 
 def _read_columns(source: SetPollingSource | AddPushSource) -> list[str] | None:
-    """Return the columns that a source declares; None if they are inferred from the data."""
+    """Return the columns that a source declares, or None if they are inferred from the data."""
     if not has_read_schema(source.read):
         return None
     from odf_engine.data.odf_schema import columns_of_step

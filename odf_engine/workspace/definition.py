@@ -501,7 +501,7 @@ def accepts_operations(source: model.SetPollingSource | model.AddPushSource) -> 
 def declared_columns(
     source: model.SetPollingSource | model.AddPushSource, vocabulary: model.DatasetVocabulary
 ) -> pa.Schema | None:
-    """Return the columns that a source declares for its rows; None if a query or the data determine them.
+    """Return the columns that a source declares for its rows, or None if a query or the data determine them.
 
     Raises:
         InvalidSchema: the schema is malformed.
@@ -637,7 +637,7 @@ def _vocabulary_event(state: ChainState) -> model.SetVocab | None:
 
 
 def _definition_schema(state: ChainState) -> model.SetDataSchema | None:
-    """Return the declaration for a definition; None if it follows from the sources."""
+    """Return the declaration for a definition, or None if it follows from the sources."""
     if not state.has_schema or "SetDataSchema" in state.not_understood:
         return None
     event = model.SetDataSchema(state.schema, state.odf_schema)
@@ -721,12 +721,12 @@ class PlannedUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """The change of one definition.
 
     Attributes:
-        entry: the dataset; None for a new one that was not created.
+        entry: the dataset, or None for a new one that was not created.
         alias: its name.
         is_new: whether the definition creates it.
         events: the events to append, in order; empty if there is no change.
         changes: a description of each event.
-        head: the head that the definition was compared with; None for a new dataset.
+        head: the head that the definition was compared with, or None for a new dataset.
         system_time: system time of the new blocks.
     """
 

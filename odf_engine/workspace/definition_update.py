@@ -193,7 +193,7 @@ def plan_updates(
     Args:
         existing: the datasets of the workspace.
         snapshots: the definitions, of existing and new datasets.
-        new_id: creates an id for a new dataset; None for a dry run.
+        new_id: creates an id for a new dataset, or None for a dry run.
         forms: of the first schema of a dataset.
 
     Raises:
@@ -364,7 +364,7 @@ def _plan_steps(
 def _changed_transform(
     event: model.SetTransform, previous: model.SetTransform | None
 ) -> model.SetTransform | None:
-    """Return the transform to append, with its version; None if the chain already has it.
+    """Return the transform to append, with its version, or None if the chain already has it.
 
     A definition without a version does not change the version in the chain, and one without an allowed
     lateness does not change that.
@@ -464,7 +464,7 @@ def record_manifest(folder: Path, entry: DatasetEntry, path: Path) -> None:
 
 
 def find_manifest(folder: Path, entry: DatasetEntry) -> Path | None:
-    """Return the manifest file that defines a dataset; None if it is unknown or was removed.
+    """Return the manifest file that defines a dataset, or None if it is unknown or was removed.
 
     It is the recorded file, or one with the name of the dataset in ``manifests`` or the workspace's folder.
     """
@@ -490,7 +490,7 @@ def find_manifest_drift(
         datasets: all datasets of the workspace.
 
     Returns:
-        The difference; None if there is none, or no file is known.
+        The difference, or None if there is none, or no file is known.
     """
     path = find_manifest(folder, entry)
     if path is None:

@@ -155,7 +155,7 @@ class Tokens:
         )
 
     def find(self, text: str) -> AccessToken | None:
-        """Return the token with this text; None if it is unknown, revoked or expired."""
+        """Return the token with this text, or None if it is unknown, revoked or expired."""
         if len(text) > _MAX_CHARACTERS:
             return None
         text_hash, match = _hash(text), None

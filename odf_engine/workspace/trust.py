@@ -192,7 +192,7 @@ class Trust:
             mark_own(self._workspace.keys, entry.id)
 
     def read_origin(self, entry: DatasetEntry) -> str | None:
-        """Return the origin of the definition; None if it has no other author, or if unknown."""
+        """Return the origin of the definition, or None if it has no other author, or if unknown."""
         try:
             return read_small_file(entry.dataset.folder / ORIGIN_FILE).decode("utf-8")
         except FileNotFoundError:

@@ -176,7 +176,7 @@ class Workspace:
 
     @cached_property
     def store(self) -> DatasetStore | None:
-        """The object store with the datasets; None if they are in the ``.odf`` folder."""
+        """The object store with the datasets, or None if they are in the ``.odf`` folder."""
         url = self.config.store.url
         if not url:
             return None
@@ -186,7 +186,7 @@ class Workspace:
 
     @property
     def _usable_store(self) -> DatasetStore | None:
-        """The store; None if there is none or the settings are invalid, which must not prevent reading.
+        """The store, or None if there is none or the settings are invalid, which must not prevent reading.
 
         Datasets of a store cannot be opened without valid settings.
         """
@@ -196,7 +196,7 @@ class Workspace:
             return None
 
     def _store_of(self, dataset_id: DatasetId) -> DatasetStore | None:
-        """Return the store of a dataset; None if the dataset is only in the ``.odf`` folder.
+        """Return the store of a dataset, or None if the dataset is only in the ``.odf`` folder.
 
         Raises:
             OdfError: the dataset is in a store, and the settings are invalid.
@@ -748,7 +748,7 @@ class _NewKeys(dict["DatasetId", str]):
 
 
 def _find_name_problem(named: Iterable[NamedDataset | DatasetEntry]) -> OdfError | None:
-    """Return why the name of one of these datasets cannot be read; None if all can."""
+    """Return why the name of one of these datasets cannot be read, or None if all can."""
     return next((each.problem for each in named if each.problem is not None), None)
 
 

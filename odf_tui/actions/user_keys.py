@@ -118,7 +118,7 @@ def _split_keys(value: Any) -> list[str]:
 
 
 def _parse_key(text: str, action: str, problems: list[str]) -> str | None:
-    """Return the name of a key in Textual; None for one that terminals do not send."""
+    """Return the name of a key in Textual, or None for one that terminals do not send."""
     key = normalize_key(text)
     if key in PORTABLE_KEYS:
         return key

@@ -361,7 +361,7 @@ def remove_dead(numbers: Sequence[int], everything: bool, alert_name: str | None
 def _selected(
     workspace: Workspace, numbers: Sequence[int], everything: bool, alert_name: str | None
 ) -> Sequence[int] | None:
-    """Return the selected numbers; None for all.
+    """Return the selected numbers, or None for all.
 
     Raises:
         UsageError: neither or both are selected, or numbers and an alert.

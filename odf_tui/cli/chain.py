@@ -156,7 +156,7 @@ def _rejected_text(rejects: Rejects | None) -> str:
 
 
 def _parse_event_names(kinds: tuple[str, ...]) -> set[str] | None:
-    """Return the names of events in their canonical spelling; None for all events.
+    """Return the names of events in their canonical spelling, or None for all events.
 
     Raises:
         NotFound: unknown event.

@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 
 def error_entry(job: Job) -> dict[str, Any] | None:
-    """Return the error of a job for ``--json``; None if it has none."""
+    """Return the error of a job for ``--json``, or None if it has none."""
     error = job.error
     return None if error is None else {"message": error.message, "where": error.where, "hint": error.hint}
 

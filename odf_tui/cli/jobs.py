@@ -92,7 +92,7 @@ class StatusFinding(NamedTuple):
 
 
 def find_attention(row: DatasetRow, health: Health, book: JobBook) -> StatusFinding | None:
-    """Return why a dataset needs attention, or what runs; None if it is up to date."""
+    """Return why a dataset needs attention, or what runs, or None if it is up to date."""
     state = status_word(health)
     job, latest = book.active_job_of(row.id), book.latest_ingest(row.id)
     remote = next((each for each in row.remotes if each.relation in ("diverged", "behind")), None)

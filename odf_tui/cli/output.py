@@ -192,7 +192,7 @@ class OpenWorkstation(NamedTuple):
     """The result of a command after which the workstation opens.
 
     Attributes:
-        folder: folder of the workspace; None for the one that the environment or current folder selects.
+        folder: folder of the workspace, or None for the one that the environment or current folder selects.
     """
 
     folder: Path | None

@@ -232,7 +232,7 @@ def print_pull(job: Job, workspace: Workspace | None = None, target: PullTarget 
     """Print the result of a pull or an ingest as text.
 
     Args:
-        target: the pulled dataset; None for an ingest.
+        target: the pulled dataset, or None for an ingest.
     """
     if job.state is not JobState.done:
         print_failure(job)

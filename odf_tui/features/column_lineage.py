@@ -113,13 +113,13 @@ class ColumnMap:
 
     @property
     def ref(self) -> ColumnRef | None:
-        """The column under the cursor of the middle list; None without columns."""
+        """The column under the cursor of the middle list, or None without columns."""
         middle = self.lines["middle"]
         return middle[self.cursor["middle"]].ref if middle else None
 
     @property
     def current(self) -> ColumnRef | None:
-        """The column under the cursor of the current list; None in an empty list."""
+        """The column under the cursor of the current list, or None in an empty list."""
         lines = self.lines[self.side]
         return lines[self.cursor[self.side]].ref if lines else None
 
@@ -396,7 +396,7 @@ class ColumnScreen(Dialog[str]):
     Args:
         dataset: id of the dataset.
         name: name of the dataset.
-        column: the column to begin at; None for the first column of the data.
+        column: the column to begin at, or None for the first column of the data.
         read: reads the columns around a dataset.
         copy: called with a label and the text to copy.
     """

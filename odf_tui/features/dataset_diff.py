@@ -106,7 +106,7 @@ class DiffWindow:
 
 
 def open_difference(window: DiffWindow) -> LoadedWindow | None:
-    """Load the first rows of a difference; None if it has none. Slow."""
+    """Load the first rows of a difference, or None if it has none. Slow."""
     if not window.row_count:
         return None
     opened = load_window(window)
@@ -144,7 +144,7 @@ class DifferenceScreen(Dialog[str]):
     Args:
         title: title of the dialog.
         window: the rows.
-        opened: the loaded rows; None if there are none.
+        opened: the loaded rows, or None if there are none.
         copy: called with a label and the text to copy.
     """
 
@@ -346,7 +346,7 @@ class DatasetDiffController(Controller):
                 return
 
     async def _show(self, row: DatasetRow, difference: Difference) -> str | None:
-        """Show a difference. Returns the next step; None if the screen was closed."""
+        """Show a difference. Returns the next step, or None if the screen was closed."""
 
         def load() -> DifferenceScreen:
             window = DiffWindow(difference, self.gateway.file_rows(row.id, difference.file))

@@ -220,7 +220,7 @@ class ExportableRows(msgspec.Struct, frozen=True):
 
     Attributes:
         label: describes them.
-        window: the table with the rows; None for the dataset.
+        window: the table with the rows, or None for the dataset.
         ranges: ranges of row numbers, their ends exclusive; empty for all rows of the table.
     """
 
@@ -316,7 +316,7 @@ def dataset_of_view(row: DatasetRow, view: TableView | None) -> tuple[str, str]:
 
 
 def parquet_file_of(window: RowWindow | None) -> str | None:
-    """Return the Parquet file with exactly the rows of a window; None if there is none."""
+    """Return the Parquet file with exactly the rows of a window, or None if there is none."""
     return getattr(window, "file", None)
 
 

@@ -110,7 +110,7 @@ class Administration(WorkspaceEntries):
         return self.workspace.keys.has_key(entry.id)
 
     def find_blocks(self, dataset: str, span: str) -> tuple[int | None, int | None]:
-        """Return the numbers of the blocks of a range ``FROM..TO``; None for an omitted end.
+        """Return the numbers of the blocks of a range ``FROM..TO``, or None for an omitted end.
 
         Raises:
             OdfError: it is not a range, or a block does not exist.
@@ -180,7 +180,7 @@ class Administration(WorkspaceEntries):
 
 
 def change_setting(key: str, value: str | None, odf: Path | None) -> Path | None:
-    """Change a setting. Returns the file that was written; None if there was nothing to remove.
+    """Change a setting. Returns the file that was written, or None if there was nothing to remove.
 
     A setting of a workspace that only the user's configuration may contain is written there.
 

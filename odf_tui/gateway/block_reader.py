@@ -406,7 +406,7 @@ def _block_line(row: BlockSummary, warned: Collection[str] = ()) -> BlockLine:
 def read_transaction(
     workspace: Workspace, entry: DatasetEntry, stored: StoredBlock
 ) -> ShownTransaction | None:
-    """Return the transaction of a block; None for other kinds of events.
+    """Return the transaction of a block, or None for other kinds of events.
 
     Raises:
         OdfError: the chain cannot be read.
@@ -491,7 +491,7 @@ def _check_lines(entry: DatasetEntry, event: object) -> str:
 
 
 def find_block_number(entry: DatasetEntry | None, block: Multihash | None) -> int | None:
-    """Return the number of a block, or of the one that a compaction replaced it with; None without one."""
+    """Return the number of a block, or of the one that a compaction replaced it with, or None without one."""
     if entry is None or block is None:
         return None
     try:
@@ -585,7 +585,7 @@ def compare_events(
 
 
 def _read_columns(event: model.SetDataSchema) -> list[_Column] | None:
-    """Return the columns; None if the schema cannot be read."""
+    """Return the columns, or None if the schema cannot be read."""
     from odf_engine.chain.schema_evolution import read_declaration
     from odf_engine.data.ddl import type_ddl
 

@@ -39,7 +39,7 @@ class FlowSummary(NamedTuple):
         triggers: its triggers as text.
         targets: its targets.
         last: the newest run or decision.
-        due: when it is due next, in seconds since 1970; None if nothing is planned.
+        due: when it is due next, in seconds since 1970, or None if nothing is planned.
     """
 
     name: str

@@ -115,7 +115,7 @@ class DivergedBranches(msgspec.Struct, frozen=True):
     Attributes:
         ours: the newest of these blocks, newest first.
         more: number of older blocks that ``ours`` leaves out.
-        common: the newest shared block; None if it is not in the local chain.
+        common: the newest shared block, or None if it is not in the local chain.
     """
 
     ours: tuple[BlockLine, ...]
@@ -205,7 +205,7 @@ class Gateway(Protocol):
         ...
 
     def rows(self, dataset: str) -> RowWindow | None:
-        """Return the rows of a dataset; None if it has no data."""
+        """Return the rows of a dataset, or None if it has no data."""
         ...
 
     def add(self, path: Path) -> dict[str, str]:
@@ -253,7 +253,7 @@ class Gateway(Protocol):
         ...
 
     def manifest_change(self, dataset: str, text: str, *, drifted: bool = False) -> ManifestChange | None:
-        """Return the change of the manifest file that defines a dataset to a definition; None for no change.
+        """Return the diff between a dataset's manifest file and a definition, or None if they are equal.
 
         Args:
             dataset: id of the dataset.
@@ -441,7 +441,7 @@ class Gateway(Protocol):
         ...
 
     def find_in_log(self, job: str, text: str, start: int, *, back: bool) -> int | None:
-        """Return the journal number of the next line that contains a text; None if there is none.
+        """Return the journal number of the next line that contains a text, or None if there is none.
 
         Args:
             job: id of the job.

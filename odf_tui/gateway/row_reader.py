@@ -180,7 +180,7 @@ class RowReader(WorkspaceEntries):
     """Reads the rows of datasets."""
 
     def rows(self, dataset: str) -> RowWindow | None:
-        """Return the rows of a dataset; None without loading Arrow if there are none."""
+        """Return the rows of a dataset, or None without loading Arrow if there are none."""
         entry = self.entry(dataset)
         chain = entry.dataset
         state = chain.state()

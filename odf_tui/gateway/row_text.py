@@ -38,7 +38,7 @@ class Value(msgspec.Struct, frozen=True):
 
     Attributes:
         column: number of the column.
-        text: the complete value, for copies; None for null.
+        text: the complete value, for copies, or None for null.
         lines: the value as it is shown.
     """
 
@@ -117,7 +117,7 @@ def _dump(data: bytes) -> list[str]:
 
 
 def pretty_json(text: str) -> str | None:
-    """Indent a JSON object or list; None for other texts.
+    """Indent a JSON object or list, or None for other texts.
 
     Numbers and strings are copied verbatim, because parsing would change some of them.
     """
@@ -225,7 +225,7 @@ class CellChunk:
         return next((problem for start, stop, problem in self._gaps if start <= row < stop), "")
 
     def cell(self, row: int, column: int) -> str | None:
-        """Return a value as one printable line, cut if it is long; None if its column is not loaded."""
+        """Return a value as one printable line, cut if it is long, or None if its column is not loaded."""
         found = self.columns.get(column)
         return None if found is None else found.cells[row]
 
@@ -292,6 +292,6 @@ class Columns:
 
 
 def read_scalar(window: RowWindow, row: int, column: int) -> Any:
-    """Return one value as an Arrow scalar; None if the row cannot be read."""
+    """Return one value as an Arrow scalar, or None if the row cannot be read."""
     table, gaps = read_part(window, row, 1, [column])
     return None if gaps or not table.num_rows else table.column(0)[0]

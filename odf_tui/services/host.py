@@ -100,7 +100,7 @@ class Host(Protocol):
 
     @property
     def focused_widget(self) -> Widget | None:
-        """The focused widget; None while a pane has the focus."""
+        """The focused widget, or None while a pane has the focus."""
         ...
 
     @property
@@ -113,7 +113,7 @@ class Host(Protocol):
         ...
 
     def find(self, kind: type[W]) -> W | None:
-        """Return the first widget of a class; None if there is none."""
+        """Return the first widget of a class, or None if there is none."""
         ...
 
     def notice(self, text: str, style: str = "good") -> None:

@@ -107,7 +107,7 @@ class AppState:
         worker: the state of the connection: ``starting``, ``connected`` or ``gone``.
         restarting: whether ``starting`` followed ``gone``.
         connection: the newest state of the connection other than ``starting``.
-        worker_status: the newest status of the worker; None without a worker.
+        worker_status: the newest status of the worker, or None without a worker.
         layout: the saved layout, as it was read; features change their own fields in it.
 
     Signals:

@@ -26,12 +26,12 @@ class DatasetRow(msgspec.Struct, frozen=True, kw_only=True):
         head: hash of its newest block.
         blocks, records: the number of its blocks and of its rows.
         size: bytes of data.
-        watermark: the watermark; None if there is none.
-        last_pulled: time of the newest block with data; None if there is none.
+        watermark: the watermark, or None if there is none.
+        last_pulled: time of the newest block with data, or None if there is none.
         polls: whether it has a polling source.
         push_sources: the names of its push sources.
         standing: the trust in its sources, see ``odf_engine.workspace.trust``.
-        problem: why its chain cannot be read; None if it can.
+        problem: why its chain cannot be read, or None if it can.
         missing: whether it is an input that is missing in this workspace.
         behind: whether its inputs have data that it has not processed.
         diverged: the names of inputs that were reset or replaced since it was derived from them.
@@ -221,9 +221,9 @@ class TransactionInput(msgspec.Struct, frozen=True):
 
     Attributes:
         dataset, name, alias: its id, its name, and its alias in the query.
-        rows: offsets of the new rows, both inclusive; None if there are none.
-        block: the number of the last block that was read; None if the chain of the input does not have it.
-        after: the number of the block before the first new one; None if the chain does not have it.
+        rows: offsets of the new rows, both inclusive, or None if there are none.
+        block: the number of the last block that was read, or None if the chain of the input does not have it.
+        after: the number of the block before the first new one, or None if the chain does not have it.
         here: whether the input is in this workspace.
     """
 
@@ -241,10 +241,10 @@ class ShownTransaction(msgspec.Struct, frozen=True):
 
     Attributes:
         parts: its inputs.
-        rows: offsets of the rows that it wrote, both inclusive; None if it wrote none.
+        rows: offsets of the rows that it wrote, both inclusive, or None if it wrote none.
         size: bytes of these rows.
         watermark: the watermark after it.
-        state: bytes of the checkpoint after it; None if there is none.
+        state: bytes of the checkpoint after it, or None if there is none.
         state_unchanged: whether that is the previous checkpoint.
         query: the query in force.
         standing: ``flushed`` or ``rebuilt`` if the query was replaced without new input: the state of
@@ -275,7 +275,7 @@ class BlockDocument(msgspec.Struct, frozen=True):
         yaml: the block; empty if it cannot be read.
         transaction: the transaction of a derivative dataset that the block stores, or None.
         kind: the kind of its event.
-        number: its number; None if unknown.
+        number: its number, or None if unknown.
         problem: why the block cannot be read; empty otherwise.
         proof: the state of the owner's signature as text; empty without signatures.
     """
@@ -328,7 +328,7 @@ class Revision(msgspec.Struct, frozen=True):
     Attributes:
         title: the kind of event, with the name of a push source.
         number: the number of the block.
-        before: the number of the block that it is compared with; None for the first of its kind.
+        before: the number of the block that it is compared with, or None for the first of its kind.
         older, newer: the previous and the next block of the kind, or None.
         lines: each starts with ``+``, ``-``, ``~`` or a space, and a space.
     """
@@ -379,7 +379,7 @@ class CheckpointFacts(msgspec.Struct, frozen=True):
         size: bytes, as stated in the block.
         made_by: the number of the oldest block found that has it, or None.
         sure: whether no older block can have it.
-        on_disk: bytes of its file; None if the file is missing.
+        on_disk: bytes of its file, or None if the file is missing.
     """
 
     hash: str

@@ -31,7 +31,7 @@ Share = Annotated[int, msgspec.Meta(ge=MIN_SHARE, le=100 - MIN_SHARE)]
 
 
 class PaneShares(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """The shares of the panes, in percent of the screen; None for the default.
+    """The shares of the panes, in percent of the screen, or None for the default.
 
     Attributes:
         left: the width of the left column.
@@ -65,7 +65,7 @@ class SavedLayout(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
         filters: the filters, by name of the pane.
         graph: mode and order of pane 1.
         columns: the arrangements of columns, by id of the dataset; the newest last.
-        wrap: whether lines of logs are wrapped; None for the default.
+        wrap: whether lines of logs are wrapped, or None for the default.
         recent: ids of the recent choices of the palette, the newest first.
     """
 

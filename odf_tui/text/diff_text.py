@@ -95,7 +95,7 @@ class DiffRowFormatter:
         columns: the compared columns to format.
         keyed: whether rows are compared by a key; else, entire rows are compared.
         table: the rows, with the columns of the file.
-        longest: maximum number of characters of a text; None for no limit.
+        longest: maximum number of characters of a text, or None for no limit.
 
     Attributes:
         changes: for each row ``added``, ``removed`` or ``changed``.

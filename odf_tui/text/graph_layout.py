@@ -448,7 +448,7 @@ class _Net(msgspec.Struct, eq=False):
     """The targets of a gutter that have the same sources.
 
     Attributes:
-        exit: the track from which the targets are entered; None for a straight line.
+        exit: the track from which the targets are entered, or None for a straight line.
         split_row: the row between two tracks, if ``exit`` is the second one.
     """
 

@@ -100,7 +100,7 @@ def mean_rate(rates: Sequence[Rate]) -> Rate:
 
 
 def progress_unit(progress: Progress) -> str | None:
-    """Return the first of ``rows``, ``bytes`` and ``files`` with a known total; None if there is none."""
+    """Return the first of ``rows``, ``bytes`` and ``files`` with a known total, or None if there is none."""
     for unit in ("rows", "bytes", "files"):
         if getattr(progress, unit) is not None and getattr(progress, f"total_{unit}"):
             return unit
@@ -108,7 +108,7 @@ def progress_unit(progress: Progress) -> str | None:
 
 
 def fraction_done(progress: Progress) -> float | None:
-    """Return the completed fraction of a job, from 0 to 1; None if its total is not known."""
+    """Return the completed fraction of a job, from 0 to 1, or None if its total is not known."""
     unit = progress_unit(progress)
     if unit is None:
         return None
@@ -116,7 +116,7 @@ def fraction_done(progress: Progress) -> float | None:
 
 
 def percent_done(progress: Progress) -> int | None:
-    """Return the progress of a phase in percent, from 0 to 99; None if its total is not known."""
+    """Return the progress of a phase in percent, from 0 to 99, or None if its total is not known."""
     fraction = fraction_done(progress)
     return None if fraction is None else min(int(fraction * 100), _MOST_PERCENT)
 
@@ -186,7 +186,7 @@ class Throughput(msgspec.Struct, frozen=True):
 
 
 def throughput(rates: JobRates, job: Job | None) -> Throughput | None:
-    """Return the throughput of a job, or of all jobs for None; None without samples."""
+    """Return the throughput of a job, or of all jobs for None, or None without samples."""
     samples = rates.samples
     if not samples:
         return None
@@ -216,7 +216,7 @@ R = TypeVar("R")
 
 
 def known_result(result: str | None, request: type[JobRequest[R]]) -> R | None:
-    """Return a job's result; None if it cannot be decoded, such as that of another version.
+    """Return a job's result, or None if it cannot be decoded, such as that of another version.
 
     A job that is done without a result has the default result of its kind, where there is one.
     """
@@ -291,7 +291,7 @@ _FILE_UNITS: Final = {
 
 
 def job_seconds(job: Job, now: Timestamp) -> float | None:
-    """Return the seconds that a job took, or has been running; None before its start."""
+    """Return the seconds that a job took, or has been running, or None before its start."""
     if job.started is None:
         return None
     end = Timestamp.parse(job.ended) if job.ended else now

@@ -22,7 +22,7 @@ _TYPE_WORDS: Final = (
 
 
 def column_texts(column: pa.ChunkedArray) -> list[str | None]:
-    """Return the values of a column as texts in full; None for null."""
+    """Return the values of a column as texts in full, or None for null."""
     kind = column.type
     if pt.is_timestamp(kind):
         return _timestamp_texts(column)

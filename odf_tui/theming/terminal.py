@@ -132,7 +132,7 @@ def run_editor(editor: ExternalEditor, path: Path, line: int | None, folder: Pat
     Args:
         editor: the editor.
         path: the file.
-        line: the line, from 1; None for the first.
+        line: the line, from 1, or None for the first.
         folder: the working folder of the editor.
 
     Raises:

@@ -120,7 +120,7 @@ class Choices(LineView):
 
     @property
     def choice(self) -> Choice | None:
-        """The choice under the cursor; None on a heading or in an empty list."""
+        """The choice under the cursor, or None on a heading or in an empty list."""
         found = self.choices[self.cursor] if self.cursor < len(self.choices) else None
         return None if found is None or found.heading else found
 

@@ -90,7 +90,7 @@ class Dialog(ModalScreen[Result], OverlayScreen[Result]):
 
 
 class PickerDialog(Dialog[str]):
-    """Lets the user choose from a list. The result is the id of the choice; None if it was closed.
+    """Lets the user choose from a list. The result is the id of the choice, or None if it was closed.
 
     Args:
         title: the title.
@@ -316,7 +316,7 @@ class TextDialog(Dialog[str]):
         title: the title.
         lines: the text.
         copy: copies a text to the clipboard.
-        step: shows the newer (1) or older (-1) text; None if there are no others.
+        step: shows the newer (1) or older (-1) text, or None if there are no others.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [

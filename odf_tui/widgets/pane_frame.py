@@ -50,7 +50,7 @@ class Pane(Vertical):
 
     @property
     def view(self) -> LineView | None:
-        """The view with the cursor; None while there is none."""
+        """The view with the cursor, or None while there is none."""
         return None
 
     def move(self, move: str) -> None:
@@ -64,7 +64,7 @@ class Pane(Vertical):
         self.set_context()
 
     def selection(self) -> tuple[str, str] | None:
-        """Return the kind and the text of what can be copied; None if nothing is selected."""
+        """Return the kind and the text of what can be copied, or None if nothing is selected."""
         return None
 
     def set_context(self, context: str | None = None) -> None:

@@ -152,7 +152,7 @@ def load_window(window: RowWindow) -> LoadedWindow:
 
 
 def open_rows(source: Gateway, dataset: str) -> LoadedWindow | None:
-    """Open the rows of a dataset; None if it has none. Called in a thread."""
+    """Open the rows of a dataset, or None if it has none. Called in a thread."""
     window = source.rows(dataset)
     return load_window(window) if window is not None and window.row_count else None
 
@@ -285,7 +285,7 @@ class MarkedRows:
     """Ranges of marked rows. The first mark starts a range, and the second ends it.
 
     Attributes:
-        anchor: the row at which a range was started; None if there is none.
+        anchor: the row at which a range was started, or None if there is none.
     """
 
     def __init__(self) -> None:
@@ -370,7 +370,7 @@ class RowTable(ChunkedLineView):
 
     @property
     def opened(self) -> LoadedWindow | None:
-        """The shown rows; None while a message is shown."""
+        """The shown rows, or None while a message is shown."""
         return self._opened
 
     @property
@@ -416,7 +416,7 @@ class RowTable(ChunkedLineView):
         self.reset()
 
     def value(self, row: int, column: int) -> str | None:
-        """Return the text of a cell; None while it is read."""
+        """Return the text of a cell, or None while it is read."""
         chunk, at = self.chunk_of(row)
         return None if chunk is None or at >= chunk.rows else chunk.cell(at, column)
 

@@ -106,7 +106,7 @@ class Figure(NamedTuple):
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the goal is met; None if there is no goal."""
+        """Whether the goal is met, or None if there is no goal."""
         goal = _GOAL.match(self.metric.goal)
         if goal is None:
             return None

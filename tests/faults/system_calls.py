@@ -324,7 +324,7 @@ class Harness:
         """Check the workspace after a run; return the state that it was found in.
 
         Args:
-            outcome: the error text, which is empty after success; None if the process was killed.
+            outcome: the error text, which is empty after success, or None if the process was killed.
             is_faulty: whether there was a fault.
         """
         found = check(self.operation, self.folder, self.old, self.new, self.tries)

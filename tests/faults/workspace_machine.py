@@ -651,7 +651,7 @@ class WorkspaceMachine(RuleBasedStateMachine):
     def _second(
         self, site: str, dataset: str, second: str, rows: list[Row], name: str
     ) -> tuple[Site, Callable[[], object]] | None:
-        """Return the site after the work of another writer, and this work; None if it would be refused."""
+        """Return the site after the work of another writer, and this work, or None if it would be refused."""
         before = self.sites[site]
         copy = before.copies[dataset]
         if second == "ingest":

@@ -80,12 +80,12 @@ DATA_KINDS: Final = ("AddData", "ExecuteTransform")
 
 
 def newest(chain: Chain, kind: str) -> Any:
-    """Return what the newest event of a kind defines; None without one."""
+    """Return what the newest event of a kind defines, or None without one."""
     return next((block.detail for block in reversed(chain) if block.kind == kind), None)
 
 
 def prefix_to(chain: Chain, block_hash: str) -> Chain | None:
-    """Return the chain up to a block; None if it does not contain the block."""
+    """Return the chain up to a block, or None if it does not contain the block."""
     return next((chain[: at + 1] for at, each in enumerate(chain) if each.hash == block_hash), None)
 
 
@@ -161,7 +161,7 @@ class Copy:
 
     @property
     def query(self) -> Query | None:
-        """The query of a derivative; None for a root."""
+        """The query of a derivative, or None for a root."""
         return newest(self.chain, "SetTransform")
 
     def extended(self, *blocks: Block) -> Copy:
@@ -202,7 +202,7 @@ class Site:
 
 
 def ingest(copy: Copy, payload: str, rows: Sequence[Row], *, force: bool) -> Copy | None:
-    """Return the dataset after a push of rows; None if a changed row is refused.
+    """Return the dataset after a push of rows, or None if a changed row is refused.
 
     Args:
         copy: a root dataset.

@@ -92,7 +92,7 @@ def day(text: str) -> Any:
 
 
 def nanoseconds(text: str) -> int | None:
-    """A time of the day; None if there is no such time."""
+    """A time of the day, or None if there is no such time."""
     match = _TIME.fullmatch(text)
     if match is None or int(match[1]) > 23 or int(match[2]) > 59 or int(match[3]) > 59:
         return None

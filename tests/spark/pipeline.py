@@ -126,7 +126,7 @@ class Job(msgspec.Struct, kw_only=True):
     """What to do.
 
     Attributes:
-        make: a folder for a new workspace with the pipeline; None for none.
+        make: a folder for a new workspace with the pipeline, or None for none.
         source: folder with the files to pull (:func:`make_sources`).
         queries: the derivatives in it.
         check: workspaces to verify.

@@ -71,7 +71,7 @@ class Store:
         return self
 
     def chain(self, after: str | None = None, stop: str | None = None) -> list[tuple[str, bytes]] | None:
-        """Blocks after one up to another, oldest first; None when there is no such way."""
+        """Blocks after one up to another, oldest first, or None when there is no such way."""
         at, found = stop or self.head, []
         while at is not None and at != after:
             data = self.files.get(f"blocks/{at}")

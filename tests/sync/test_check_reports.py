@@ -55,7 +55,7 @@ def source(there: Workspace) -> DatasetEntry:
 
 
 def signatures(entry: DatasetEntry) -> list[bool | None]:
-    """Whether the results of each slice are signed; None without results."""
+    """Whether the results of each slice are signed, or None without results."""
     found = [
         read_report(entry.dataset.folder, entry.id, each.physical_hash) for each in entry.dataset.slices()
     ]

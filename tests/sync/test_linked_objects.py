@@ -49,7 +49,7 @@ def photos(there: Workspace) -> DatasetEntry:
 
 
 def objects_of(entry: DatasetEntry) -> dict[str, bytes | None]:
-    """The linked objects and their bytes; None for a missing one."""
+    """The linked objects and their bytes, or None for a missing one."""
     paths = {str(link): entry.dataset.slice_path(link) for link in linked_objects(entry.dataset, Reporter())}
     return {name: path.read_bytes() if path.is_file() else None for name, path in paths.items()}
 

@@ -210,7 +210,7 @@ def _batch(runtime: SparkRuntime, query: str, inputs: Mapping[str, Sequence[Row]
 
 
 def _duckdb(query: str, inputs: Mapping[str, Sequence[Row]]) -> Counter[Row] | None:
-    """Return the result of DuckDB; None if it cannot run the query."""
+    """Return the result of DuckDB, or None if it cannot run the query."""
     with duckdb.connect() as connection:
         for name, rows in inputs.items():
             connection.execute(

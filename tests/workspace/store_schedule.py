@@ -28,7 +28,7 @@ class Schedule:
 
     Args:
         turns: numbers of requests.
-        killed: number of requests after which the first machine is killed; None for never.
+        killed: number of requests after which the first machine is killed, or None for never.
     """
 
     def __init__(self, turns: Sequence[int], killed: int | None = None) -> None:

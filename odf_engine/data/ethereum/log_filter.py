@@ -28,7 +28,7 @@ class LogFilter:
     """Which logs a source reads.
 
     Attributes:
-        first, last: block numbers, both included; None if they are not limited.
+        first, last: block numbers, both included, or None if they are not limited.
         values: the allowed values of ``address`` and ``topic0`` to ``topic3``; any if a column is missing.
     """
 

@@ -33,7 +33,7 @@ class Payload:
     Attributes:
         path: the raw bytes; a file of the user unless it is in the folder of the job.
         name: a path or a URL, for messages.
-        state: for the chain; None if the source has no state.
+        state: for the chain, or None if the source has no state.
         event_time: of rows without one; None means the time of ingestion.
         stamp: modification time and size of a file that is read in place.
         line_origins: the origin of each line, such as its topic, for messages; empty if all have the same.
@@ -75,7 +75,7 @@ class FetchContext:
         untrusted: connect to public addresses only, since an untrusted author wrote the source.
         downloads: folder of partial downloads for the next pull; None to keep none.
         dataset_id: of the dataset, for sources that identify their clients.
-        credentials: the stored logins; None if there are none.
+        credentials: the stored logins, or None if there are none.
         mqtt: limits of MQTT sources.
         ethereum: nodes and limits of EthereumLogs sources.
     """

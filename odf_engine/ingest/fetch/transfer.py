@@ -33,7 +33,7 @@ class Transfer:
         self.started = monotonic()
 
     def fetch(self) -> Payload | None:
-        """Return the payload; None if the source is unchanged.
+        """Return the payload, or None if the source is unchanged.
 
         Raises:
             Cancelled: at once.

@@ -54,7 +54,7 @@ class MergeInputs:
         event_time: event time of rows that have none.
         scratch: folder for temporary files; the caller removes it.
         reporter: receives progress, and cancels the merge.
-        changelog: column of ``new`` with operations; None if every row is an append.
+        changelog: column of ``new`` with operations, or None if every row is an append.
         on_conflict: what a ledger does with a row that has a known key and other values.
         unordered: the preprocess query joins or groups rows, so that their order is not deterministic.
     """
@@ -240,7 +240,7 @@ class KeyedMerge:
     Args:
         inputs: of the merge.
         keys: the primary key, as spelled in the slice.
-        compared: columns that are compared, without key and event time; None for all.
+        compared: columns that are compared, without key and event time, or None for all.
         live: the index may drop retracted keys, since the strategy treats them as new.
     """
 

@@ -367,7 +367,7 @@ def remove_key_files(location: KeyIndexLocation) -> None:
 
 
 def _read_checked_json(path: Path) -> dict[str, Any] | None:
-    """Return the content of a file that starts with its CRC-32; None if it is missing or damaged."""
+    """Return the content of a file that starts with its CRC-32, or None if it is missing or damaged."""
     try:
         checksum, _, body = path.read_bytes().partition(b"\n")
         return json.loads(body) if int(checksum, 16) == zlib.crc32(body) else None

@@ -197,7 +197,7 @@ def _in_total_order(inputs: MergeInputs, name: str | None) -> DataFrame:
 
 
 def _event_time_in(inputs: MergeInputs) -> str | None:
-    """Return the name of the event time column in the new rows; None if they have none."""
+    """Return the name of the event time column in the new rows, or None if they have none."""
     (place,) = match_columns(inputs.new.columns, [inputs.vocab.event_time_column])
     if place is None or inputs.new.schema[place].dataType.typeName() == "void":
         return None

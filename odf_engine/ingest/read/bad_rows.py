@@ -155,7 +155,7 @@ def _without_common_subexpressions(session: SparkSession) -> Iterator[None]:
 
 
 def list_bad_rows(search: BadRowSearch, reporter: Reporter, error: BadData, hint: str) -> BadData | None:
-    """Return the error that lists the first invalid rows of a file, and their count; None if there are none.
+    """Return the error with the count and the first of a file's invalid rows, or None if there are none.
 
     Args:
         search: the search.
@@ -205,7 +205,7 @@ class Rejection(NamedTuple):
 
 
 def reject_bad_rows(search: BadRowSearch, folder: Path, reporter: Reporter) -> Rejection | None:
-    """Write the invalid rows of a file to another file; None if there are none.
+    """Write the invalid rows of a file to another file, or None if there are none.
 
     Args:
         search: the search.

@@ -56,7 +56,7 @@ class DbfColumn(NamedTuple):
 
     @property
     def type(self) -> pa.DataType | None:
-        """Arrow type of the values; None for a type that is not supported.
+        """Arrow type of the values, or None for a type that is not supported.
 
         Numbers without decimals are BIGINT, or DECIMAL if they can have more digits than BIGINT.
         """
@@ -105,7 +105,7 @@ class DbfTable:
         Args:
             path: the file.
             name: its name in messages.
-            code_page: content of its .cpg file; None if there is none.
+            code_page: content of its .cpg file, or None if there is none.
 
         Raises:
             BadData: the file is not a dBASE table, or is truncated.
@@ -135,7 +135,7 @@ class DbfTable:
         return cls(path, name, columns, count, encoding, guessed, begin, width)
 
     def rows(self) -> Iterator[list[str | None] | None]:
-        """Yield the values of each row as text, in the order of the columns; None for a deleted row.
+        """Yield the values of each row as text, in the order of the columns, or None for a deleted row.
 
         Raises:
             BadData: a value is not of its type or encoding; ``where`` has the row.

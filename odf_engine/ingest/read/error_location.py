@@ -116,7 +116,7 @@ def locate_csv_error(error: BadData, file: TextFile, reporter: Reporter) -> BadD
 
 
 def _csv_row_test(error: BadData, file: TextFile) -> Callable[[list[str]], bool] | None:
-    """Return a test for the row that caused the error; None if the error names no value."""
+    """Return a test for the row that caused the error, or None if the error names no value."""
     if not isinstance(error, RejectedRow):
         return None
     if error.value is not None:
@@ -228,7 +228,7 @@ def explain_parquet(error: BadData, path: Path, name: str, reporter: Reporter) -
 
 
 def _parquet_row(error: RejectedRow, path: Path, reporter: Reporter) -> int | None:
-    """Return the number, from 1, of the first row with the value of the error; None if there is none."""
+    """Return the number, from 1, of the first row with the value of the error, or None if there is none."""
     column = str(error.column)
     names = [name for name in read_parquet_schema(path).names if name.casefold() == column.casefold()]
     names.sort(key=lambda each: each != column)  # The exact spelling is the one that is read.
@@ -265,7 +265,7 @@ def _line_problem(line: str, where: str, error: BadData, columns: Sequence[str])
 
 
 def _json_column(row: dict[str, Any], error: RejectedRow, columns: Sequence[str]) -> str | None:
-    """Return the column of the row that caused the error; None if the row did not."""
+    """Return the column of the row that caused the error, or None if the row did not."""
     column, value = error.column, error.value
     if value is None:
         if column is None:

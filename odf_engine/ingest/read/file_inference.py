@@ -405,7 +405,7 @@ def _is_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _has_decimal_comma(rows: Sequence[Sequence[str]], separator: str) -> bool | None:
-    """Return whether numbers have a decimal comma; None if no value shows it."""
+    """Return whether numbers have a decimal comma, or None if no value shows it."""
     commas = sum(bool(_ONLY_COMMA.fullmatch(cell.strip())) for row in rows for cell in row)
     points = sum(bool(_ONLY_POINT.fullmatch(cell.strip())) for row in rows for cell in row)
     if commas == points:
@@ -514,7 +514,7 @@ class _Numbers(NamedTuple):
 
     Attributes:
         has_numbers: whether texts may be numbers; in JSON they are not.
-        comma: whether they have a decimal comma; None if unknown.
+        comma: whether they have a decimal comma, or None if unknown.
     """
 
     has_numbers: bool
@@ -533,7 +533,7 @@ class _TextType(NamedTuple):
 def _best_type(
     name: str, real: Counter[str], chosen: tuple[str, str] | None, dialect: _Numbers
 ) -> _TextType | None:
-    """Return the type that holds most values, or the chosen one; None for STRING."""
+    """Return the type that holds most values, or the chosen one, or None for STRING."""
     total = real.total()
     most = total * _MAX_INVALID if total >= 10 else 1 if total >= 5 else 0
     few = list(islice(real, _FEW))
@@ -614,7 +614,7 @@ def _numbers(real: Counter[str], form: str, comma: bool | None, kind: str) -> It
 
 
 def _date_type(real: Counter[str], form: str, kind: str = "") -> _TextType | None:
-    """Return the type of dates or times; None if there are none.
+    """Return the type of dates or times, or None if there are none.
 
     Args:
         real: the texts.
@@ -678,7 +678,7 @@ def _is_iso_text(text: str, layouts: Sequence[_Layout]) -> bool:
 
 
 def _iso_text(part: Mapping[str, str], *, day_first: bool) -> str | None:
-    """Return the parts as ISO 8601, without zone and fraction; None if there is no such time."""
+    """Return the parts as ISO 8601, without zone and fraction, or None if there is no such time."""
     if "first" in part:
         order = (part["second_"], part["first"]) if day_first else (part["first"], part["second_"])
     else:

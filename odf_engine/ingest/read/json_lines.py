@@ -66,7 +66,7 @@ def array_to_lines(
 
     Args:
         source: the document.
-        sub_path: path of the array, such as ``a.b.c``; None if it is the document.
+        sub_path: path of the array, such as ``a.b.c``, or None if it is the document.
         target: the file to write.
         reporter: receives the number of bytes, and cancels the conversion.
         on_invalid: makes the line of an invalid element blank, instead of an error.

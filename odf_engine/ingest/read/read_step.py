@@ -98,7 +98,7 @@ class ReadPlan:
 
     Attributes:
         frame: its rows, in order; nothing has run yet.
-        columns: as declared in the manifest; None if they are inferred.
+        columns: as declared in the manifest, or None if they are inferred.
         explain: adds the location in the file to an error of reading the rows.
         place: names the record of a line in messages.
         describe: returns the column, if known, and the reason why a record cannot be parsed.
@@ -336,7 +336,7 @@ class _Lines:
         file: the file, and its name in messages.
         step: formats of its values.
         place: names the object of a line in messages.
-        columns: declared by the file itself; None if it declares none.
+        columns: declared by the file itself, or None if it declares none.
     """
 
     file: TextFile

@@ -73,7 +73,7 @@ def shapefile_to_lines(
     Args:
         path: the archive.
         name: its name in messages.
-        sub_path: name or glob of the .shp file; None if there is only one.
+        sub_path: name or glob of the .shp file, or None if there is only one.
         job: folder for temporary files; the caller removes it.
         reporter: receives warnings, and cancels the conversion.
         limits: for unpacking.
@@ -265,7 +265,7 @@ def _write(
 
 
 def _shapes(path: Path, name: str, count: int, reporter: Reporter) -> Iterator[str | None]:
-    """Yield the geometry of each record as GeoJSON text; None for a record without geometry.
+    """Yield the geometry of each record as GeoJSON text, or None for a record without geometry.
 
     Raises:
         BadData: the file is damaged, or has not ``count`` records.

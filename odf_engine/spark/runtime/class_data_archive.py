@@ -60,7 +60,7 @@ def archive_path(java: Java) -> Path:
 
 
 def find_archive(java: Java) -> Path | None:
-    """Return the archive to start with; None if there is no complete one."""
+    """Return the archive to start with, or None if there is no complete one."""
     if not _is_read():
         return None
     path = archive_path(java)

@@ -222,7 +222,7 @@ def wait_for_exit(timeout: float, *, kill: bool) -> int | None:
         kill: kill the process after that time.
 
     Returns:
-        Its exit code; None if it still runs, or none was started.
+        Its exit code, or None if it still runs, or none was started.
     """
     if not _started:
         return None

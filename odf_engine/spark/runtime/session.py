@@ -82,7 +82,7 @@ class Memory:
 
 
 def read_memory(context: SparkContext, pid: int) -> Memory | None:
-    """Return the memory of Spark's JVM; None if it has stopped. A call takes about a millisecond."""
+    """Return the memory of Spark's JVM, or None if it has stopped. A call takes about a millisecond."""
     # Deferred, as all imports of PySpark: they run while the JVM starts.
     from py4j.protocol import Py4JError
 
@@ -193,7 +193,7 @@ class SparkRuntime:
 
     @property
     def memory(self) -> Memory | None:
-        """Memory of the JVM; None if Spark does not run."""
+        """Memory of the JVM, or None if Spark does not run."""
         context, pid = self._context, self.pid
         return None if context is None or pid is None else read_memory(context, pid)
 

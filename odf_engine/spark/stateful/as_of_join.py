@@ -217,7 +217,7 @@ def retained_versions(versions: DataFrame, keys: Sequence[str], until: int | Non
     Args:
         versions: all versions.
         keys: the key columns.
-        until: that time in milliseconds; None if every version is needed.
+        until: that time in milliseconds, or None if every version is needed.
     """
     if until is None:
         return versions
@@ -325,7 +325,7 @@ class AsOfJoin:
         right: columns of the keyed input in the plan after the join.
         output: all columns after the join.
         keys: pairs of expressions that must be equal, over the rows and over the versions.
-        also: the rest of the condition; None if there is none.
+        also: the rest of the condition, or None if there is none.
         time: event time of the left rows.
         schema: schema of ``output``, with the names ``c0``, ``c1``, …
     """
@@ -554,7 +554,7 @@ class AsOfQuery(PlanBuilder):
         }
 
     def _input_name(self, plan: Any) -> str | None:
-        """Return the input whose view a plan node is; None for any other node."""
+        """Return the input whose view a plan node is, or None for any other node."""
         if node_name(plan) != "View":
             return None
         view = plan.desc().identifier().table().lower()

@@ -77,13 +77,13 @@ class GroupAggregates:
         grouping: the grouping expressions.
         columns: the columns of the aggregation.
         signed: whether rows can be retracted.
-        operation: column with the operation of a row; None if no row of this query is a retraction.
+        operation: column with the operation of a row, or None if no row of this query is a retraction.
         values: whether ``min`` and the like are computed from single values, which retractions require.
         changed: name of the result's event time column. A maximum of the event time under this name includes
             retracted rows: it is the time of the last change.
 
     Attributes:
-        session: index of the key that is a session window; None if there is none.
+        session: index of the key that is a session window, or None if there is none.
         keeps_values: whether aggregates such as ``min`` are computed from single values.
         can_keep_values: whether there are such aggregates.
         order_matters: whether results depend on the order of the rows: sums of floating point numbers.
@@ -149,7 +149,7 @@ class GroupAggregates:
 
     @property
     def unmergeable(self) -> Any:
-        """The first aggregate that has no partial values; None if there is none."""
+        """The first aggregate that has no partial values, or None if there is none."""
         return next((aggregate.expression for aggregate in self._aggregates if not aggregate.partials), None)
 
     @property
@@ -312,7 +312,7 @@ class GroupAggregates:
         Args:
             rows: SQL query of the rows, which have the columns of groups, ``order`` and ``end``.
             order: columns that define the order of the rows; the first one is their batch.
-            end: column with the end of a window, which depends on the keys; None without a window.
+            end: column with the end of a window, which depends on the keys, or None without a window.
             each: return each group after each batch with rows of it. Requires keys, and no single values.
 
         Returns:

@@ -65,8 +65,8 @@ class BatchWatermarks:
     """The watermarks of consecutive batches, in milliseconds.
 
     Attributes:
-        before: watermark before the first batch; None if unknown.
-        after: watermark after each batch; None if unknown.
+        before: watermark before the first batch, or None if unknown.
+        after: watermark after each batch, or None if unknown.
     """
 
     before: int | None
@@ -782,7 +782,7 @@ class JoinSide(NamedTuple):
         plan: its rows.
         batch: column with the batch of a row.
         closing: column with the batch after which no partner can follow.
-        until: column with the batch that retracts a row; None if no row is retracted.
+        until: column with the batch that retracts a row, or None if no row is retracted.
     """
 
     plan: Any

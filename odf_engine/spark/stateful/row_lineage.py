@@ -99,7 +99,7 @@ class StreamLineage(TablePlanner):
         watermarks: watermark after each batch in milliseconds, and batch number, in ascending order.
 
     Attributes:
-        grouping_input: input rows of the last grouping; None if rows carry their origins.
+        grouping_input: input rows of the last grouping, or None if rows carry their origins.
         operations: descriptions of the operations, from the inputs to the result.
     """
 

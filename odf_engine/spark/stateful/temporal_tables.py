@@ -101,7 +101,7 @@ def match_keys(
 
 
 def _match_equality(condition: Any, right_ids: set[int]) -> tuple[Any, Any] | None:
-    """Return the two sides of an equality with a column of the right side; None for any other condition."""
+    """Return both sides of an equality with a column of the right side, or None for other conditions."""
     if node_name(condition) != "EqualTo":
         return None
     for left, column in ((condition.left(), condition.right()), (condition.right(), condition.left())):

@@ -54,7 +54,7 @@ class RankedRows:
 
 
 def ranked_rows(plan: Any, conjuncts: Sequence[Any]) -> RankedRows | None:
-    """Return the Top-N that a filter selects; None for other filters.
+    """Return the Top-N that a filter selects, or None for other filters.
 
     Args:
         plan: the filter.
@@ -80,7 +80,7 @@ def ranked_rows(plan: Any, conjuncts: Sequence[Any]) -> RankedRows | None:
 
 
 def _bounds(condition: Any, number: int) -> tuple[int, int | None] | None:
-    """Return the least and the greatest number that meet a comparison with constants; None for others.
+    """Return the least and the greatest number that meet a comparison with constants, or None for others.
 
     Args:
         condition: the condition.

@@ -46,11 +46,11 @@ class RemoteDataset(Protocol):
         ...
 
     def head(self) -> Multihash | None:
-        """Return the newest block; None if there is no dataset yet."""
+        """Return the newest block, or None if there is no dataset yet."""
         ...
 
     def reference(self, name: str) -> Multihash | None:
-        """Return the block of a reference; None if it does not exist or is not transferred."""
+        """Return the block of a reference, or None if it does not exist or is not transferred."""
         ...
 
     def read(self, kind: ObjectKind, object_hash: Multihash, at_most: int) -> bytes:
@@ -67,7 +67,7 @@ class RemoteDataset(Protocol):
         ...
 
     def size(self, kind: ObjectKind, object_hash: Multihash) -> int | None:
-        """Return the size of an object in bytes; None if it does not exist."""
+        """Return the size of an object in bytes, or None if it does not exist."""
         ...
 
     def prepare(self, files: Sequence[ObjectFile]) -> None:

@@ -60,11 +60,11 @@ class FolderRemote(BlockwiseRemote):
     # --- Reading ------------------------------------------------------------------------------
 
     def head(self) -> Multihash | None:
-        """Return the newest block; None if there is no dataset yet."""
+        """Return the newest block, or None if there is no dataset yet."""
         return self.reference(self._head_name)
 
     def reference(self, name: str) -> Multihash | None:
-        """Return the block of a reference; None if it does not exist."""
+        """Return the block of a reference, or None if it does not exist."""
         try:
             # Reading a pipe may never end.
             return self._refs.get(name) if (self.folder / "refs" / name).is_file() else None
@@ -95,7 +95,7 @@ class FolderRemote(BlockwiseRemote):
         return found is not None and size in (None, found)
 
     def size(self, kind: ObjectKind, object_hash: Multihash) -> int | None:
-        """Return the size of an object in bytes; None if it does not exist."""
+        """Return the size of an object in bytes, or None if it does not exist."""
         objects = self._objects(kind)
         try:
             name = find_object_name(objects, object_hash)

@@ -54,11 +54,11 @@ class HttpRemote(BlockwiseRemote):
         self._base58 = False
 
     def head(self) -> Multihash | None:
-        """Return the newest block; None if there is no dataset yet."""
+        """Return the newest block, or None if there is no dataset yet."""
         return self.reference(self._head_name)
 
     def reference(self, name: str) -> Multihash | None:
-        """Return the block of a reference; None if it does not exist."""
+        """Return the block of a reference, or None if it does not exist."""
         url = f"{self._base}refs/{name}"
         try:
             data = self.web.get_bytes(url, MAX_HEAD_BYTES, self.no_head)
@@ -83,7 +83,7 @@ class HttpRemote(BlockwiseRemote):
             yield from rest
 
     def size(self, kind: ObjectKind, object_hash: Multihash) -> int | None:
-        """Return the size of an object in bytes; None if it does not exist.
+        """Return the size of an object in bytes, or None if it does not exist.
 
         Raises:
             BadData: the server does not send it.
@@ -188,7 +188,7 @@ def _open_download(
 
 
 def _bytes_to_skip(response: Response, start: int, size: int) -> int | None:
-    """Return the number of bytes to skip at the start of a response; None if it is another part."""
+    """Return the number of bytes to skip at the start of a response, or None if it is another part."""
     total = response.length
     skip: int | None = start
     if response.status == 206:

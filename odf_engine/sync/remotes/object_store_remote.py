@@ -64,11 +64,11 @@ class ObjectStoreRemote(BlockwiseRemote):
     # --- Reading ------------------------------------------------------------------------------
 
     def head(self) -> Multihash | None:
-        """Return the newest block; None if there is no dataset yet."""
+        """Return the newest block, or None if there is no dataset yet."""
         return self._read_head()[0]
 
     def reference(self, name: str) -> Multihash | None:
-        """Return the block of a reference; None if it does not exist or is no hash."""
+        """Return the block of a reference, or None if it does not exist or is no hash."""
         stored = self._client.read(f"refs/{name}", MAX_HEAD_BYTES)
         try:
             return None if stored is None else Multihash.parse(stored.data.decode("ascii", "replace").strip())
@@ -105,7 +105,7 @@ class ObjectStoreRemote(BlockwiseRemote):
         return found is not None and size in (None, found)
 
     def size(self, kind: ObjectKind, object_hash: Multihash) -> int | None:
-        """Return the size of an object in bytes; None if it does not exist."""
+        """Return the size of an object in bytes, or None if it does not exist."""
         # New objects have canonical names. Older names are checked only if the dataset has such.
         for name in self._names(object_hash)[: 2 if self._old_names else 1]:
             if (found := self._client.size(f"{kind}/{name}")) is not None:

@@ -123,7 +123,7 @@ class ReceivePack:
             self._fork()  # all blocks are stored already: newer ones are discarded
 
     def find_missing(self, request: m.PushObjects) -> list[ObjectFile | None]:
-        """Return the objects that must be uploaded; None for those that are stored.
+        """Return the objects that must be uploaded, or None for those that are stored.
 
         Raises:
             BadData: an object that no block refers to.

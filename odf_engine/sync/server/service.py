@@ -146,7 +146,7 @@ class PushTarget:
     Attributes:
         serving: the service.
         alias: name of the dataset.
-        entry: the dataset; None if it does not exist yet.
+        entry: the dataset, or None if it does not exist yet.
         url: its URL for the client, with a trailing slash.
         token: token of the push; ``token.name`` is recorded as origin.
         authorization: the client's ``Authorization`` header, which its uploads need too.

@@ -271,7 +271,7 @@ def _max_request_bytes(dataset: Dataset) -> int:
 
 
 def find_object(dataset: Dataset, file: ObjectFile) -> str | None:
-    """Return the name under which a dataset stores an object with this size; None if it does not."""
+    """Return the name under which a dataset stores an object with this size, or None if it does not."""
     objects = dataset.objects(file.kind)
     name = find_object_name(objects, file.hash)
     try:
@@ -286,7 +286,7 @@ _WITHIN: Final = "chain = ? AND sequence > ? AND sequence <= ?"
 def _find_interval(
     index: BlockIndex, position: BlockPosition, after: Multihash | None, stop: Multihash
 ) -> _Interval | None:
-    """Return the blocks after ``after`` up to ``stop``; None if one of them is not in the chain in this
+    """Return the blocks after ``after`` up to ``stop``, or None if one of them is not in the chain in this
     order.
     """
     between = _sequence_range(index, position, after, stop)

@@ -347,7 +347,7 @@ def parse_peer_error(raw: bytes | msgspec.Raw | str, where: str) -> OdfError:
 
 
 def problem_of_close(reason: str, where: str) -> OdfError | None:
-    """Return the error in the reason of a close frame, which may be truncated; None if there is none."""
+    """Return the error in the reason of a close frame, which may be truncated, or None if there is none."""
     if not reason:
         return None
     try:
@@ -451,7 +451,7 @@ class _Unpacked:
         self._total = 0
 
     def header(self) -> tarfile.TarInfo | None:
-        """Return the next header; None at the end."""
+        """Return the next header, or None at the end."""
         raw = self.read(_TAR)
         if raw == bytes(_TAR):
             return None

@@ -215,11 +215,11 @@ class SmartRemote:
     # --- Simple protocol ---
 
     def head(self) -> Multihash | None:
-        """Return the newest block; None if there is no dataset yet."""
+        """Return the newest block, or None if there is no dataset yet."""
         return self._plain.head()
 
     def reference(self, name: str) -> Multihash | None:
-        """Return the block of a reference; None if it does not exist."""
+        """Return the block of a reference, or None if it does not exist."""
         return self._plain.reference(name)
 
     def read(self, kind: ObjectKind, object_hash: Multihash, at_most: int) -> bytes:
@@ -227,7 +227,7 @@ class SmartRemote:
         return self._plain.read(kind, object_hash, at_most)
 
     def size(self, kind: ObjectKind, object_hash: Multihash) -> int | None:
-        """Return the size of an object in bytes; None if it does not exist."""
+        """Return the size of an object in bytes, or None if it does not exist."""
         return self._plain.size(kind, object_hash)
 
     # --- Pull ---

@@ -190,7 +190,7 @@ class ChangesTransaction:
     Args:
         session: session of the job.
         request: the request; the folder of its new checkpoint is used for temporary files.
-        declared: schema of the dataset; None before it has one.
+        declared: schema of the dataset, or None before it has one.
         reporter: receives amounts; checked for cancellation.
         state: fingerprint of the query (:attr:`ValidatedQuery.state`).
     """

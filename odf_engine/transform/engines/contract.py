@@ -44,15 +44,15 @@ class TransactionResult:
     """The result of a transaction.
 
     Attributes:
-        written: slice with the new rows; None without new rows.
+        written: slice with the new rows, or None without new rows.
         schema: schema of that slice.
         checkpoint: state after the transaction, at the path in the request. None if the query is stateless,
             or its state has not changed.
         retracts_emitted: the rows that the slice retracts are those that the engine emitted before, so that
             they need not be searched in the dataset.
-        watermark: watermark of the rows as the engine reports it; None if it reports none.
+        watermark: watermark of the rows as the engine reports it, or None if it reports none.
         late: rows that were dropped; empty if the engine does not report them.
-        version: version of the engine as it reports it; None if it reports none.
+        version: version of the engine as it reports it, or None if it reports none.
         pending: number of rows that wait for the watermark of the inputs, or None if it is unknown.
     """
 
@@ -169,7 +169,7 @@ class Engine(Protocol):
             transform: the query.
             inputs: its inputs, in the order of declaration.
             vocab: column names of the derivative dataset.
-            declared: required schema of the result; None if it may be any.
+            declared: required schema of the result, or None if it may be any.
 
         Raises:
             InvalidQuery: the query is invalid, or its result violates the output contract.
@@ -189,7 +189,7 @@ class Engine(Protocol):
         Args:
             operation: see :data:`Operation`.
             request: the query, its inputs, and the output paths.
-            declared: required schema of the result: the schema of the dataset; None before the first rows.
+            declared: required schema of the result: the schema of the dataset, or None before the first rows.
             reporter: receives amounts; checked for cancellation.
 
         Raises:

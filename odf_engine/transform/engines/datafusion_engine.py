@@ -131,7 +131,7 @@ class DataFusionEngine:
                 yield rows
 
     def _isolation(self, reporter: Reporter) -> Isolation | None:
-        """Return the sandbox for the queries of an untrusted dataset; None if they run without one.
+        """Return the sandbox for the queries of an untrusted dataset, or None if they run without one.
 
         Raises:
             NotTrusted: no sandbox is available, and running without one is not allowed.

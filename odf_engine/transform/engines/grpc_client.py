@@ -70,8 +70,8 @@ def check_engine_output(
 
     Args:
         request: has the paths and the requirements.
-        interval: offset interval reported by the engine; None for no rows.
-        declared: schema of the dataset; None before it has one.
+        interval: offset interval reported by the engine, or None for no rows.
+        declared: schema of the dataset, or None before it has one.
 
     Raises:
         BadData: the output violates the contract; the message is one sentence.
@@ -236,7 +236,7 @@ class FileExchange:
 
         Args:
             request: has the paths.
-            declared: schema of the dataset; None before it has one.
+            declared: schema of the dataset, or None before it has one.
 
         Raises:
             BadData: an output is not a regular file.

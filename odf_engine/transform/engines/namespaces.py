@@ -112,7 +112,7 @@ class MountSandbox:
 
 
 def unavailable_reason(program: Program, sandbox: MountSandbox) -> str | None:
-    """Return why a program cannot create a sandbox here, in a few words; None if it can."""
+    """Return why a program cannot create a sandbox here, in a few words, or None if it can."""
     if shutil.which(program) is None:
         return "not installed"
     command = sandbox.wrap_command(program, [*_PYTHON, "-c", ""])

@@ -182,7 +182,7 @@ class EmittedRows:
 
 
 def read_emitted_rows(path: Path) -> pa.Table | None:
-    """Read the rows of a file written by :meth:`EmittedRows.save`; None if it does not exist.
+    """Read the rows of a file written by :meth:`EmittedRows.save`, or None if it does not exist.
 
     Raises:
         BadData: it is damaged.
@@ -232,13 +232,13 @@ class OutputContract:
     Args:
         query_schema: columns of the query.
         vocab: column names of the dataset.
-        declared: schema of the dataset; None before it has one.
+        declared: schema of the dataset, or None before it has one.
         inputs: schemas of the inputs. The timestamps of a new dataset are as precise as theirs.
 
     Attributes:
         schema: schema of the slice.
         event_time: event time column as spelled in the query.
-        operation: operation column as spelled in the query; None if it has none.
+        operation: operation column as spelled in the query, or None if it has none.
 
     Raises:
         InvalidQuery: no event time, a reserved column name, or columns that differ from the dataset.
@@ -311,7 +311,7 @@ class OutputContract:
 def write_result(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, request: TransformRequest, reporter: Reporter
 ) -> WrittenSlice | None:
-    """Write the slice of a transaction; None without rows.
+    """Write the slice of a transaction, or None without rows.
 
     Args:
         batches: rows in order, with their operations.

@@ -140,7 +140,7 @@ class Sandbox(ForwardingEngine):
 def find_program(
     config: SandboxConfig, sandbox: MountSandbox, name: str, reporter: Reporter, *, dataset: bool
 ) -> Program | None:
-    """Return the program that creates a sandbox; None if none is available and that is allowed.
+    """Return the program that creates a sandbox, or None if none is available and that is allowed.
 
     Args:
         config: the sandbox settings.

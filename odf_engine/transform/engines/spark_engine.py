@@ -297,7 +297,7 @@ class SparkEngine:
         Args:
             session: session of the job.
             request, declared, reporter: as for :meth:`run`.
-            checkpoint: of exactly this query; None if it has none yet.
+            checkpoint: of exactly this query, or None if it has none yet.
 
         Raises:
             InvalidQuery: the query is stateless.

@@ -150,7 +150,7 @@ class Slice:
         path: path of the file.
         input_index: index of the input.
         added: system time of its commit, in milliseconds.
-        earliest: minimum event time in milliseconds; None without rows.
+        earliest: minimum event time in milliseconds, or None without rows.
         changes: whether it has retractions or corrections.
         rows: number of its rows.
     """
@@ -169,7 +169,7 @@ class Batch:
 
     Attributes:
         slices: in the order of their commits.
-        watermark: watermark after them, in milliseconds; None if unknown.
+        watermark: watermark after them, in milliseconds, or None if unknown.
     """
 
     slices: Sequence[Slice]
@@ -183,13 +183,13 @@ class Watermarks:
     by_alias: Mapping[str, int]
 
     def combined(self, aliases: Sequence[str]) -> int | None:
-        """Return the minimum of the watermarks; None if an input has none."""
+        """Return the minimum of the watermarks, or None if an input has none."""
         watermarks = [self.by_alias.get(alias) for alias in aliases]
         known = [watermark for watermark in watermarks if watermark is not None]
         return min(known, default=None) if len(known) == len(watermarks) else None
 
     def after(self, inputs: Sequence[TransformRequestInput], until: int | None) -> Watermarks:
-        """Return the watermarks just before a time; None for the end of the transaction."""
+        """Return the watermarks just before a time, or None for the end of the transaction."""
         updated = dict(self.by_alias)
         for each in inputs:
             for watermark in each.explicit_watermarks:
@@ -346,7 +346,7 @@ def read_slice(path: Path, input_index: int, vocab: DatasetVocabulary) -> tuple[
 
 
 def _ranges_from_statistics(file: pq.ParquetFile, names: Sequence[str]) -> list[tuple[Any, Any]] | None:
-    """Return minimum and maximum of columns from the file's statistics; None without statistics."""
+    """Return minimum and maximum of columns from the file's statistics, or None without statistics."""
     metadata = file.metadata
     column_indexes = {metadata.schema.column(index).path: index for index in range(metadata.num_columns)}
     ranges: list[tuple[Any, Any]] = []
@@ -467,7 +467,7 @@ class StatefulTransaction:
     Args:
         session: session of the job, in which ``system_time()`` is defined.
         request: the request; the folder of its new checkpoint is used for temporary files.
-        declared: schema of the dataset; None before it has one.
+        declared: schema of the dataset, or None before it has one.
         reporter: receives amounts and late rows; checked for cancellation.
         state: fingerprint of the query's state (:attr:`ValidatedQuery.state`).
     """
@@ -583,7 +583,7 @@ class StatefulTransaction:
         )
 
     def _output_watermark(self, ready: PreparedQuery, watermarks: Watermarks) -> Timestamp | None:
-        """Return the watermark of the rows; None if it is that of the inputs."""
+        """Return the watermark of the rows, or None if it is that of the inputs."""
         watermark = watermarks.combined(self._aliases)
         has_own = ready.query.delay and self._revision >= 2
         if watermark is None or not has_own:

@@ -51,7 +51,7 @@ class ImportedFile(msgspec.Struct, frozen=True):
     """The result of the dialog.
 
     Attributes:
-        found: what to write into the manifest; None if the file cannot be read.
+        found: what to write into the manifest, or None if the file cannot be read.
         choices: the choices of the user.
         problem: why the file cannot be read.
         edits: whether the user edits the manifest next.

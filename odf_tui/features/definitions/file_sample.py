@@ -597,7 +597,7 @@ def _find_key(found: InferredFile, time: str) -> tuple[tuple[str, ...], str]:
 
 
 def _first_repeated(found: InferredFile, key: Sequence[str]) -> str | None:
-    """Return the first value of a key that occurs twice; None if all are different."""
+    """Return the first value of a key that occurs twice, or None if all are different."""
     at = [place for place, column in enumerate(found.columns) if column.name in key]
     seen: set[tuple[str | None, ...]] = set()
     invalid = {each.line for each in found.bad_rows}

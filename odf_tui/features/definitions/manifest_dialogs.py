@@ -64,7 +64,7 @@ class TextPosition(msgspec.Struct, frozen=True):
 
 
 def error_position(error: OdfError, text: str) -> TextPosition | None:
-    """Return the position of an error in a manifest; None if it is unknown.
+    """Return the position of an error in a manifest, or None if it is unknown.
 
     It is the position that the error has, else that of the field or word that the error names.
     """

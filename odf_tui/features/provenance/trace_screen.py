@@ -295,7 +295,7 @@ class TraceScreen(OverlayScreen[Target]):
         return words
 
     def node_at(self, line: TraceLine) -> TraceNode | None:
-        """Return the node at a line; None for a row that was never opened."""
+        """Return the node at a line, or None for a row that was never opened."""
         if line.row >= 0 and isinstance(line.node, Group):
             return line.node.traced.get(line.row)
         return line.node
@@ -512,7 +512,7 @@ class TraceScreen(OverlayScreen[Target]):
 
 
 def traced_rows_at(line: TraceLine) -> TracedRows | None:
-    """Return the traced rows of a line, or of its nearest parent; None if there are none."""
+    """Return the traced rows of a line, or of its nearest parent, or None if there are none."""
     node: TraceNode | None = line.node
     if line.row >= 0 and isinstance(node, Group):
         node = node.traced.get(line.row)

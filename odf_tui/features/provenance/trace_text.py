@@ -52,7 +52,7 @@ _MAX_LINES: Final = 5000
 
 
 def complete_trace(tree: TraceTree) -> TraceStep | None:
-    """Return all results of a tree as one trace; None without results."""
+    """Return all results of a tree as one trace, or None without results."""
     traced = tree.top.traced.get(0)
     return None if traced is None or traced.step is None else _complete_step(traced, traced.step)
 
@@ -225,7 +225,7 @@ def _input_spans(node: InputGroup) -> list[Span]:
 
 
 def traced_column(node: TraceNode) -> str | None:
-    """Return the column whose value is traced at a node; None for complete rows."""
+    """Return the column whose value is traced at a node, or None for complete rows."""
     parent: TraceNode | None = node
     while parent is not None and not isinstance(parent, TracedRows):
         parent = parent.parent

@@ -122,7 +122,7 @@ class TracedRowReader:
         return structs.replace(found, values=values)
 
     def row_of(self, offset: int) -> int | None:
-        """Return the number of a row by its offset; None if there is no such row."""
+        """Return the number of a row by its offset, or None if there is no such row."""
         if isinstance(self.window, StoredWindow):
             return self.window.row_of_offset(offset)
         return offset if 0 <= offset < self.window.row_count else None
@@ -204,7 +204,7 @@ class TraceNode:
     """A line of the tree that may have children.
 
     Attributes:
-        parent: the node above; None for the root.
+        parent: the node above, or None for the root.
         open: whether the children are shown.
         children: the nodes below.
     """
@@ -271,7 +271,7 @@ class TracedRows(TraceNode):
         group: the group of the rows.
         row: number of the row in the group; -1 for all rows.
         job: id of the job that traces them; empty without one.
-        step: the result; None until there is one.
+        step: the result, or None until there is one.
         failed: whether the job failed or was cancelled.
     """
 
@@ -377,14 +377,14 @@ class Group(TraceNode):
     Attributes:
         dataset, name: id and name of the dataset.
         offsets: the offsets of the rows.
-        column: the column whose value is traced; None for complete rows.
+        column: the column whose value is traced, or None for complete rows.
         columns: the columns that contribute to the value of the row above, each with its transformation.
         missing: whether the dataset is not in the workspace.
         traced: the rows that were opened, by their numbers.
-        all_rows: all rows at once; None for a single row.
+        all_rows: all rows at once, or None for a single row.
         heading: the names of the columns.
         cells: the cells that were read, by page.
-        reader: reads the rows; None until the first page was read.
+        reader: reads the rows, or None until the first page was read.
         problem: why the rows cannot be read.
         widths: the widths of the columns in cells.
     """
@@ -546,7 +546,7 @@ class TraceTree:
         return segment.guides + ("└─" if last else "├─")
 
     def index(self, target: TraceLine) -> int | None:
-        """Return the index of a line; None if it is not shown."""
+        """Return the index of a line, or None if it is not shown."""
         for start, (line, count, *_) in zip(self._starts, self._segments, strict=True):
             if line.node is target.node and (line.row < 0) == (target.row < 0):
                 if target.row < 0:
@@ -574,7 +574,7 @@ class TraceTree:
 
     @staticmethod
     def parent(line: TraceLine) -> TraceLine | None:
-        """Return the parent of a line; None at the root."""
+        """Return the parent of a line, or None at the root."""
         node = line.node if line.row >= 0 else line.node.parent
         if isinstance(node, TracedRows) and node.row >= 0:
             return TraceLine(node.group, node.row)
@@ -601,7 +601,7 @@ class TraceSession:
         dataset, name, offset: id and name of the dataset, and offset of the row.
         value: the column under the cursor.
         is_data_column: whether ``value`` is a column of the data, and no system column.
-        column: the column whose value is traced; None for the complete row.
+        column: the column whose value is traced, or None for the complete row.
 
     Args:
         open_rows: opens the rows of a dataset. It blocks.
@@ -664,7 +664,7 @@ class TraceSession:
 
 
 class RowLocation(NamedTuple):
-    """A row of a dataset, and its block by number or hash; None if the block is unknown."""
+    """A row of a dataset, and its block by number or hash, or None if the block is unknown."""
 
     dataset: str
     offset: int

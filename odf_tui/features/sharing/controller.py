@@ -322,7 +322,7 @@ class SharingController(Controller):
                     return
 
     async def _choose_datasets(self, names: list[str]) -> list[ListedDataset] | None:
-        """Return the datasets that the user selects in some repositories; None if the browser was closed."""
+        """Return the datasets that the user selects in repositories, or None if the browser was closed."""
         from odf_tui.features.sharing.repository_browser import RepositoryBrowser
 
         title = f"Datasets in {names[0]}" if len(names) == 1 else "Datasets in all repositories"

@@ -46,7 +46,7 @@ class ListedDataset(msgspec.Struct, frozen=True):
     """A dataset of a repository, as the repository describes it.
 
     Attributes:
-        local: the same dataset in the workspace; None if there is none.
+        local: the same dataset in the workspace, or None if there is none.
         local_relation: relation of the two in a few words; empty without ``local``.
         search_text: the text that the filter searches, in lower case.
     """
@@ -212,7 +212,7 @@ class RemoteDatasetList(LineView):
 
     @property
     def selected(self) -> ListedDataset | None:
-        """The dataset under the cursor; None if the list is empty."""
+        """The dataset under the cursor, or None if the list is empty."""
         return self.shown[self.cursor] if self.cursor < len(self.shown) else None
 
     def toggle_mark(self) -> None:

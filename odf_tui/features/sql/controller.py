@@ -62,7 +62,7 @@ class SqlController(Controller):
 
     @property
     def sql_panel(self) -> SqlPanel | None:
-        """The editor; None while it is closed, opens or closes."""
+        """The editor, or None while it is closed, opens or closes."""
         return self.host.find(SqlPanel) if self._open else None
 
     @property

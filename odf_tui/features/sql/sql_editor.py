@@ -162,7 +162,7 @@ class QueryErrorView(LineScroll):
 
 
 def error_position(error: Failure | None) -> tuple[int, int] | None:
-    """Return the line and column of an error in a query, from 1; None if the error has none."""
+    """Return the line and column of an error in a query, from 1, or None if the error has none."""
     found = _POSITION.search((error.where or "") if error is not None else "")
     return (int(found[1]), int(found[2])) if found else None
 

@@ -66,7 +66,7 @@ class TimeTravelController(Controller):
 
     Attributes:
         chosen_times: the chosen time of each dataset that is not shown with its newest rows.
-        time_panel: the slider; None while it is closed.
+        time_panel: the slider, or None while it is closed.
     """
 
     def __init__(self, context: Context) -> None:

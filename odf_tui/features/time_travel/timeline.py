@@ -55,8 +55,8 @@ class PointInTime(msgspec.Struct, frozen=True):
         block, rows, head: number of the block, number of rows up to it, number of the newest block when
             the point was chosen; 0 for event times.
         precision: precision of the moment in texts, see :func:`format_moment`.
-        key: key columns of the state to show; None for all rows as at a block, and for the default key as of
-            an event time.
+        key: key columns of the state to show, or None for all rows as at a block, or for the default key as
+            of an event time.
         history: hash of the block, if it is of an earlier history; otherwise empty.
     """
 
@@ -86,7 +86,7 @@ class PointInTime(msgspec.Struct, frozen=True):
 
     @property
     def as_of(self) -> str | None:
-        """The event time in RFC 3339; None for a block."""
+        """The event time in RFC 3339, or None for a block."""
         return str(Timestamp.from_ms(self.moment)) if self.axis == "of" else None
 
 

@@ -37,7 +37,7 @@ class BlocksRequested(Message):
 
     Attributes:
         dataset: id of the dataset.
-        first: position of the first block; None for the newest blocks that match the filter.
+        first: position of the first block, or None for the newest blocks that match the filter.
         block_filter: which blocks are counted and returned.
     """
 
@@ -172,7 +172,7 @@ class BlocksView(LineView):
 
     @property
     def block(self) -> BlockLine | None:
-        """The block under the cursor; None if its page is not loaded."""
+        """The block under the cursor, or None if its page is not loaded."""
         return self._at(self.cursor)
 
     def _at(self, index: int) -> BlockLine | None:
@@ -185,7 +185,7 @@ class BlocksView(LineView):
         return lines[position % PAGE]
 
     def index_of(self, number: int) -> int | None:
-        """Return the line of a block by its number; None if its page is not loaded."""
+        """Return the line of a block by its number, or None if its page is not loaded."""
         if not self.block_filter and not self.broken:
             return self.total - 1 - number if 0 <= number < self.total else None
         for page, lines in self._pages.items():

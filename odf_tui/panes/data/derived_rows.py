@@ -43,7 +43,7 @@ def _possible_characters(kind: pa.DataType, text: str) -> set[str]:
 
 
 def rows_containing(table: pa.Table, text: str) -> tuple[Any | None, list[Any]]:
-    """Return a mask of the rows that contain a text, and one mask for each column; None without columns."""
+    """Return a mask of the rows that contain a text, and a mask per column, or None without columns."""
     any_column: Any | None = None
     masks: list[Any] = []
     for column in table.columns:
@@ -79,7 +79,7 @@ def _contains(words: Any, text: str) -> Any:
 
 
 def _period(text: str, kind: pa.DataType) -> tuple[pa.Scalar, pa.Scalar] | None:
-    """Return start and end of a typed month, day, minute or second; None for other texts."""
+    """Return start and end of a typed month, day, minute or second, or None for other texts."""
     found = _PERIOD.fullmatch(text.strip())
     if found is None:
         return None
