@@ -9,7 +9,7 @@ from odf_engine.terminal_text import escape_controls
 
 
 def text_html(value: object) -> str:
-    """Return a value as HTML text; empty for None. A list is its length."""
+    """Return a value as HTML text, or "" for None. A list is its length."""
     if value is None:
         return ""
     if isinstance(value, list | tuple):

@@ -24,7 +24,7 @@ def is_process_running(pid: int) -> bool:
 
 
 def read_memory() -> tuple[int, int]:
-    """Return the total and the available memory in bytes, within the limit of the container; 0 if unknown."""
+    """Return the total and available memory in bytes, within the container's limit, or 0 if unknown."""
     try:
         fields = (line.split() for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
         known = {name: int(amount) << 10 for name, amount, *_ in fields}  # kB
@@ -41,7 +41,7 @@ def read_memory() -> tuple[int, int]:
 
 
 def count_open_descriptors() -> int:
-    """Return the number of open file descriptors of this process; 0 if the system does not list them."""
+    """Return the number of open file descriptors of this process, or 0 if the system does not list them."""
     try:
         return len(os.listdir("/dev/fd")) - 1  # noqa: PTH208 (one of them lists the folder)
     except OSError:

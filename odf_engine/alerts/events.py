@@ -36,7 +36,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
         time: when it happened, RFC 3339.
         subject: name of the dataset or of the flow.
         message: what happened, one line.
-        dataset: id of the dataset; empty for a flow.
+        dataset: id of the dataset, or "" for a flow.
         data: details.
     """
 

@@ -59,7 +59,7 @@ def run_event(event: Event, kind: EventKind, workspace: Workspace, namespace: st
         event: the event of the job.
         kind: its kind, one of those of OpenLineage.
         workspace: the workspace.
-        namespace: the namespace of jobs and datasets; empty for that of the workspace.
+        namespace: the namespace of jobs and datasets, or "" for that of the workspace.
     """
     name = namespace or f"odf://{quote(workspace.folder.name, safe='')}"
     return _RunEvent(event, kind, workspace, name).encode()

@@ -65,14 +65,14 @@ class Delivery(msgspec.Struct, frozen=True):
         alert: name of the alert.
         kind: the kind of the event that the alert selects.
         subject: name of the dataset or of the flow.
-        dataset: id of the dataset; empty for a flow.
+        dataset: id of the dataset, or "" for a flow.
         message: what happened.
         body: the message in the form of the sink; empty for terminals.
         state: ``queued``, ``sent`` or ``dead``.
         created: when the event was queued.
         due: when it is sent next.
         attempts: number of attempts, since the last `odf alert dead retry`.
-        error: why the last attempt failed; empty if none did.
+        error: why the last attempt failed, or "" if none did.
         ended: when it was sent, or became a dead letter.
     """
 

@@ -248,7 +248,7 @@ class PartialChain(msgspec.Struct, frozen=True):
     Attributes:
         rows: the blocks, oldest first.
         number: the sequence number of the next older block, if it is known.
-        block: the hash of that block; empty if the head cannot be read.
+        block: the hash of that block, or "" if the head cannot be read.
         error: why that block cannot be read, or None if the limit was reached or the chain is complete.
     """
 

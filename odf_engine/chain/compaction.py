@@ -78,8 +78,8 @@ class CompactionOutcome(msgspec.Struct, frozen=True, kw_only=True):
             slices with different columns are not merged.
         old_slices, new_slices: the numbers of slices.
         merged_bytes: size of the slices that are replaced.
-        written_bytes: size of the new slices; 0 for a dry run.
-        reference: the reference to the old head; empty without a change.
+        written_bytes: size of the new slices, or 0 for a dry run.
+        reference: the reference to the old head, or "" without a change.
     """
 
     old_head: Multihash

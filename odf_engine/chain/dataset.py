@@ -664,7 +664,7 @@ class Dataset:
             self._refs.compare_and_set(name, self._refs.get(name), block)
 
     def reference_time(self, name: str) -> float:
-        """Return when a reference was written, in seconds since 1970; 0 if that cannot be determined."""
+        """Return when a reference was written, in seconds since 1970, or 0 if that cannot be determined."""
         try:
             return (self.folder / "refs" / name).stat().st_mtime
         except OSError:

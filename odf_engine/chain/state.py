@@ -461,7 +461,7 @@ def resolve_vocabulary(event: SetVocab) -> DatasetVocabulary:
 
 
 def record_count(data: DataSlice | None) -> int:
-    """Return the number of rows of a slice by its offsets; 0 for None."""
+    """Return the number of rows of a slice by its offsets, or 0 for None."""
     if data is None:
         return 0
     return max(0, data.offset_interval.end - data.offset_interval.start + 1)

@@ -171,7 +171,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag="worker"):
     """Status of the worker; ``spark`` is ``starting``, ``ready``, ``failed`` or ``off``.
 
     ``spark_detail`` is the version and home of Spark, or why it failed; ``spark_hint`` what to do then.
-    ``descriptors`` is the number of the worker's open files and sockets; 0 if unknown.
+    ``descriptors`` is the number of the worker's open files and sockets, or 0 if unknown.
     """
 
     pid: int

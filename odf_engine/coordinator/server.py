@@ -305,7 +305,7 @@ def _reject(tag: str, message: str) -> Rejected:
 
 
 def _find_tag(line: bytes) -> str:
-    """Return the tag of an invalid command; empty if it has none."""
+    """Return the tag of an invalid command, or "" if it has none."""
     try:
         tag = msgspec.json.decode(line, type=dict[str, Any]).get("tag")
     except (ValueError, RecursionError):

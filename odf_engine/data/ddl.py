@@ -342,7 +342,7 @@ class _Parser:
         return numbers
 
     def _peek(self) -> str:
-        """Return the next word or mark in upper case; empty for quoted words and at the end."""
+        """Return the next word or mark in upper case, or "" for quoted words and at the end."""
         if not self._tokens or self._tokens[-1][0] not in ("word", "mark"):
             return ""
         return self._tokens[-1][1].upper()

@@ -253,7 +253,7 @@ def _property(value: Any, key: str, default: int | None) -> str | int | None:
 
 
 def _word(value: Any, key: str, *words: str) -> str:
-    """Return a word of an attribute in lower case; empty if it is another one."""
+    """Return a word of an attribute in lower case, or "" if it is another one."""
     written = _property(value, key, None)
     return next((word.lower() for word in words if written in accepted_spellings(word)), "")
 

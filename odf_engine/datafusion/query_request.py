@@ -27,7 +27,7 @@ class QueryTable(Message, frozen=True):
         name: its name in the query.
         schema: its Arrow schema (IPC); columns that a file lacks are null.
         folder: folder of its Parquet files, whose names sort in the order of their rows, or None for no rows.
-        offset, operation: names of the columns by which rows are tracked; empty if they are not.
+        offset, operation: names of the columns by which rows are tracked, or "" if they are not.
         passed: system columns that are left out of a tracked result where the query passes them through.
     """
 
@@ -85,7 +85,7 @@ class ErrorReport(Message, frozen=True):
     Attributes:
         kind: ``query`` (the query is invalid), ``value`` (an expression fails), ``state`` (the query is not
             row-by-row) or ``other``.
-        table: the name of a table that does not exist; empty for other errors.
+        table: the name of a table that does not exist, or "" for other errors.
     """
 
     kind: str

@@ -87,7 +87,7 @@ class _BranchTask(Kind, frozen=True):
     """A task for the heads of the targets, or for a branch.
 
     Attributes:
-        branch: name of the branch; empty for the heads.
+        branch: name of the branch, or "" for the heads.
     """
 
     branch: str = ""

@@ -56,7 +56,7 @@ class FlowState(msgspec.Struct):
     Attributes:
         name: name of the flow.
         paused: no trigger starts runs.
-        pause_reason: why the flow is paused; empty if it is not.
+        pause_reason: why the flow is paused, or "" if it is not.
         requested: the user has requested a run.
         failures: number of failed runs in a row, without their repetitions.
         attempt: number of repetitions of the last run.
@@ -219,7 +219,7 @@ class FlowStore:
             reason: why it failed, was skipped or interrupted.
             now: the time.
             state: state of the flow.
-            pause: why the flow is paused; empty if it is not.
+            pause: why the flow is paused, or "" if it is not.
         """
         with self._transaction() as connection:
             _save(connection, state)

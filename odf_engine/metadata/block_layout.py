@@ -45,7 +45,7 @@ class ByteSpan(msgspec.Struct, frozen=True):
     """The bytes from ``start`` to ``end`` (exclusive), the path of their field, and their meaning.
 
     Attributes:
-        path: the field; empty for padding and for bytes that were not read.
+        path: the field, or "" for padding and for bytes that were not read.
         text: the meaning, for display.
         value: whether the bytes are a value, not an offset or a length.
     """

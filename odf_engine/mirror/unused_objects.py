@@ -62,7 +62,7 @@ class UnusedObjects:
         """Keep all objects, before a commit that uses existing ones.
 
         Returns:
-            A text that changes whenever objects may have been deleted; empty if none ever were.
+            A text that changes whenever objects may have been deleted, or "" if none ever were.
 
         Raises:
             Conflict: another machine is deleting objects.

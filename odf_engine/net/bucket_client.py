@@ -73,7 +73,7 @@ class BucketLocation(NamedTuple):
 
     Attributes:
         provider: protocol of the service.
-        endpoint: URL of the service; empty for the one of the provider or of the environment.
+        endpoint: URL of the service, or "" for the one of the provider or of the environment.
         bucket: bucket, or container of Azure.
         prefix: without slashes at its ends; may be empty.
     """
@@ -203,7 +203,7 @@ def read_start(url: str, config: FetchConfig, limit: int) -> Iterator[bytes]:
 
 
 def endpoint_of(config: FetchConfig) -> str:
-    """Return the S3 endpoint of the settings or the environment; empty for Amazon."""
+    """Return the S3 endpoint of the settings or the environment, or "" for Amazon."""
     return (
         config.s3_endpoint
         or os.environ.get("AWS_ENDPOINT_URL_S3")
@@ -387,7 +387,7 @@ class StoredObject(NamedTuple):
     Attributes:
         data: the bytes.
         version: for a conditional write.
-        writer: identifies the write, see :meth:`BucketClient.write`; empty if that is not known.
+        writer: identifies the write, see :meth:`BucketClient.write`, or "" if that is not known.
     """
 
     data: bytes

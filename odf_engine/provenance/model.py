@@ -28,7 +28,7 @@ class ProducingTransaction(msgspec.Struct, frozen=True, omit_defaults=True):
         system_time: system time of the block, in RFC 3339.
         runs: offset ranges of its rows.
         query: steps of the query as (alias, SQL); the last alias is empty. Empty for roots.
-        engine: name and version; empty for roots.
+        engine: name and version, or "" for roots.
     """
 
     block: str
@@ -51,7 +51,7 @@ class RowSource(msgspec.Struct, frozen=True, omit_defaults=True):
         block: hash of the block that added them.
         kind: ``polling`` or ``push``; ``unknown`` if the chain does not contain it.
         name: name of the push source.
-        place: a URL, a file, a command, a topic; empty for pushed rows.
+        place: a URL, a file, a command, a topic, or "" for pushed rows.
         ingested: system time of the ingest, in RFC 3339.
         state: version reported by the source (ETag, time of change), as text.
         steps: descriptions of the ingest steps: prepare, read, preprocess, merge.

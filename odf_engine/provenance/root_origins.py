@@ -221,7 +221,7 @@ def describe_location(fetch: Any, state: model.SourceState | None) -> str:
 
 
 def describe_source_state(fetch: Any, state: model.SourceState | None) -> str:
-    """Describe the version reported by a source; empty without one."""
+    """Describe the version reported by a source, or "" without one."""
     if state is None:
         return ""
     if state.kind == PAYLOAD_HASH:

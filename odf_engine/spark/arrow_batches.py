@@ -41,7 +41,7 @@ def scala_context(context: SparkContext) -> Any:
 
 
 def count_running_tasks(context: SparkContext) -> int:
-    """Return the number of running tasks on all executors; 0 if Spark has stopped.
+    """Return the number of running tasks on all executors, or 0 if Spark has stopped.
 
     A task of a cancelled job counts until it reacts to the cancellation.
     """

@@ -20,7 +20,7 @@ class Dialect:
 
     Attributes:
         separator: between values.
-        quote: around values; empty if quotes have no meaning.
+        quote: around values, or "" if quotes have no meaning.
         escape: before a quote within quotes; equal to ``quote`` if quotes are doubled.
     """
 

@@ -40,7 +40,7 @@ class JavaThrowable:
     Attributes:
         kind: name of its Java class.
         message: unmodified, possibly of many lines.
-        condition: Spark's error condition, such as ``CAST_INVALID_INPUT``; empty for other throwables.
+        condition: Spark's error condition, such as ``CAST_INVALID_INPUT``, or "" for other throwables.
         state: SQLSTATE, such as ``22018``.
         parameters: message parameters by name.
         fragment: the part of the query that it refers to, if Spark reports one.
@@ -155,7 +155,7 @@ class QueryError(InvalidQuery):
     Attributes:
         line: line in the query, from 1, or None if unknown.
         column: column in that line, from 1.
-        fragment: the failing expression; empty if unknown.
+        fragment: the failing expression, or "" if unknown.
     """
 
     def __init__(

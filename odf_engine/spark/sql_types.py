@@ -278,8 +278,8 @@ class _Column:
         field: the declaration.
         raw: alias of the column as read.
         converted: alias of the converted value.
-        value: expression over the column of the frame; empty if the column needs no conversion.
-        guard: condition over ``raw`` and ``converted`` that a value must meet; empty for none.
+        value: expression over the column of the frame, or "" if the column needs no conversion.
+        guard: condition over ``raw`` and ``converted`` that a value must meet, or "" for none.
         type_name: name of the declared type in errors.
     """
 
@@ -353,7 +353,7 @@ def _field_conversion(
 
 
 def _length_condition(value: str, field: pa.Field) -> str:
-    """Return the condition that a value has the declared length; empty if any length is valid."""
+    """Return the condition that a value has the declared length, or "" if any length is valid."""
     if pa.types.is_fixed_size_binary(field.type) and field.type != UUID:
         return f"(octet_length({value}) = {field.type.byte_width})"
     if (length := max_length(field)) is None:

@@ -291,7 +291,7 @@ def default_column_name(node: exp.Expr) -> str | None:
 
 
 def function_name(node: exp.Expr) -> str:
-    """Return the lower-case name of a called function; empty for any other expression."""
+    """Return the lower-case name of a called function, or "" for any other expression."""
     return node.name.casefold() if isinstance(node, exp.Anonymous) else ""
 
 

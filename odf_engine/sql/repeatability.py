@@ -177,7 +177,7 @@ def _is_converted(before: Sequence[str], after: Sequence[str]) -> bool:
 
 
 def _compared_name(words: Iterable[str]) -> str:
-    """Return the name on the other side of a comparison; empty if the words are none."""
+    """Return the name on the other side of a comparison, or "" if the words are none."""
     signs = ""
     for word in words:
         if word not in ("<", ">", "=", "!"):

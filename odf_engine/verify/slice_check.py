@@ -339,7 +339,7 @@ class SliceResult(NamedTuple):
     Attributes:
         problems: of the file and of the rows.
         rows_known: the rows were not read, since they were verified before and the bytes are the same.
-        only_appends: the slice has neither problems nor retractions; False if that is unknown.
+        only_appends: the slice has neither problems nor retractions, or False if that is unknown.
         is_equivalent: the file has other bytes than the committed one, and the same rows.
     """
 

@@ -259,7 +259,7 @@ def resolve_sides(
     Args:
         workspace: contains the datasets.
         dataset: the older side, an id or a name.
-        other: the newer side; empty for the same dataset.
+        other: the newer side, or "" for the same dataset.
         as_at: the block of the older side, see :func:`odf_engine.views.as_at.resolve_as_at`. None: for two
             datasets the newest; for one dataset the block with data before that of the newer side.
         other_as_at: the same for the newer side. None: the newest; or the newest with data if neither is

@@ -116,7 +116,7 @@ def select_push_source(entry: DatasetEntry, name: str | None) -> AddPushSource:
 
 
 def _describe_disabled(entry: DatasetEntry, name: str | None) -> str:
-    """Return the part of a message that states which block disabled the source; empty if none did."""
+    """Return the part of a message that states which block disabled the source, or "" if none did."""
     dataset = entry.dataset
     for row in dataset.list_blocks(dataset.state().blocks, kinds={"DisablePushSource"}):
         source_name = getattr(dataset.block(row.hash).block.event, "source_name", None)

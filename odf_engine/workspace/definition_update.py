@@ -439,7 +439,7 @@ class ManifestDrift(NamedTuple):
     Attributes:
         path: the file.
         changes: the events that `odf add --update` would append; empty if the file cannot be compared.
-        problem: why it cannot be compared; empty if it can.
+        problem: why it cannot be compared, or "" if it can.
     """
 
     path: Path

@@ -58,7 +58,7 @@ class FsckFinding(msgspec.Struct, frozen=True, kw_only=True):
         message: description for the user.
         count, size: number of affected files, and their size in bytes.
         repaired: whether the problem was removed.
-        left: why it was not repaired; empty if it was repaired, or repair was not requested.
+        left: why it was not repaired, or "" if it was repaired, or repair was not requested.
     """
 
     kind: str
@@ -858,7 +858,7 @@ def _is_parquet(path: Path) -> bool:
 
 
 def _database_problem(path: Path) -> str:
-    """Return why a database cannot be used; empty if it can, or does not exist."""
+    """Return why a database cannot be used, or "" if it can, or does not exist."""
     if not path.exists() or not path.stat().st_size:
         return ""
     problem = ""

@@ -28,7 +28,7 @@ class Situation(msgspec.Struct, frozen=True):
         pullable: number of datasets that can be pulled.
         remotes: number of datasets with remotes.
         worker: the state of the connection: ``starting``, ``connected`` or ``gone``.
-        up: what escape would leave: ``filter``, ``zoom`` or ``pane``; empty for nothing.
+        up: what escape would leave: ``filter``, ``zoom`` or ``pane``, or "" for nothing.
         findings: whether a verification found problems in the blocks that are shown.
         trail: whether a link was followed.
     """
@@ -62,7 +62,7 @@ class Action(msgspec.Struct, frozen=True):
         hint: one word for the line of hints; empty: it has no hint.
         guard: returns why the action is not available now, or None if it is.
         listed: whether help and palette list it. Cursor movements are not listed.
-        menu, menu_key: id of the action that opens its menu, and its key there; empty if it has no menu.
+        menu, menu_key: id of the action that opens its menu, and its key there, or "" if it has no menu.
     """
 
     id: str
@@ -156,7 +156,7 @@ class KeyMap:
         return min(found, key=lambda action: action.scope == ANYWHERE, default=None)
 
     def display_key(self, action: str) -> str:
-        """Return the display name of the first key of an action, or those of its menu; empty if none."""
+        """Return the display name of the first key of an action, or those of its menu, or "" if none."""
         found = self.by_id[action]
         return key_name(found.keys[0]) if found.keys else self._menu_keys(found)
 

@@ -177,7 +177,7 @@ class WorkspaceState(NamedTuple):
         return count_of(len(self.rows), "dataset") + (f": {counts}" if counts else "")
 
     def jobs_summary(self) -> str:
-        """Describe the number of running and queued jobs; empty without jobs."""
+        """Describe the number of running and queued jobs, or "" without jobs."""
         states = Counter(job.state.value for job in self.book.active_jobs())
         return ", ".join(f"{states[state]} {state}" for state in ("running", "queued") if states[state])
 

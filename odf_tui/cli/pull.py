@@ -258,7 +258,7 @@ def pull_line(result: PullResult, remote: str, *, is_new: bool = False) -> str:
     """Describe the result of a pull or an ingest in a line.
 
     Args:
-        remote: name of the remote; empty for a dataset that is pulled from its source.
+        remote: name of the remote, or "" for a dataset that is pulled from its source.
         is_new: whether the pull created the dataset.
     """
     if result.status == "updated":

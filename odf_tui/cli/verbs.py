@@ -360,7 +360,7 @@ COMPLETION: Final = "_ODF_COMPLETE"
 
 
 def suggest_verb(word: str) -> str:
-    """Return the command that an unknown word means, or resembles; empty if there is none."""
+    """Return the command that an unknown word means, or resembles, or "" if there is none."""
     from difflib import get_close_matches  # deferred: only errors need it
 
     word = word.lower()

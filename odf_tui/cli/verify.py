@@ -386,7 +386,7 @@ class HealthCheck(msgspec.Struct, frozen=True):
         name: what was checked.
         state: whether it is fine, may cause problems, or prevents jobs.
         message: what was found.
-        hint: the remedy; empty if it is fine.
+        hint: the remedy, or "" if it is fine.
     """
 
     name: str

@@ -84,7 +84,7 @@ class FlowList(LineView):
         return len(self.flows or ())
 
     def _widths(self) -> tuple[int, int]:
-        """Return the widths of name and triggers in cells; 0 for no triggers."""
+        """Return the widths of name and triggers in cells, or 0 for no triggers."""
         width = self.room.width
         trigger = _TRIGGER if width >= _WIDE else 0
         return max(width - trigger - _STATE - _NEXT - _OUTCOME - 5, 8), trigger

@@ -256,7 +256,7 @@ def pull_fields(row: DatasetRow) -> list[Field]:
 
 
 def _check_watermark(row: DatasetRow, text: str) -> str:
-    """Return why a time cannot be the watermark of a dataset; empty if it can."""
+    """Return why a time cannot be the watermark of a dataset, or "" if it can."""
     if not text:
         return "" if row.polls else "enter a time"
     if problem := check_time(text):

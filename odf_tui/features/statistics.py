@@ -253,7 +253,7 @@ class ColumnList(LineView):
         return 0 if self.description is None else len(self.description.statistics.columns)
 
     def _column_widths(self) -> tuple[int, int, int, int]:
-        """Return the widths of name, type, numbers and sparkline in cells; 0 for those without room."""
+        """Return the widths of name, type, numbers and sparkline in cells, or 0 for those without room."""
         width = self.room.width
         kind = _KIND if width >= _ALL else 0
         numbers = _NULLS + _DISTINCT if width >= _MORE else 0

@@ -471,7 +471,7 @@ def _transaction_input(
 
 
 def _check_lines(entry: DatasetEntry, event: object) -> str:
-    """Return the results of checks of an event as comments; empty if it has none."""
+    """Return the results of checks of an event as comments, or "" if it has none."""
     written = getattr(event, "new_data", None)
     if written is None:
         return ""

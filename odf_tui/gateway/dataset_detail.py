@@ -361,7 +361,7 @@ def _identity_facts(workspace: Workspace, entry: DatasetEntry, state: ChainState
 
 
 def _describe_proof(entry: DatasetEntry) -> str:
-    """Return the range of blocks that the owner has signed; empty if there is none."""
+    """Return the range of blocks that the owner has signed, or "" if there is none."""
     found = find_newest_proven_block(entry)
     return "" if found is None else signed_range_text(found.number, found.newer)
 

@@ -35,7 +35,7 @@ class FlowSummary(NamedTuple):
     Attributes:
         name: name of the flow.
         state: ``active``, ``running``, ``paused``, ``new``, ``changed`` or ``invalid``.
-        reason: why it is not active; empty if it is.
+        reason: why it is not active, or "" if it is.
         triggers: its triggers as text.
         targets: its targets.
         last: the newest run or decision.
@@ -174,7 +174,7 @@ class ChecksView(NamedTuple):
 
     Attributes:
         rules: names of the rules by the name of their check.
-        problem: why the checks cannot be evaluated; empty if they can.
+        problem: why the checks cannot be evaluated, or "" if they can.
         commits: results of the newest commits, newest first.
         rejected: rejected rows, newest first.
     """

@@ -22,7 +22,7 @@ class PrivateKey(NamedTuple):
     """A private key in the workspace.
 
     Attributes:
-        name: the name of its dataset; empty if the dataset is not in the workspace.
+        name: the name of its dataset, or "" if the dataset is not in the workspace.
         own: whether the sources of the dataset run without trust because of the key.
     """
 

@@ -193,7 +193,7 @@ class Gateway(Protocol):
 
     @property
     def settings_problem(self) -> str:
-        """Why the settings cannot be read; empty if they can."""
+        """Why the settings cannot be read, or "" if they can."""
         ...
 
     def datasets(self) -> list[DatasetRow]:

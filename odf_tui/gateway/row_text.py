@@ -221,7 +221,7 @@ class CellChunk:
         self._gaps = gaps
 
     def gap(self, row: int) -> str:
-        """Return why a row cannot be read; empty if it can."""
+        """Return why a row cannot be read, or "" if it can."""
         return next((problem for start, stop, problem in self._gaps if start <= row < stop), "")
 
     def cell(self, row: int, column: int) -> str | None:

@@ -373,7 +373,7 @@ class WorkspaceGateway(
 
     @property
     def settings_problem(self) -> str:
-        """Why the file of settings is invalid; empty if it is valid."""
+        """Why the file of settings is invalid, or "" if it is valid."""
         return self._settings[1]
 
     def save_snapshot(self) -> None:

@@ -150,7 +150,7 @@ class TrustRequest(msgspec.Struct, frozen=True):
     """The steps of a dataset by another author that need trust.
 
     Attributes:
-        origin: the URL from which the dataset came; empty if unknown.
+        origin: the URL from which the dataset came, or "" if unknown.
         runs: the steps.
         before: whether the dataset was trusted before its source changed.
     """
@@ -272,12 +272,12 @@ class BlockDocument(msgspec.Struct, frozen=True):
     """A block as YAML, with its links.
 
     Attributes:
-        yaml: the block; empty if it cannot be read.
+        yaml: the block, or "" if it cannot be read.
         transaction: the transaction of a derivative dataset that the block stores, or None.
         kind: the kind of its event.
         number: its number, or None if unknown.
         problem: why the block cannot be read; empty otherwise.
-        proof: the state of the owner's signature as text; empty without signatures.
+        proof: the state of the owner's signature as text, or "" without signatures.
     """
 
     yaml: str
@@ -345,7 +345,7 @@ class ByteRange(msgspec.Struct, frozen=True):
     """Bytes ``start`` to ``end`` (exclusive) of a block.
 
     Attributes:
-        path: the field that they belong to; empty if there is none.
+        path: the field that they belong to, or "" if there is none.
         text: their meaning.
         value: whether they are the value of the field, and not structure of the encoding.
     """

@@ -148,7 +148,7 @@ class SnapshotSource(Protocol):
 
     @property
     def settings_problem(self) -> str:
-        """Why the settings are invalid; empty if they are valid."""
+        """Why the settings are invalid, or "" if they are valid."""
         ...
 
     def datasets(self) -> list[DatasetRow]:

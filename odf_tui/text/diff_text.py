@@ -50,7 +50,7 @@ def row_counts_text(found: Difference) -> list[Span]:
 
 
 def short_settings(found: Difference) -> str:
-    """Describe the changed columns and metadata in one line; empty if there are none."""
+    """Describe the changed columns and metadata in one line, or "" if there are none."""
     signs = [f"{_sign(each.old, each.new)} {printable(each.name)}" for each in found.schema]
     parts = [f"columns {', '.join(signs)}"] if signs else []
     return " · ".join([*parts, *(printable(setting.title) for setting in found.settings)])

@@ -151,7 +151,7 @@ def format_clock(moment: str | None, *, seconds: bool = True) -> str:
 
 
 def format_zoned_time(moment: Timestamp | str | None, *, seconds: bool = False) -> str:
-    """Return a time with its zone, such as ``2024-03-01 14:02 UTC``. For texts; empty for None."""
+    """Return a time with its zone, such as ``2024-03-01 14:02 UTC``. For texts, or "" for None."""
     return f"{_in_zone(moment)[: 19 if seconds else 16].replace('T', ' ')} {_zone_label}" if moment else ""
 
 
@@ -206,7 +206,7 @@ def error_line(error: Exception) -> str:
 
 
 def error_hint(error: Exception) -> str:
-    """Return the hint of an error, to be appended to its message; empty if it has none."""
+    """Return the hint of an error, to be appended to its message, or "" if it has none."""
     return f" – {error.hint}" if isinstance(error, OdfError) and error.hint else ""
 
 

@@ -143,7 +143,7 @@ def sparkline(values: Sequence[float], width: int, maximum: float = 0) -> str:
 
 
 def format_rate(rate: Rate, unit: str | None = None) -> str:
-    """Return a rate, such as ``48.2k rows/s``; empty if it is close to zero.
+    """Return a rate, such as ``48.2k rows/s``, or "" if it is close to zero.
 
     It is a rate of bytes if ``unit`` is ``bytes``, or if no rows were processed.
     """
@@ -155,7 +155,7 @@ def format_rate(rate: Rate, unit: str | None = None) -> str:
 
 
 def format_time_left(seconds: float | None) -> str:
-    """Return an estimate of remaining seconds, such as ``~2 min left``; empty for None."""
+    """Return an estimate of remaining seconds, such as ``~2 min left``, or "" for None."""
     if seconds is None:
         return ""
     if seconds < 60:
@@ -172,7 +172,7 @@ class Throughput(msgspec.Struct, frozen=True):
         rates: rows or bytes per second, one value per sample.
         rate: the newest rate as text.
         heap: memory in bytes, one value per sample: Spark's heap, or that of the worker without Spark.
-        heap_max: greatest size of the heap in bytes; 0 without Spark.
+        heap_max: greatest size of the heap in bytes, or 0 without Spark.
         memory: the newest memory as text.
         suffix: a longer description, shown after ``memory`` where there is room.
     """
@@ -386,7 +386,7 @@ def progress_line(progress: Progress) -> str:
 def _file_amount(
     progress: Progress, counted: Mapping[str, tuple[str, str]], text: Callable[[int], str]
 ) -> str:
-    """Return how many files, or other things that a phase counts, are done; empty if it counts none."""
+    """Return how many files, or other things that a phase counts, are done, or "" if it counts none."""
     if progress.files is None:
         return ""
     before, after = counted.get(progress.phase, ("", " files"))

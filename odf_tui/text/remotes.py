@@ -43,7 +43,7 @@ class Remote(msgspec.Struct, frozen=True, kw_only=True):
         relation: see ``odf_engine.sync.history.Relation``; empty if it is not known.
         ours, theirs: number of blocks that only the dataset has, and only the remote.
         common, their_head: hashes of the newest shared block and of the remote's head.
-        at: time of the comparison (RFC 3339); empty if there was none.
+        at: time of the comparison (RFC 3339), or "" if there was none.
     """
 
     url: str

@@ -81,7 +81,7 @@ class ExternalEditor(msgspec.Struct, frozen=True):
 
     Attributes:
         command: program and arguments.
-        origin: the variable that names it; empty for a default editor.
+        origin: the variable that names it, or "" for a default editor.
     """
 
     command: tuple[str, ...]
@@ -233,7 +233,7 @@ def _is_utf8(environ: Mapping[str, str]) -> bool:
 
 
 def _initial_value(name: str) -> str:
-    """Return a variable as it was at the start of the process; empty if the system lacks /proc."""
+    """Return a variable as it was at the start of the process, or "" if the system lacks /proc."""
     try:
         lines = Path("/proc/self/environ").read_bytes().split(b"\0")
     except OSError:

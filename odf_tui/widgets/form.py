@@ -68,11 +68,11 @@ class FormValues:
         self._values = values
 
     def text(self, field: str) -> str:
-        """Return a text, or the id of a choice; empty if the form has no such field."""
+        """Return a text, or the id of a choice, or "" if the form has no such field."""
         return str(self._values.get(field, ""))
 
     def flag(self, field: str) -> bool:
-        """Return whether a switch is on; False if the form has no such field."""
+        """Return whether a switch is on, or False if the form has no such field."""
         return self._values.get(field) is True
 
 
@@ -82,7 +82,7 @@ def required(problem: str) -> Check:
 
 
 def check_time(text: str) -> str:
-    """Return why a text is no time; empty if it is one, or empty."""
+    """Return why a text is no time, or "" if it is one, or empty."""
     try:
         if text:
             parse_user_time(text)
@@ -92,7 +92,7 @@ def check_time(text: str) -> str:
 
 
 def existing_file(text: str) -> str:
-    """Return why a text is not the path of a file; empty if it is."""
+    """Return why a text is not the path of a file, or "" if it is."""
     path = Path(text).expanduser()
     if not text:
         return "enter the path of a file"

@@ -96,7 +96,7 @@ class LineScroll(ScrollView, can_focus=False):
             self.scroll_to(*steps[move], animate=False)
 
     def style_of(self, index: int) -> str:
-        """Return the style of a complete line; empty for that of the background."""
+        """Return the style of a complete line, or "" for that of the background."""
         return ""
 
     def render_line(self, y: int) -> Strip:
@@ -158,7 +158,7 @@ class LineView(LineScroll):
             self.refresh()
 
     def style_of(self, index: int) -> str:
-        """Return the style of the line under the cursor; empty for other lines."""
+        """Return the style of the line under the cursor, or "" for other lines."""
         return "" if index != self.cursor else "cursor" if self.active else "idle"
 
     def reset(self) -> None:

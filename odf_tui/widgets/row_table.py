@@ -421,7 +421,7 @@ class RowTable(ChunkedLineView):
         return None if chunk is None or at >= chunk.rows else chunk.cell(at, column)
 
     def problem(self, row: int) -> str:
-        """Return why a row cannot be read; empty if it can, or is not read yet."""
+        """Return why a row cannot be read, or "" if it can, or is not read yet."""
         chunk, at = self.chunk_of(row)
         return "" if chunk is None else chunk.gap(at)
 
@@ -558,7 +558,7 @@ class RowTable(ChunkedLineView):
         return 0 if self._opened is None else self._opened.window.row_count
 
     def style_of(self, index: int) -> str:
-        """Return the style of the row under the cursor; empty for other rows."""
+        """Return the style of the row under the cursor, or "" for other rows."""
         return "idle" if index == self.cursor and self._opened is not None else ""
 
     def empty(self) -> Sequence[Sequence[Span]]:

@@ -234,7 +234,7 @@ def format_worker(state: str, status: WorkerStatus | None) -> tuple[str, str]:
 
 
 def format_worker_id(state: str, status: WorkerStatus | None) -> str:
-    """Return process id and version of the worker; empty if there is none."""
+    """Return process id and version of the worker, or "" if there is none."""
     return (
         f"worker {status.pid}, {printable(status.version)}" if status is not None and state != "gone" else ""
     )

@@ -54,11 +54,11 @@ class InferredColumn(msgspec.Struct, frozen=True):
     """A column.
 
     Attributes:
-        source: its name in the file; empty if it has none.
+        source: its name in the file, or "" if it has none.
         name: its name in the dataset.
         type: its type as DDL.
         form: how the file writes its values: a Spark pattern of a date or time, an example of a number such
-            as ``1.234,5``, ``epoch s`` or ``epoch ms``; empty for ISO 8601 and plain numbers.
+            as ``1.234,5``, ``epoch s`` or ``epoch ms``, or "" for ISO 8601 and plain numbers.
         nulls: number of null values.
         null_texts: texts that mean null, such as ``n/a``.
         examples: the first different values.
@@ -97,7 +97,7 @@ class InferredFile(msgspec.Struct, frozen=True, kw_only=True):
         rows: the values of each inspected row as text, with its line; None is null.
         bad_rows: rows that cannot be read. They are not in ``rows`` if their number of values is wrong.
         complete: whether all rows were inspected.
-        time: name of the event time column; empty for none.
+        time: name of the event time column, or "" for none.
         key: the columns of the primary key; empty for none.
         merge: the merge strategy.
         reason: why this key and strategy were chosen.
@@ -144,7 +144,7 @@ def infer_csv(
         text: complete lines.
         choices: of the user.
         reporter: its cancellation ends the inference.
-        encoding: of the file; empty for UTF-8.
+        encoding: of the file, or "" for UTF-8.
         damaged: lines that the encoding cannot decode.
         complete: whether the text is the complete file.
 

@@ -53,7 +53,7 @@ class TaskCounter(Protocol):
 
     @property
     def tasks_running(self) -> int:
-        """Number of running tasks, including those of cancelled jobs; 0 if Spark has stopped."""
+        """Number of running tasks, including those of cancelled jobs, or 0 if Spark has stopped."""
         ...
 
 
@@ -96,7 +96,7 @@ def read_memory(context: SparkContext, pid: int) -> Memory | None:
 
 
 def read_resident_memory(pid: int | str = "self") -> int:
-    """Return the resident memory of a process in bytes; 0 if unknown."""
+    """Return the resident memory of a process in bytes, or 0 if unknown."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):
@@ -183,7 +183,7 @@ class SparkRuntime:
 
     @property
     def tasks_running(self) -> int:
-        """Number of running tasks, including those of cancelled jobs; 0 if Spark does not run."""
+        """Number of running tasks, including those of cancelled jobs, or 0 if Spark does not run."""
         context = self._context
         if context is None or not self.is_alive:
             return 0

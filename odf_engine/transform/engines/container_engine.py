@@ -307,7 +307,7 @@ class ContainerEngine(ForwardingEngine):
 
 
 def _run(command: list[str]) -> str:
-    """Return the output of a command; empty if it fails."""
+    """Return the output of a command, or "" if it fails."""
     with suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_STOP_SECONDS, check=False

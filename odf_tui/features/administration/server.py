@@ -109,7 +109,7 @@ def split_patterns(text: str) -> list[str]:
 
 
 def check_patterns(text: str) -> str:
-    """Return why patterns of datasets are invalid; empty if they are valid."""
+    """Return why patterns of datasets are invalid, or "" if they are valid."""
     try:
         for each in split_patterns(text):
             DatasetPattern.parse(each)
@@ -119,7 +119,7 @@ def check_patterns(text: str) -> str:
 
 
 def check_host_names(text: str) -> str:
-    """Return why host names are invalid; empty if they are valid."""
+    """Return why host names are invalid, or "" if they are valid."""
     wrong = next((name for name in split_patterns(text) if not re.fullmatch(HOST_NAME, name)), None)
     return "" if wrong is None else f"{wrong} is not a host name such as data.example.com"
 

@@ -64,7 +64,7 @@ def manifest_text(location: str, name: str, found: InferredFile, problem: str = 
         location: path relative to the workspace, or URL.
         name: name of the dataset.
         found: format and columns.
-        problem: why the columns are only an example; empty if they are not.
+        problem: why the columns are only an example, or "" if they are not.
     """
     url = location if is_url(location) else f"file:{location}"
     plan = _ReadPlan(found)
@@ -130,7 +130,7 @@ class _ReadPlan:
         self._converted = {column.name for column in found.columns if self._needs_query(column)}
 
     def _reader_format(self, kind: str) -> str:
-        """Return the format of the reader for a type; empty for ISO 8601."""
+        """Return the format of the reader for a type, or "" for ISO 8601."""
         forms = Counter(column.form for column in self._found.columns if column.type == kind)
         usable = self._found.kind in _WITH_FORMATS and not forms[""]
         return (
@@ -140,7 +140,7 @@ class _ReadPlan:
         )
 
     def _reader_null(self) -> str:
-        """Return the text that the reader reads as null in all columns; empty for none."""
+        """Return the text that the reader reads as null in all columns, or "" for none."""
         found = self._found
         texts = {text for column in found.columns for text in column.null_texts}
         if found.kind != "Csv" or len(texts) != 1:

@@ -554,7 +554,7 @@ def _with_key(found: InferredFile, choices: FileChoices) -> InferredFile:
 
 
 def _find_time(columns: Sequence[InferredColumn]) -> str:
-    """Return the column with the event time: a timestamp, else a date, without nulls; empty for none."""
+    """Return the column with the event time: a timestamp, else a date, without nulls, or "" for none."""
     complete = [column for column in columns if not column.nulls]
     for kind in ("TIMESTAMP", "DATE"):
         found = [each.name for each in complete if each.type.startswith(kind)]

@@ -498,7 +498,7 @@ def address_validator(repositories: Sequence[NamedUrl], *, to_push: bool) -> Cal
 
 
 def check_repository_url(text: str) -> str:
-    """Return why the URL of a repository is invalid; empty if it is valid."""
+    """Return why the URL of a repository is invalid, or "" if it is valid."""
     try:
         normalize_url(text)
     except OdfError as error:

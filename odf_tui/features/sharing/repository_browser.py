@@ -47,7 +47,7 @@ class ListedDataset(msgspec.Struct, frozen=True):
 
     Attributes:
         local: the same dataset in the workspace, or None if there is none.
-        local_relation: relation of the two in a few words; empty without ``local``.
+        local_relation: relation of the two in a few words, or "" without ``local``.
         search_text: the text that the filter searches, in lower case.
     """
 

@@ -53,7 +53,7 @@ class PointInTime(msgspec.Struct, frozen=True):
         axis: ``at`` for as at a block, ``of`` for as of an event time.
         moment: system time of the block, or the event time, in milliseconds since 1970.
         block, rows, head: number of the block, number of rows up to it, number of the newest block when
-            the point was chosen; 0 for event times.
+            the point was chosen, or 0 for event times.
         precision: precision of the moment in texts, see :func:`format_moment`.
         key: key columns of the state to show, or None for all rows as at a block, or for the default key as
             of an event time.

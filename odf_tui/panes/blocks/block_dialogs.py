@@ -82,7 +82,7 @@ class BlockDialog(TextDialog):
         title: title of the dialog.
         dataset: id of the dataset.
         block: the block.
-        finding: the finding of the newest verification; empty if there is none.
+        finding: the finding of the newest verification, or "" if there is none.
         copy: copies a text to the clipboard.
         navigation: runs the actions that lead to another block or dialog.
     """

@@ -46,7 +46,7 @@ class TableView(msgspec.Struct, frozen=True):
         below: cursor and column of the table that the view covers.
         of: describes the rows that the view was derived from.
         source: the rows that the view was derived from.
-        when: the time at which the rows are shown, for the upper border; empty for the newest rows.
+        when: the time at which the rows are shown, for the upper border, or "" for the newest rows.
         as_of: whether that time is an event time and not a block.
     """
 
@@ -609,7 +609,7 @@ class DataPane(SearchableTables):
         return None
 
     def _base_text(self) -> str:
-        """Describe the rows of the front view; empty for all rows."""
+        """Describe the rows of the front view, or "" for all rows."""
         return self.front_view.base_text if self.front_view is not None else ""
 
     def _derive(self, derive: Callable[[int], TableView | None], replaces: TableView | None) -> None:

@@ -44,7 +44,7 @@ def list_health_labels(health: Health, job: Job | None, rate: str = "") -> tuple
     Args:
         health: the health of the dataset.
         job: the running job of the dataset.
-        rate: the rate of the job, such as ``48.2k rows/s``; empty if unknown.
+        rate: the rate of the job, such as ``48.2k rows/s``, or "" if unknown.
     """
     if health is not Health.running or job is None:
         return (health.glyph,)
@@ -421,7 +421,7 @@ class _Column(msgspec.Struct, frozen=True):
     """A column of the list.
 
     Attributes:
-        width: width in cells; 0 if it depends on the values.
+        width: width in cells, or 0 if it depends on the values.
         value: returns the value that the column is sorted by.
         right_aligned: whether values are aligned to the right.
     """

@@ -33,7 +33,7 @@ class CardJobs(msgspec.Struct, frozen=True):
         ingest: the newest job that added data, or failed to.
         verification: the newest completed verification.
         running: the running job.
-        polled: when the newest successful pull ended, with or without new rows; empty if unknown.
+        polled: when the newest successful pull ended, with or without new rows, or "" if unknown.
     """
 
     ingest: Job | None = None
@@ -141,7 +141,7 @@ class DatasetCard(WrappedLines):
 
 
 def describe_job(job: Job | None) -> str:
-    """Return the kind and the progress of a job as text; empty without a job."""
+    """Return the kind and the progress of a job as text, or "" without a job."""
     if job is None:
         return ""
     return printable(f"{job.kind} · {job_amounts(job)}" if job_amounts(job) else job.kind)

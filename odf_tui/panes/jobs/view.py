@@ -167,7 +167,7 @@ class LogLines(LineScroll):
     Attributes:
         wrap: whether long lines are wrapped; otherwise they are truncated, and left and right scroll.
         search_text: the text to highlight.
-        found: journal number of the current match; 0 without one.
+        found: journal number of the current match, or 0 without one.
     """
 
     def __init__(self, id: str | None = None) -> None:
