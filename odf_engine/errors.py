@@ -15,7 +15,7 @@ class OdfError(Exception):
     Attributes:
         message: one sentence: what failed and why.
         hint: one sentence: what to do next, or None if there is no remedy.
-        where: the location: a file, line, column, row, block or dataset, or None if there is none.
+        where: the location: a file, line, column, row, block or dataset, or None if absent.
         excerpt: the line of the file that the error refers to, preceded by its number; empty if not
             available.
         exit_code: exit code of the command line.
@@ -196,7 +196,7 @@ class SourceUnavailable(OdfError):
 
 
 class NotTrusted(OdfError):
-    """The dataset has another author, and running its source is not allowed in this workspace."""
+    """The dataset is by a third party, and running its source is not allowed in this workspace."""
 
 
 class InvalidQuery(OdfError):

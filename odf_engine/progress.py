@@ -95,7 +95,7 @@ class Reporter:
 
     @contextmanager
     def on_cancel(self, hook: Callable[[], None]) -> Iterator[None]:
-        """Call ``hook`` on cancellation within the block, or at once if it was already requested."""
+        """Call ``hook`` on cancellation within the block, or immediately if it was already requested."""
         with self._lock:
             self._hooks.append(hook)
             late = self._cancelled.is_set()

@@ -232,7 +232,7 @@ class Workbench(Screen[None], inherit_bindings=False):
         return self.query_one(kind)
 
     def find(self, kind: type[W]) -> W | None:
-        """Return the first widget of a class, or None if there is none."""
+        """Return the first widget of a class, or None if absent."""
         return next(iter(self.query(kind)), None)
 
     def notice(self, text: str, style: str = "good") -> None:

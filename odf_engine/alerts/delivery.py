@@ -101,7 +101,7 @@ def send(alert: Alert, delivery: Delivery, workspace: Workspace, reporter: Repor
         alert: the alert.
         delivery: the delivery.
         workspace: the workspace, with the keys and credentials.
-        reporter: its cancellation ends the attempt at once.
+        reporter: its cancellation ends the attempt immediately.
 
     Raises:
         AttemptFailed, OdfError: the receiver did not confirm it.

@@ -63,7 +63,7 @@ def send_mail(sink: Email, delivery: Delivery, workspace: str, access: RemoteAcc
 
     Raises:
         OdfError: the server cannot be reached, or rejects login, sender, or a recipient.
-        Cancelled: at once.
+        Cancelled: immediately.
     """
     where = origin_of(sink.server)
     login = access.credentials.of(sink.server)

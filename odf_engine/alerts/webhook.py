@@ -203,7 +203,7 @@ def post(url: str, headers: Mapping[str, str], body: bytes, access: RemoteAccess
 
     Raises:
         AttemptFailed: the response is not 2xx, or there is none.
-        Cancelled: at once.
+        Cancelled: immediately.
     """
     fetch = msgspec.structs.replace(
         access.config.fetch,

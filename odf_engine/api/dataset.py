@@ -239,7 +239,7 @@ class Dataset:
             The status, and the numbers of new blocks and rows.
 
         Raises:
-            NotTrusted: its definition is by another author, and untrusted.
+            NotTrusted: its definition is third-party, and untrusted.
             OdfError: a step of the ingest failed. Nothing, or complete blocks, were committed.
 
         >>> workspace["city.population"].pull(set_watermark="2024-03-01").status

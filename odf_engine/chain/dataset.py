@@ -128,7 +128,7 @@ class Dataset:
         return False
 
     def head(self) -> Multihash | None:
-        """Return the hash of the newest block, or None if there is none."""
+        """Return the hash of the newest block, or None if absent."""
         return self._refs.get(self.reference)
 
     def branch(self, name: str) -> Dataset:
@@ -342,7 +342,7 @@ class Dataset:
         return found
 
     def newest_compaction(self) -> Multihash | None:
-        """Return the new head of the newest compaction, which names its record, or None if there is none."""
+        """Return the new head of the newest compaction, which names its record, or None if absent."""
         return self._refs.get(COMPACTION_REF)
 
     def find_stored_block(self, text: str) -> Multihash:
@@ -437,7 +437,7 @@ class Dataset:
             at = stored.block.prev_block_hash
 
     def block_hash(self, number: int) -> Multihash:
-        """Return the hash of the block with a sequence number; raise NotFound if there is none."""
+        """Return the hash of the block with a sequence number; raise NotFound if it does not exist."""
 
         def query_hash(index: BlockIndex, at: BlockPosition) -> tuple[Multihash | None]:
             return (index.hash_at(at.chain, number) if 0 <= number <= at.sequence else None,)
@@ -475,7 +475,7 @@ class Dataset:
         return path
 
     def equivalent_slice(self, physical_hash: Multihash) -> Path | None:
-        """Return a rebuilt file with the rows of a slice, but other bytes, or None if there is none.
+        """Return a rebuilt file with the rows of a slice, but other bytes, or None if absent.
 
         It is outside of the folders of objects, so it is never transferred. Its name is its own hash.
         """

@@ -34,7 +34,7 @@ class SliceLinks(NamedTuple):
 
     Attributes:
         counts: number of links to each object.
-        invalid: a message for the first link that is not a hash, or None if there is none.
+        invalid: a message for the first link that is not a hash, or None if absent.
     """
 
     counts: dict[Multihash, int]

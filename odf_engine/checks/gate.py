@@ -69,7 +69,7 @@ class ExaminedRows:
         paths: slices with the rows.
         history: the other slices of the dataset, oldest first.
         schema: columns of the rows.
-        last_rows: number of rows of the last commit before them, or None if there is none.
+        last_rows: number of rows of the last commit before them, or None if absent.
         watermark: watermark of the dataset with the rows.
         now: the system time to which the watermark is compared.
     """

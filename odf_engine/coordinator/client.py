@@ -82,7 +82,7 @@ class WorkerLauncher:
         """Start a worker if none runs or starts, then wait a moment.
 
         Raises:
-            OdfError: the worker exited at once (the message has the end of its log), or takes too long.
+            OdfError: the worker exited immediately (the message has the end of its log), or takes too long.
         """
         code = None if self._child is None else self._child.poll()
         if code is not None and code != _ALREADY_RUNNING:
@@ -192,7 +192,7 @@ class Client:
             start: start a worker if none runs.
             timeout: seconds to wait for the start.
             command: command line of the worker; by default that of this program.
-            warm: let the worker start Spark at once; else it starts Spark when a job needs it.
+            warm: let the worker start Spark immediately; else it starts Spark when a job needs it.
 
         Raises:
             NotFound: the folder is not a workspace.
@@ -219,7 +219,7 @@ class Client:
 
     @classmethod
     async def _attach(cls, files: WorkerEndpoint) -> Self | None:
-        """Connect to a running worker; return None if there is none, or if it is about to exit."""
+        """Connect to a running worker; return None if absent, or if it is about to exit."""
         files.check_owner()
         try:
             reader, writer = await asyncio.open_unix_connection(files.address())
@@ -483,7 +483,7 @@ def run_jobs(
     """Submit requests with their targets, wait until all jobs have ended, and return the jobs.
 
     ``on_event`` is called with the events of these jobs and of the worker. The first interrupt (^C) cancels
-    the jobs and waits for their end; the second one returns at once.
+    the jobs and waits for their end; the second one returns immediately.
 
     Raises:
         Cancelled: after the second interrupt; the jobs are cancelled in the background.

@@ -134,7 +134,7 @@ class JobLogReader:
             return None
 
     def last_seq(self) -> int:
-        """Return the newest number of an event, or 0 if there is none."""
+        """Return the newest number of an event, or 0 if absent."""
         rows = self._rows("SELECT seq FROM sqlite_sequence WHERE name = 'events'")
         return rows[0][0] if rows else 0
 

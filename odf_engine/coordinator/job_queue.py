@@ -177,7 +177,7 @@ class JobQueue:
         return job
 
     def cancel(self, job_id: str) -> None:
-        """Cancel a job: a queued one at once; a running one ends at its next check for cancellation.
+        """Cancel a job: a queued one immediately; a running one ends at its next check for cancellation.
 
         Raises:
             NotFound: there is no such job.

@@ -193,7 +193,7 @@ class _Session:
         self._writer.close()
 
     def abort(self) -> None:
-        """Close the connection at once."""
+        """Close the connection immediately."""
         self._writer.transport.abort()
 
     # --- Commands ---

@@ -148,7 +148,7 @@ class SparkService:
     def stop_runaway_tasks(self) -> None:
         """Restart Spark if tasks of cancelled jobs still run when no job does.
 
-        Returns at once. Called after a job was cancelled.
+        Returns immediately. Called after a job was cancelled.
         """
         threading.Thread(target=self._stop_runaway_tasks, name="spark-runaway-tasks", daemon=True).start()
 

@@ -73,7 +73,7 @@ class Worker:
         spark_idle_seconds: Spark stops after so many seconds without a job or a command.
         send_patience: seconds after which a client that reads nothing is disconnected.
         stop_patience: seconds for jobs, and then for Spark, to end when the worker stops.
-        spark_later: start Spark with the first job that needs it, instead of at once.
+        spark_later: start Spark with the first job that needs it, instead of immediately.
     """
 
     def __init__(
@@ -307,7 +307,7 @@ class Worker:
             self._sessions.send_progress(self._queue.collect())
 
     def _on_event(self, event: JournalEvent) -> None:
-        """Send state changes and commits at once, log lines with the next beat; called from any thread."""
+        """Send state changes and commits immediately, log lines with the next beat. Thread-safe."""
         if isinstance(event, JobChanged | Committed):
             self._call_in_loop(self._sessions.wake)
             self._call_in_loop(partial(self._inform_services, event))

@@ -28,7 +28,7 @@ def appearance(name: str) -> str:
 
 
 def find_lookalike(name: str, names: Iterable[str]) -> str | None:
-    """Return another of some names that looks like a name, or None if there is none."""
+    """Return another of some names that looks like a name, or None if absent."""
     wanted = appearance(name)
     others = (other for other in names if other.casefold() != name.casefold())
     return next((other for other in others if appearance(other) == wanted), None)

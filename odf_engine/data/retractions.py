@@ -90,7 +90,7 @@ def find_unmatched_row(
         vocabulary, check: as for :func:`find_unmatched`.
 
     Returns:
-        The number of the row, or None if there is none.
+        The number of the row, or None if absent.
 
     Raises:
         NotFound, BadData, InvalidSchema: as for :func:`find_unmatched`.

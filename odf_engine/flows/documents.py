@@ -485,7 +485,7 @@ class DocumentFiles(Generic[D]):
 class Acceptances:
     """The documents that the user has accepted, by name: SHA-256 of their files.
 
-    A workspace may have another author, for example when it was unpacked from an archive, and flows run
+    A third party may have made a workspace, which was unpacked from an archive for example, and flows run
     programs. So this file is in the user's own configuration.
 
     Args:

@@ -153,7 +153,7 @@ class FlowScheduler:
 
     Args:
         store: states and runs.
-        start: starts a run; it must return at once. The end is reported with :meth:`end_run`.
+        start: starts a run; it must return immediately. The end is reported with :meth:`end_run`.
         chance: randomness of retry delays.
     """
 
@@ -177,7 +177,7 @@ class FlowScheduler:
     def recover(self, flows: Iterable[Flow], now: float) -> None:
         """Load the flows when the worker starts, and end the runs that the end of the last one interrupted.
 
-        Interrupted runs are repeated at once, unless their schedule skips missed runs. Inputs may have
+        Interrupted runs are repeated immediately, unless their schedule skips missed runs. Inputs may have
         new rows since then, so flows with such a trigger run once.
         """
         flows = list(flows)

@@ -143,7 +143,7 @@ def parse_ref_remote(text: str) -> DatasetRefRemote:
     """Parse a reference to a remote dataset: ``[repo/]id``, ``repo/[account/]name`` or a URL.
 
     Raises:
-        InvalidIdentity: it is none of these.
+        InvalidIdentity: it is something else.
     """
     ref = _parse_id_or_url(text)
     return DatasetAliasRemote.parse(text) if ref is None else ref
@@ -190,7 +190,7 @@ class DatasetPattern:
         """Parse ``did:odf:…``, ``[account/]name`` or ``[account/]na%me``.
 
         Raises:
-            InvalidIdentity: it is none of these.
+            InvalidIdentity: it is something else.
         """
         account, slash, name = text.rpartition("/")
         if "%" not in text:

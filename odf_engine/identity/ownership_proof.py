@@ -151,7 +151,7 @@ def store_proof(folder: Path, proof: OwnershipProof) -> Path:
 
 
 def read_proof(folder: Path, head: Multihash) -> OwnershipProof | None:
-    """Return the stored proof for ``head``, or None if there is none. It is not verified.
+    """Return the stored proof for ``head``, or None if absent. It is not verified.
 
     Raises:
         BadData: the file is not a proof, or cannot be read.

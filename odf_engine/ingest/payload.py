@@ -482,7 +482,7 @@ class PayloadJob:
         return read(session, step, prepared, folder, reporter, columns, limits=limits)
 
     def _operations_in(self, names: list[str]) -> str | None:
-        """Return the name of the column with operations, or None if there is none, or none is accepted."""
+        """Return the name of the column with operations, or None if absent, or none is accepted."""
         return operation_column(names, self._state.vocabulary) if accepts_operations(self._source) else None
 
     def _report_truncation(self, prepared: PreparedFile) -> None:

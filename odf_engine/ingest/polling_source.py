@@ -57,7 +57,7 @@ def pull(
         environment: values for ``${{ env.NAME }}`` in the request.
 
     Raises:
-        NotTrusted: the source is by another author, and is not trusted.
+        NotTrusted: the source is by a third party, and is not trusted.
         Cancelled: the pull was cancelled; earlier commits remain.
         OdfError: the pull failed; earlier commits remain, and the next pull continues after them.
     """

@@ -399,7 +399,7 @@ def push(
         UsageError: an idempotency key for several files, or one that is not short, printable text; or two
             attached files with the same name, or attached files for a dataset without link columns.
         Cancelled: the push was cancelled; earlier commits remain.
-        NotTrusted: the dataset is by another author, and is not trusted.
+        NotTrusted: the dataset is by a third party, and is not trusted.
         OdfError: the push failed. Files before the failed one are committed, and the hint names them;
             nothing of the failed one is.
     """

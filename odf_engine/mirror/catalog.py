@@ -13,11 +13,11 @@ MARKER: Final = "info/store.json"
 
 
 ORIGIN_FILE: Final = "info/origin"
-"""In a dataset's folder, here and in a store: the origin of its definition, if it has another author."""
+"""In a dataset's folder, here and in a store: the origin of its definition, if it is third-party."""
 
 
 class CatalogEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The name of a dataset, and the origin of its definition, if it has another author."""
+    """The name of a dataset, and the origin of its definition, if it is by a third party."""
 
     alias: str
     origin: str = ""

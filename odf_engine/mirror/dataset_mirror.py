@@ -225,7 +225,7 @@ class DatasetMirror:
     # --- Writing ------------------------------------------------------------------------------
 
     def record_author(self, text: str) -> None:
-        """Record the origin of a definition by another author, before its blocks are published."""
+        """Record the origin of a third-party definition, before its blocks are published."""
         self._store.client.write(self._key(*ORIGIN_FILE.split("/")), text.encode()[:_MAX_ORIGIN_BYTES])
 
     def upload(self, kind: str, name: str) -> None:

@@ -125,7 +125,7 @@ class DatasetStore:
     # --- The list of datasets -----------------------------------------------------------------
 
     def cached(self) -> CachedCatalog | None:
-        """Return the list that was read last, or None if there is none."""
+        """Return the list that was read last, or None if absent."""
         try:
             return msgspec.json.decode(self._cache.read_bytes(), type=CachedCatalog)
         except (OSError, msgspec.MsgspecError):

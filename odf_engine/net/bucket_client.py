@@ -401,7 +401,7 @@ class BucketClient:
     Methods raise:
         NotFound: the bucket does not exist.
         SourceUnavailable: the service does not respond, or refuses, after the retries.
-        Cancelled: at once, also after :meth:`close`.
+        Cancelled: immediately, also after :meth:`close`.
     """
 
     def __init__(self, url: str, access: RemoteAccess) -> None:

@@ -78,7 +78,7 @@ class Connector:
         Raises:
             SourceUnavailable: the policy forbids the host.
             OSError: the host name cannot be resolved, no address accepts, or the proxy refuses.
-            Cancelled: at once.
+            Cancelled: immediately.
         """
         if proxy is None:
             return self._connect(host, self._policy.select(host, port, self._resolve), port)
@@ -117,7 +117,7 @@ class Connector:
         self._reporter.raise_if_cancelled()
 
     def abort(self) -> None:
-        """Shut down all sockets, in use or idle: reads and writes in other threads end at once."""
+        """Shut down all sockets, in use or idle: reads and writes in other threads end immediately."""
         with self._lock:
             sockets = list(self._sockets)
         for sock in sockets:
@@ -158,7 +158,7 @@ class Connector:
 
 
 def find_proxy_url(parts: SplitResult) -> str | None:
-    """Return the proxy of the environment for a URL, with its login, or None if there is none.
+    """Return the proxy of the environment for a URL, with its login, or None if absent.
 
     Raises:
         SourceUnavailable: the proxy is of a kind that is not supported.

@@ -49,7 +49,7 @@ class Credentials:
         self._path = odf / "keys" / "logins.json"
 
     def of(self, url: str) -> Login | None:
-        """Return the login for the origin of a URL, or None if there is none."""
+        """Return the login for the origin of a URL, or None if absent."""
         return self._read().get(origin_of(url))
 
     def origins(self) -> list[str]:
@@ -57,7 +57,7 @@ class Credentials:
         return sorted(each for each in self._read() if not each.startswith(_SECRET))
 
     def alert_secret(self, alert: str) -> str | None:
-        """Return the secret that signs the requests of an alert, or None if there is none."""
+        """Return the secret that signs the requests of an alert, or None if absent."""
         found = self._read().get(_SECRET + alert)
         return None if found is None else found.secret
 

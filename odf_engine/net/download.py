@@ -54,7 +54,7 @@ class RetryPolicy:
 
         Raises:
             OdfError: that of the failure, if there should be no other attempt.
-            Cancelled: at once.
+            Cancelled: immediately.
         """
         self._failures = 1 if got >= _PROGRESS_BYTES else self._failures + 1
         error, pause, longest = failure.error, failure.pause, self._config.longest_pause_seconds
@@ -268,7 +268,7 @@ def run_cancellable(
     *,
     seconds: float | None = None,
 ) -> _Result:
-    """Run ``work`` in a thread, so that a cancellation takes effect at once even while a connection hangs.
+    """Run ``work`` in a thread, so that a cancellation takes effect even while a connection hangs.
 
     Raises:
         TimeLimitReached: it takes longer than ``seconds``; the thread is abandoned.

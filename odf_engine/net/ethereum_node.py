@@ -74,7 +74,7 @@ class EthereumNode:
         url: http or https, with keys if it has any.
         name: the node, for messages.
         config: timeouts and retries.
-        reporter: its cancellation ends all calls at once.
+        reporter: its cancellation ends all calls immediately.
         policy: the addresses that may be reached.
         login: for the node.
     """

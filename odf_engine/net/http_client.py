@@ -81,7 +81,7 @@ class HttpClient:
     Args:
         url: http or https; its origin is the one that the login is for.
         config: timeouts, retries, redirects.
-        reporter: its cancellation ends all requests at once.
+        reporter: its cancellation ends all requests immediately.
         policy: the addresses that may be reached.
         login: returns the login, when it is first needed.
         keep_alive: use a connection for several requests. Without it, a body that is longer than its
@@ -193,7 +193,7 @@ class HttpClient:
         Raises:
             AttemptFailed: with NotFound for 404 and 410, BadData for an invalid response, and
                 SourceUnavailable for any other status, or a broken connection.
-            Cancelled: at once.
+            Cancelled: immediately.
         """
         private = headers or {}
         try:
@@ -406,7 +406,7 @@ class Response:
 
     @property
     def content_range(self) -> tuple[int, int | None] | None:
-        """First byte of a part and total size (if known), by Content-Range, or None if there is none."""
+        """First byte of a part and total size (if known), by Content-Range, or None if absent."""
         found = _CONTENT_RANGE.match(self.headers.get("Content-Range", ""))
         return (int(found[1]), None if found[2] == "*" else int(found[2])) if found else None
 

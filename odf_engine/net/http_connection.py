@@ -274,7 +274,7 @@ class ConnectionPool:
                 connection.close()
 
     def close(self) -> None:
-        """Close the idle connections; shut down the others, so that reads and writes end at once."""
+        """Close the idle connections; shut down the others, so that reads and writes end immediately."""
         with self._lock:
             for connection in chain.from_iterable(self._idle.values()):
                 connection.close()

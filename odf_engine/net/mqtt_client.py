@@ -69,7 +69,7 @@ class MqttSession:
         client_id: stable name of the session.
         connector: opens the socket.
         timeout: seconds that the broker may take to answer a request.
-        reporter: its cancellation ends all calls at once.
+        reporter: its cancellation ends all calls immediately.
         login: user name and password, if any; the password may be missing.
         tls: connect over TLS.
 
@@ -124,7 +124,7 @@ class MqttSession:
         Raises:
             AttemptFailed: no connection; another attempt may succeed.
             SourceUnavailable: the login is wrong, a subscription is refused, or no answer within the timeout.
-            Cancelled: at once.
+            Cancelled: immediately.
         """
         self._subscriptions = subscriptions
         with self._attempt():
@@ -150,7 +150,7 @@ class MqttSession:
 
         Raises:
             SourceUnavailable: the connection broke.
-            Cancelled: at once.
+            Cancelled: immediately.
         """
         until = monotonic() + seconds
         with self._reporter.on_cancel(self._connector.abort):
@@ -166,7 +166,7 @@ class MqttSession:
         Raises:
             SourceUnavailable: the connection broke, or the broker does not answer: it may send the messages
                 again.
-            Cancelled: at once.
+            Cancelled: immediately.
         """
         packets = [message.packet for message in messages if message.qos] + self._unrelated
         self._unrelated = []

@@ -225,7 +225,7 @@ def resolve(workspace: Workspace, name: str) -> DatasetEntry:
     """Return the dataset that a query names.
 
     Raises:
-        NotFound: there is none; the hint has a similar name.
+        NotFound: it does not exist; the hint has a similar name.
     """
     from difflib import get_close_matches
 

@@ -89,7 +89,7 @@ def _find_nonrepeatable(make: PlanBuilder, plan: Any, windows: bool) -> tuple[st
 
 
 def _special_time(make: PlanBuilder, plan: Any) -> Any:
-    """Return a cast of a word such as ``'now'`` to a time, also an implicit one, or None if there is none."""
+    """Return a cast of a word such as ``'now'`` to a time, also an implicit one, or None if absent."""
     optimizer = make.catalyst.optimizer
     # Spark's optimizer replaces the words. Its rule tells, by few calls, whether there are any.
     plan = make.companion("ReplaceExpressions", optimizer).apply(plan)
@@ -105,7 +105,7 @@ def _special_time(make: PlanBuilder, plan: Any) -> Any:
 
 
 def _random_encryption(plan: Any) -> Any:
-    """Return an encryption for which Spark chooses an initialization vector, or None if there is none."""
+    """Return an encryption for which Spark chooses an initialization vector, or None if absent."""
     for each in _expressions(plan):
         if function_name(each) != "AesEncrypt":
             continue

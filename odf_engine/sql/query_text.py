@@ -197,7 +197,7 @@ def _named(words: Sequence[Token], index: int) -> tuple[TableName | None, int]:
 def _called(words: Sequence[Token], index: int) -> tuple[TableName, int]:
     """Return the dataset name within nested table functions, and the index after them.
 
-    The functions may be incomplete. The name is empty if there is none.
+    The functions may be incomplete. The name is empty if absent.
     """
     begin, depth = index, 0
     end = index + 1

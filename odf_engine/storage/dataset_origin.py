@@ -69,7 +69,7 @@ class DatasetOrigin(Protocol):
         ...
 
     def record_author(self, text: str) -> None:
-        """Record that the definition has another author, for all machines; ``text`` is its origin.
+        """Record that the definition is by a third party, for all machines; ``text`` is its origin.
 
         Raises:
             SourceUnavailable: the store cannot be written.

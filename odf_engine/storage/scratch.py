@@ -64,7 +64,7 @@ _CHUNK: Final = 1 << 20
 def spool_stream(
     odf: Path, source: BinaryIO, name: str, on_progress: Callable[[int], None]
 ) -> Iterator[Path]:
-    """Copy a stream to a file that exists until the block ends.
+    """Copy a stream to a file that exists until the end of the `with` body.
 
     Args:
         odf: the workspace's ``.odf`` folder.

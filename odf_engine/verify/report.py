@@ -299,7 +299,7 @@ class IntegrityReport(msgspec.Struct, frozen=True):
         rows_known: number of slices whose rows were verified before, so that only the bytes were checked.
         proofs: number of valid ownership proofs.
         proven: sequence number of the newest block with a valid proof, which covers all earlier blocks, or
-            None if there is none.
+            None if absent.
         newer: number of blocks after that one.
         intact: all blocks and files are those that were committed: the only findings, if any, are about
             operations that the specification forbids, inputs, or other engine versions.

@@ -28,7 +28,7 @@ class PinnedVersion(msgspec.Struct, frozen=True):
         block: the hash of the block, in base16.
         sequence_number: of the block.
         system_time: of the block, as RFC 3339.
-        last_offset: of the newest row up to the block, or None if there is none.
+        last_offset: of the newest row up to the block, or None if absent.
         head: whether it is the newest block.
         in_chain: whether it belongs to the current chain, not to a branch or an earlier history.
     """

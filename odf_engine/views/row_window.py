@@ -288,7 +288,7 @@ _ROWS: Final = 1 << 20
 
 
 def row_of_offset(reader: RowWindowReader, offset: int, column: str) -> int | None:
-    """Return the number of the row with an offset, or None if there is none, or its slice is unreadable.
+    """Return the number of the row with an offset, or None if absent, or its slice is unreadable.
 
     Args:
         reader: the rows.

@@ -747,7 +747,7 @@ class UpdatePlan(NamedTuple):
 
 
 def record_origin(entry: DatasetEntry, origin: str) -> None:
-    """Store the origin of a definition by another author.
+    """Store the origin of a third-party definition.
 
     The dataset is then no longer an own one (see :mod:`odf_engine.workspace.trust`).
 
@@ -791,7 +791,7 @@ def commit_update(
     Args:
         entry: the dataset.
         update: its events, and the head that they follow.
-        origin: the origin of the definition, if it has another author.
+        origin: the origin of the definition, if it is by a third party.
         block_version: manifest version of the new blocks.
         data, checkpoint: staged files of a transaction among the events.
 

@@ -490,7 +490,7 @@ def find_manifest_drift(
         datasets: all datasets of the workspace.
 
     Returns:
-        The difference, or None if there is none, or no file is known.
+        The difference, or None if absent, or no file is known.
     """
     path = find_manifest(folder, entry)
     if path is None:

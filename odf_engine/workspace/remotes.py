@@ -127,7 +127,7 @@ class Remotes:
         return sorted(repositories, key=lambda repo: repo.name.lower())
 
     def repository(self, name: str) -> Repo:
-        """Return the repository with this name; raise NotFound if there is none."""
+        """Return the repository with this name; raise NotFound if it does not exist."""
         for repo in self.repositories():
             if repo.name.lower() == name.lower():
                 return repo
@@ -158,7 +158,7 @@ class Remotes:
         return repo
 
     def remove(self, name: str) -> Repo:
-        """Remove and return a repository. Datasets keep their addresses. Raise NotFound if there is none."""
+        """Remove and return a repository; raise NotFound if it does not exist. Datasets keep their addresses."""
         with file_lock(self._lock):
             removed = self.repository(name)
             self._write([repo for repo in self.repositories() if repo != removed])

@@ -143,7 +143,7 @@ class Tokens:
         return token, text
 
     def revoke(self, name: str) -> AccessToken:
-        """Remove a token and return it. Raise NotFound if there is none."""
+        """Remove a token and return it. Raise NotFound if it does not exist."""
         with self._edit() as tokens:
             for token in tokens:
                 if token.name.lower() == name.lower():

@@ -269,7 +269,7 @@ class Trust:
         return remove_file(self._workspace.grant_path(entry.id))
 
     def find_grant(self, entry: DatasetEntry) -> Grant | None:
-        """Return the last grant by this user, whether or not it is still valid, or None if there is none."""
+        """Return the last grant by this user, whether or not it is still valid, or None if absent."""
         try:
             grant = msgspec.json.decode(read_small_file(self._workspace.grant_path(entry.id)), type=Grant)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -280,8 +280,7 @@ class Trust:
         """Check that the sources of a dataset may run. Every run must call this first.
 
         Raises:
-            NotTrusted: the dataset has another author, and its sources were not granted, or have changed
-                since.
+            NotTrusted: the dataset is by a third party, and its sources were not granted, or have changed since.
         """
         if self.is_trusted(entry) or not (runs := self.list_executions(entry)):
             return

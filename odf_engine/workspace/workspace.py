@@ -186,7 +186,7 @@ class Workspace:
 
     @property
     def _usable_store(self) -> DatasetStore | None:
-        """The store, or None if there is none or the settings are invalid, which must not prevent reading.
+        """The store, or None if absent or the settings are invalid, which must not prevent reading.
 
         Datasets of a store cannot be opened without valid settings.
         """
@@ -369,7 +369,7 @@ class Workspace:
 
         Args:
             snapshots: the definitions, in any order.
-            origins: as for :meth:`add`; a dataset changed by another author is no longer own.
+            origins: as for :meth:`add`; a dataset changed by a third party is no longer own.
             dry_run: return the changes without making them.
             shown: the result of a dry run that the user has confirmed.
 

@@ -105,7 +105,7 @@ class DefinitionUpdate:
     """Updates the definitions of datasets to those of manifests.
 
     Args:
-        origins: for each manifest by another author, the name of its dataset and the address it came from.
+        origins: for each third-party manifest, the name of its dataset and the address it came from.
         state: ``flush`` or ``rebuild``, if the new query cannot continue from the state of the old one.
         accept_columns: whether new columns of the inputs are added.
     """

@@ -265,7 +265,7 @@ def _check_alert(workspace: Workspace, name: str | None) -> None:
     """Check that there is an alert of this name.
 
     Raises:
-        NotFound: there is none.
+        NotFound: it does not exist.
     """
     if name is not None and name not in alert_files(workspace.odf).stamps():
         raise NotFound(f"alert '{name}' not found", hint="list the alerts: odf alert list")

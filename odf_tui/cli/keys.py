@@ -476,7 +476,7 @@ def _format_utc(time: datetime | None) -> str | None:
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
 def trust_verb(name: str | None, own: bool, private_network: bool, yes: bool) -> None:
-    """Trust the source of a dataset by another author.
+    """Trust the source of a third-party dataset.
 
     Prints what the source runs, and prompts for confirmation. If a later block changes the source,
     the dataset is untrusted again.

@@ -124,7 +124,7 @@ def pull_verb(
     Polls the source of a root dataset until it has no more data. Runs the query of a derivative dataset
     over the new rows of its inputs.
 
-    A dataset by another author is specified by its URL, or as REPO/NAME (see `odf repo`). All of its
+    A third-party dataset is specified by its URL, or as REPO/NAME (see `odf repo`). All of its
     blocks and data are pulled and verified. Afterwards, `odf pull NAME` pulls new blocks from the same
     remote, and the source or query of the dataset does not run.
 

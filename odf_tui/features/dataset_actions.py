@@ -229,7 +229,7 @@ def detail_lines(row: DatasetRow, health: Health, detail: DatasetDetail, job: Jo
         row: the dataset.
         health: its health.
         detail: its definition and state.
-        job: its newest ingest job, successful or not, or None if there is none.
+        job: its newest ingest job, successful or not, or None if absent.
     """
     kind = "derivative" if row.derivative else "root"
     lines: Text = [[(f" {kind}  ", "muted"), (f"{health.glyph} {health.word}", health.style)]]

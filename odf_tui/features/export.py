@@ -316,7 +316,7 @@ def dataset_of_view(row: DatasetRow, view: TableView | None) -> tuple[str, str]:
 
 
 def parquet_file_of(window: RowWindow | None) -> str | None:
-    """Return the Parquet file with exactly the rows of a window, or None if there is none."""
+    """Return the Parquet file with exactly the rows of a window, or None if absent."""
     return getattr(window, "file", None)
 
 

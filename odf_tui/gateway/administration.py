@@ -82,7 +82,7 @@ class Administration(WorkspaceEntries):
     def duplicate(self, dataset: str, name: str) -> bool:
         """Create a dataset with the definition of another one, and without its rows.
 
-        The copy of a definition by another author has the same author. Returns whether it requires trust.
+        The copy of a third-party definition has the same author. Returns whether it requires trust.
 
         Raises:
             AlreadyExists: a dataset has the name.

@@ -292,7 +292,7 @@ class BlockReader(RevisionReader):
         """Return the number of a block by its number, hash, time or offset.
 
         Raises:
-            UsageError: the text is none of these.
+            UsageError: the text is something else.
             NotFound: there is no such block.
         """
         from odf_engine.chain.block_search import resolve_block_number

@@ -360,7 +360,7 @@ class Gateway(Protocol):
         """Return the number of the block that a text describes: a number, hash, time or offset.
 
         Raises:
-            OdfError: the text is none of these, or no block matches.
+            OdfError: the text is something else, or no block matches.
         """
         ...
 
@@ -441,7 +441,7 @@ class Gateway(Protocol):
         ...
 
     def find_in_log(self, job: str, text: str, start: int, *, back: bool) -> int | None:
-        """Return the journal number of the next line that contains a text, or None if there is none.
+        """Return the journal number of the next line that contains a text, or None if absent.
 
         Args:
             job: id of the job.

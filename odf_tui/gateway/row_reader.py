@@ -69,7 +69,7 @@ class StatisticsReader(WorkspaceEntries):
         return TableDescription(found or statistics_from_footers(rows), whole, types, required, comments)
 
     def primary_key(self, dataset: str) -> list[str]:
-        """Return the primary key of a dataset; empty if there is none."""
+        """Return the primary key of a dataset; empty if absent."""
         from odf_engine.views.projection import dataset_key
 
         return dataset_key(self.entry(dataset).dataset)

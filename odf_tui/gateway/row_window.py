@@ -73,11 +73,11 @@ class StoredWindow(PartialWindow, Protocol):
         ...
 
     def row_of_offset(self, offset: int) -> int | None:
-        """Return the row with an offset, or None if there is none."""
+        """Return the row with an offset, or None if absent."""
         ...
 
     def row_at_time(self, moment: datetime, stop: Callable[[], bool]) -> int | None:
-        """Return the first row at or after an event time, or None if there is none, or after ``stop()``."""
+        """Return the first row at or after an event time, or None if absent, or after ``stop()``."""
         ...
 
 
@@ -140,13 +140,13 @@ class RowPrefix:
         return read_part(self.base, start, self._limit_count(start, count), columns)
 
     def row_of_offset(self, offset: int) -> int | None:
-        """Return the row with an offset, or None if there is none."""
+        """Return the row with an offset, or None if absent."""
         if not isinstance(self.base, StoredWindow):
             return offset if offset < self.row_count else None
         return self._row_in_prefix(self.base.row_of_offset(offset))
 
     def row_at_time(self, moment: datetime, stop: Callable[[], bool]) -> int | None:
-        """Return the first row at or after an event time, or None if there is none."""
+        """Return the first row at or after an event time, or None if absent."""
         if not isinstance(self.base, StoredWindow):
             return None
         return self._row_in_prefix(self.base.row_at_time(moment, stop))

@@ -113,7 +113,7 @@ class Host(Protocol):
         ...
 
     def find(self, kind: type[W]) -> W | None:
-        """Return the first widget of a class, or None if there is none."""
+        """Return the first widget of a class, or None if absent."""
         ...
 
     def notice(self, text: str, style: str = "good") -> None:

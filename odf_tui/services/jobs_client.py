@@ -224,7 +224,7 @@ class WorkerConnection:
 
 
 class EventBatcher:
-    """Collects events into batches: the first is sent at once, later ones once per interval.
+    """Collects events into batches: the first is sent immediately, later ones once per interval.
 
     Args:
         send: gets each batch.

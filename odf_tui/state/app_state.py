@@ -101,7 +101,7 @@ class AppState:
         healths: the health of each dataset, by its id.
         jobs: the jobs.
         rates: the rates of running jobs.
-        selected: the id of the dataset under the cursor; empty if there is none.
+        selected: the id of the dataset under the cursor; empty if absent.
         shown: id and head of the dataset that the panes show.
         pane: the name of the focused pane.
         worker: the state of the connection: ``starting``, ``connected`` or ``gone``.

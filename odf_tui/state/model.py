@@ -26,8 +26,8 @@ class DatasetRow(msgspec.Struct, frozen=True, kw_only=True):
         head: hash of its newest block.
         blocks, records: the number of its blocks and of its rows.
         size: bytes of data.
-        watermark: the watermark, or None if there is none.
-        last_pulled: time of the newest block with data, or None if there is none.
+        watermark: the watermark, or None if absent.
+        last_pulled: time of the newest block with data, or None if absent.
         polls: whether it has a polling source.
         push_sources: the names of its push sources.
         standing: the trust in its sources, see ``odf_engine.workspace.trust``.
@@ -147,7 +147,7 @@ class TrustedStep(msgspec.Struct, frozen=True):
 
 
 class TrustRequest(msgspec.Struct, frozen=True):
-    """The steps of a dataset by another author that need trust.
+    """The steps of a third-party dataset that need trust.
 
     Attributes:
         origin: the URL from which the dataset came, or "" if unknown.
@@ -244,7 +244,7 @@ class ShownTransaction(msgspec.Struct, frozen=True):
         rows: offsets of the rows that it wrote, both inclusive, or None if it wrote none.
         size: bytes of these rows.
         watermark: the watermark after it.
-        state: bytes of the checkpoint after it, or None if there is none.
+        state: bytes of the checkpoint after it, or None if absent.
         state_unchanged: whether that is the previous checkpoint.
         query: the query in force.
         standing: ``flushed`` or ``rebuilt`` if the query was replaced without new input: the state of

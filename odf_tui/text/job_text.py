@@ -100,7 +100,7 @@ def mean_rate(rates: Sequence[Rate]) -> Rate:
 
 
 def progress_unit(progress: Progress) -> str | None:
-    """Return the first of ``rows``, ``bytes`` and ``files`` with a known total, or None if there is none."""
+    """Return the first of ``rows``, ``bytes`` and ``files`` with a known total, or None if absent."""
     for unit in ("rows", "bytes", "files"):
         if getattr(progress, unit) is not None and getattr(progress, f"total_{unit}"):
             return unit

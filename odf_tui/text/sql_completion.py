@@ -163,7 +163,7 @@ def _is_name(token: Token) -> bool:
 
 
 def _open_quote(before: str) -> int | None:
-    """Return the index of an unclosed backquote, or None if there is none."""
+    """Return the index of an unclosed backquote, or None if absent."""
     found = tokenize(before)
     last = found[-1] if found else None
     if last is None or last.kind != "quoted" or last.end != len(before):

@@ -108,7 +108,7 @@ class PathSuggester(Suggester):
         super().__init__(use_cache=False, case_sensitive=True)
 
     async def get_suggestion(self, value: str) -> str | None:
-        """Return the first path that starts with a text, or None if there is none."""
+        """Return the first path that starts with a text, or None if absent."""
         folder, _, start = value.rpartition("/")
         base = Path(f"{folder}/" if "/" in value else ".").expanduser()
         try:

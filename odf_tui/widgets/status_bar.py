@@ -58,7 +58,7 @@ class StatusLine(LineScroll):
     background of the panes. It does not cover the key hints, which it may refer to.
 
     Attributes:
-        notice: the text and the style of the notice, or None if there is none.
+        notice: the text and the style of the notice, or None if absent.
     """
 
     ground = "bar"

@@ -388,7 +388,7 @@ def _elementary(word: str, column: int) -> AbiType:
     """Return an elementary type by its name in Solidity.
 
     Raises:
-        SignatureError: there is none.
+        SignatureError: it has none.
     """
     if found := _INTEGER.fullmatch(word):
         bits = int(found[2] or 256)

@@ -71,7 +71,7 @@ def fetch_ethereum_logs(step: EthereumLogs, context: FetchContext) -> Iterator[P
         SourceUnavailable: the node is unknown, not available, on another chain, or behind the dataset.
         BadData: the chain was reorganised since the last pull, or a log is not that of the signature.
         InvalidManifest: the filter is invalid.
-        Cancelled: at once.
+        Cancelled: immediately.
     """
     with _open_node(step, context) as node:
         yield from _Scan(step, context, node).payloads()

@@ -30,7 +30,7 @@ def fetch_mqtt(step: Mqtt, context: FetchContext) -> Iterator[Payload]:
 
     Raises:
         SourceUnavailable: no connection, wrong login, refused subscription, or no answer.
-        Cancelled: at once.
+        Cancelled: immediately.
     """
     with _open(step, context) as session:
         yield from _Poll(session, context).payloads()

@@ -36,7 +36,7 @@ class Transfer:
         """Return the payload, or None if the source is unchanged.
 
         Raises:
-            Cancelled: at once.
+            Cancelled: immediately.
             OdfError: that of the last attempt, after the retries.
         """
         with self._named():

@@ -278,7 +278,7 @@ _IN_MEMORY: Final = 1 << 21
 """Number of rows that are sorted in memory."""
 _BUCKETS: Final = 64
 _RANGE: Final = 1 << 20
-"""Number of rows that are merged at once."""
+"""Number of rows that are merged immediately."""
 
 
 class NullKey(Exception):

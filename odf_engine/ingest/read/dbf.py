@@ -105,7 +105,7 @@ class DbfTable:
         Args:
             path: the file.
             name: its name in messages.
-            code_page: content of its .cpg file, or None if there is none.
+            code_page: content of its .cpg file, or None if absent.
 
         Raises:
             BadData: the file is not a dBASE table, or is truncated.

@@ -228,7 +228,7 @@ def explain_parquet(error: BadData, path: Path, name: str, reporter: Reporter) -
 
 
 def _parquet_row(error: RejectedRow, path: Path, reporter: Reporter) -> int | None:
-    """Return the number, from 1, of the first row with the value of the error, or None if there is none."""
+    """Return the number, from 1, of the first row with the value of the error, or None if absent."""
     column = str(error.column)
     names = [name for name in read_parquet_schema(path).names if name.casefold() == column.casefold()]
     names.sort(key=lambda each: each != column)  # The exact spelling is the one that is read.

@@ -184,7 +184,7 @@ class ArchiveTrainer(threading.Thread):
         self._process.wait()
 
     def stop(self) -> None:
-        """Stop; a recording in progress ends at once and leaves no files."""
+        """Stop; a recording in progress ends immediately and leaves no files."""
         self._stopped.set()
         with self._lock:
             process = self._process

@@ -271,7 +271,7 @@ def launch(
     extra_class_path: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start the JVM and return at once; :func:`connect` waits until it listens.
+    """Start the JVM and return immediately; :func:`connect` waits until it listens.
 
     Args:
         java: the Java runtime.

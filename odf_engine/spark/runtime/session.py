@@ -257,8 +257,8 @@ class SparkRuntime:
     def train_archive_in_background(self, busy: Callable[[], bool] | None = None) -> None:
         """Speed up later work: run a small job now, and record a class-data archive later.
 
-        Returns at once. The small job is omitted if ``busy`` returns True. The archive is recorded once for
-        each Java runtime, by separate processes with the lowest priority, after ``busy`` has returned False
+        Returns immediately. The small job is omitted if ``busy`` returns True. The archive is recorded once
+        for each Java runtime, by separate processes with the lowest priority, after ``busy`` has returned False
         for some seconds.
         """
         with self._lock:
@@ -292,7 +292,7 @@ class SparkRuntime:
                 self._gateway.process.wait()
 
     def stop(self) -> None:
-        """Stop Spark at once; no file or process remains. It can be started again.
+        """Stop Spark immediately; no file or process remains. It can be started again.
 
         A start in progress in another thread fails: its process is killed.
         """

@@ -325,7 +325,7 @@ class AsOfJoin:
         right: columns of the keyed input in the plan after the join.
         output: all columns after the join.
         keys: pairs of expressions that must be equal, over the rows and over the versions.
-        also: the rest of the condition, or None if there is none.
+        also: the rest of the condition, or None if absent.
         time: event time of the left rows.
         schema: schema of ``output``, with the names ``c0``, ``c1``, …
     """

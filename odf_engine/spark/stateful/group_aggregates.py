@@ -83,7 +83,7 @@ class GroupAggregates:
             retracted rows: it is the time of the last change.
 
     Attributes:
-        session: index of the key that is a session window, or None if there is none.
+        session: index of the key that is a session window, or None if absent.
         keeps_values: whether aggregates such as ``min`` are computed from single values.
         can_keep_values: whether there are such aggregates.
         order_matters: whether results depend on the order of the rows: sums of floating point numbers.
@@ -149,7 +149,7 @@ class GroupAggregates:
 
     @property
     def unmergeable(self) -> Any:
-        """The first aggregate that has no partial values, or None if there is none."""
+        """The first aggregate that has no partial values, or None if absent."""
         return next((aggregate.expression for aggregate in self._aggregates if not aggregate.partials), None)
 
     @property

@@ -347,7 +347,7 @@ def parse_peer_error(raw: bytes | msgspec.Raw | str, where: str) -> OdfError:
 
 
 def problem_of_close(reason: str, where: str) -> OdfError | None:
-    """Return the error in the reason of a close frame, which may be truncated, or None if there is none."""
+    """Return the error in the reason of a close frame, which may be truncated, or None if absent."""
     if not reason:
         return None
     try:

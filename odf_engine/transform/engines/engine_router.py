@@ -57,7 +57,7 @@ class EngineRouter(ForwardingEngine):
         """Return the engine with this name, ignoring case.
 
         Raises:
-            EngineMissing: there is none.
+            EngineMissing: it is not installed.
             InvalidManifest: its configured address is invalid.
         """
         key = name.lower()

@@ -79,7 +79,7 @@ class SettingsController(Controller):
 
 
 def _effect(key: str) -> str:
-    """Return when a change takes effect, unless it does so at once."""
+    """Return when a change takes effect, unless it does so immediately."""
     if key.startswith(("spark.", "worker.")):
         return "; effective after odf worker stop"
     return "; effective at the next start of the workstation" if key.startswith("ui.") else ""

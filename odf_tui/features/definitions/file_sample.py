@@ -241,7 +241,7 @@ def download_sample(url: str, config: FetchConfig, reporter: Reporter) -> FileSa
         SourceUnavailable: the server does not respond, or refuses.
         BadData: as in :func:`read_sample`.
         Unsupported: the scheme of the URL is unknown.
-        Cancelled: at once.
+        Cancelled: immediately.
     """
     suffix, compression = split_extensions(url)
     whole = compression == ".zip" or FORMATS.get(suffix) in _WHOLE

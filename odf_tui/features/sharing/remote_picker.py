@@ -16,7 +16,7 @@ _KEYS: Final = "123456789"
 
 
 async def choose_remote(host: Host, title: str, remotes: Sequence[Remote]) -> Remote | None:
-    """Return the remote that the user selects, or None if there is none, or the dialog was closed.
+    """Return the remote that the user selects, or None if absent, or the dialog was closed.
 
     The dialog opens only if there are several remotes.
     """

@@ -46,7 +46,7 @@ class ListedDataset(msgspec.Struct, frozen=True):
     """A dataset of a repository, as the repository describes it.
 
     Attributes:
-        local: the same dataset in the workspace, or None if there is none.
+        local: the same dataset in the workspace, or None if absent.
         local_relation: relation of the two in a few words, or "" without ``local``.
         search_text: the text that the filter searches, in lower case.
     """

@@ -398,12 +398,12 @@ class TimeTravelController(Controller):
     def _go_to(
         self, dataset: str, point: PointInTime, *, immediate: bool = False, stay: bool = False
     ) -> None:
-        """Show the rows of a time: at once if they are the first rows of the dataset, else by a job.
+        """Show the rows of a time: immediately if they are the first rows of the dataset, else by a job.
 
         Args:
             dataset: id of the dataset.
             point: the time.
-            immediate: whether a job starts at once; else it starts when the slider stops moving.
+            immediate: whether a job starts immediately; else it starts when the slider stops moving.
             stay: whether the cursor does not move.
         """
         self.chosen_times[dataset] = point

@@ -458,7 +458,7 @@ class TimeSlider(LineScroll, can_focus=True):
 
     @property
     def has_keys(self) -> bool:
-        """Whether it has the focus. Unlike :attr:`has_focus`, it changes at once."""
+        """Whether it has the focus. Unlike :attr:`has_focus`, it changes immediately."""
         return self.is_attached and self.screen.focused is self
 
     def on_focus(self) -> None:

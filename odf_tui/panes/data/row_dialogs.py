@@ -67,7 +67,7 @@ class ColumnLines(LineView):
 
 
 class ColumnsDialog(Dialog[int]):
-    """Arranges columns. Each change is applied at once. Returns the column to go to.
+    """Arranges columns. Each change is applied immediately. Returns the column to go to.
 
     Args:
         names, types: names and types of all columns.
@@ -472,7 +472,7 @@ def parse_row_target(text: str) -> RowTarget:
     """Parse a typed target: ``1200`` is an offset, ``#1200`` a row, ``50%``, ``2024-03-01 14:00`` a time.
 
     Raises:
-        UsageError: the text is none of these.
+        UsageError: the text is something else.
     """
     text = text.strip()
     bare = re.sub(r"[\s,_.]", "", text.lstrip("#").rstrip("%"))

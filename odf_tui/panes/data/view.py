@@ -110,7 +110,7 @@ class TableStack(Pane):
 
     @property
     def front_view(self) -> TableView | None:
-        """The view in front of the dataset's rows, or None if there is none."""
+        """The view in front of the dataset's rows, or None if absent."""
         return self._views[-1] if self._views else None
 
     def cancel_work(self) -> bool:
@@ -179,7 +179,7 @@ class TableStack(Pane):
 
     @property
     def time_view(self) -> TableView | None:
-        """The view of another time, at any position in the stack, or None if there is none."""
+        """The view of another time, at any position in the stack, or None if absent."""
         return next((view for view in self._views if view.kind == TIME), None)
 
     def show_time(self, view: TableView) -> None:

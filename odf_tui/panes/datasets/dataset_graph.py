@@ -236,7 +236,7 @@ class GraphDrawing:
         return next((node for place, node in found if place.x <= x < place.x + place.width), None)
 
     def find_target(self, dataset: str, move: str, page: int) -> str | None:
-        """Return the dataset to which a move leads, or None if there is none.
+        """Return the dataset to which a move leads, or None if absent.
 
         Left and right follow the lineage.
 
@@ -389,7 +389,7 @@ def _choose_label(labels: Sequence[str], line: str, end: int, limit: int | None)
         labels: the labels, the longest first.
         line: the edges of the row.
         end: the first cell after the label of the dataset.
-        limit: the first cell of the next label in the row, or None if there is none.
+        limit: the first cell of the next label in the row, or None if absent.
     """
     strokes = len(line[end + 1 :]) - len(line[end + 1 :].lstrip("─"))  # a straight line, after a blank
     if not strokes:
