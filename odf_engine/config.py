@@ -13,8 +13,8 @@ IN_WORKSPACE: Final = "in-workspace"
 """Key in the ``extra`` of a setting: a regular expression of the values that the workspace's file may set.
 
 A third party may have made a workspace, which was unpacked from an archive for example. A setting that
-starts programs, loads code, sends data to other hosts or weakens the sandbox is therefore read only from the user's
-own configuration. The values that the expression matches do none of this.
+starts programs, loads code, sends data to other hosts or weakens the sandbox is therefore read only from
+the user's own configuration. The values that the expression matches do none of this.
 """
 _NEVER: Final = {IN_WORKSPACE: ""}
 _SIZE: Final = r"^[1-9][0-9]*[mMgG]$"

@@ -158,7 +158,7 @@ class Remotes:
         return repo
 
     def remove(self, name: str) -> Repo:
-        """Remove and return a repository; raise NotFound if it does not exist. Datasets keep their addresses."""
+        """Remove and return a repository, or raise NotFound. Datasets keep their addresses."""
         with file_lock(self._lock):
             removed = self.repository(name)
             self._write([repo for repo in self.repositories() if repo != removed])

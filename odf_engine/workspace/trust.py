@@ -280,7 +280,7 @@ class Trust:
         """Check that the sources of a dataset may run. Every run must call this first.
 
         Raises:
-            NotTrusted: the dataset is by a third party, and its sources were not granted, or have changed since.
+            NotTrusted: the dataset is by a third party, and its sources were not granted, or have changed.
         """
         if self.is_trusted(entry) or not (runs := self.list_executions(entry)):
             return

@@ -258,8 +258,8 @@ class SparkRuntime:
         """Speed up later work: run a small job now, and record a class-data archive later.
 
         Returns immediately. The small job is omitted if ``busy`` returns True. The archive is recorded once
-        for each Java runtime, by separate processes with the lowest priority, after ``busy`` has returned False
-        for some seconds.
+        for each Java runtime, by separate processes with the lowest priority, after ``busy`` has returned
+        False for some seconds.
         """
         with self._lock:
             if self._java is not None and self._training is None:
