@@ -49,7 +49,7 @@ def count_open_descriptors() -> int:
 
 
 def build_python_environment() -> dict[str, str]:
-    """Return the environment in which ``python -P -m`` finds this package.
+    """Return the environment that lets ``python -P -m`` find this package.
 
     ``-P`` excludes the current folder from the search path, since another user may own it. This also supports
     a package in a source folder.

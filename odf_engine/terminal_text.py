@@ -1,7 +1,7 @@
 """Escapes control characters in text that is written to a terminal.
 
 Control characters of untrusted text could move the cursor, set the window title or write the clipboard.
-Bidirectional controls change the order in which text is displayed.
+Bidirectional controls change the order of displayed text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""References of a dataset other than its head: branches, and old heads with the rules by which they expire.
+"""References of a dataset other than its head: branches, and old heads with their expiry rules.
 
 A branch is a reference to the newest block of a chain that has a common beginning with that of the head.
 Commits to it follow the same rules, and do not change the head until the branch is promoted.
@@ -26,10 +26,10 @@ _DAY: Final = 86_400.0
 
 
 class RetentionRule(msgspec.Struct, frozen=True):
-    """The rule by which old heads expire.
+    """The expiry rule of old heads.
 
     Attributes:
-        days: age in days after which they expire.
+        days: age in days when they expire.
         last: number of the newest ones that never expire.
         compacted_only: only old heads of compactions expire. Their rows are in the new chain.
     """

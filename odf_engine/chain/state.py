@@ -503,7 +503,7 @@ class ChainUpdate:
         old_head, new_head: the heads before and after; equal if nothing was committed.
         blocks: the number of committed blocks.
         records: the number of added rows.
-        repeated: the number of added rows from files of which all rows repeat earlier rows.
+        repeated: the number of added rows from files that only repeat earlier rows.
     """
 
     status: Literal["updated", "up-to-date"]

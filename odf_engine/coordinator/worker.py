@@ -71,7 +71,7 @@ class Worker:
         max_jobs: see :class:`odf_engine.coordinator.job_queue.JobQueue`.
         idle_seconds: the worker stops after so many seconds without a job or a command.
         spark_idle_seconds: Spark stops after so many seconds without a job or a command.
-        send_patience: seconds after which a client that reads nothing is disconnected.
+        send_patience: seconds until a client that reads nothing is disconnected.
         stop_patience: seconds for jobs, and then for Spark, to end when the worker stops.
         spark_later: start Spark with the first job that needs it, instead of immediately.
     """

@@ -43,7 +43,7 @@ _SMALL_BYTES: Final = 1 << 18
 
 
 class RangedFile(Protocol):
-    """A file of which parts are read, such as a slice in an object store."""
+    """A file that is read in parts, such as a slice in an object store."""
 
     def open(self) -> BinaryIO:
         """Return a seekable stream."""
@@ -270,7 +270,7 @@ def _check_memory(chunks: Sequence[_Chunk], leaves: Sequence[pa.DataType], rows:
 
 
 def _leaf_types(fields: Iterable[pa.Field]) -> Iterator[pa.DataType]:
-    """Yield the types of columns in the order in which Parquet numbers them."""
+    """Yield the types of columns in the order of Parquet's numbers."""
     for field in fields:
         data_type = field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
         if data_type.num_fields:

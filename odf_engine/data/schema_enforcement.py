@@ -18,7 +18,7 @@ _UNIT_NAMES: Final = {"ms": "millisecond", "us": "microsecond"}
 
 
 def slice_type(data_type: pa.DataType) -> pa.DataType:
-    """Return the type in which a slice stores values of ``data_type``.
+    """Return the type that a slice stores for values of ``data_type``.
 
     Timestamps are in UTC, with milliseconds or microseconds. In-memory encodings are removed. A type that
     Parquet cannot store becomes the type that a reader returns, so that a slice has the same hash when it is

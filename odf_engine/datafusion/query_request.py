@@ -27,7 +27,7 @@ class QueryTable(Message, frozen=True):
         name: its name in the query.
         schema: its Arrow schema (IPC); columns that a file lacks are null.
         folder: folder of its Parquet files, whose names sort in the order of their rows, or None for no rows.
-        offset, operation: names of the columns by which rows are tracked, or "" if they are not.
+        offset, operation: names of the columns that identify rows, or "" if they are not.
         passed: system columns that are left out of a tracked result where the query passes them through.
     """
 

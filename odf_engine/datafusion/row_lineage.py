@@ -127,7 +127,7 @@ class _Tracker:
         return self.track(plan), []
 
     def track(self, plan: Any) -> _Tracked:
-        """Track a plan in which each row comes from one row of an input."""
+        """Track a plan whose rows come from one input row each."""
         kind, variant = _kind(plan), plan.to_variant()
         if kind == "TableScan" and variant.table_name() in self._tables:
             return self._track_scan(*self._tables[variant.table_name()])

@@ -63,7 +63,7 @@ class Inputs(Kind, frozen=True, tag="Inputs"):
     """Starts a run when inputs of a target have new rows.
 
     Attributes:
-        min_records_to_await: number of new rows at which the run starts.
+        min_records_to_await: number of new rows that starts a run.
         max_await_interval: maximum delay of the run after the first new row.
     """
 
@@ -213,7 +213,7 @@ class FlowSpec(TargetedSpec, frozen=True, kw_only=True):
         triggers: what starts runs; with none, only ``odf flow run``.
         tasks: run one after the other.
         retry: repetition of failed runs.
-        stop_after_failures: number of failed runs in a row after which the flow is paused; 0: never.
+        stop_after_failures: number of consecutive failed runs that pauses the flow; 0: never.
         on_warning: ``fail``: a job with warnings fails the run, and pulls do not commit what has warnings.
     """
 

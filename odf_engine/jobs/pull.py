@@ -61,7 +61,7 @@ class PullResult(JobResult, frozen=True):
         bytes: number of bytes transferred.
         ahead: number of blocks which the remote does not have.
         already_ingested: number of files that the push source has already ingested; absent for 0.
-        repeated: number of appended rows from files of which all rows repeat earlier rows; absent for 0.
+        repeated: number of appended rows from files that only repeat earlier rows; absent for 0.
         late: number of late rows that the transactions of a derivative dataset dropped; absent for 0.
         rejected: number of invalid rows that were left out of the appended blocks; absent for 0.
         branch: the branch that received the blocks; absent for the head.

@@ -30,8 +30,8 @@ class Model(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, for
 
     Attributes:
         NEWER_NAMES: keys that a newer specification renamed or added: old to new.
-        NEEDS_ONE_OF: fields of which at least one must be present.
-        AT_MOST_ONE_OF: fields of which a definition may have only one.
+        NEEDS_ONE_OF: fields that need at least one present.
+        AT_MOST_ONE_OF: fields that exclude each other.
         TEXT_ONLY: fields that only exist in the text of definitions, with their keys.
     """
 
@@ -52,7 +52,7 @@ class DatasetKind(Enum):
 
 
 class SourceOrdering(Enum):
-    """Order in which the files of a source are ingested."""
+    """Order of the files of a source."""
 
     ByEventTime = "ByEventTime"
     ByName = "ByName"
@@ -109,7 +109,7 @@ class Checkpoint(Model):
 
 
 class SourceState(Model):
-    """State of a source, from which the next pull resumes; ``kind`` such as ``odf/etag``."""
+    """State of a source, where the next pull resumes; ``kind`` such as ``odf/etag``."""
 
     source_name: str
     kind: str
@@ -207,7 +207,7 @@ class DatasetVocabulary(Model):
 
 
 class Watermark(Model):
-    """A watermark and the system time at which it was set."""
+    """A watermark and the system time of its setting."""
 
     system_time: Timestamp
     event_time: Timestamp

@@ -31,7 +31,7 @@ _FOOTER_BYTES: Final = 1 << 16
 
 
 class RangedObject:
-    """An object of which only requested parts are fetched, in blocks. Thread-safe and process-safe.
+    """An object whose requested parts are fetched, in blocks. Thread-safe and process-safe.
 
     The bytes are not compared with the hash of the object, which covers all of it. Readers must treat them
     as untrusted, as :mod:`odf_engine.data.parquet_reader` does.

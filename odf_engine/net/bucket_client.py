@@ -235,7 +235,7 @@ def _finds_credentials(options: Options) -> bool:
 
 
 def _role_hosts(region: str) -> tuple[str, ...]:
-    """Return the hosts from which the library gets the credentials of a role."""
+    """Return the hosts that give the library the credentials of a role."""
     names = ("AWS_ENDPOINT_URL_STS", "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_METADATA_ENDPOINT")
     sts = ("sts.amazonaws.com", f"sts.{region}.amazonaws.com", f"sts.{region}.amazonaws.com.cn")
     return (
@@ -249,7 +249,7 @@ def _role_hosts(region: str) -> tuple[str, ...]:
 
 
 def _azure_hosts() -> tuple[str, ...]:
-    """Return the hosts from which the library gets the tokens of an identity."""
+    """Return the hosts that give the library the tokens of an identity."""
     names = ("AZURE_AUTHORITY_HOST", "IDENTITY_ENDPOINT", "AZURE_MSI_ENDPOINT")
     return (*_AZURE_HOSTS, *_METADATA_HOSTS.split(","), *_hosts_of(names))
 

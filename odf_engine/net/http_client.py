@@ -442,7 +442,7 @@ class Response:
         return data
 
     def peek(self) -> bytes:
-        """Return the first bytes of a body of which the rest is not needed."""
+        """Return the first bytes of a body that may be left unread."""
         with suppress(AttemptFailed), closing(self.iter_chunks(512)) as pieces:
             return next(pieces, b"")
         return b""

@@ -69,7 +69,7 @@ class RowSource(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TracedInput(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Rows of an input from which the rows of a step were derived.
+    """Rows of an input behind the rows of a step.
 
     Attributes:
         alias: name of the input in the query.

@@ -70,7 +70,7 @@ _MAX_ENTRIES: Final = 200_000
 
 @dataclass
 class Entries:
-    """The changelog entries of a group, and the batches in which it had rows.
+    """The changelog entries of a group, and the batches with its rows.
 
     Attributes:
         traced: for each entry, whether it is to be traced.
@@ -99,7 +99,7 @@ class Groups:
 def comparable_groups(
     names: Sequence[str], targets: TargetRows, keys: Sequence[str] | None = None
 ) -> list[str]:
-    """Return the columns that identify groups as ``g0``, …, in the form in which slices store them.
+    """Return the columns that identify groups as ``g0``, …, as slices store them.
 
     Args:
         names: columns of the result.
@@ -139,7 +139,7 @@ def last_batch_of(entries: Entries, batches: Sequence[int]) -> int | None:
 
 
 def changing_batches(values: Sequence[tuple[int, dict[str, Any]]], first: int) -> list[int]:
-    """Return the batches in which the row of a group changed.
+    """Return the batches that changed the row of a group.
 
     Args:
         values: row of the group after batches, in their order.
@@ -371,7 +371,7 @@ class StatefulTrace:
         )
 
     def _empty_query(self) -> DataFrame:
-        """Return the query over streams without rows, of which only the plan is used."""
+        """Return the query over streams without rows, whose plan alone is used."""
         return self._streaming_query
 
     def _plan_query(self) -> StreamingPlan:

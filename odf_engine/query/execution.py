@@ -117,7 +117,7 @@ class Tables:
         return files
 
     def check_all_used(self) -> None:
-        """Check that the query reads every dataset for which a block was given.
+        """Check that the query reads every dataset with a given block.
 
         Raises:
             UsageError: it does not.

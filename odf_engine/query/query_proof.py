@@ -1,4 +1,4 @@
-"""Query proofs: documents from which anyone can repeat a query and compare its result hash."""
+"""Query proofs: documents that let anyone repeat a query and compare its result hash."""
 
 from __future__ import annotations
 

@@ -516,7 +516,7 @@ class OriginTracker(PlanBuilder):
         return self.track(plan), []
 
     def track(self, plan: Any) -> TrackedPlan:
-        """Track a plan in which each row comes from one row of an input."""
+        """Track a plan whose rows come from one input row each."""
         name = node_name(plan)
         if name == "View" and (known_input := self.inputs.get(plan.desc().identifier().table().lower())):
             return self.track_input(plan, *known_input)

@@ -48,7 +48,7 @@ class UnsortedResult(Exception):
 
 @dataclass(frozen=True)
 class SortOrder:
-    """The columns by which rows are sorted, ascending, nulls first.
+    """The sort columns, ascending, nulls first.
 
     Attributes:
         keys: column names; if empty, the rows keep their order.

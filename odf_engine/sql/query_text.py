@@ -126,7 +126,7 @@ class TableName:
 
     @property
     def alias_start(self) -> int:
-        """The character offset after which an alias may follow."""
+        """The character offset before a possible alias."""
         return self.end if self.call is None else self.call[1]
 
     @property

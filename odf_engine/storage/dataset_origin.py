@@ -1,4 +1,4 @@
-"""The store of which the folder of a dataset is a local copy."""
+"""The store that the folder of a dataset is a local copy of."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DatasetOrigin(Protocol):
         ...
 
     def open_ranges(self, kind: str, names: Sequence[str], size: int) -> RangedFile | None:
-        """Return an object of which only parts are fetched, or None if :meth:`fetch` is faster.
+        """Return an object that is fetched in parts, or None if :meth:`fetch` is faster.
 
         Args:
             kind: the kind of the object.

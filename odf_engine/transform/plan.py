@@ -315,7 +315,7 @@ def plan_transaction(workspace: Workspace, entry: DatasetEntry, max_rows: int) -
 
     Raises:
         NotFound: an input is not in the workspace.
-        Diverged: an input's chain does not contain the block at which the last transaction ended.
+        Diverged: an input's chain does not contain the last block of the previous transaction.
         Unsupported: the transform or an input's schema is from a newer specification.
     """
     state = entry.dataset.state()

@@ -318,7 +318,7 @@ Difference = tuple[int, pa.RecordBatch | None, pa.RecordBatch | None]
 
 
 def first_difference(left: Iterator[pa.RecordBatch], right: Iterator[pa.RecordBatch]) -> Difference | None:
-    """Return the first row in which two streams differ: its number and both rows, or None after the end."""
+    """Return the first differing row of two streams: its number and both rows, or None after the end."""
     row = 0
     ours, theirs = next(left, None), next(right, None)
     while ours is not None and theirs is not None:

@@ -195,7 +195,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
             ``removed`` or ``changed``), then those in ``columns`` under the names given there, null on a
             side that lacks the row. It is sorted by the key, unless it is very large.
         columns: columns of the rows.
-        by_column: for each column, the number of changed rows in which it differs; only columns that do.
+        by_column: for each column, its number of changed rows; only columns that do.
         schema: columns that were added, removed, or have another type.
         settings: other differences.
         records: number of rows of each changelog; older, newer.

@@ -111,7 +111,7 @@ _AWAY: Final = pa.array([1, 2], pa.int64())
 
 
 class DiffCounts(msgspec.Struct):
-    """Numbers of rows, and for each column the number of changed rows in which it differs."""
+    """Numbers of rows, and for each column its number of changed rows."""
 
     added: int = 0
     removed: int = 0
@@ -487,7 +487,7 @@ class _Comparison:
         self._parts: list[Path] = []
 
     def by_key(self, old: Scan, new: Scan, *, one_chain: bool) -> DiffCounts:
-        """Compare two states in which each key is unique."""
+        """Compare two states with unique keys."""
         counted = DiffCounts()
         places = DiffInput(old), DiffInput(new)
         if one_chain:

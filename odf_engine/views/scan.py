@@ -107,7 +107,7 @@ class Scan:
         for batch in scan.batches():
             ...
 
-    Rows are numbered from 0 in the order in which the files store them. In a dataset these numbers are the
+    Rows are numbered from 0 in the order of the files. In a dataset these numbers are the
     offsets, unless a foreign writer stored the rows of a slice in another order. All batches have the columns
     and types of :attr:`schema`: a column that an older slice lacks is null, other types are cast. One file is
     open at a time. Memory is bounded by the size of a batch, regardless of the sizes that a file declares.

@@ -302,7 +302,7 @@ class DatasetFolders:
         return (self.path(dataset_id) / MARKER).exists()
 
     def staging_path(self, dataset_id: DatasetId) -> Path:
-        """Return the folder in which a dataset is created."""
+        """Return the folder of a new dataset."""
         return self._staging(dataset_id)
 
     def discard(self, dataset_ids: Sequence[DatasetId], forget: Callable[[DatasetId], None]) -> None:

@@ -319,7 +319,7 @@ def _plan_steps(
     known: Mapping[DatasetAlias, DatasetId],
     forms: MetadataConfig,
 ) -> Iterator[_Step]:
-    """Yield the missing events of the chain, in the order in which they are appended."""
+    """Yield the missing events of the chain, in the order of their append."""
     # The last of several events of the same kind applies, as in a chain.
     events_by_type: dict[type, Any] = {type(event): event for event in each.events}
     pushed = {event.source_name: event for event in each.events if isinstance(event, AddPushSource)}
@@ -411,7 +411,7 @@ def _find_replaced_source(state: ChainState, source: Source) -> Source | None:
 
 
 def normalize_for_comparison(event: Any) -> Any:
-    """Return an event of a chain in the form in which it is compared with definitions."""
+    """Return an event of a chain as it is compared with definitions."""
     with suppress(InvalidQuery):  # a foreign event may have no normal form; it then differs from all
         event = normalize_event(event)
     if isinstance(event, model.SetTransform):

@@ -637,7 +637,7 @@ def collect_garbage(
         reporter: for progress and cancellation.
         dry_run: only list what would be removed.
         now: also remove recent files.
-        busy: ids of datasets that jobs use, from which nothing is removed.
+        busy: ids of datasets that jobs use; nothing of them is removed.
 
     Raises:
         Cancelled: cancellation was requested.

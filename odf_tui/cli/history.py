@@ -445,7 +445,7 @@ def branch_verb(
 
 
 def _find_start(entry: DatasetEntry, start: str | None) -> Multihash:
-    """Return the block at which a branch starts.
+    """Return the first block of a branch.
 
     Raises:
         NotFound: there is no such block.

@@ -189,7 +189,7 @@ def verb(name: str, *, example: str, json: bool = False) -> Callable[[Callable[.
 
 
 class OpenWorkstation(NamedTuple):
-    """The result of a command after which the workstation opens.
+    """The result of a command that opens the workstation afterwards.
 
     Attributes:
         folder: folder of the workspace, or None for the one that the environment or current folder selects.

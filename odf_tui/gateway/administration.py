@@ -159,7 +159,7 @@ class Administration(WorkspaceEntries):
     # --- Credentials ---
 
     def origins(self) -> list[str]:
-        """Return the origins for which credentials are stored."""
+        """Return the origins with stored credentials."""
         return Credentials(self.workspace.odf).origins()
 
     def store_login(self, url: str, login: Login) -> str:

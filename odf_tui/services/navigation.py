@@ -12,7 +12,7 @@ _MAX_TRAIL: Final = 100
 
 
 class TrailEntry(NamedTuple):
-    """A position from which a link was followed.
+    """The position of a followed link.
 
     Attributes:
         dataset: id of the selected dataset.
@@ -34,7 +34,7 @@ class Navigator:
 
     Attributes:
         target: the pending target; it is reached once the blocks or rows of its dataset are loaded.
-        trail: the positions from which links were followed, the newest last.
+        trail: the positions of followed links, the newest last.
 
     Signals:
         going: sent before a link is followed.
@@ -76,7 +76,7 @@ class Navigator:
         self._show_target(target)
 
     def back(self) -> None:
-        """Go back to the position at which the last link was followed."""
+        """Go back to the position of the last followed link."""
         if not self.trail:
             return
         *before, entry = self.trail

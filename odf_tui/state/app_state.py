@@ -78,7 +78,7 @@ class JobNews(NamedTuple):
 
 
 class Signal(Generic[T]):
-    """Calls its listeners with each value, in the order in which they were connected."""
+    """Calls its listeners with each value, in the order of their connection."""
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[T], object]] = []

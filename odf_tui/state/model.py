@@ -107,7 +107,7 @@ class DatasetDetail(msgspec.Struct, frozen=True):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A dataset, or a block or row of it, to which a link leads.
+    """The target of a link: a dataset, or a block or row of it.
 
     Attributes:
         dataset: the id of the dataset.
@@ -150,7 +150,7 @@ class TrustRequest(msgspec.Struct, frozen=True):
     """The steps of a third-party dataset that need trust.
 
     Attributes:
-        origin: the URL from which the dataset came, or "" if unknown.
+        origin: the URL of the dataset's origin, or "" if unknown.
         runs: the steps.
         before: whether the dataset was trusted before its source changed.
     """

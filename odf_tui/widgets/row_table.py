@@ -285,7 +285,7 @@ class MarkedRows:
     """Ranges of marked rows. The first mark starts a range, and the second ends it.
 
     Attributes:
-        anchor: the row at which a range was started, or None if absent.
+        anchor: the first row of a started range, or None if absent.
     """
 
     def __init__(self) -> None:

@@ -241,7 +241,7 @@ def format_worker_id(state: str, status: WorkerStatus | None) -> str:
 
 
 class FilterLine(Input):
-    """The line below the panes in which a filter is typed. It replaces the line of hints."""
+    """The line below the panes where a filter is typed. It replaces the line of hints."""
 
     def __init__(self) -> None:
         super().__init__(id="filter", compact=True)

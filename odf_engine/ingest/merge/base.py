@@ -314,7 +314,7 @@ class KeyedMerge:
         """Yield the rows without their hashes, and return their keys as a key file.
 
         Args:
-            rows: in the order in which they are written.
+            rows: in the order of writing.
             index: the keys before the merge.
             sorter: receives the hashes.
             retracted: rows that retract others have hashes too; otherwise they are skipped.

@@ -53,7 +53,7 @@ class RowHasher:
         schema: of the slice.
         keys: the primary key.
         values: all other columns except the event time.
-        compared: columns in which a changed row differs, unless these are all ``values``.
+        compared: changed columns of a row, unless these are all ``values``.
         uuid_texts: UUID columns that are text in new rows.
         nullable: a null in a key is a value; otherwise the hash of such a key is null.
     """

@@ -54,7 +54,7 @@ def merge_snapshot(strategy: Snapshot, inputs: MergeInputs) -> PreparedMerge:
 
 
 def _compared(strategy: Snapshot, keys: list[str], inputs: MergeInputs) -> list[str]:
-    """Return the columns in which a changed row differs.
+    """Return the changed columns of a row.
 
     Raises:
         InvalidSchema: ``compareColumns`` is empty, or has an unknown column.

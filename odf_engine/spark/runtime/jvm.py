@@ -278,7 +278,7 @@ def launch(
         settings: Spark's settings, passed in a file that only this user can read.
         memory: maximum heap, such as ``1500m``.
         folder: an empty folder for this process alone; the caller removes it afterwards.
-        log: file to which the output of the process is appended.
+        log: file that receives the output of the process.
         flags: further JVM flags, such as those for an archive.
         extra_class_path: folders and jars after Spark's own.
         environment: additional environment variables.

@@ -147,7 +147,7 @@ class StoredState(NamedTuple):
     Attributes:
         name: name of its files.
         frame: its rows.
-        keys: columns by which the rows are sorted.
+        keys: sort columns.
         added: the rows are added to the stored ones.
     """
 
@@ -163,7 +163,7 @@ class OpenGroups(NamedTuple):
     Attributes:
         name: name of its files.
         columns: the columns of the state by their names in the rows.
-        keys: columns by which the rows are sorted.
+        keys: sort columns.
         added: the rows are added to the stored ones.
     """
 

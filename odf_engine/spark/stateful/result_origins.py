@@ -1,4 +1,4 @@
-"""The rows of the inputs from which the rows of a query that can change were derived."""
+"""The input rows behind the rows of a query that can change."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def _comparison_columns(
 
 
 def stored_form(text: str, data_type: st.DataType, stored: pa.DataType, *, approximate: bool = False) -> str:
-    """Return an SQL expression of a value in the form in which a slice stores it.
+    """Return an SQL expression of a value as a slice stores it.
 
     Args:
         text: expression of the value.

@@ -67,7 +67,7 @@ _MAX_FIELDS: Final = (1 << 31) - 1
 
 
 def stream_view(session: SparkSession, number: int, schema: pa.Schema, vocab: DatasetVocabulary) -> DataFrame:
-    """Return input ``number`` as a stream without rows, of which only the plan is used.
+    """Return input ``number`` as a stream without rows, whose plan alone is used.
 
     Args:
         session: the session of the query.

@@ -174,7 +174,7 @@ def running_frames(window: Any, is_time: Any) -> list[bool]:
 
 
 def comparable(names: Sequence[str], schema: StructType) -> list[str]:
-    """Return SQL expressions of columns by which rows can be grouped."""
+    """Return SQL expressions of columns that group rows."""
     kinds = [schema[_unquoted(name)].dataType.simpleString() for name in names]
     return [
         f"CAST({name} AS STRING)" if "map<" in kind or "variant" in kind else name

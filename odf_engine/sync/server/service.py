@@ -505,7 +505,7 @@ class DatasetService:
 
 
 def normalize_host(name: str) -> str:
-    """Return a host name in the form in which host names are compared."""
+    """Return a host name as host names are compared."""
     return name.lower().rstrip(".")
 
 

@@ -337,7 +337,7 @@ def _pin(program: str, image: str) -> str | None:
 
 
 def _addresses(program: str, name: str) -> list[tuple[str, int]]:
-    """Return the hosts and ports at which a container may listen.
+    """Return the hosts and ports where a container may listen.
 
     Docker publishes no ports of an internal network, and podman does only without root. This machine then is
     in the network of the container.

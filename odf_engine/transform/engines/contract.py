@@ -109,7 +109,7 @@ class InputRows(msgspec.Struct, frozen=True):
 
 
 class RowProvenance(msgspec.Struct, frozen=True, tag="derivation", omit_defaults=True):
-    """The input rows from which rows of a transaction were derived.
+    """The input rows behind rows of a transaction.
 
     Attributes:
         feeds: the rows of each input.
@@ -203,7 +203,7 @@ class Engine(Protocol):
     def provenance(
         self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
     ) -> RowProvenance:
-        """Find the input rows from which rows of a transaction were derived (specification: Derive
+        """Find the input rows behind rows of a transaction (specification: Derive
         Provenance).
 
         Args:

@@ -41,7 +41,7 @@ class EmittedRows:
     Args:
         schema: schema of the rows.
         keys: columns that identify groups; empty if all rows are one group.
-        event_time: column by which rows are sorted first.
+        event_time: first sort column.
 
     Raises:
         Unsupported: a key column has a nested type.

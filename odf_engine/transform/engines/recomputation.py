@@ -63,7 +63,7 @@ def recompute(
     rows of as-of joins and running totals after the watermark, are not part of the result.
 
     Args:
-        session: session of the job, in which ``system_time()`` is defined.
+        session: session of the job; it defines ``system_time()``.
         request: has all input data.
         declared: schema of the dataset.
         reporter: receives amounts; checked for cancellation.

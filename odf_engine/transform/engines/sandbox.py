@@ -57,7 +57,7 @@ class Sandbox(ForwardingEngine):
     Args:
         config: the limits (``sandbox``).
         cache: folder for input and output files, on the file system of the datasets, so that hard links work.
-        log: file to which the output of the engine is appended.
+        log: file that receives the output of the engine.
         name: name of the dataset or other origin of the queries, for errors.
         fallback: runs the queries if no sandbox is available and the configuration allows that.
         dataset: whether the queries belong to a dataset, which can be trusted.
@@ -211,7 +211,7 @@ class _EngineProcess:
 
     @property
     def exceeded(self) -> OdfError | None:
-        """The exceeded limit for which it was killed, or None."""
+        """The exceeded limit that killed it, or None."""
         return self._watch.exceeded
 
     @property

@@ -421,7 +421,7 @@ class PreparedQuery(NamedTuple):
 
 
 def input_streams(session: SparkSession, inputs: Sequence[QueryInput]) -> dict[str, DataFrame]:
-    """Return the inputs of a query as streams without rows, of which only the plan is used."""
+    """Return the inputs of a query as streams without rows, whose plan alone is used."""
     return {
         each.alias: stream_view(session, index, query_schema(each.schema, each.vocab), each.vocab)
         for index, each in enumerate(inputs)
@@ -465,7 +465,7 @@ class StatefulTransaction:
     """A transaction of a stateful query.
 
     Args:
-        session: session of the job, in which ``system_time()`` is defined.
+        session: session of the job; it defines ``system_time()``.
         request: the request; the folder of its new checkpoint is used for temporary files.
         declared: schema of the dataset, or None before it has one.
         reporter: receives amounts and late rows; checked for cancellation.

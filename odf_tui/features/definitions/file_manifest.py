@@ -159,7 +159,7 @@ class _ReadPlan:
         return not is_read or bool(column.null_texts - {self._null})
 
     def _source_name(self, column: InferredColumn) -> str:
-        """Return the name under which the reader reads a column. Those of CSV are given by position."""
+        """Return the reader's name of a column. Those of CSV are given by position."""
         return column.name if self._found.kind == "Csv" else column.source or column.name
 
     def result_name(self, name: str) -> str:

@@ -47,7 +47,7 @@ _PARTS: Final = 8
 
 
 class PointInTime(msgspec.Struct, frozen=True):
-    """A point in time at which rows are shown.
+    """A point in time whose rows are shown.
 
     Attributes:
         axis: ``at`` for as at a block, ``of`` for as of an event time.

@@ -46,7 +46,7 @@ class TableView(msgspec.Struct, frozen=True):
         below: cursor and column of the table that the view covers.
         of: describes the rows that the view was derived from.
         source: the rows that the view was derived from.
-        when: the time at which the rows are shown, for the upper border, or "" for the newest rows.
+        when: the time of the shown rows, for the upper border, or "" for the newest rows.
         as_of: whether that time is an event time and not a block.
     """
 
@@ -200,7 +200,7 @@ class TableStack(Pane):
             self.pop_view()
 
     def set_context(self, context: str | None = None) -> None:
-        """Set the title. The time at which the rows are shown comes first; rows have times in UTC."""
+        """Set the title. The time of the shown rows comes first; rows have times in UTC."""
         front = self.front_view
         opened = self._opened if front is None else front.opened
         if context and opened is not None and opened.columns.has_times:

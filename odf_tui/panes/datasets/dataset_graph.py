@@ -236,7 +236,7 @@ class GraphDrawing:
         return next((node for place, node in found if place.x <= x < place.x + place.width), None)
 
     def find_target(self, dataset: str, move: str, page: int) -> str | None:
-        """Return the dataset to which a move leads, or None if absent.
+        """Return the target dataset of a move, or None if absent.
 
         Left and right follow the lineage.
 
@@ -380,7 +380,7 @@ def _edge_spans(line: str, heavy: Mapping[int, str], start: int, end: int) -> li
 
 
 def _choose_label(labels: Sequence[str], line: str, end: int, limit: int | None) -> str:
-    """Return the longest label for which there is room.
+    """Return the longest label that fits.
 
     One cell belongs to the label of the dataset, which ends at ``end``. Longer labels cover the blank
     and the start of the line that follow. No line moves when a job starts.
@@ -545,7 +545,7 @@ class DatasetTable:
         return self._order[y] if 0 <= y < len(self._order) else None
 
     def find_target(self, dataset: str, move: str, page: int) -> str | None:
-        """Return the dataset to which a move leads."""
+        """Return the target dataset of a move."""
         last = len(self._order) - 1
         at = self._index[dataset]
         targets = {
