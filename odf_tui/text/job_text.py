@@ -376,7 +376,7 @@ def progress_line(progress: Progress) -> str:
     """
     parts = [progress.phase]
     if progress.rows is not None:
-        parts.append(f"{format_count(progress.rows)} rows")
+        parts.append(count_of(progress.rows, "row"))
     if progress.bytes is not None:
         parts.append(format_bytes(progress.bytes) + _of(progress.total_bytes, format_bytes))
     parts.append(_file_amount(progress, _FILE_UNITS, str))

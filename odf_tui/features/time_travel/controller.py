@@ -610,7 +610,7 @@ class TimeTravelController(Controller):
         if pane.front_view is not None and pane.front_view.kind == STATE:
             pane.pop_view()
         key = ", ".join(result.key)
-        rows = f"{format_count(result.rows)} of {format_count(result.of)} rows"
+        rows = f"{format_count(result.rows)} of {count_of(result.of, 'row')}"
         below = (pane.view.cursor, pane.view.column)
         title = f"latest state by {key} · {rows}"
         pane.push_view(TableView(opened, title, "K shows all rows", STATE, below))

@@ -20,7 +20,7 @@ from textual.message import Message
 from textual.worker import get_current_worker
 
 from odf_tui.gateway.row_window import RowWindow, extends
-from odf_tui.text.format import Span, ellipsize_middle, error_line, format_count, printable
+from odf_tui.text.format import Span, count_of, ellipsize_middle, error_line, format_count, printable
 from odf_tui.widgets.line_view import LineView
 from odf_tui.widgets.pane_frame import Pane
 from odf_tui.widgets.row_table import LoadedWindow, RowTable, load_window
@@ -163,7 +163,7 @@ class TableStack(Pane):
         """
         if dataset != self.dataset:
             self.show_message(dataset)
-        title = f"{title} · {format_count(opened.window.row_count)} rows"
+        title = f"{title} · {count_of(opened.window.row_count, 'row')}"
         self.push_view(TableView(opened, title, note, kind, (self.view.cursor, self.view.column)))
 
     def push_view(self, view: TableView) -> None:
@@ -239,7 +239,7 @@ class TableStack(Pane):
 
     def _show_all(self, *, stay: bool) -> None:
         if self._opened is not None:
-            self.set_context(f"{format_count(self._opened.window.row_count)} rows")
+            self.set_context(count_of(self._opened.window.row_count, "row"))
             self.view.open(self._opened, stay=stay, choice=self._choices.get(self._table))
             self.show_position()
 
