@@ -596,7 +596,7 @@ class Config(SettingsGroup, frozen=True):
         return list(dict.fromkeys(variables))
 
     def labels_of(self, *names: str) -> dict[str, str]:
-        """Return the labels of a dataset. Of equal labels, that of the name or the longest pattern applies.
+        """Return the labels of a dataset. The exact name or the longest pattern takes precedence.
 
         Args:
             names: the alias and the id of the dataset.

@@ -112,7 +112,7 @@ def count_of(number: int, noun: str) -> str:
     """Return a number of things for a message, such as ``1 row`` or ``1,200 rows``.
 
     Args:
-        noun: in the singular; its plural is formed with ``s``.
+        noun: the noun in the singular; its plural is formed with ``s``.
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 

@@ -190,7 +190,7 @@ def open_workstation(folder: Path | None) -> None:
     """Open the workstation.
 
     Args:
-        folder: the workspace; None: that of the environment, else of the current directory.
+        folder: the workspace, or None for the environment's, else the current directory's.
     """
     gc.disable()  # until the first paint: the objects created until then stay
     from odf_engine.workspace.discovery import workspace_folder

@@ -49,7 +49,7 @@ class Feature(Generic[C]):
 
     Args:
         load: creates the controller.
-        actions: the methods by action id. Ids are those of :mod:`odf_tui.actions.table`.
+        actions: the methods by action id. Ids are as in :mod:`odf_tui.actions.table`.
         early: whether the controller is loaded at the start; otherwise its first action loads it.
     """
 

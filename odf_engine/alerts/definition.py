@@ -173,7 +173,7 @@ class Terminal(Kind, frozen=True, tag="Terminal"):
 
 
 class Repetition(Retry, frozen=True):
-    """Repetition of failed deliveries. Its fields are those of :class:`Retry`, with other defaults."""
+    """Repetition of failed deliveries. It has the fields of :class:`Retry`, with other defaults."""
 
     max_attempts: int = 8
     min_delay: DurationText = DurationText("5s")

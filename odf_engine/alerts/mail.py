@@ -59,7 +59,7 @@ def _text(value: object) -> str:
 
 
 def send_mail(sink: Email, delivery: Delivery, workspace: str, access: RemoteAccess) -> None:
-    """Send a mail: one attempt. The login is that of the mail server among the credentials.
+    """Send a mail: one attempt. The credentials have the login of the mail server.
 
     Raises:
         OdfError: the server cannot be reached, or rejects login, sender, or a recipient.

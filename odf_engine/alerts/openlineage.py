@@ -57,9 +57,9 @@ def run_event(event: Event, kind: EventKind, workspace: Workspace, namespace: st
 
     Args:
         event: the event of the job.
-        kind: its kind, one of those of OpenLineage.
+        kind: its kind, as in OpenLineage.
         workspace: the workspace.
-        namespace: the namespace of jobs and datasets, or "" for that of the workspace.
+        namespace: the namespace of jobs and datasets, or "" for the workspace's own.
     """
     name = namespace or f"odf://{quote(workspace.folder.name, safe='')}"
     return _RunEvent(event, kind, workspace, name).encode()

@@ -253,7 +253,7 @@ class AlertStore:
         """Return the newest deliveries, newest first.
 
         Args:
-            alert: only those of this alert.
+            alert: only deliveries of this alert.
             state: only those in this state.
             limit: maximum number.
             after: only those with a larger number.
@@ -267,7 +267,7 @@ class AlertStore:
         Args:
             numbers: their numbers, or None for all.
             now: the time.
-            alert: only those of this alert.
+            alert: only deliveries of this alert.
 
         Raises:
             NotFound: one of the numbers is not a dead letter.
@@ -280,7 +280,7 @@ class AlertStore:
 
         Args:
             numbers: their numbers, or None for all.
-            alert: only those of this alert.
+            alert: only deliveries of this alert.
 
         Raises:
             NotFound: one of the numbers is not a dead letter.

@@ -268,7 +268,7 @@ class Dataset:
             data: a path or several; a list of mappings; or anything with the Arrow PyCapsule interface, such
                 as a table of pyarrow, pandas or Polars.
             source: name of the push source; not needed if there is only one.
-            format: format of the files; by default that of the source or of the file's name.
+            format: format of the files; by default the source's, or by the file's name.
             event_time: event time of rows without one.
             force: add the rows of files even if they have not changed since the source ingested them.
             idempotency_key: identifies the data. Data with the key of an earlier call are not added, so that

@@ -94,7 +94,7 @@ class JobRunner:
             target: name of the dataset, for messages.
 
         Raises:
-            OdfError: it failed; the class is that of the error in the worker.
+            OdfError: it failed; the class is the one in the worker.
             Cancelled: it was cancelled there.
             KeyboardInterrupt: it was cancelled here; what it committed stays.
         """

@@ -261,7 +261,7 @@ class Workspace:
     def watch(self, listener: Callable[[Event], object]) -> Watch:
         """Call a function with each event of the worker, in a thread, until the watch is closed.
 
-        The worker is started if it does not run. Events are those of :mod:`odf_engine.coordinator.protocol`,
+        The worker is started if it does not run. Events are from :mod:`odf_engine.coordinator.protocol`,
         such as ``JobChanged``, ``JobProgress`` and ``Committed``::
 
             with workspace.watch(print):

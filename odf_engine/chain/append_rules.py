@@ -170,7 +170,7 @@ def check_changes_something(state: ChainState, block: MetadataBlock, event: Data
 
 
 def check_transform_inputs(state: ChainState, block: MetadataBlock, event: ExecuteTransform) -> None:
-    """The inputs are those of SetTransform, in the same order."""
+    """The inputs are SetTransform's, in the same order."""
     if state.transform is not None:
         expected = state.inputs()
     elif state.last_inputs is not None:

@@ -122,7 +122,7 @@ def _check_replacement(
 
 
 def _check_rows(merged: Sequence[DataSlice], slices: Sequence[OffsetFile], reporter: Reporter) -> None:
-    """Compare the logical hash of each old slice with that of the same offsets in the new slices."""
+    """Compare the logical hash of each old slice with the hash of the same offsets in the new slices."""
     from odf_engine.data.digest import LogicalHasher  # deferred: loads Arrow
 
     at = 0

@@ -60,7 +60,7 @@ class RecordHeader(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The first line of a record.
 
     Attributes:
-        version: of the format.
+        version: the version of the format.
         dataset_id: the dataset.
         created: time of the compaction.
         old_head, new_head: the heads before and after it.

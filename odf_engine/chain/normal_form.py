@@ -214,7 +214,7 @@ def _package_version(package: str) -> str | None:
 
 
 def engine_version(name: str, recorded: str | None = None) -> str | None:
-    """Return the version of a built-in engine: that of its installed package, and the revision of its rules.
+    """Return the version of a built-in engine: its installed package and the revision of its rules.
 
     Args:
         name: name of the engine; case is ignored.

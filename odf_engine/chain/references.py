@@ -1,6 +1,6 @@
 """References of a dataset other than its head: branches, and old heads with their expiry rules.
 
-A branch is a reference to the newest block of a chain that has a common beginning with that of the head.
+A branch is a reference to the newest block of a chain that has a common beginning with the head's chain.
 Commits to it follow the same rules, and do not change the head until the branch is promoted.
 """
 
@@ -58,7 +58,7 @@ def list_old_heads(dataset: Dataset) -> list[OldHead]:
 
 
 def select_expired(heads: Sequence[OldHead], rule: RetentionRule, now: float | None = None) -> list[OldHead]:
-    """Return those of the old heads, newest first, that have expired by a rule."""
+    """Return the old heads that have expired by a rule, newest first."""
     oldest = (time.time() if now is None else now) - rule.days * _DAY
     subject = [head for head in heads if not rule.compacted_only or head.name.startswith(COMPACTED_PREFIX)]
     return [each for each in subject[rule.last :] if each.created <= oldest]
@@ -71,7 +71,7 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
         name: its name; the reference is ``refs/<name>``.
         head: its newest block, or None if the reference cannot be read.
         blocks, records: totals of its chain.
-        system_time: of its newest block.
+        system_time: the system time of its newest block.
         fork: sequence number of the newest block that it has in common with the head.
         ahead: number of its blocks that the head does not have. Those are promoted.
         behind: number of blocks of the head that it does not have. If there are any, it cannot be promoted.

@@ -49,7 +49,7 @@ class _Rule(Kind, frozen=True, kw_only=True):
 
     Attributes:
         name: name of the rule in messages; by default its kind and columns.
-        on_failure: overrides that of the file.
+        on_failure: overrides the file's value.
     """
 
     name: str = ""
@@ -175,7 +175,7 @@ class Reference(_ColumnsRule, frozen=True, kw_only=True, tag="Reference"):
 
     Attributes:
         dataset: name or id of the other dataset.
-        keys: its columns; by default those of the same names.
+        keys: its columns; by default the columns of the same names.
     """
 
     dataset: str

@@ -314,7 +314,7 @@ class DatasetChecks:
             written: the slices.
             schema: their complete schema.
             system_time: of their rows.
-            watermark: of the dataset after the commit.
+            watermark: the watermark of the dataset after the commit.
             reporter: receives the phase and the warnings, and cancels.
 
         Raises:

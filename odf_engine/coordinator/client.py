@@ -191,7 +191,7 @@ class Client:
             workspace: the workspace's folder or the ``.odf`` in it.
             start: start a worker if none runs.
             timeout: seconds to wait for the start.
-            command: command line of the worker; by default that of this program.
+            command: command line of the worker; by default this program.
             warm: let the worker start Spark immediately; else it starts Spark when a job needs it.
 
         Raises:

@@ -209,7 +209,7 @@ class Sample(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Samples(msgspec.Struct, frozen=True, tag="samples"):
-    """Samples, one per second while jobs run; a new subscriber receives those of the last minutes."""
+    """Samples, one per second while jobs run; a new subscriber receives the samples of the last minutes."""
 
     samples: list[Sample]
 

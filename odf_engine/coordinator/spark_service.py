@@ -36,7 +36,7 @@ class Runtime(Protocol):
 
     @property
     def tasks_running(self) -> int:
-        """Number of running tasks, including those of cancelled jobs."""
+        """Number of running tasks, including tasks of cancelled jobs."""
         ...
 
     @property

@@ -206,7 +206,7 @@ def _settled(rows: pa.RecordBatch, position: str, operation: str) -> pa.RecordBa
 def split_corrections(batch: pa.RecordBatch, operation: str) -> pa.RecordBatch:
     """Return rows in which every correction is a retraction or an addition.
 
-    Used for results whose order is not that of the input.
+    Used for results in another order than the input.
     """
     operations = batch.column(operation)
     plain = pc.if_else(

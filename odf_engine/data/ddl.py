@@ -164,7 +164,7 @@ class _Parser:
     """Recursive descent parser of one entry.
 
     Attributes:
-        comments: of the columns that were parsed, by name.
+        comments: the comments of the columns that were parsed, by name.
     """
 
     def __init__(self, entry: str, number: int) -> None:

@@ -219,7 +219,7 @@ class _Chunk(NamedTuple):
         column: its number.
         path: its name, dotted if it is nested.
         values: number of values, with nulls and items of lists.
-        width: of a value that is not in a dictionary.
+        width: the width of a value that is not in a dictionary.
         pages: the largest page plus the dictionary, decompressed.
         dictionary: the dictionary page; no value in it is longer.
         has_dictionary: whether Arrow can read it as a dictionary.

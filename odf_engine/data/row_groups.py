@@ -49,7 +49,7 @@ def split_row_groups(
 
     Args:
         batches: the rows.
-        limits: of a slice; None: all rows are in one slice.
+        limits: the limits of a slice; None: all rows are in one slice.
         may_end: whether a slice may end with the last of these rows. Otherwise, it has more rows.
     """
     group: list[pa.RecordBatch] = []

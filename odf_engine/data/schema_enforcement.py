@@ -105,7 +105,7 @@ def finest_timestamp_unit(data_types: Iterable[pa.DataType]) -> str:
 def equal_except_precision(left: pa.DataType, right: pa.DataType) -> bool:
     """Return whether slices store values of two types alike, apart from the precision of timestamps.
 
-    The precision that a dataset declares applies to its rows, not that of the source.
+    The precision that a dataset declares applies to its rows, not the source's.
     """
     left, right = slice_type(left), slice_type(right)
     return with_timestamp_unit(left, "ms") == with_timestamp_unit(right, "ms")

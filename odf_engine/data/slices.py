@@ -46,9 +46,9 @@ class TableFiles:
     """The Parquet files with the rows of a dataset, as a table of a query.
 
     Attributes:
-        name: of the table in the query.
+        name: the name of the table in the query.
         paths: Parquet files, oldest first.
-        schema: of the table, including system columns.
+        schema: the schema of the table, including system columns.
         vocab: names of the system columns.
     """
 
@@ -336,7 +336,8 @@ def slice_schema(
     Args:
         data_schema: data columns. An event time among them is moved to the system columns.
         vocab: names of the system columns.
-        event_time_type: of the event time; by default as in ``data_schema``, else a timestamp.
+        event_time_type: the event time type of the event time; by default as in ``data_schema``, else a
+            timestamp.
 
     Raises:
         InvalidSchema: a column clashes with a system column, is repeated, or has a type that a slice cannot
@@ -449,8 +450,9 @@ def write_slices(
         system_time: of all rows.
         fallback_event_time: for rows without an event time.
         reporter: receives the rows and bytes written so far, and can cancel.
-        counted_until: rows with a later event time do not count for the watermark; None: all count.
-        limits: of a slice; None: all rows are in one slice. The two rows of a correction are in one slice.
+        counted_until: rows with a later event time do not count for the watermark; None: all
+            count.
+        limits: the limits of a slice; None: all rows are in one slice. The two rows of a correction are in one slice.
 
     Returns:
         The slices in the order of their offsets; no slice (and no file) if there are no rows.
@@ -540,7 +542,7 @@ class _SliceWriter:
     """Writes one slice, in the threads of ``executors``.
 
     Args:
-        path: of the file.
+        path: the path of the file.
         first: the rows of the first row group; :meth:`add` adds them.
         vocab: names of the system columns.
         first_offset: offset of the first row.

@@ -55,7 +55,7 @@ class Isolation:
     Attributes:
         wrap: returns the command that starts another command in isolation; it gets the folder of the query.
         inside: path of that folder in the process, or None if it is the same.
-        environment: environment variables of the process, or None for those of this one.
+        environment: environment variables of the process, or None for this process's.
         watch: called with the process and the folder after the start; returns a function that is called after
             a failure, and raises the error of an exceeded limit.
     """

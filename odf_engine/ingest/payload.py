@@ -96,7 +96,7 @@ def result_schema(
 
     Raises:
         InvalidSchema: a column has the name of a system column, the event time is not a time, or the
-            columns differ from those of the dataset; the message lists the differences.
+            columns differ from the dataset's; the message lists the differences.
     """
     _check_clashes(result, vocab)
     source = columns
@@ -287,7 +287,7 @@ class PayloadJob:
             payload: the fetched or pushed file.
             session: Spark session.
             folder: for temporary files; the caller removes it.
-            config: of the workspace.
+            config: the config of the workspace.
             reporter: receives phases, amounts and commits, and cancels the job.
             after: the expected head, or None for any.
             reader: replaces the read step of the source.

@@ -312,7 +312,7 @@ def format_named(name: str) -> type[ReadStep]:
 
 
 def read_step_for(source: ReadStep, requested: str | None, path: Path, reporter: Reporter) -> ReadStep:
-    """Return the read step for a file: that of the source, or the default one of another format.
+    """Return the read step for a file: the source's, or the default one of another format.
 
     The default step has the columns of the source, but no options such as separators. A CSV file that is
     read in this way has a header if its first line has the name of a column.
@@ -321,7 +321,7 @@ def read_step_for(source: ReadStep, requested: str | None, path: Path, reporter:
         source: read step of the source.
         requested: name of the format; None to use the suffix of the file name.
         path: the file.
-        reporter: receives a message if the suffix selects another format than that of the source.
+        reporter: receives a message if the suffix selects another format than the source's.
 
     Raises:
         UsageError: no format has the requested name.
@@ -386,7 +386,7 @@ def push(
         reporter: receives phases, amounts and commits, and cancels the push.
         files: the files; each becomes at most one commit.
         source: name of the push source, or None if there is only one.
-        format: of the files, or None for that of the file name or the source.
+        format: the format of the files, or None for that of the file name or the source.
         event_time: of rows that have none, or None for the time of ingestion.
         ignore_unknown: drop unknown columns, and fill missing nullable ones with null.
         strict: rows of a ledger with a known key and other values are an error.
@@ -566,7 +566,7 @@ def _state_before(entry: DatasetEntry, source: AddPushSource, path: Path) -> Cha
 def _file_reader(
     workspace: Workspace, state: ChainState, source: AddPushSource, step: ReadStep, ignore_unknown: bool
 ) -> PushedFileReader:
-    """Return the reader for the columns that the source declares, else for those of the dataset."""
+    """Return the reader for the columns that the source, else the dataset, declares."""
     vocab = state.vocabulary
     operations = vocab.operation_type_column
     columns = columns_of_step(step)

@@ -40,7 +40,7 @@ class StatisticsResult(msgspec.Struct, frozen=True):
 class ComputeStatistics(JobRequest[StatisticsResult], frozen=True, tag="describe"):
     """Compute statistics of all columns and store them in the workspace's cache.
 
-    The rows are those of the dataset, or of ``file``: a Parquet file of a projection or a query result.
+    The rows come from the dataset, or from ``file``: a Parquet file of a projection or a query result.
     ``dataset`` is empty if that file is of no dataset.
     """
 

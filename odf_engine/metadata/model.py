@@ -1,6 +1,6 @@
 """The metadata model of ODF 0.34.1: every event, step, fragment, manifest and engine message.
 
-Class and field names are those of the specification's schemas. Parts of newer specifications are marked with
+Class and field names are as in the specification's schemas. Parts of newer specifications are marked with
 their version.
 """
 

@@ -122,9 +122,9 @@ def open_store(
     Args:
         location: the bucket; its prefix is not used.
         config: timeouts, endpoint and region.
-        login: credentials; by default those of the environment.
+        login: credentials; by default from the environment.
         untrusted: send no credentials, use no proxy, and connect to public addresses only.
-        retries: of a request that failed temporarily.
+        retries: the retries of a request that failed temporarily.
         request_bytes: maximum size of an upload request; it extends the read timeout.
 
     Raises:
@@ -265,7 +265,7 @@ def _hosts_of(variables: Iterable[str]) -> Iterator[str]:
 def _client_options(
     endpoint: str, config: FetchConfig, untrusted: bool, request_bytes: int, hosts: Sequence[str]
 ) -> ClientConfig:
-    """Return the options of the HTTP client; ``hosts`` are those of the credentials."""
+    """Return the options of the HTTP client; ``hosts`` give the credentials."""
     parts = urlsplit(endpoint)
     if untrusted:
         require_public_host(parts.hostname or "")
@@ -386,7 +386,7 @@ class StoredObject(NamedTuple):
 
     Attributes:
         data: the bytes.
-        version: for a conditional write.
+        version: the version for a conditional write.
         writer: identifies the write, see :meth:`BucketClient.write`, or "" if that is not known.
     """
 

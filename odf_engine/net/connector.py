@@ -94,7 +94,7 @@ class Connector:
 
     @cached_property
     def tls_context(self) -> ssl.SSLContext:
-        """TLS context that verifies certificates against those of the system or of ``SSL_CERT_FILE``."""
+        """TLS context that verifies certificates against the system's or ``SSL_CERT_FILE``."""
         register = self.register
 
         class RegisteredSocket(ssl.SSLSocket):

@@ -49,11 +49,11 @@ class RetryPolicy:
         """Wait until it is time for another attempt.
 
         Args:
-            failure: of the last attempt.
+            failure: the failure of the last attempt.
             got: number of bytes that the attempt received.
 
         Raises:
-            OdfError: that of the failure, if there should be no other attempt.
+            OdfError: the failure, if there should be no other attempt.
             Cancelled: immediately.
         """
         self._failures = 1 if got >= _PROGRESS_BYTES else self._failures + 1

@@ -30,7 +30,7 @@ _TOO_LARGE: Final = re.compile(
 
 
 class TooManyLogs(Exception):
-    """The node does not return the logs of as many blocks; the message is that of the node."""
+    """The node does not return the logs of as many blocks; the message is the node's."""
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -76,7 +76,7 @@ class EthereumNode:
         config: timeouts and retries.
         reporter: its cancellation ends all calls immediately.
         policy: the addresses that may be reached.
-        login: for the node.
+        login: the login for the node.
     """
 
     def __init__(

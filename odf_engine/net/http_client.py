@@ -127,12 +127,12 @@ class HttpClient:
 
         Args:
             url: http or https.
-            max_bytes: of the body.
+            max_bytes: the max bytes of the body.
             missing: statuses besides 404 and 410 that mean that there is no such file.
 
         Raises:
             BadData: it has more than ``max_bytes`` bytes, or is an HTML page instead.
-            OdfError: those of :meth:`request`, after the retries.
+            OdfError: as :meth:`request`, after the retries.
         """
 
         def get() -> bytes:
@@ -181,7 +181,7 @@ class HttpClient:
         """Send a request, follow redirects, and return the response: one attempt.
 
         Args:
-            method: of a request that may be repeated: GET, HEAD, PUT, or POST of a query.
+            method: the method of a request that may be repeated: GET, HEAD, PUT, or POST of a query.
             url: http or https.
             headers: sent to the origin of ``url`` (also over TLS) until a redirect leaves it.
             conditions: headers such as Range, which are sent to redirect targets too.
@@ -429,7 +429,7 @@ class Response:
                 raise self._body_failure(failure)
 
     def read_all(self, max_bytes: int) -> bytes:
-        """Return the body, which must be that of a file.
+        """Return the body, which must be a file.
 
         Raises:
             AttemptFailed: it broke off, it has more than ``max_bytes`` bytes, or it is an HTML page.
@@ -451,7 +451,7 @@ class Response:
         """Check the first bytes of a body.
 
         Raises:
-            AttemptFailed: they are those of an HTML page, or the body is compressed.
+            AttemptFailed: they belong to an HTML page, or the body is compressed.
         """
         start = data[:512].lstrip()[:16].lower()
         is_html = self.content_type in ("text/html", "application/xhtml+xml")

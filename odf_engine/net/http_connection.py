@@ -181,7 +181,7 @@ class GuardedConnection(HTTPConnection):
         origin: scheme, host and port of the pool that it belongs to.
         proxy_used: leads to this proxy, if any.
         is_reused: it has carried an exchange before.
-        reader: of the current response.
+        reader: the reader of the current response.
     """
 
     reader: GuardedReader

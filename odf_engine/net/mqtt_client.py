@@ -1,6 +1,6 @@
 """MQTT 3.1.1 client of a persistent session that acknowledges messages on request.
 
-The protocol is that of paho-mqtt. Internal methods of it are replaced: the one that opens the socket, so that
+paho-mqtt implements the protocol. Internal methods of it are replaced: the one that opens the socket, so that
 the address policy and cancellation apply, and those that acknowledge a message on receipt. Its option
 ``manual_ack`` does not suffice: with QoS 2 it still sends PUBREC on receipt, and then the broker deletes the
 message.

@@ -88,7 +88,7 @@ class Groups:
     """The groups of the traced rows.
 
     Attributes:
-        entries: by the comparable values of the group.
+        entries: the entries by the comparable values of the group.
         keys: ``g0``, … and ``odf_key_0``, …: the comparable and the original values of each group.
     """
 

@@ -94,7 +94,7 @@ class Tables:
         """Return the files with the rows of a table, and the columns that the dataset had at its block.
 
         Args:
-            name: of the table.
+            name: the name of the table.
             call: the table function in its place, or None if the query names a dataset.
 
         Raises:
@@ -278,7 +278,7 @@ class QueryAnswer:
     """The result of a query.
 
     Attributes:
-        schema: of the rows.
+        schema: the schema of the rows.
         batches: the rows; can be consumed once.
     """
 

@@ -107,7 +107,7 @@ class PlanBuilder:
         return self.expressions.Alias(expression, name, new_id, empty, self.none(), empty)
 
     def plain_alias(self, expression: Any, name: str) -> Any:
-        """Return an expression as a new column without metadata, such as that of windows and watermarks."""
+        """Return an expression as a new column without metadata, such as of windows and watermarks."""
         new_id, none = self.expressions.NamedExpression.newExprId(), self.seq([])
         empty = self.companion("Metadata", self.java.org.apache.spark.sql.types).empty()
         return self.expressions.Alias(expression, name, new_id, none, self.java.scala.Some(empty), none)

@@ -1,4 +1,4 @@
-"""Functions that queries can call besides those of Spark; they run in Python processes that Spark starts."""
+"""Functions that queries can call besides Spark's; they run in Python processes that Spark starts."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def _is_unknown_to_spark(column: pq.ColumnSchema) -> bool:
 
 
 def convert_values(frame: DataFrame, footer: pq.FileMetaData, *, typed_nulls: bool = True) -> DataFrame:
-    """Convert values that Spark reads in a type other than that of the file.
+    """Convert values that Spark reads in another type than the file's.
 
     Nanosecond timestamps, which it reads as numbers, become timestamps truncated to microseconds. UUIDs,
     which it reads as bytes, become text.
@@ -732,7 +732,7 @@ def _role(name: str, vocab: DatasetVocabulary) -> str:
 def _read(
     session: SparkSession, paths: Sequence[Path], schema: pa.Schema, read_types: pa.Schema
 ) -> DataFrame:
-    """Read slices in the types of :func:`_read_types`, and convert their rows to those of ``schema``."""
+    """Read slices in the types of :func:`_read_types`, and convert their rows to ``schema``."""
     frame = parquet_frame(session, paths, spark_schema(read_types))
     if read_types == schema:
         return frame

@@ -122,7 +122,7 @@ def _constant(expression: Any) -> Any:
 
 
 def _expressions(plan: Any) -> Iterator[Any]:
-    """Yield the expressions of a plan without those of its subqueries."""
+    """Yield the expressions of a plan, but not of its subqueries."""
     waiting = to_list(plan.expressions())
     while waiting:
         each = waiting.pop()

@@ -49,7 +49,7 @@ class Translation(NamedTuple):
 
     Attributes:
         transform: the query for Spark.
-        changes: how its results differ from those of the original, as sentences.
+        changes: how its results differ from the original's, as sentences.
     """
 
     transform: Sql

@@ -41,7 +41,7 @@ class DatasetOrigin(Protocol):
         ...
 
     def newest_head(self, reference: str = HEAD) -> Multihash | None:
-        """Return the head, or that of a branch, in the store, or None if it does not exist there."""
+        """Return the head of the dataset or a branch in the store, or None if it does not exist there."""
         ...
 
     def references(self) -> dict[str, Multihash]:

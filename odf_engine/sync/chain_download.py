@@ -61,7 +61,7 @@ class ObjectDownloads:
     def __init__(
         self, folder: Path, arriving: Path, remote: RemoteDataset, reporter: Reporter, parallel: int
     ) -> None:
-        """``folder`` is the dataset's, ``arriving`` that of incomplete downloads; both on one file system."""
+        """``folder`` has the dataset, ``arriving`` incomplete downloads; both are on one file system."""
         self.bytes = 0
         self.files = 0
         self._arriving, self._remote, self._reporter = arriving, remote, reporter

@@ -61,7 +61,7 @@ def remote_records(remote: RemoteDataset) -> Iterator[RemoteRecord]:
 
 
 def find_replacing_records(dataset: Dataset, remote: RemoteDataset, reporter: Reporter) -> list[RemoteRecord]:
-    """Return the records that lead from the local chain to that of a remote, newest first; else none.
+    """Return the records that lead from the local chain to a remote's, newest first; else none.
 
     The oldest of them has replaced the local head, so all local blocks precede the compaction.
     """

@@ -58,7 +58,7 @@ class ChainPosition(NamedTuple):
     Attributes:
         history: the chain that has the block: the current one, or one before a compaction.
         block, sequence_number: the block in it.
-        offset, watermark: of the last data block up to it.
+        offset, watermark: the offset and watermark of the last data block up to it.
     """
 
     history: Dataset
@@ -287,7 +287,7 @@ class Transaction:
         entry: the derivative dataset.
         state: state of its chain; the transaction follows its head.
         transform: the query.
-        inputs: in the order of the query's inputs.
+        inputs: the inputs in the order of the query's inputs.
         watermark: watermark of the result: the minimum of the inputs, and not below the previous one.
         kind: ``execute`` runs the query over new input data. At a change of the query, without new input
             data, ``finish`` flushes the state of the old query, and ``rebuild`` computes the state of the new

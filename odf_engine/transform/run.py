@@ -194,7 +194,7 @@ class _TransactionRun:
             remove_temporary(staged)
 
     def _record_version(self, version: str | None) -> None:
-        """Compare the version that the engine reports with that of the query, which has it from now on.
+        """Compare the version that the engine reports with the query's version, which it is from now on.
 
         Raises:
             Unsupported: the query is for another version.
@@ -507,7 +507,7 @@ def to_event(transaction: Transaction, result: TransactionResult) -> ExecuteTran
 def output_watermark(transaction: Transaction, result: TransactionResult) -> Timestamp | None:
     """Return the watermark of the dataset after a transaction.
 
-    It is that of the inputs, or that of the engine if it is earlier, and never below the previous one.
+    It is the inputs' watermark, or the engine's if it is earlier, and never below the previous one.
     """
     watermark = transaction.watermark
     if watermark is None or result.watermark is None or result.watermark >= watermark:

@@ -81,10 +81,10 @@ class ProofCheck(NamedTuple):
 
 
 def check_proofs(folder: Path, owner: DatasetId | None, numbers: Mapping[Multihash, int]) -> ProofCheck:
-    """Check all ownership proofs of a dataset, also those of blocks outside of the verified range.
+    """Check all ownership proofs of a dataset, also of blocks outside of the verified range.
 
     Args:
-        folder: of the dataset.
+        folder: the folder of the dataset.
         owner: the dataset id in the first block, or None if that block is lost.
         numbers: sequence numbers of the blocks of the chain.
     """
@@ -363,7 +363,7 @@ def _log_unchecked(
 def _add_engine_use(
     uses: list[EngineReport], use: EngineReport | None, reporter: Reporter
 ) -> list[EngineReport]:
-    """Return the uses with another one added to that of the same engine and version."""
+    """Return the uses with another one added to the use of the same engine and version."""
     if use is None:
         return uses
     same = next((at for at, each in enumerate(uses) if _engine_key(each) == _engine_key(use)), None)

@@ -82,8 +82,8 @@ class Replay:
         """Return whether a transaction neither reads nor writes a checkpoint.
 
         Args:
-            state: of the chain before its block.
-            event: of its block.
+            state: the state of the chain before its block.
+            event: the event of its block.
         """
         return state.last_checkpoint is None and event.new_checkpoint is None
 
@@ -91,9 +91,9 @@ class Replay:
         """Replay a transaction and compare it with its block.
 
         Args:
-            state: of the chain before its block.
-            event: of the block.
-            system_time: of the block.
+            state: the state of the chain before its block.
+            event: the event of the block.
+            system_time: the system time of the block.
 
         Raises:
             Cancelled: the verification was cancelled.

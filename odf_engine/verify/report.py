@@ -63,11 +63,11 @@ class OriginReport(msgspec.Struct, frozen=True, kw_only=True):
         kind: Root or Derivative, or None if it is not in the workspace.
         block: the last block considered: the head, or the last one that downstream datasets have read.
         records: number of rows up to that block.
-        engine, version, query: of the newest transform; the steps of the query.
+        engine, version, query: the engine, version and query of the newest transform; the steps of the query.
         transactions: number of transactions with rows.
         first, last: system times of the first and the newest rows.
-        inputs: of a derivative dataset.
-        sources: of a root dataset, oldest first.
+        inputs: the inputs of a derivative dataset.
+        sources: the sources of a root dataset, oldest first.
         problem: why the origin is not known.
     """
 
@@ -289,7 +289,7 @@ class IntegrityReport(msgspec.Struct, frozen=True):
         valid: there are no findings; ``unchecked`` does not count.
         blocks, slices: number of blocks and slices that were checked.
         transforms: number of transactions that were replayed.
-        findings: all problems in the order of the chain; those of transactions and proofs are last.
+        findings: all problems in the order of the chain; problems of transactions and proofs are last.
         unchecked: objects that could not be checked and may be valid: transactions (``input-missing``,
             ``input-behind``, ``input-diverged``, ``input-unreadable``, ``engine-missing``, ``before-lost``,
             ``replay-failed``), checkpoints with other bytes than the replayed one (``checkpoint-other``),

@@ -47,13 +47,13 @@ def check_retractions(
 ) -> Iterator[tuple[str, Problem]]:
     """Check the retractions in the verified range of a chain. Without any, only operations are read.
 
-    Nothing is checked if a slice is damaged, since its rows are not those of the dataset.
+    Nothing is checked if a slice is damaged, since its rows are not the dataset's.
 
     Args:
         dataset: the dataset that has the files.
         slices: all slices up to the end of the range, oldest first.
         damaged: blocks whose slices were checked, and are missing or damaged.
-        only_appends: blocks whose slices have no retractions; those of others are read.
+        only_appends: blocks whose slices have no retractions; other slices are read.
         known: histories whose retractions were verified before; None to check all.
         reporter: checked for cancellation.
 

@@ -45,7 +45,7 @@ class ExpectedSlice(NamedTuple):
     Attributes:
         data: hashes, size and offsets.
         vocabulary: names of the system columns.
-        schema: of the dataset, or None if it is not known.
+        schema: the schema of the dataset, or None if it is not known.
         earliest, latest: bounds of the system time.
         links: columns with links to objects.
         linked: totals of the linked objects as the block declares them, or None if it does not.
@@ -94,7 +94,7 @@ def check_object(
     """Check existence, size and hash of an object.
 
     Args:
-        path: of the object, or None if it is missing.
+        path: the path of the object, or None if it is missing.
         what: ``slice`` or ``checkpoint``.
         expected, size: physical hash, and size in bytes.
         progress: receives the number of bytes of each read.
@@ -337,7 +337,7 @@ class SliceResult(NamedTuple):
     """The result of checking a slice.
 
     Attributes:
-        problems: of the file and of the rows.
+        problems: the problems of the file and of the rows.
         rows_known: the rows were not read, since they were verified before and the bytes are the same.
         only_appends: the slice has neither problems nor retractions, or False if that is unknown.
         is_equivalent: the file has other bytes than the committed one, and the same rows.

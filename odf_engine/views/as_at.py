@@ -26,9 +26,9 @@ class PinnedVersion(msgspec.Struct, frozen=True):
         dataset: its id.
         name: its name in the workspace.
         block: the hash of the block, in base16.
-        sequence_number: of the block.
-        system_time: of the block, as RFC 3339.
-        last_offset: of the newest row up to the block, or None if absent.
+        sequence_number: the sequence number of the block.
+        system_time: the system time of the block, as RFC 3339.
+        last_offset: the last offset of the newest row up to the block, or None if absent.
         head: whether it is the newest block.
         in_chain: whether it belongs to the current chain, not to a branch or an earlier history.
     """

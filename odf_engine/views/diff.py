@@ -75,7 +75,7 @@ def watermark_at(dataset: Dataset, number: int) -> Timestamp | None:
 
 
 def column_changes(old: ChainState, new: ChainState) -> list[ColumnChange]:
-    """Return added columns and those of other types, in the newer order, then removed columns.
+    """Return added and retyped columns in the newer order, then removed columns.
 
     Raises:
         OdfError: a schema cannot be read.
@@ -261,7 +261,7 @@ def resolve_sides(
         dataset: the older side, an id or a name.
         other: the newer side, or "" for the same dataset.
         as_at: the block of the older side, see :func:`odf_engine.views.as_at.resolve_as_at`. None: for two
-            datasets the newest; for one dataset the block with data before that of the newer side.
+            datasets the newest; for one dataset the block with data before the newer side's.
         other_as_at: the same for the newer side. None: the newest; or the newest with data if neither is
             given.
 

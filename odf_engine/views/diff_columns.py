@@ -38,7 +38,7 @@ class AlignedColumn(msgspec.Struct, frozen=True):
 
 
 def align_columns(old: Scan, new: Scan, key: Sequence[str], *, same: bool) -> list[AlignedColumn]:
-    """Return the columns of both sides without system columns, those of the key first.
+    """Return the columns of both sides without system columns, key columns first.
 
     Event times are aligned regardless of their names. A column that only one side has does not
     make rows differ, unless both are versions of the same dataset; then it is null on the other side.

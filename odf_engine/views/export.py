@@ -87,7 +87,7 @@ def write_stream(
     Args:
         path: an absolute path.
         form: format of the file.
-        schema: of the rows.
+        schema: the schema of the rows.
         batches: the rows; few are in memory at once.
         reporter: can cancel.
 

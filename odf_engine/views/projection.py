@@ -139,7 +139,7 @@ _METADATA_KEY: Final = b"odf.projection"
 
 
 class Projection(msgspec.Struct, frozen=True):
-    """A projection of a dataset: its file, its key, its number of rows, and that of the changelog."""
+    """A projection of a dataset: its file, its key, its number of rows, and the changelog's."""
 
     file: Path
     key: list[str]

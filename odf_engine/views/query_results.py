@@ -72,7 +72,7 @@ def write(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch], limi
 
     Args:
         path: the file.
-        schema: of the rows.
+        schema: the schema of the rows.
         batches: the rows; no more are consumed than needed.
         limit: the maximum number of rows.
 

@@ -43,7 +43,7 @@ class ScanFile(msgspec.Struct, frozen=True):
         rows: number of rows that it is declared to have.
         fingerprint: identifies its content.
         where: how errors refer to it.
-        first_offset: of its rows, which have consecutive offsets; None: not known.
+        first_offset: the first offset of its rows, which have consecutive offsets; None: not known.
     """
 
     source: Path | DatasetSlice
@@ -348,7 +348,7 @@ def slices_until(dataset: Dataset, last_offset: int | None) -> list[SliceSummary
 
 
 def declared_schema(dataset: Dataset, state: ChainState, slices: Sequence[SliceSummary]) -> pa.Schema:
-    """Return the newest schema of a chain; if it declares none, that of the newest slice.
+    """Return the newest schema of a chain; if it declares none, the newest slice's.
 
     All columns are nullable: a column that was added later is null in older slices.
 

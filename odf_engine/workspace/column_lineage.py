@@ -206,7 +206,7 @@ def _add_system_columns(
     inputs: Mapping[str, Sequence[str] | None],
     declared: Sequence[str] | None,
 ) -> ColumnLineage:
-    """Return the lineage with the system columns of the dataset, which replace those of its inputs."""
+    """Return the lineage with the system columns of the dataset, which replace its inputs' columns."""
     own = {name.casefold() for name in declared or ()}
     input_system_columns = {
         name for name, value in lineage.outputs.items() if _is_input_system_column(name, value, vocabs)
@@ -255,7 +255,7 @@ def _operation_inputs(
     vocabs: Mapping[str, DatasetVocabulary],
     inputs: Mapping[str, Sequence[str] | None],
 ) -> list[InputColumn]:
-    """Return the lineage of the operation column, if the query does not select it: those of all inputs."""
+    """Return the lineage of the operation column if the query does not select it: all inputs' columns."""
     by_row = len(inputs) == 1 and not any(row.how in ("group_by", "window", "join") for row in lineage.rows)
     how = "unknown" if lineage.problem else "identity" if by_row else "transformation"
     return [InputColumn(alias, vocab.operation_type_column, how) for alias, vocab in vocabs.items()]

@@ -41,7 +41,7 @@ class DatasetGraph:
     """Datasets and the edges from inputs to derivative datasets.
 
     Attributes:
-        nodes: every dataset by id: those of the workspace in the given order, then missing inputs.
+        nodes: every dataset by id: the workspace's in the given order, then missing inputs.
     """
 
     nodes: Mapping[DatasetId, GraphNode]

@@ -164,7 +164,7 @@ def plan_datasets(
         existing: the datasets of the workspace.
         snapshots: the definitions.
         new_id: creates an id; called once for each definition, after all checks.
-        forms: of the schemas of new datasets.
+        forms: the forms of the schemas of new datasets.
 
     Raises:
         AlreadyExists: a name exists, or is defined twice.

@@ -107,7 +107,7 @@ def plan_schema(
         explicit: the schema in the definition.
         sources: the sources in the definition.
         vocab: names of the system columns according to the definition.
-        forms: of the first schema of a dataset.
+        forms: the forms of the first schema of a dataset.
 
     Raises:
         InvalidSchema: a malformed or invalid column.
@@ -194,7 +194,7 @@ def plan_updates(
         existing: the datasets of the workspace.
         snapshots: the definitions, of existing and new datasets.
         new_id: creates an id for a new dataset, or None for a dry run.
-        forms: of the first schema of a dataset.
+        forms: the forms of the first schema of a dataset.
 
     Raises:
         NotFound: inputs that neither exist nor are defined here; the message lists all of them.

@@ -102,7 +102,7 @@ def resolve_variable(
 
 
 def collect_secrets(environment: Mapping[str, str], allowed: Iterable[str]) -> list[str]:
-    """Return the values to redact: those of all names that a dataset may read."""
+    """Return the values to redact: the values of all names that a dataset may read."""
     values = (environment.get(name, os.environ.get(name)) for name in allowed)
     return [value for value in values if value]
 

@@ -283,7 +283,7 @@ def resolve_address(remotes: Remotes, text: str, alias: DatasetAlias, several: b
     """Return the address of a dataset at a remote: the name of a repository, ``repo/name``, or an address.
 
     Raises:
-        UsageError: it is no address, or it is that of one dataset and ``several`` are pushed or pulled.
+        UsageError: it is no address, or it leads to one dataset and ``several`` are pushed or pulled.
     """
     if is_valid_name(text):
         return f"{remotes.repository(text).url}{alias}/"

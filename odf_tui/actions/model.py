@@ -151,12 +151,12 @@ class KeyMap:
         return list(dict.fromkeys(key for action in self.actions for key in action.keys))
 
     def find(self, key: str, pane: str) -> Action | None:
-        """Return the action of a key in a pane. The pane's own actions precede those of all panes."""
+        """Return the action of a key in a pane. The pane's own actions precede the common ones."""
         found = [action for action in self.actions if key in action.keys and action.scope in (pane, ANYWHERE)]
         return min(found, key=lambda action: action.scope == ANYWHERE, default=None)
 
     def display_key(self, action: str) -> str:
-        """Return the display name of the first key of an action, or those of its menu, or "" if none."""
+        """Return the display name of the first key of an action, or of its menu, or "" if absent."""
         found = self.by_id[action]
         return key_name(found.keys[0]) if found.keys else self._menu_keys(found)
 
@@ -176,11 +176,11 @@ class KeyMap:
         return sorted(found, key=lambda action: action.scope == ANYWHERE)
 
     def available_actions(self, situation: Situation) -> list[Action]:
-        """Return the listed actions that are available now, those of the focused pane first."""
+        """Return the listed actions that are available now, the focused pane's first."""
         return [action for action in self.actions_in(situation.pane) if action.guard(situation) is None]
 
     def hints(self, situation: Situation) -> list[Hint]:
-        """Return the hints of available actions, the most important first; those of :data:`LAST` last."""
+        """Return the hints of available actions, the most important first, and :data:`LAST` last."""
         found = [
             Hint(key, action.hint, action.id)
             for action in self.available_actions(situation)

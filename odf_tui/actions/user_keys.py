@@ -55,7 +55,7 @@ def load(overrides: KeyOverrides, file: Path | None = None) -> tuple[KeyMap, lis
     """Return the keys in use, and the problems of the changed ones.
 
     Args:
-        overrides: keys of the workspace, by id of the action. They precede those of the file.
+        overrides: keys of the workspace, by id of the action. They precede the file's keys.
         file: a YAML file with keys for all workspaces. It may not exist.
     """
     problems: list[str] = []

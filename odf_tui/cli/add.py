@@ -102,7 +102,7 @@ def validation_lines(result: ValidateResult) -> Iterator[str]:
 
 
 class DefinitionUpdate:
-    """Updates the definitions of datasets to those of manifests.
+    """Updates the definitions of datasets from manifests.
 
     Args:
         origins: for each third-party manifest, the name of its dataset and the address it came from.

@@ -641,7 +641,7 @@ def _list_disabled_sources(dataset: Dataset, state: ChainState) -> Iterator[dict
 
 
 def truncate_long_texts(value: Any) -> Any:
-    """Return a value with long texts truncated, such as those of attachments."""
+    """Return a value with long texts truncated, such as attachments."""
     if isinstance(value, dict):
         return {key: truncate_long_texts(item) for key, item in value.items()}
     if isinstance(value, list):

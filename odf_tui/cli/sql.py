@@ -437,7 +437,7 @@ class SqlShell:
     """An interactive shell for queries.
 
     Args:
-        workspace: the workspace; its history of queries is that of the workstation.
+        workspace: the workspace; its history of queries is shared with the workstation.
         settings: a request with the settings of all queries.
     """
 

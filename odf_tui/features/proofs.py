@@ -65,7 +65,7 @@ class ProofsController(Controller):
         return [row for row in rows if self.gateway.holds_key(row.id)]
 
     async def _current_query(self) -> str:
-        """Return the query of the selected job in pane 4, else that of the editor, or "" if none."""
+        """Return the query of the selected job in pane 4, else of the editor, or "" if absent."""
         job = self.host.situation().job if self.state.pane == "jobs" else None
         if job is not None and job.kind == "sql":
             return await asyncio.to_thread(self.gateway.query_of_job, job)

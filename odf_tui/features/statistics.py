@@ -478,7 +478,7 @@ class StatisticsController(Controller):
     """Shows schema and statistics of the front view of the data pane, or of the selected dataset."""
 
     def show_statistics(self) -> None:
-        """Show the statistics of the front view if a file has its rows, else those of the dataset."""
+        """Show the statistics of the front view if a file has its rows, else of the dataset."""
         row, pane = self.state.row, self.host.widget(DataPane)
         view, window = pane.front_view, pane.window
         if row is None:

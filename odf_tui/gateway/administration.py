@@ -173,7 +173,7 @@ class Administration(WorkspaceEntries):
     # --- Settings ---
 
     def settings(self, *, user: bool = False) -> list[settings.Setting]:
-        """Return the settings of the workspace, or those of the user for all workspaces."""
+        """Return the settings of the workspace, or the user's for all workspaces."""
         odf = self.workspace.odf
         config = settings.load(settings.user_file()) if user else settings.load_workspace(odf)
         return settings.list_settings(config)

@@ -32,7 +32,7 @@ class PrivateKey(NamedTuple):
 
 
 def list_private_keys(workspace: Workspace) -> list[PrivateKey]:
-    """Return the private keys in the workspace, those of its datasets first, by name."""
+    """Return the private keys in the workspace, its datasets' first, by name."""
     entries = {entry.id: entry for entry in workspace.datasets()}
     trust = Trust(workspace)
     found: list[PrivateKey] = []

@@ -50,7 +50,7 @@ class StatisticsReader(WorkspaceEntries):
     """Reads statistics, keys, and files of derived rows; writes temporary files."""
 
     def column_statistics(self, dataset: str, file: str | None) -> TableDescription:
-        """Return the stored statistics of a dataset or a file; else those of the file footers."""
+        """Return the stored statistics of a dataset or a file; else the file footers'."""
         from odf_engine.views.scan import Scan
         from odf_engine.views.statistics import load_statistics, statistics_from_footers
         from odf_tui.gateway.protocol import TableDescription

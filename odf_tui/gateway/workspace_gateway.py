@@ -172,7 +172,7 @@ class DatasetEditor(WorkspaceEntries):
         return own or snapshot_to_yaml(read_definition(entry, datasets))
 
     def update(self, dataset: str, path: Path, *, dry_run: bool) -> list[PendingEvent]:
-        """Change the definition of a dataset to that of a manifest.
+        """Change the definition of a dataset to a manifest.
 
         Args:
             dataset: id of the dataset.
@@ -180,7 +180,7 @@ class DatasetEditor(WorkspaceEntries):
             dry_run: return the events without appending them.
 
         Raises:
-            InvalidManifest: the manifest is invalid, or not that of the dataset.
+            InvalidManifest: the manifest is invalid, or not the dataset's.
             OdfError: the change is not possible.
         """
         alias = self.entry(dataset).alias

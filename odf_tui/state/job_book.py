@@ -124,7 +124,7 @@ class LogWindow:
 
 
 def merge_log_entries(events: Iterable[JournalEvent]) -> list[Entry]:
-    """Return the lines of events. A block has one line: that of the job, if it has the hash."""
+    """Return the lines of events. A block has one line: the job's, if it has the hash."""
     lines: list[Entry] = []
     for event in events:
         if isinstance(event, JobChanged):
@@ -219,7 +219,7 @@ class JobBook(msgspec.Struct):
     _seen: dict[str, int] = {}
 
     def load(self, jobs: Iterable[Job], last_seq: int) -> None:
-        """Replace all jobs by those of the journal, given newest first."""
+        """Replace all jobs by the journal's, which are newest first."""
         self.jobs = {job.id: job for job in reversed(list(jobs))}
         self.last_seq = last_seq
 

@@ -50,7 +50,7 @@ def count_of(number: int, noun: str, *, separators: bool = True) -> str:
     """Return a number of things, such as ``1 block`` or ``1 200 blocks``.
 
     Args:
-        noun: in the singular; its plural is formed with ``s``.
+        noun: the noun in the singular; its plural is formed with ``s``.
         separators: whether thousands are separated.
     """
     return f"{format_count(number) if separators else number} {noun}{'' if number == 1 else 's'}"

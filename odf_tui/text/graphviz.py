@@ -34,7 +34,7 @@ def quote(lines: Iterable[str]) -> str:
 def dataset_graph_to_dot(
     datasets: Iterable[tuple[str, DatasetKind]], edges: Iterable[tuple[str, str]]
 ) -> str:
-    """Return the graph of datasets; ``edges`` lead from the name of an input to that of its output."""
+    """Return the graph of datasets; ``edges`` lead from the name of an input to its output's."""
     lines = ["digraph {", "  rankdir=LR;"]
     for name, kind in datasets:
         shape = "box" if kind is DatasetKind.Root else "ellipse"

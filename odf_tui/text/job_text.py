@@ -171,7 +171,7 @@ class Throughput(msgspec.Struct, frozen=True):
     Attributes:
         rates: rows or bytes per second, one value per sample.
         rate: the newest rate as text.
-        heap: memory in bytes, one value per sample: Spark's heap, or that of the worker without Spark.
+        heap: memory in bytes, one value per sample: Spark's heap, or the worker's without Spark.
         heap_max: greatest size of the heap in bytes, or 0 without Spark.
         memory: the newest memory as text.
         suffix: a longer description, shown after ``memory`` where there is room.
@@ -216,7 +216,7 @@ R = TypeVar("R")
 
 
 def known_result(result: str | None, request: type[JobRequest[R]]) -> R | None:
-    """Return a job's result, or None if it cannot be decoded, such as that of another version.
+    """Return a job's result, or None if it cannot be decoded, such as another version's.
 
     A job that is done without a result has the default result of its kind, where there is one.
     """

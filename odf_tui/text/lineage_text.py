@@ -55,7 +55,7 @@ def column_name(column: str) -> str:
 def column_rows(graph: ColumnGraph, datasets: Iterable[str]) -> Iterator[list[str]]:
     """Yield the rows of a table of column lineage: dataset, column, input column, and how it contributes.
 
-    Dataset and column are empty where they repeat those of the row above.
+    Dataset and column are empty where they repeat the row above.
 
     Args:
         datasets: ids.

@@ -148,7 +148,7 @@ def relation_text(remote: Remote) -> str:
 def relation_text_for_people(remote: Remote) -> str:
     """Describe the relation of a dataset to a remote, such as ``3 blocks behind``.
 
-    This is the form of the command line; :func:`relation_text` is that of the screen.
+    This is the form of the command line; :func:`relation_text` is the screen's.
     """
     match remote.relation:
         case "ahead":

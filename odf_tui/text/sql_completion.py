@@ -186,7 +186,7 @@ def _cte_names(sql: str) -> Iterator[tuple[str, str]]:
 def _columns(sql: str, columns: Columns, selected: str) -> Iterator[tuple[str, str]]:
     """Yield the columns of all tables of a query, each name once.
 
-    For a query without tables, those of the selected dataset, then those of the other datasets.
+    For a query without tables: the selected dataset's, then the other datasets'.
     """
     seen: set[str] = set()
     tables = [table.name for table in table_names(sql)] or [selected, *columns]

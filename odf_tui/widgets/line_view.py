@@ -96,7 +96,7 @@ class LineScroll(ScrollView, can_focus=False):
             self.scroll_to(*steps[move], animate=False)
 
     def style_of(self, index: int) -> str:
-        """Return the style of a complete line, or "" for that of the background."""
+        """Return the style of a complete line, or "" for the background's."""
         return ""
 
     def render_line(self, y: int) -> Strip:

@@ -299,7 +299,7 @@ class ContainerRuntime:
                 )
 
     def check_service(self, remarks: str) -> None:
-        """Check whether an error of a command is that of a service that does not run.
+        """Check whether an error of a command means that a service does not run.
 
         Raises:
             SourceUnavailable: it is.

@@ -213,7 +213,7 @@ class _Scan:
         )
 
     def _check_position(self, position: _Position) -> None:
-        """Compare the block of the source state with that of the chain.
+        """Compare the block of the source state with the chain's block.
 
         Raises:
             BadData: it has another hash, so rows of the dataset may be of blocks that were replaced.

@@ -33,7 +33,7 @@ class Payload:
     Attributes:
         path: the raw bytes; a file of the user unless it is in the folder of the job.
         name: a path or a URL, for messages.
-        state: for the chain, or None if the source has no state.
+        state: the state for the chain, or None if the source has no state.
         event_time: of rows without one; None means the time of ingestion.
         stamp: modification time and size of a file that is read in place.
         line_origins: the origin of each line, such as its topic, for messages; empty if all have the same.
@@ -66,15 +66,15 @@ class FetchContext:
         resolve: makes a path of a manifest absolute.
         root: base of relative globs.
         dataset: its chain lists the ingested files.
-        state: of the source, in the chain; None to fetch unconditionally.
+        state: the state of the source, in the chain; None to fetch unconditionally.
         job: folder for temporary files.
         force: fetch changed files again although they were ingested.
         environment: values of the request, for ``${{ env.NAME }}``.
         allowed: names of variables that the configuration allows for the dataset.
-        name: of the dataset, for hints.
+        name: the name of the dataset, for hints.
         untrusted: connect to public addresses only, since an untrusted author wrote the source.
         downloads: folder of partial downloads for the next pull; None to keep none.
-        dataset_id: of the dataset, for sources that identify their clients.
+        dataset_id: the dataset id of the dataset, for sources that identify their clients.
         credentials: the stored logins, or None if there are none.
         mqtt: limits of MQTT sources.
         ethereum: nodes and limits of EthereumLogs sources.

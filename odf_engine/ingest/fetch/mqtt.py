@@ -72,7 +72,7 @@ def _new_session(step: Mqtt, context: FetchContext) -> MqttSession:
 
 
 def _login(step: Mqtt, context: FetchContext) -> tuple[str, str | None] | None:
-    """Return user name and password: those of the manifest, else those that are stored for the address."""
+    """Return user name and password from the manifest, else the ones that are stored for the address."""
     user = context.substitute_variables(step.username or "")
     if step.password is not None:
         return user, context.substitute_variables(step.password)

@@ -37,7 +37,7 @@ class Transfer:
 
         Raises:
             Cancelled: immediately.
-            OdfError: that of the last attempt, after the retries.
+            OdfError: the error of the last attempt, after the retries.
         """
         with self._named():
             return run_with_retries(
@@ -95,10 +95,10 @@ class Transfer:
         """Move the bytes into the job's folder.
 
         Args:
-            state: for the chain, which stores it without the values of variables.
+            state: the state for the chain, which stores it without the values of variables.
             modified: modification time of the file.
-            version: for the log.
-            no_time: for the log, if event time should come from a modification time that is unknown.
+            version: the version for the log.
+            no_time: a text for the log, if event time should come from a modification time that is unknown.
         """
         path, size = self.context.job / "fetched", self.partial.size
         self.partial.finish(path)

@@ -95,7 +95,7 @@ class MergeInputs:
     def rows(
         self, parts: Mapping[str, str], query: str, frames: Mapping[str, DataFrame] | None = None
     ) -> list[dict[str, Any]]:
-        """Run a query with a small result and return its rows. The arguments are those of :meth:`select`."""
+        """Run a query with a small result and return its rows. The arguments are as for :meth:`select`."""
         schema, batches = arrow_batches(self.select(parts, query, frames), self.reporter, progress=False)
         return python_rows(pa.Table.from_batches(batches, schema))
 
@@ -238,7 +238,7 @@ class KeyedMerge:
     """A merge by primary key.
 
     Args:
-        inputs: of the merge.
+        inputs: the inputs of the merge.
         keys: the primary key, as spelled in the slice.
         compared: columns that are compared, without key and event time, or None for all.
         live: the index may drop retracted keys, since the strategy treats them as new.
@@ -300,9 +300,9 @@ class KeyedMerge:
         """Add retracted keys to the keys of the slice.
 
         Args:
-            sorter: of the slice.
+            sorter: the sorter of the slice.
             keys, seconds: the two hashes of each key.
-            offsets: of the rows that are retracted.
+            offsets: the offsets of the rows that are retracted.
         """
         zeros = pa.repeat(pa.scalar(0, _NUMBER), len(offsets))
         others = [zeros] * (len(self.hashes.columns) - 3)
@@ -314,7 +314,7 @@ class KeyedMerge:
         """Yield the rows without their hashes, and return their keys as a key file.
 
         Args:
-            rows: in the order of writing.
+            rows: the rows in the order of writing.
             index: the keys before the merge.
             sorter: receives the hashes.
             retracted: rows that retract others have hashes too; otherwise they are skipped.

@@ -117,8 +117,8 @@ def _with_unpaired(rows: pa.Table, faults: pa.Array, is_pair: pa.Array) -> pa.Ar
     """Add the faults of operations that are invalid, or half of a correction. They precede other faults.
 
     Args:
-        rows: with ``CODE``, in the order of the source, or in that of the key.
-        faults: of the rows.
+        rows: with ``CODE``, in the order of the source or the key.
+        faults: the faults of the rows.
         is_pair: whether a row and the previous one can be a correction.
     """
     op = array_of(rows, CODE)

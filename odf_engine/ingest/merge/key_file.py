@@ -45,7 +45,7 @@ class KeyFile:
 
     Attributes:
         rows: number of keys.
-        names: of the columns. The first two are hashes of the key.
+        names: the names of the columns. The first two are hashes of the key.
         facts: metadata of the file.
     """
 
@@ -162,8 +162,8 @@ class KeyFileWriter:
     """Writes a key file from sorted rows. An exception within the ``with`` block removes the file.
 
     Args:
-        path: of the file.
-        names: of the columns.
+        path: the path of the file.
+        names: the names of the columns.
         max_rows: upper bound of the number of rows.
     """
 
@@ -299,7 +299,7 @@ class KeySorter:
     """Sorts keys, in memory or by files of key ranges.
 
     Args:
-        names: of the columns. The first four are ``KEY``, ``SECOND``, ``OFFSET`` and ``TIME``.
+        names: the names of the columns. The first four are ``KEY``, ``SECOND``, ``OFFSET`` and ``TIME``.
         folder: for temporary files; the caller removes it.
         unique: a repeated key is an error; otherwise its row with the greatest offset remains.
 
@@ -389,7 +389,7 @@ def merge_files(older: KeyFile, newer: KeyFile, path: Path, *, drop_gone: bool) 
 
     Args:
         older, newer: the files to merge.
-        path: of the new file.
+        path: the path of the new file.
         drop_gone: omit retracted keys.
 
     Raises:

@@ -50,7 +50,7 @@ class RowHasher:
     """SQL expressions for the hashes of rows.
 
     Attributes:
-        schema: of the slice.
+        schema: the schema of the slice.
         keys: the primary key.
         values: all other columns except the event time.
         compared: changed columns of a row, unless these are all ``values``.
@@ -110,7 +110,7 @@ class RowHasher:
         return ", ".join((*columns, *others))
 
     def _all(self, texts: frozenset[str]) -> list[str]:
-        """Return the hashes; those of the key have no alias."""
+        """Return the hashes; hashes of the key have no alias."""
         found = [self._hash(1, self.keys, texts), self._hash(2, self.keys, texts)]
         found.append(f"{self._hash(3, self.values, texts)} AS {VALUES}")
         if self.compared is not None:

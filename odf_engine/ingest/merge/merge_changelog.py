@@ -120,7 +120,7 @@ def reject_invalid_rows(batches: Iterator[pa.RecordBatch], faults: pa.Array, inp
     Args:
         batches: all new rows, with the text of their operations if they have any.
         faults: for each row its key in ``FAULTS``, or 0.
-        inputs: of the merge.
+        inputs: the inputs of the merge.
 
     Raises:
         BadData: a row is invalid.
@@ -151,7 +151,7 @@ class Changelog(ABC):
     """Validates and writes rows with operations, in the order of the source.
 
     Args:
-        inputs: of the merge.
+        inputs: the inputs of the merge.
         hashes: identify a row by its key, or by its values.
     """
 
@@ -213,7 +213,7 @@ class Changelog(ABC):
             yield from stream
 
     def _complete(self, times: pa.Array) -> Iterator[pa.RecordBatch]:
-        """Read the rows from the file. A retraction without event time gets that of the retracted row."""
+        """Read the rows from the file. A retraction without event time gets the retracted row's."""
         inputs = self._inputs
         fill = event_time_filler(inputs, self._event_time)
         kind = inputs.schema.field(self._event_time).type

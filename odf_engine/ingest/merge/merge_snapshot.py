@@ -182,7 +182,7 @@ class SnapshotComparison:
     """Compares new rows with the latest state by their hashes.
 
     Attributes:
-        schema: of the slice.
+        schema: the schema of the slice.
         vocab: names of the system columns.
         names: event time and data columns.
         hashes: columns of hashes.

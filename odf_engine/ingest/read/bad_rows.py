@@ -209,7 +209,7 @@ def reject_bad_rows(search: BadRowSearch, folder: Path, reporter: Reporter) -> R
 
     Args:
         search: the search.
-        folder: for the files; the caller removes it.
+        folder: a folder for the files; the caller removes it.
         reporter: checked for cancellation.
 
     Raises:

@@ -85,7 +85,7 @@ class DbfTable:
         name: its name in messages.
         columns: all columns, in the order of the file.
         count: number of rows, including deleted ones.
-        encoding: of its text, a codec of Python.
+        encoding: the encoding of its text, a codec of Python.
         guessed: the encoding is a guess.
     """
 

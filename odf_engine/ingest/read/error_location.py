@@ -304,7 +304,7 @@ def _values(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _is_path_of(path: str, column: str) -> bool:
-    """Return whether a path is that of a column. Spark names a member without its parents."""
+    """Return whether a path leads to a column. Spark names a member without its parents."""
     folded, name = path.casefold(), column.casefold()
     return folded == name or folded.endswith("." + name)
 

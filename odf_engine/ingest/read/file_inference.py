@@ -142,9 +142,9 @@ def infer_csv(
 
     Args:
         text: complete lines.
-        choices: of the user.
+        choices: the choices of the user.
         reporter: its cancellation ends the inference.
-        encoding: of the file, or "" for UTF-8.
+        encoding: the encoding of the file, or "" for UTF-8.
         damaged: lines that the encoding cannot decode.
         complete: whether the text is the complete file.
 
@@ -212,7 +212,7 @@ def infer_rows(
     Args:
         kind: kind of the read step.
         rows: the rows, each with its line or number.
-        choices: of the user.
+        choices: the choices of the user.
         reporter: its cancellation ends the inference.
         schema: the columns if the file declares them.
         bad_rows: lines that are not objects.
@@ -700,7 +700,7 @@ def _iso_text(part: Mapping[str, str], *, day_first: bool) -> str | None:
 
 
 def _pattern_type(layout: _Layout, parts: Sequence[tuple[dict[str, str], int]], total: int) -> _TextType:
-    """Return the Spark pattern of a layout. The order of day and month is that of the decisive values."""
+    """Return the Spark pattern of a layout, with day and month in the order of the decisive values."""
     number, sep, year, month_name, clock, zone = layout
     days = sum(count for part, count in parts if int(part.get("first", 0)) > 12)
     months = sum(count for part, count in parts if int(part.get("second_", 0)) > 12)

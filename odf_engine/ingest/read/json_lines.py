@@ -114,7 +114,7 @@ def feature_lines_to_lines(
     *,
     with_id: bool = False,
 ) -> None:
-    """Write newline-delimited GeoJSON features as lines like those of :func:`features_to_lines`.
+    """Write newline-delimited GeoJSON features as lines, as :func:`features_to_lines` does.
 
     Raises:
         BadData: a line is not a feature.

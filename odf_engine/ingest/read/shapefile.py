@@ -44,7 +44,7 @@ class ShapeLines:
     Attributes:
         path: one JSON object per line, with all values as text.
         name: name of the .shp file in messages.
-        columns: those of the .dbf file, and the geometry.
+        columns: the columns of the .dbf file, and the geometry.
         deleted: numbers, from 1, of the records that are marked as deleted and have no line.
     """
 

@@ -1,4 +1,4 @@
-"""Jobs on a Spark session that the caller started, such as that of a notebook."""
+"""Jobs on a Spark session that the caller started, such as in a notebook."""
 
 from __future__ import annotations
 

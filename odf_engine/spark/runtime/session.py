@@ -53,7 +53,7 @@ class TaskCounter(Protocol):
 
     @property
     def tasks_running(self) -> int:
-        """Number of running tasks, including those of cancelled jobs, or 0 if Spark has stopped."""
+        """Number of running tasks, including tasks of cancelled jobs, or 0 if Spark has stopped."""
         ...
 
 
@@ -183,7 +183,7 @@ class SparkRuntime:
 
     @property
     def tasks_running(self) -> int:
-        """Number of running tasks, including those of cancelled jobs, or 0 if Spark does not run."""
+        """Number of running tasks, including tasks of cancelled jobs, or 0 if Spark does not run."""
         context = self._context
         if context is None or not self.is_alive:
             return 0
@@ -496,7 +496,7 @@ class _restore_python_state:
 
 
 def create_run_folder(scratch: Path) -> Path:
-    """Create a folder for this process, and remove those of processes that have exited without cleanup."""
+    """Create a folder for this process, and remove folders of processes that exited without cleanup."""
     ensure_folder(scratch)
     for old in scratch.glob("run-*"):
         owner = old.name.split("-")[1]

@@ -54,7 +54,7 @@ _VERSIONS: Final = "odf_versions"
 
 
 def add_due_time(rows: DataFrame, *, pairs: bool, revision: int) -> DataFrame:
-    """Add the due time to new rows: their own time, or that of the +C for a -C with an earlier time.
+    """Add the due time to new rows: their own time, or the +C's time for a -C with an earlier time.
 
     The rows of such a pair are thus emitted together. An added row never waits for another one: a later
     correction may retract it at its own time.
@@ -179,7 +179,7 @@ def match_late_rows(
 
     Args:
         retracted: retractions.
-        late: late rows with the columns of ``retracted`` and those of their versions.
+        late: late rows with the columns of ``retracted`` and of their versions.
         names: SQL expressions of the columns of the rows whose values a retraction repeats.
 
     Returns:

@@ -277,7 +277,7 @@ class GroupAggregates:
         peers: Sequence[str],
         ranges: Sequence[bool],
     ) -> str:
-        """Return the SQL query that replaces the partial values of rows by those of all rows up to them.
+        """Return the SQL query that replaces the partial values of rows by values over all rows up to them.
 
         Args:
             rows: SQL query of the rows, which have the columns of groups.
@@ -378,7 +378,7 @@ class GroupAggregates:
         ]
 
     def _with_sessions(self, groups: str) -> str:
-        """Return the groups with the union of the sessions that overlap or touch that of a group."""
+        """Return the groups with the union of the sessions that overlap or touch a group's session."""
         session = f"k{self.session}"
         others = [name for name in self.key_names if name != session] or ["1"]
         partition = f"PARTITION BY {', '.join(others)}"

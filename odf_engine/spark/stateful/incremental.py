@@ -229,7 +229,7 @@ class StateFiles:
         open_groups: OpenGroups | None = None,
         unchanged: Collection[str] = (),
     ) -> None:
-        """Replace all parts by those of the next state, which may be computed from the present ones.
+        """Replace all parts by the next state's, which may be computed from the present ones.
 
         Args:
             states: parts to compute.
@@ -621,7 +621,7 @@ class IncrementalPlanner(TablePlanner):
         return self._with_origin(final.columns, origin, rows)
 
     def _choose_form(self, name: str, aggregates: GroupAggregates) -> None:
-        """Choose the form of the state: that of the stored one.
+        """Choose the form of the state: the stored form.
 
         Raises:
             StateUnusable: the stored state has no single values, but rows are retracted.

@@ -193,7 +193,7 @@ class KeptGroups(ResultChanges):
         return self.to_frame(self.project(groups.row_columns(), plan))
 
     def _stored(self, name: str, groups: GroupAggregates, rows: DataFrame) -> DataFrame:
-        """Return the stored groups, whose columns are those of the groups of ``rows``."""
+        """Return the stored groups, with the columns of the groups of ``rows``."""
         merged = groups.merge_rows("SELECT * FROM odf_rows")
         return run_sql(merged, rows=self._files.read(name, run_sql(merged, rows=rows).schema))
 

@@ -187,7 +187,7 @@ class StepJoins(PlanBuilder):
         return self.project([self.replace_column(new, old) for new, old in output], found)
 
     def _times(self, plan: Any, join: StepJoin, time: Any, right: Sequence[Any]) -> list[Any]:
-        """Return the time of the left rows and that of the versions, of one type."""
+        """Return the times of the left rows and of the versions, of one type."""
         name = join.table.name
         if not referenced_ids(time) or not referenced_ids(time) <= output_ids(plan.left()):
             raise _error(

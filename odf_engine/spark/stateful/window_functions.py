@@ -213,7 +213,7 @@ def lifetimes(rows: str, names: Sequence[str], values: Sequence[str], schema: St
     Args:
         rows: SQL query of rows with ``names``, :data:`BATCH` and :data:`SIGN`.
         names: columns of a row, with :data:`PLACE`.
-        values: those of them that a retraction repeats.
+        values: the columns whose values a retraction repeats.
         schema: types of the columns.
     """
     same = f"OVER (PARTITION BY {', '.join(comparable(values, schema)) or 1}"

@@ -224,7 +224,7 @@ class FolderRepository:
         """Do nothing: there are no connections."""
 
     def _look(self, folder: Path, name: str, account: str) -> Iterator[RepositoryEntry]:
-        """Return the dataset in a folder, or those of an account; skip unreadable folders."""
+        """Return the dataset in a folder, or the datasets of an account; skip unreadable folders."""
         try:
             if (folder / name / "refs" / HEAD).is_file():
                 remote = FolderRemote(f"{self.url}{account}{name}/")

@@ -128,7 +128,7 @@ def parse_head(data: bytes, url: str) -> Multihash:
     """Return the hash in a reference.
 
     Raises:
-        BadData: it is no hash, or not that of a block.
+        BadData: it is no hash, or not a block's.
     """
     text = data.decode("ascii", "replace").strip()
     problem = None
@@ -153,7 +153,7 @@ def download(
     yielded.
 
     Raises:
-        NotFound, SourceUnavailable, Cancelled: those of :meth:`HttpClient.request`, after the retries.
+        NotFound, SourceUnavailable, Cancelled: as :meth:`HttpClient.request`, after the retries.
         BadData: the file has another size, or it is an HTML page.
     """
     retries = RetryPolicy(web.config, web.reporter)
@@ -272,7 +272,7 @@ class ServerRepository:
         Raises:
             Unsupported: the server has no list.
             BadData: the list is invalid.
-            SourceUnavailable, Cancelled: those of the connection.
+            SourceUnavailable, Cancelled: errors of the connection.
         """
         rows = self._parse_list(self._web.with_retries(self._fetch_list))
         yield from sorted(map(self._parse_row, rows), key=lambda listed: listed.name.lower())

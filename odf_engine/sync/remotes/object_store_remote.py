@@ -274,7 +274,7 @@ class ObjectStoreRepository:
         self._client.close()
 
     def _find_datasets(self, name: str) -> list[RepositoryEntry]:
-        """Return the dataset with this name, or those of an account."""
+        """Return the dataset with this name, or the datasets of an account."""
         if (found := self._dataset(name)) is not None:
             return [found]
         try:

@@ -49,7 +49,7 @@ class ConnectionLimiter:
         tls: ssl.SSLContext | None,
         **options: Any,
     ) -> None:
-        """``options`` are those of :class:`aiohttp.web.RequestHandler`."""
+        """``options`` are as for :class:`aiohttp.web.RequestHandler`."""
         self._limits = limits
         self._tls = tls
         self._open: Counter[str] = Counter()

@@ -160,7 +160,7 @@ class PushTarget:
     authorization: str
 
     def check_seed(self, dataset_id: DatasetId) -> None:
-        """Check that a pushed chain may be that of the target; to be called before anything is stored.
+        """Check that a pushed chain may be the target's; to be called before anything is stored.
 
         Raises:
             Conflict: the target is another dataset, or the dataset is in the workspace under another name.
@@ -228,7 +228,7 @@ class DatasetService:
     """A workspace that is being served.
 
     Attributes:
-        workspace, limits, tokens: of the service.
+        workspace, limits, tokens: the workspace, limits and tokens of the service.
         allow_push: whether pushes are allowed.
         heavy: semaphore that limits the number of large messages in memory. It must not be held while waiting
             for a client.

@@ -157,7 +157,7 @@ class DownloadLocations:
 
         Raises:
             BadData: the URL must not be followed.
-            OdfError: those of the connection.
+            OdfError: errors of the connection.
         """
         received = self._url_of(file)
         return None if received is None else self._read(file, start, received)

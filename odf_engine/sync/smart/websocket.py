@@ -37,7 +37,7 @@ Socket = aiohttp.ClientWebSocketResponse | web.WebSocketResponse
 
 
 class ConnectionClosed(SourceUnavailable):
-    """The peer closed the connection; ``reason`` is that of the close frame."""
+    """The peer closed the connection; ``reason`` is from the close frame."""
 
     def __init__(self, message: str, *, reason: str = "", **rest: str | None) -> None:
         super().__init__(message, **rest)
@@ -79,7 +79,7 @@ class MessageChannel:
         """Send a message of ``size`` bytes; ``read`` returns a number of them from an offset.
 
         Raises:
-            Unsupported, ConnectionClosed, SourceUnavailable: those of :meth:`send`.
+            Unsupported, ConnectionClosed, SourceUnavailable: as :meth:`send`.
         """
         if size > self.most_bytes:
             raise Unsupported(

@@ -513,7 +513,7 @@ class AsOfTransaction(StatefulTransaction):
         return super()._write_checkpoint(ready, watermarks)
 
     def _add_stored_rows(self, new: DataFrame, stored: Path, name: str) -> DataFrame:
-        """Return new rows together with those of the state, whose file is then rewritten."""
+        """Return new rows together with the rows of the state, whose file is then rewritten."""
         if not stored.exists():
             return new
         moved = stored.rename(self._scratch_file(name))
@@ -546,8 +546,8 @@ def _number_corrections(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
     """Yield rows with consecutive positions for the -C and the +C of each row.
 
     Args:
-        batches: in the order of time, position and operation; both rows have the position of the row that
-            they correct.
+        batches: the rows in the order of time, position and operation; both rows have the position of the
+            row that they correct.
     """
     last, number = -1, -1
     for batch in batches:

@@ -256,7 +256,7 @@ class ChangesTransaction:
         return TransactionResult(None, self._declared or pa.schema([]), None, True)
 
     def rebuild(self) -> TransactionResult:
-        """Write the changes from the result of the query in the previous checkpoint to that of this one.
+        """Write the changes from the result of the previous checkpoint's query to the result of this query.
 
         Raises:
             Unsupported: the previous query has another kind of state.

@@ -271,7 +271,7 @@ class ContainerEngine(ForwardingEngine):
         )
 
     def _return_files(self, name: str) -> None:
-        """Change the owner of the output files to this user: those of docker belong to root."""
+        """Change the owner of the output files to this user: docker's files belong to root."""
         runtime = self._runtime
         if runtime is None or Path(runtime.program).name != "docker" or os.getuid() == 0:
             return

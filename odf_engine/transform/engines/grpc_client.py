@@ -291,7 +291,7 @@ def _write_cast(source: Path, target: Path, schema: pa.Schema) -> None:
 
 
 def _convert_system_columns(path: Path, vocab: DatasetVocabulary, declared: pa.Schema | None) -> None:
-    """Cast the system columns of a file to the types of the dataset, by default those of a new one."""
+    """Cast the system columns of a file to the types of the dataset, by default of a new one."""
     expected = slice_schema(pa.schema([]), vocab) if declared is None else declared
     schema = read_parquet_schema(path)
     names = [name for name in _signed_types(vocab) if name in expected.names]

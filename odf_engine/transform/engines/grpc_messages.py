@@ -76,7 +76,7 @@ class ProgressMessage(Wire, frozen=True, tag="told"):
 
 class ErrorMessage(Wire, frozen=True, tag="failed"):
     """An error; ``kind`` is the class name if it is one of the transferable classes of
-    :mod:`odf_engine.errors`. ``lacks_values`` is that of :class:`odf_engine.errors.StateUnusable`.
+    :mod:`odf_engine.errors`. ``lacks_values`` is as in :class:`odf_engine.errors.StateUnusable`.
     """
 
     message: str
@@ -97,7 +97,7 @@ class ValidateQuery(Wire, frozen=True):
 
 
 class MigrateQuery(Wire, frozen=True):
-    """Request to flush the state of an old query (``finish``), to compute that of a new one (``rebuild``), or
+    """Request to flush the state of an old query (``finish``), to compute a new query's (``rebuild``), or
     to run a query as one batch (``recompute``).
 
     ``request`` is a TransformRequest as FlatBuffer; ``declared`` is the schema of the dataset.
@@ -111,7 +111,7 @@ class MigrateQuery(Wire, frozen=True):
 class Migrated(Wire, frozen=True, tag="migrated"):
     """The migration has succeeded; the files are at the requested paths. No interval means no rows.
 
-    ``new_watermark`` and ``version`` are those of :class:`TransactionResult`.
+    ``new_watermark`` and ``version`` are as in :class:`TransactionResult`.
     """
 
     new_offset_interval: OffsetInterval | None = None

@@ -347,7 +347,7 @@ def _serve(config: SparkSettings, address: str, stopped: threading.Event, scratc
 
 
 def main() -> int:
-    """Run the program: options of ``odf engine serve``, and those of a sandbox."""
+    """Run the program with the options of ``odf engine serve`` and of a sandbox."""
     escape_standard_streams()
     arguments = _parse_arguments()
     stopped = threading.Event()

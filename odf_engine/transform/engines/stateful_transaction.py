@@ -168,7 +168,7 @@ class Batch:
     """The slices of one batch.
 
     Attributes:
-        slices: in the order of their commits.
+        slices: the slices in the order of their commits.
         watermark: watermark after them, in milliseconds, or None if unknown.
     """
 
@@ -583,7 +583,7 @@ class StatefulTransaction:
         )
 
     def _output_watermark(self, ready: PreparedQuery, watermarks: Watermarks) -> Timestamp | None:
-        """Return the watermark of the rows, or None if it is that of the inputs."""
+        """Return the watermark of the rows, or None if it is the inputs' watermark."""
         watermark = watermarks.combined(self._aliases)
         has_own = ready.query.delay and self._revision >= 2
         if watermark is None or not has_own:

@@ -91,7 +91,7 @@ class CredentialsController(Controller):
 
 
 def login_fields(url: str) -> list[Field]:
-    """Return the fields for the credentials of a URL: those of S3, or a user with a password, or a token."""
+    """Return the fields for the credentials of a URL: S3 keys, or a user with a password, or a token."""
     if is_s3(url):
         return [
             Field("user", "access key", "The access key.", check=required("enter the access key")),

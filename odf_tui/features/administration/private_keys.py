@@ -27,7 +27,7 @@ class PrivateKeysController(Controller):
         self._workspace = Workspace(self.gateway.folder)
 
     def show_keys(self) -> None:
-        """List the private keys, with the cursor on that of the selected dataset."""
+        """List the private keys, with the cursor on the selected dataset's."""
         self.host.start(self._show())
 
     async def _show(self) -> None:

@@ -95,7 +95,7 @@ def _is_mapping(setting: Setting) -> bool:
 
 
 def changed_key(setting: Setting, form: FormValues) -> str:
-    """Return the key that a form changes: for a mapping, that of one of its members."""
+    """Return the key that a form changes: for a mapping, the key of a member."""
     return f"{setting.key}.{form.text('name')}" if _is_mapping(setting) else setting.key
 
 
@@ -122,7 +122,7 @@ def setting_fields(setting: Setting) -> list[Field]:
 
 
 def setting_lines(setting: Setting, known: dict[str, Setting]) -> list[list[Span]]:
-    """Return the documentation of a setting; a member of a mapping has that of the mapping."""
+    """Return the documentation of a setting; a member of a mapping has the mapping's."""
     parent = known.get(setting.key.rpartition(".")[0])
     described = parent if parent is not None and not setting.description else setting
     lines: list[list[Span]] = [[(f" {described.description}", "")]]

@@ -106,7 +106,7 @@ class FileSample(msgspec.Struct, frozen=True):
 
 
 def split_extensions(location: str) -> tuple[str, str]:
-    """Return the suffix of the format and that of the compression (``.gz``, ``.zip``); empty if missing."""
+    """Return the suffixes of the format and of the compression (``.gz``, ``.zip``); empty if missing."""
     path = PurePosixPath(urlsplit(location).path if "://" in location else location)
     compression = path.suffix.lower() if path.suffix.lower() in (".gz", ".zip") else ""
     return (PurePosixPath(path.stem).suffix if compression else path.suffix).lower(), compression

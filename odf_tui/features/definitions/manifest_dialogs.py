@@ -66,7 +66,7 @@ class TextPosition(msgspec.Struct, frozen=True):
 def error_position(error: OdfError, text: str) -> TextPosition | None:
     """Return the position of an error in a manifest, or None if it is unknown.
 
-    It is the position that the error has, else that of the field or word that the error names.
+    It is the position that the error has, else the position of the field or word that it names.
     """
     where = error.where or ""
     if match := _FILE.match(where):

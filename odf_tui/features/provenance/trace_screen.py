@@ -305,7 +305,7 @@ class TraceScreen(OverlayScreen[Target]):
         self.show_keys(printable(text))
 
     def key_list(self) -> list[Choice]:
-        """Return the keys of this screen without those of every screen."""
+        """Return the keys of this screen without the common ones."""
         return [each for each in super().key_list() if "." not in each.id]
 
     # --- Opening and closing ---

@@ -559,7 +559,7 @@ class TraceTree:
 
     @staticmethod
     def group(line: TraceLine) -> Group:
-        """Return the group of a line: that of its row, or of its nearest parent."""
+        """Return the group of a line: of its row, or of its nearest parent."""
         node: TraceNode | None = line.node
         while node is not None and not isinstance(node, Group):
             node = node.parent

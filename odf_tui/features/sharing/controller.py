@@ -249,7 +249,7 @@ class SharingController(Controller):
             self.jobs.submit([(Pull(dataset=row.id, url=remote.url), row.name)], f", from {remote.label}")
 
     async def _pull_theirs(self, row: DatasetRow, remote: Remote) -> None:
-        """Replace the local history by that of the remote, after confirmation."""
+        """Replace the local history by the remote's, after confirmation."""
         from odf_tui.widgets.dialogs import ConfirmDialog
 
         remarks = [
@@ -277,7 +277,7 @@ class SharingController(Controller):
             self.host.notice(f"{remote.label} is unchanged", "warn")
 
     async def _store_both(self, row: DatasetRow, remote: Remote) -> None:
-        """Push the local history to another address, then pull that of the remote.
+        """Push the local history to another address, then pull the remote's.
 
         If the push fails, nothing is pulled.
         """

@@ -80,7 +80,7 @@ class SearchListing(msgspec.Struct, frozen=True):
 
 
 def match_search_result(result: SearchResult, rows: Iterable[DatasetRow]) -> SearchListing:
-    """Match the datasets of a search with those of the workspace: by id, URL or head.
+    """Match the datasets of a search with the workspace's: by id, URL or head.
 
     Datasets without a name or URL are omitted.
 

@@ -166,7 +166,7 @@ class BlocksController(Controller):
             self._show_current_history()
 
     def _show_branch(self, row: DatasetRow, name: str, found: Sequence[Branch] | None, error: str) -> None:
-        """Show the chain of a branch, or that of the head if the branch was deleted."""
+        """Show the chain of a branch, or of the head if the branch was deleted."""
         if _id_of(self.view.dataset) != row.id:
             return
         branch = next((each for each in found or () if each.name == name), None)

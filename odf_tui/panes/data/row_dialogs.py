@@ -143,7 +143,7 @@ class ColumnsDialog(Dialog[int]):
 
 
 class KeyLines(LineView):
-    """The list of columns, with a mark on those of the key."""
+    """The list of columns, with a mark on key columns."""
 
     def __init__(self, columns: Sequence[tuple[str, str]], key: Sequence[str]) -> None:
         super().__init__(id="key-columns")

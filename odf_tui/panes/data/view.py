@@ -105,7 +105,7 @@ class TableStack(Pane):
 
     @property
     def window(self) -> RowWindow | None:
-        """The visible rows: those of the front view, or of the dataset if there is no view."""
+        """The visible rows: from the front view, or from the dataset if there is no view."""
         return None if self.view.opened is None else self.view.opened.window
 
     @property
