@@ -336,8 +336,7 @@ def slice_schema(
     Args:
         data_schema: data columns. An event time among them is moved to the system columns.
         vocab: names of the system columns.
-        event_time_type: the event time type of the event time; by default as in ``data_schema``, else a
-            timestamp.
+        event_time_type: the type of the event time; by default as in ``data_schema``, else a timestamp.
 
     Raises:
         InvalidSchema: a column clashes with a system column, is repeated, or has a type that a slice cannot
@@ -452,7 +451,7 @@ def write_slices(
         reporter: receives the rows and bytes written so far, and can cancel.
         counted_until: rows with a later event time do not count for the watermark; None: all
             count.
-        limits: the limits of a slice; None: all rows are in one slice. The two rows of a correction are in one slice.
+        limits: the limits of a slice, or None for a single slice. The two rows of a correction stay in one.
 
     Returns:
         The slices in the order of their offsets; no slice (and no file) if there are no rows.
