@@ -365,6 +365,6 @@ def read_terminal_messages(odf: Path, after: float | None) -> tuple[float, list[
         OdfError: the queue cannot be read.
     """
     with contextlib.closing(AlertStore(odf)) as store:
-        found = store.list_without_body(after or 0.0)
-    newest = max([after or 0.0, *(each.ended or 0.0 for each in found)])
-    return newest, [] if after is None else found
+        without_body = store.list_without_body(after or 0.0)
+    newest = max([after or 0.0, *(each.ended or 0.0 for each in without_body)])
+    return newest, [] if after is None else without_body

@@ -151,9 +151,9 @@ class Dataset:
         if name not in self._branches:
             # The index of the workspace has each block once, and not in two chains with a common beginning.
             index = BlockIndex(self.branch_index_path(name))
-            found = Dataset(self.folder, index, self.origin, name)
-            found._refs = self._refs  # its lock is reentrant only within one object
-            self._branches[name] = found
+            dataset = Dataset(self.folder, index, self.origin, name)
+            dataset._refs = self._refs  # its lock is reentrant only within one object
+            self._branches[name] = dataset
         return self._branches[name]
 
     def branch_names(self) -> list[str]:
@@ -333,13 +333,13 @@ class Dataset:
 
     def references(self) -> dict[str, Multihash]:
         """Return the references other than the head, such as ``before-reset-…``, by their names."""
-        found: dict[str, Multihash] = {}
+        multihashes: dict[str, Multihash] = {}
         for name in self._refs.names():
             with suppress(MalformedBlock, NotFound):
                 block = None if name in (HEAD, COMPACTION_REF) else self._refs.get(name)
                 if block is not None:
-                    found[name] = block
-        return found
+                    multihashes[name] = block
+        return multihashes
 
     def newest_compaction(self) -> Multihash | None:
         """Return the new head of the newest compaction, which names its record, or None if absent."""
@@ -380,14 +380,14 @@ class Dataset:
         """Return at most four stored blocks whose base16 hash, or digest, starts or ends with ``text``."""
         if len(text) < _MIN_CHARACTERS:
             return []
-        found: list[Multihash] = []
+        multihashes: list[Multihash] = []
         for name in self._blocks.names():
             with suppress(InvalidIdentity):
                 block = Multihash.parse(name)
                 starts = str(block).startswith(text) or block.digest.hex().startswith(text)
                 if starts or (len(text) == _TAIL and str(block).endswith(text)):
-                    found.append(block)
-        return sorted(found, key=str)[:4]
+                    multihashes.append(block)
+        return sorted(multihashes, key=str)[:4]
 
     def find_block(self, text: str) -> Multihash:
         """Return the hash of the block that ``text`` identifies.
@@ -506,9 +506,9 @@ class Dataset:
         """Return a slice of which a part is read: its path; if only the origin has it, its ranges there."""
         if self.origin is not None and not self._objects["data"].path(str(row.physical_hash)).is_file():
             names = list(candidate_names(row.physical_hash))
-            found = self.origin.open_ranges("data", names, row.size)
-            if found is not None:
-                return found
+            ranges = self.origin.open_ranges("data", names, row.size)
+            if ranges is not None:
+                return ranges
         return self.slice_path(row)
 
     def checkpoint_path(self, checkpoint: Multihash) -> Path:

@@ -316,10 +316,10 @@ def checks_of(odf: Path, alias: DatasetAlias, dataset_id: DatasetId, config: Con
     Raises:
         InvalidManifest: a file is invalid. Its target is unknown, so it could be this dataset.
     """
-    found: list[CheckDefinition] = []
+    check_definitions: list[CheckDefinition] = []
     for each in check_files(odf).read_all():
         if isinstance(each, Unreadable):
             raise each.error
         if each.matches(alias, dataset_id, config):
-            found.append(each)
-    return found
+            check_definitions.append(each)
+    return check_definitions

@@ -302,14 +302,16 @@ def store_rejected(odf: Path, staged: Path, report: CheckReport) -> Path:
 
 def list_rejected(odf: Path, datasets: Sequence[DatasetId]) -> list[RejectedBatch]:
     """Return the stored rejected rows of datasets, newest first for each."""
-    found: list[RejectedBatch] = []
+    rejected_batches: list[RejectedBatch] = []
     for dataset in datasets:
         folder = odf / "cache" / REJECTED / dataset.multibase
         for path in sorted(folder.glob("*.parquet"), reverse=True):
             with suppress(OSError, msgspec.MsgspecError):
                 report = msgspec.json.decode(read_small_file(path.with_suffix(".json")), type=CheckReport)
-                found.append(RejectedBatch(path, report.last_offset - report.first_offset + 1, report))
-    return found
+                rejected_batches.append(
+                    RejectedBatch(path, report.last_offset - report.first_offset + 1, report)
+                )
+    return rejected_batches
 
 
 def result_json(result: RuleResult) -> dict[str, Any]:

@@ -267,7 +267,7 @@ def read_document(text: bytes, source: str, content: type[S], word: str) -> tupl
     roots = yaml.parse_documents(text, source)
     if len(roots) != 1:
         raise InvalidManifest(f"a {word} file must have exactly one document", where=source)
-    found = DocumentSource(source, roots[0], hashlib.sha256(text).hexdigest())
+    document_source = DocumentSource(source, roots[0], hashlib.sha256(text).hexdigest())
     try:
         document = msgspec.convert(_to_builtins(roots[0], source), Document[content], dec_hook=_decode)
     except msgspec.ValidationError as error:
@@ -275,19 +275,21 @@ def read_document(text: bytes, source: str, content: type[S], word: str) -> tupl
         unknown = re.search(r"unknown field `([^`]*)`", message)
         raise InvalidManifest(
             message[0].lower() + message[1:],
-            where=found.where(path.rstrip("`"), unknown[1] if unknown else None),
+            where=document_source.where(path.rstrip("`"), unknown[1] if unknown else None),
             hint=f"for the fields, see odf help {word}s",
         ) from None
     name = document.headers.name
     if not _NAME.fullmatch(name):
         raise InvalidManifest(
             f"invalid {word} name '{name}'",
-            where=found.where(".headers.name"),
+            where=document_source.where(".headers.name"),
             hint="use letters, digits, dots, dashes and underscores",
         )
     if document.schema and not re.search(rf"/{word}/[a-z0-9]+/{word.title()}$", document.schema):
-        raise InvalidManifest(f"'{document.schema}' is not a {word} schema", where=found.where(".$schema"))
-    return name, document.spec, found
+        raise InvalidManifest(
+            f"'{document.schema}' is not a {word} schema", where=document_source.where(".$schema")
+        )
+    return name, document.spec, document_source
 
 
 def _decode(kind: Any, value: Any) -> Any:

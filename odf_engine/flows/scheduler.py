@@ -87,17 +87,17 @@ class Rewind(NamedTuple):
 
     def next_time(self, schedule: Schedule) -> float:
         """Return the first time of a schedule that has not been handled."""
-        found = next_time(schedule, self.handled_until)
-        while found in self.handled:
-            found = next_time(schedule, found)
-        return found
+        time = next_time(schedule, self.handled_until)
+        while time in self.handled:
+            time = next_time(schedule, time)
+        return time
 
     def last_time(self, schedule: Schedule, until: float) -> float:
         """Return the last time of a schedule up to ``until`` that has not been handled."""
-        found = last_time(schedule, until)
-        while found in self.handled:
-            found = last_time(schedule, found - 1)
-        return found
+        time = last_time(schedule, until)
+        while time in self.handled:
+            time = last_time(schedule, time - 1)
+        return time
 
 
 def due_time(

@@ -127,12 +127,12 @@ def _read_parts(
 
 def _unique_entries(reader: ProblemList, node: Mapping, path: str) -> dict[str, YamlNode]:
     """Return the entries by key, and record duplicate keys."""
-    found: dict[str, YamlNode] = {}
+    yaml_nodes: dict[str, YamlNode] = {}
     for key, value in node.entries:
-        if key.text in found:
+        if key.text in yaml_nodes:
             reader.add_problem(key, path, f"duplicate field '{key.text}'")
-        found.setdefault(key.text, value)
-    return found
+        yaml_nodes.setdefault(key.text, value)
+    return yaml_nodes
 
 
 def _scalar(at: YamlNode, text: str) -> Scalar:

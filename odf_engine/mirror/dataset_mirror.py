@@ -188,14 +188,14 @@ class DatasetMirror:
 
     def references(self) -> dict[str, Multihash]:
         """Return the references in the store other than the head, by their names."""
-        found: dict[str, Multihash] = {}
+        multihashes: dict[str, Multihash] = {}
         for name in self._store.client.list_all(self._key("refs", "")):
             if name == HEAD or not _REFERENCE.fullmatch(name):
                 continue  # it becomes the name of a file
             stored = self._store.client.read(self._key("refs", name), _MAX_HEAD_BYTES)
             if stored is not None:
-                found[name] = parse_head(stored.data, self._store.url)
-        return found
+                multihashes[name] = parse_head(stored.data, self._store.url)
+        return multihashes
 
     def read_records(self) -> bool:
         """Store missing compaction records in the mirror; return whether there were any."""

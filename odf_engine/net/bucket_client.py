@@ -720,12 +720,12 @@ class _RangeNotSatisfiable(SourceUnavailable):
 
 def version_of(meta: ObjectMeta | PutResult) -> UpdateVersion:
     """Return what identifies the version of an object in a conditional write."""
-    found: UpdateVersion = {}
+    update_version: UpdateVersion = {}
     if meta["e_tag"] is not None:
-        found["e_tag"] = meta["e_tag"]
+        update_version["e_tag"] = meta["e_tag"]
     if meta["version"] is not None:
-        found["version"] = meta["version"]
-    return found
+        update_version["version"] = meta["version"]
+    return update_version
 
 
 def parse_setup_error(error: OSError) -> StoreError:

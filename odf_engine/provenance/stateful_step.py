@@ -397,12 +397,12 @@ class StatefulTrace:
             targets = self._selection.target_rows(
                 self._session, signed=self._is_signed(columns), approximate=approximate, ranked=True
             )
-            found = match_rows(recomputed, columns, identity, targets)
+            rows = match_rows(recomputed, columns, identity, targets)
             traced = StepResult.empty(self._request)
             if lineage.grouping_input is None:
-                self._add_origins(found, traced)
+                self._add_origins(rows, traced)
             else:
-                self._add_group_origins(found, keys, lineage, traced)
+                self._add_group_origins(rows, keys, lineage, traced)
             if not traced.lost:
                 break
         return traced

@@ -361,8 +361,8 @@ class _Rewriter(PlanBuilder):
         name = plan.nodeName()
         if name == "UnresolvedWith":
             return self._rewrite_with(plan)
-        if name == "Join" and (found := _find_clause(plan.right())) is not None:
-            return self._rewrite_join(plan, *found)
+        if name == "Join" and (clause := _find_clause(plan.right())) is not None:
+            return self._rewrite_join(plan, *clause)
         if name == "RelationTimeTravel":
             raise InvalidQuery(
                 "FOR SYSTEM_TIME AS OF is allowed only on the right of a JOIN",

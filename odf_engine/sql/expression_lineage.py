@@ -241,12 +241,12 @@ class Scope:
         return _merge_columns([*self._unresolved(parts), *([around] if around is not None else [])])
 
     def _qualified(self, parts: Sequence[str]) -> OutputColumn | None:
-        found: list[OutputColumn] = []
+        output_columns: list[OutputColumn] = []
         for name, relation in self.sources:
             if len(parts) > 1 and name == parts[0].casefold():
                 out = relation.find(parts[1]) or relation.unresolved_column(parts[1])
-                found += [_nested_field(out, parts[2:])] if out is not None else []
-        return _merge_columns(found)
+                output_columns += [_nested_field(out, parts[2:])] if out is not None else []
+        return _merge_columns(output_columns)
 
     def _unqualified(self, parts: Sequence[str]) -> OutputColumn | None:
         name = parts[0].casefold()

@@ -81,7 +81,7 @@ def download_reports(
         blocks: number of blocks that the pull has added.
         parallel: number of concurrent requests.
     """
-    found: list[Multihash] = []
+    multihashes: list[Multihash] = []
     try:
         state = dataset.state()
         first = state.blocks - blocks
@@ -91,12 +91,12 @@ def download_reports(
 
         def download(which: SliceSummary) -> None:
             if _download(dataset, remote, which.physical_hash, reporter):
-                found.append(which.physical_hash)
+                multihashes.append(which.physical_hash)
 
         for end in ends[:_MAX_MISSING]:
             reporter.raise_if_cancelled()
             download(end)
-        if found:
+        if multihashes:
             upload_parallel(
                 ends[_MAX_MISSING:],
                 download,
@@ -109,17 +109,17 @@ def download_reports(
         return  # the pull itself is complete
     except OdfError as error:
         reporter.log(f"results of checks: {error.message}", "debug")
-    if found:
-        reporter.log(f"results of checks of {count_of(len(found), 'commit')} downloaded")
+    if multihashes:
+        reporter.log(f"results of checks of {count_of(len(multihashes), 'commit')} downloaded")
 
 
 def last_slices(slices: Sequence[SliceSummary]) -> list[SliceSummary]:
     """Return the last slice of each commit, newest first. Slices of a commit have the same system time."""
-    found: list[SliceSummary] = []
+    slice_summaries: list[SliceSummary] = []
     for data_slice in reversed(slices):
-        if not found or found[-1].system_time != data_slice.system_time:
-            found.append(data_slice)
-    return found
+        if not slice_summaries or slice_summaries[-1].system_time != data_slice.system_time:
+            slice_summaries.append(data_slice)
+    return slice_summaries
 
 
 def _download(dataset: Dataset, remote: RemoteDataset, slice_hash: Multihash, reporter: Reporter) -> bool:

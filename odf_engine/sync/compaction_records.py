@@ -48,16 +48,16 @@ def remote_records(remote: RemoteDataset) -> Iterator[RemoteRecord]:
     while name is not None and name not in seen and len(seen) < _MAX_RECORDS:
         seen.add(name)
         try:
-            found = RemoteRecord(remote.read("compactions", name, MAX_RECORD_BYTES), remote.url)
+            remote_record = RemoteRecord(remote.read("compactions", name, MAX_RECORD_BYTES), remote.url)
         except NotFound:
             return
-        if found.record.header.new_head != name:
+        if remote_record.record.header.new_head != name:
             raise BadData(f"compactions/{name} is the record of another block", where=remote.url)
-        size += len(found.data) + found.record.size
+        size += len(remote_record.data) + remote_record.record.size
         if size > _MAX_TOTAL_BYTES:
             raise BadData("the compaction records are too large", where=remote.url)
-        yield found
-        name = found.record.header.previous
+        yield remote_record
+        name = remote_record.record.header.previous
 
 
 def find_replacing_records(dataset: Dataset, remote: RemoteDataset, reporter: Reporter) -> list[RemoteRecord]:

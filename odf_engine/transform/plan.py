@@ -92,11 +92,11 @@ def position_of_block(
     if block is None:
         return None
     dataset = entry.dataset
-    found = find_position(dataset, block)
-    if found is None or (found.is_replaced and find_current_position(dataset, found) is None):
+    position = find_position(dataset, block)
+    if position is None or (position.is_replaced and find_current_position(dataset, position) is None):
         raise _missing_block_error(entry, alias, block, offset)
-    watermark = _offset_and_watermark(found.history, found.number)[1]
-    return ChainPosition(found.history, block, found.number, offset, watermark)
+    watermark = _offset_and_watermark(position.history, position.number)[1]
+    return ChainPosition(position.history, block, position.number, offset, watermark)
 
 
 def _missing_block_error(entry: DatasetEntry, alias: str, block: Multihash, offset: int | None) -> Diverged:

@@ -292,15 +292,15 @@ def _rows(data: DataSlice | WrittenSlice) -> int:
 def _difference(path: Path, data: DataSlice, staged: Path, written: WrittenSlice, reporter: Reporter) -> str:
     """Describe the first row that differs after the replay."""
     try:
-        found = first_difference(_cancellable(read_batches(path), reporter), read_batches(staged))
+        difference = first_difference(_cancellable(read_batches(path), reporter), read_batches(staged))
     except Cancelled:
         raise
     except OdfError as error:
         return f"the replayed rows differ; the stored data cannot be read: {error}"
     counts = f"rows: {_rows(data):,} stored, {_rows(written):,} replayed"
-    if found is None:
+    if difference is None:
         return f"the replay has a different logical hash ({counts}): same values, different types"
-    row, stored, made = found
+    row, stored, made = difference
     return f"row {data.offset_interval.start + row}: stored {_row_text(stored)}; replayed {_row_text(made)}"
 
 

@@ -95,7 +95,7 @@ def dataset_origins(workspace: Workspace, entry: DatasetEntry, last: int | None 
         entry: the dataset.
         last: sequence number of the last block to consider, or None for the head.
     """
-    found: dict[DatasetId, OriginReport] = {}
+    origin_reports: dict[DatasetId, OriginReport] = {}
     limits: dict[DatasetId, int] = {}
     todo: list[tuple[DatasetId, Multihash | int | None]] = [(entry.id, last)]
     while todo:
@@ -103,18 +103,20 @@ def dataset_origins(workspace: Workspace, entry: DatasetEntry, last: int | None 
         try:
             at = entry if dataset_id == entry.id else workspace.resolve(str(dataset_id))
         except NotFound:
-            found.setdefault(dataset_id, OriginReport(id=str(dataset_id), problem="not in this workspace"))
+            origin_reports.setdefault(
+                dataset_id, OriginReport(id=str(dataset_id), problem="not in this workspace")
+            )
             continue
         try:
             limit = _limit(at, end)
             if limit > limits.get(dataset_id, -1):
                 limits[dataset_id] = limit
-                found[dataset_id], inputs = _origin(workspace, at, limit)
+                origin_reports[dataset_id], inputs = _origin(workspace, at, limit)
                 todo += inputs
         except OdfError as error:
             lost = OriginReport(id=str(dataset_id), name=str(at.alias), problem=str(error))
-            found.setdefault(dataset_id, lost)
-    return list(found.values())
+            origin_reports.setdefault(dataset_id, lost)
+    return list(origin_reports.values())
 
 
 def _limit(entry: DatasetEntry, end: Multihash | int | None) -> int:
@@ -185,7 +187,7 @@ def _input(workspace: Workspace, item: ExecuteTransformInput, alias: str | None)
 def _sources(entry: DatasetEntry, limit: int, slices: Sequence[SliceSummary]) -> list[SourceReport]:
     """Return the sources up to block number ``limit``, oldest first, with the slices of each."""
     rows = entry.dataset.list_blocks(_MANY, before=limit + 1, kinds=_SOURCES)[::-1]
-    found: list[SourceReport] = []
+    source_reports: list[SourceReport] = []
     for at, row in enumerate(rows):
         if row.kind == "DisablePollingSource":
             continue
@@ -198,7 +200,7 @@ def _sources(entry: DatasetEntry, limit: int, slices: Sequence[SliceSummary]) ->
         ]
         event = entry.dataset.block(row.hash).block.event
         kind, place = _place(event)
-        found.append(
+        source_reports.append(
             SourceReport(
                 kind=kind,
                 place=place,
@@ -210,7 +212,7 @@ def _sources(entry: DatasetEntry, limit: int, slices: Sequence[SliceSummary]) ->
                 last=str(loaded[-1].system_time) if loaded else None,
             )
         )
-    return found
+    return source_reports
 
 
 def _place(event: Any) -> tuple[str, str]:

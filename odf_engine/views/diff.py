@@ -105,16 +105,22 @@ def setting_changes(old: ChainState, new: ChainState, names: DatasetNames) -> li
 
     Each line begins with ``+``, ``-`` or a space.
     """
-    found: list[PlannedChange] = []
+    planned_changes: list[PlannedChange] = []
     if old.kind is not new.kind:
-        found.append(PlannedChange("Seed", [f"- kind: {old.kind.value}", f"+ kind: {new.kind.value}"]))
+        planned_changes.append(
+            PlannedChange("Seed", [f"- kind: {old.kind.value}", f"+ kind: {new.kind.value}"])
+        )
     if _schema(old) != _schema(new) and not _columns_differ(old, new):
-        found.append(PlannedChange("SetDataSchema", ["  only the order of columns, or their descriptions"]))
-    found += [_change(pair, names) for pair in _pairs(old, new) if pair.old != pair.new]
+        planned_changes.append(
+            PlannedChange("SetDataSchema", ["  only the order of columns, or their descriptions"])
+        )
+    planned_changes += [_change(pair, names) for pair in _pairs(old, new) if pair.old != pair.new]
     for key in sorted({*old.not_understood, *new.not_understood}):
         if old.not_understood.get(key) != new.not_understood.get(key):
-            found.append(PlannedChange(key, ["  unsupported properties from a newer specification"]))
-    return found
+            planned_changes.append(
+                PlannedChange(key, ["  unsupported properties from a newer specification"])
+            )
+    return planned_changes
 
 
 def _schema(state: ChainState) -> object:
@@ -310,11 +316,11 @@ def _newest_data_blocks(entry: DatasetEntry, newer: PinnedVersion) -> tuple[str,
 
 def _blocks_with_rows(dataset: Dataset, before: int) -> list[BlockSummary]:
     """Return at most two blocks with rows, newest first."""
-    found: list[BlockSummary] = []
-    while len(found) < 2 and (page := dataset.list_blocks(_PAGE, before=before, kinds=_DATA)):
-        found += [row for row in page if row.rows]
+    block_summaries: list[BlockSummary] = []
+    while len(block_summaries) < 2 and (page := dataset.list_blocks(_PAGE, before=before, kinds=_DATA)):
+        block_summaries += [row for row in page if row.rows]
         before = page[-1].sequence_number
-    return found[:2]
+    return block_summaries[:2]
 
 
 CHANGE_COLUMN = "change"

@@ -155,17 +155,17 @@ def values_differ(old: pa.Array, new: pa.Array, data_type: pa.DataType | None) -
 def result_columns(columns: Sequence[AlignedColumn]) -> list[DiffColumn]:
     """Return the columns of a difference file."""
     taken = {CHANGE_COLUMN}
-    found: list[DiffColumn] = []
+    diff_columns: list[DiffColumn] = []
     for column in columns:
         kinds = _type_name(column.old_type), _type_name(column.new_type)
         if column.key:
             name = _unique_name(column.name, taken)
-            found.append(DiffColumn(column.name, True, kinds[0], kinds[1], name, name))
+            diff_columns.append(DiffColumn(column.name, True, kinds[0], kinds[1], name, name))
             continue
         old = None if column.old is None else _unique_name(f"old_{column.name}", taken)
         new = None if column.new is None else _unique_name(f"new_{column.name}", taken)
-        found.append(DiffColumn(column.name, False, kinds[0], kinds[1], old, new, column.counts))
-    return found
+        diff_columns.append(DiffColumn(column.name, False, kinds[0], kinds[1], old, new, column.counts))
+    return diff_columns
 
 
 def _type_name(data_type: pa.DataType | None) -> str | None:

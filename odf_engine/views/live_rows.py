@@ -350,14 +350,14 @@ class LiveRowSet:
     def ranges(self) -> list[RowRange]:
         """Return row ranges that contain all live rows."""
         self._apply_pending()
-        found: list[RowRange] = []
+        row_ranges: list[RowRange] = []
         at = 0
         for count, least, most in self._batches:
             if pc.any(self._live.slice(least, most - least + 1)).as_py():
-                start = found.pop()[0] if found and found[-1][1] == at else at
-                found.append((start, at + count))
+                start = row_ranges.pop()[0] if row_ranges and row_ranges[-1][1] == at else at
+                row_ranges.append((start, at + count))
             at += count
-        return found
+        return row_ranges
 
     def _apply_pending(self) -> None:
         offsets = pa.concat_arrays([pa.array([], pa.int64()), *self._pending])

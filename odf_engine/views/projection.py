@@ -188,11 +188,11 @@ class ProjectionFile:
 
     def cached(self) -> Projection | None:
         """Return the projection if its file exists."""
-        found = _read_metadata(self.path)
-        if found is not None:
+        metadata = _read_metadata(self.path)
+        if metadata is not None:
             with suppress(OSError):
                 os.utime(self.path)  # for eviction of the least recently used
-        return found
+        return metadata
 
     def predecessor(self) -> tuple[Path, Scan] | None:
         """Return the file for the longest prefix of the slices, and a scan of it and of the later slices.
@@ -205,13 +205,13 @@ class ProjectionFile:
             if count.isdecimal() and int(count) < len(self._marks):
                 known.append((int(count), path))
         for count, path in sorted(known, reverse=True):
-            found = (
+            metadata = (
                 _read_metadata(path)
                 if path.name == _file_name(self._family, count, self._marks[count])
                 else None
             )
-            if found is not None and count:
-                state = ScanFile(path, found.rows, path.stem, path.name)
+            if metadata is not None and count:
+                state = ScanFile(path, metadata.rows, path.stem, path.name)
                 parts = [state, *self._rows.files[count:]]
                 return path, self._rows.with_files(parts)
         return None

@@ -617,13 +617,13 @@ def _not_among(offsets: pa.Array, others: pa.Array) -> pa.Array:
 
 def _ranges_of(mask: pa.Array) -> list[RowRange]:
     """Return ranges that contain all true rows. Small gaps are not worth a new range."""
-    found: list[RowRange] = []
+    row_ranges: list[RowRange] = []
     for row in pc.indices_nonzero(mask).to_pylist():
-        if found and row - found[-1][1] < _NEAR:
-            found[-1] = (found[-1][0], row + 1)
+        if row_ranges and row - row_ranges[-1][1] < _NEAR:
+            row_ranges[-1] = (row_ranges[-1][0], row + 1)
         else:
-            found.append((row, row + 1))
-    return found
+            row_ranges.append((row, row + 1))
+    return row_ranges
 
 
 def _sorted_pieces(table: pa.Table, names: Sequence[str], keys: Sequence[str]) -> Iterator[pa.Table]:

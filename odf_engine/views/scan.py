@@ -245,10 +245,10 @@ class Scan:
 
         A reader that needs the newest rows first iterates them in reverse.
         """
-        found: list[Self] = []
+        selfs: list[Self] = []
         for _, first, ranges in self._plan():
-            found.append(self.rows([(first + start, first + stop) for start, stop in ranges]))
-        return found
+            selfs.append(self.rows([(first + start, first + stop) for start, stop in ranges]))
+        return selfs
 
     # --- Reading -----------------------------------------------------------------------------------
 
@@ -412,7 +412,7 @@ def _prune(
     file: SliceFile, ranges: Sequence[RowRange], values: _ValueRange, field: pa.Field
 ) -> list[RowRange]:
     """Return the parts of row ranges in row groups whose statistics do not exclude them."""
-    found: list[RowRange] = []
+    row_ranges: list[RowRange] = []
     for start, stop in ranges:
         while start < stop:
             group, _, end = file.group_of(start)
@@ -421,11 +421,11 @@ def _prune(
             is_before = greatest is not None and values.start is not None and greatest < values.start
             is_after = least is not None and values.stop is not None and least >= values.stop
             if not is_before and not is_after:
-                if found and found[-1][1] == start:
-                    start = found.pop()[0]
-                found.append((start, end))
+                if row_ranges and row_ranges[-1][1] == start:
+                    start = row_ranges.pop()[0]
+                row_ranges.append((start, end))
             start = end
-    return found
+    return row_ranges
 
 
 def _computable_type(data_type: pa.DataType) -> pa.DataType:

@@ -122,16 +122,18 @@ def compute_statistics(odf: Path, rows: Scan, reporter: Reporter, dataset: str |
             reporter.raise_if_cancelled()
         done += batch.num_rows
         reporter.set_amounts(rows=done, total_rows=rows.row_count)
-    found = Statistics(done, [_column_statistics(*each) for each in zip(rows.schema, sketches, strict=True)])
+    statistics = Statistics(
+        done, [_column_statistics(*each) for each in zip(rows.schema, sketches, strict=True)]
+    )
     path = statistics_path(odf, rows.fingerprint)
-    replace_file(path, msgspec.json.encode(found))
+    replace_file(path, msgspec.json.encode(statistics))
     if cache_file is not None:
         progress = _Progress(
             len(rows.files), _fingerprint(rows, len(rows.files)), [sketche.dump() for sketche in sketches]
         )
         replace_file(cache_file, msgspec.msgpack.encode(progress))
     evict_oldest(path.parent, _FILES, _BYTES)
-    return found
+    return statistics
 
 
 def _load_progress(cache_file: Path | None, rows: Scan) -> tuple[list[ColumnSketch], int]:

@@ -444,7 +444,7 @@ class ColumnGraph:
     def _reach(
         self, columns: Sequence[ColumnRef], edges: Mapping[ColumnRef, list[ColumnEdge]], *, up: bool
     ) -> dict[ColumnRef, ReachableColumn]:
-        found: dict[ColumnRef, ReachableColumn] = {}
+        reachable_columns: dict[ColumnRef, ReachableColumn] = {}
         todo = [ReachableColumn(column, "identity", 0) for column in columns]
         while todo:
             current, todo = todo, []
@@ -452,14 +452,14 @@ class ColumnGraph:
                 for edge in edges.get(reach.column, ()):
                     column = edge.source if up else edge.target
                     how = _stronger(reach.how, edge.how)
-                    old = found.get(column)
+                    old = reachable_columns.get(column)
                     if old is None:
-                        found[column] = ReachableColumn(column, how, reach.steps + 1)
-                        todo.append(found[column])
+                        reachable_columns[column] = ReachableColumn(column, how, reach.steps + 1)
+                        todo.append(reachable_columns[column])
                     elif _stronger(old.how, how) != old.how:
-                        found[column] = old._replace(how=_stronger(old.how, how))
-                        todo.append(found[column])  # propagate the stronger transformation
-        return found
+                        reachable_columns[column] = old._replace(how=_stronger(old.how, how))
+                        todo.append(reachable_columns[column])  # propagate the stronger transformation
+        return reachable_columns
 
 
 _SOURCE_PREFIX: Final = "source:"

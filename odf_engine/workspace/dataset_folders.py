@@ -416,12 +416,14 @@ def list_late_rows(dataset: Dataset) -> list[LateRowsFile]:
         try:
             with open_parquet(path) as file:
                 text = {key.decode(): value.decode() for key, value in (file.metadata.metadata or {}).items()}
-                found = LateRowsFile(text["odf.block"], text["odf.input"], file.metadata.num_rows, path)
+                late_rows_file = LateRowsFile(
+                    text["odf.block"], text["odf.input"], file.metadata.num_rows, path
+                )
         except (*UNREADABLE, KeyError) as error:
             raise BadData(
                 f"the file with late rows is damaged: {error}", where=str(path), hint="delete the file"
             ) from error
-        files.setdefault(found.block, []).append(found)
+        files.setdefault(late_rows_file.block, []).append(late_rows_file)
     blocks = dataset.list_blocks(sys.maxsize, kinds=("ExecuteTransform",)) if files else []
     return [file for block in blocks for file in files.get(str(block.hash), [])]
 

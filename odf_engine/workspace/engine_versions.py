@@ -20,7 +20,7 @@ def other_versions(dataset: Dataset, configured: Collection[str]) -> list[str]:
         configured: names of the configured engines, which replace built-in ones.
     """
     replaced = {name.lower() for name in configured}
-    found: dict[str, None] = {}
+    nones: dict[str, None] = {}
     before = sys.maxsize
     for row in dataset.list_blocks(sys.maxsize, kinds=("SetTransform",)):
         executed = dataset.list_blocks(1, before=before, kinds=("ExecuteTransform",))
@@ -31,5 +31,5 @@ def other_versions(dataset: Dataset, configured: Collection[str]) -> list[str]:
         sql = event.transform
         installed = None if sql.engine.lower() in replaced else engine_version(sql.engine)
         if installed is not None and sql.version not in (None, installed):
-            found[f"{sql.engine.lower()} {sql.version}"] = None
-    return list(found)[::-1]
+            nones[f"{sql.engine.lower()} {sql.version}"] = None
+    return list(nones)[::-1]

@@ -107,9 +107,9 @@ def _check_stateless(transform: Sql) -> None:
     # Deferred: sqlglot is slow to import, and most commands have no query.
     from odf_engine.sql.repeatability import find_stateful_operation
 
-    found = find_stateful_operation(with_backquotes(transform.queries or []))
-    if found is not None:
-        raise stateful_query_error(found)
+    stateful_operation = find_stateful_operation(with_backquotes(transform.queries or []))
+    if stateful_operation is not None:
+        raise stateful_query_error(stateful_operation)
 
 
 _TRANSLATED: Final = ("datafusion", "flink", "risingwave")
@@ -151,15 +151,15 @@ def _check_repeatable(transform: Sql) -> None:
     steps, engine = transform.queries or [], transform.engine.lower()
     if engine == DATAFUSION:
         steps = with_backquotes(steps)
-    if engine not in BUILT_IN_ENGINES or (found := find_nonrepeatable(steps)) is None:
+    if engine not in BUILT_IN_ENGINES or (word := find_nonrepeatable(steps)) is None:
         return
     hint = "use system_time() for the time of the transaction, and columns of the inputs otherwise"
-    if not found.text.endswith((")", "'", '"')):
-        hint += f"; quote a column of this name: `{found.text}`"
+    if not word.text.endswith((")", "'", '"')):
+        hint += f"; quote a column of this name: `{word.text}`"
     with attach_query_excerpt(steps):
         raise InvalidQuery(
-            f"{found.text} is not deterministic, so the result cannot be verified",
-            where=f"{_step_name(found.step, steps)}, line {found.line}, column {found.column}",
+            f"{word.text} is not deterministic, so the result cannot be verified",
+            where=f"{_step_name(word.step, steps)}, line {word.line}, column {word.column}",
             hint=hint,
         )
 
@@ -174,10 +174,10 @@ def _check_variables(transform: Sql) -> None:
     if transform.engine.lower() != SPARK:
         return
     for index, step in enumerate(steps):
-        if (found := find_variable(step.query)) is not None:
-            where = f"{_step_name(index, steps)}, line {found.line}, column {found.column}"
+        if (variable := find_variable(step.query)) is not None:
+            where = f"{_step_name(index, steps)}, line {variable.line}, column {variable.column}"
             with attach_query_excerpt(steps):
-                raise InvalidQuery(found.message, where=where, hint=found.hint)
+                raise InvalidQuery(variable.message, where=where, hint=variable.hint)
 
 
 def _check_lateness(event: SetTransform) -> None:

@@ -280,7 +280,7 @@ class Workspace:
             NotFound: a text without a match.
             OdfError: a text without a match, and the name of a dataset cannot be read.
         """
-        found: dict[DatasetId, DatasetEntry] = {}
+        dataset_entries: dict[DatasetId, DatasetEntry] = {}
         self._read_catalog(_FRESH_SECONDS)
         everything = sorted(
             (self._entry(*named) for named in self._folders.aliases()),
@@ -292,9 +292,9 @@ class Workspace:
             if not matches:
                 problem = None if isinstance(pattern.ref, DatasetId) else _find_name_problem(everything)
                 raise problem or self._not_found(text)
-            found.update((entry.id, entry) for entry in matches)
-        self._refresh(list(found.values()), _FRESH_SECONDS)
-        return list(found.values())
+            dataset_entries.update((entry.id, entry) for entry in matches)
+        self._refresh(list(dataset_entries.values()), _FRESH_SECONDS)
+        return list(dataset_entries.values())
 
     def summaries(self, entries: Sequence[DatasetEntry] | None = None) -> list[Summary]:
         """Return the summaries of all datasets, sorted by name, with one query to the index.

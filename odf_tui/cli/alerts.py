@@ -257,8 +257,8 @@ def history(alert_name: str | None, limit: int) -> None:
     """List messages with their state, newest first: queued, sent, or dead."""
     workspace = open_workspace()
     _check_alert(workspace, alert_name)
-    found = read_newest(workspace.odf, limit, alert_name)
-    _print_deliveries(workspace, found, "no messages")
+    newest = read_newest(workspace.odf, limit, alert_name)
+    _print_deliveries(workspace, newest, "no messages")
 
 
 def _check_alert(workspace: Workspace, name: str | None) -> None:
@@ -327,8 +327,8 @@ def list_dead(alert_name: str | None) -> None:
     """List dead letters, newest first."""
     workspace = open_workspace()
     _check_alert(workspace, alert_name)
-    found = read_newest(workspace.odf, MAX_DEAD, alert_name, "dead")
-    _print_deliveries(workspace, found, "no dead letters")
+    newest = read_newest(workspace.odf, MAX_DEAD, alert_name, "dead")
+    _print_deliveries(workspace, newest, "no dead letters")
 
 
 @verb("retry", example="odf alert dead retry 12")

@@ -606,8 +606,16 @@ def dataset_details(
 
 def _proof_json(entry: DatasetEntry) -> dict[str, Any] | None:
     """Return the newest block with a valid ownership proof, and the number of blocks after it."""
-    found = find_newest_proven_block(entry)
-    return None if found is None else {"block": found.number, "hash": found.hash, "newer": found.newer}
+    newest_proven_block = find_newest_proven_block(entry)
+    return (
+        None
+        if newest_proven_block is None
+        else {
+            "block": newest_proven_block.number,
+            "hash": newest_proven_block.hash,
+            "newer": newest_proven_block.newer,
+        }
+    )
 
 
 def _list_sources(dataset: Dataset, state: ChainState) -> Iterator[dict[str, Any]]:

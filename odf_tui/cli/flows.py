@@ -468,7 +468,7 @@ def rejected_rows(name: str | None) -> None:
     workspace = open_workspace()
     entries = workspace.datasets() if name is None else [workspace.resolve(name)]
     aliases = {str(entry.id): str(entry.alias) for entry in entries}
-    found = list_rejected(workspace.odf, [entry.id for entry in entries])
+    rejected = list_rejected(workspace.odf, [entry.id for entry in entries])
     if options_of().json:
         return print_json(
             [
@@ -479,13 +479,13 @@ def rejected_rows(name: str | None) -> None:
                     "file": str(each.path),
                     "results": [result_json(result) for result in each.report.results],
                 }
-                for each in found
+                for each in rejected
             ]
         )
-    if not found:
+    if not rejected:
         return print_note("no rejected rows")
     zone = use_timezone(workspace)
-    for each in found:
+    for each in rejected:
         when = format_time_seconds(each.report.system_time)
         rows = count_of(each.rows, "row")
         sys.stdout.write(f"{aliases[each.report.dataset_id]}  {when} {zone}  {rows}  {each.path}\n")

@@ -406,11 +406,11 @@ def new_token(name: str, patterns: tuple[str, ...], days: float | None) -> None:
 def list_tokens() -> None:
     """List the tokens, with their datasets, expiry and last use."""
     workspace = open_workspace()
-    found = Tokens(workspace.odf).list_tokens()
+    tokens = Tokens(workspace.odf).list_tokens()
     if options_of().json:
-        print_json([_token_json(token) for token in found])
+        print_json([_token_json(token) for token in tokens])
         return
-    if not found:
+    if not tokens:
         print_note("no tokens yet: odf keys token new NAME")
         return
     zone = use_timezone(workspace)
@@ -424,7 +424,7 @@ def list_tokens() -> None:
                 "expired" if token.has_expired else format_time(_format_utc(token.expires)) or "never",
                 format_time(_format_utc(token.last_used)) or "never",
             ]
-            for token in found
+            for token in tokens
         ],
     )
 

@@ -228,19 +228,19 @@ def gc_verb(names: tuple[str, ...], dry_run: bool, now: bool, yes: bool) -> None
     """
     workspace = open_workspace()
     entries = workspace.match(names) if names else workspace.datasets()
-    found = collect_files(workspace, entries, _PhasePrinter(), dry_run=True, now=now)
-    if not dry_run and found.findings:
+    files = collect_files(workspace, entries, _PhasePrinter(), dry_run=True, now=now)
+    if not dry_run and files.findings:
         if not yes:
             if not sys.stdin.isatty():
                 raise UsageError("removing files requires confirmation", hint="use --yes, or --dry-run")
-            _print_garbage(found, "to remove")
+            _print_garbage(files, "to remove")
             click.confirm("Remove them?", abort=True, err=True)
-        found = collect_files(workspace, entries, _PhasePrinter(), dry_run=False, now=now)
+        files = collect_files(workspace, entries, _PhasePrinter(), dry_run=False, now=now)
     if options_of().json:
-        print_json(_report_json(found))
+        print_json(_report_json(files))
     else:
-        _print_garbage(found, "to remove" if dry_run else "removed")
-    sys.exit(0 if dry_run or not found.left else 3)
+        _print_garbage(files, "to remove" if dry_run else "removed")
+    sys.exit(0 if dry_run or not files.left else 3)
 
 
 def _print_garbage(report: FsckReport, state: str) -> None:

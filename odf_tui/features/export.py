@@ -98,13 +98,13 @@ class OptionList(LineView):
 
     def spans(self, index: int) -> Sequence[Span]:
         """Return the choices of an option."""
-        found: list[Span] = [(f" {self.labels[index]:<{_LABELS}}", "muted")]
+        spans: list[Span] = [(f" {self.labels[index]:<{_LABELS}}", "muted")]
         for at, text in enumerate(self.values[index]):
             if at == self.chosen[index]:
-                found += [("[", "key"), (printable(text), "strong"), ("] ", "key")]
+                spans += [("[", "key"), (printable(text), "strong"), ("] ", "key")]
             else:
-                found.append((f" {printable(text)}  ", ""))
-        return found
+                spans.append((f" {printable(text)}  ", ""))
+        return spans
 
 
 class ExportDialog(Dialog[ExportOptions]):

@@ -108,14 +108,14 @@ class FlowList(LineView):
         flow = self.flows[index]
         name, trigger = self._widths()
         last = flow.last.state if flow.last else ""
-        found: list[Span] = [
+        spans: list[Span] = [
             (f" {fit_width(printable(flow.name), name)} ", "name"),
             (fit_width(flow.state, _STATE) + " ", _STYLES.get(flow.state, "")),
         ]
         if trigger:
-            found.append((fit_width(printable(flow.triggers), trigger) + " ", "muted"))
-        found.append((fit_width(until_text(flow.due, time.time()), _NEXT) + " ", ""))
-        return [*found, (fit_width(last, _OUTCOME), _STYLES.get(last, ""))]
+            spans.append((fit_width(printable(flow.triggers), trigger) + " ", "muted"))
+        spans.append((fit_width(until_text(flow.due, time.time()), _NEXT) + " ", ""))
+        return [*spans, (fit_width(last, _OUTCOME), _STYLES.get(last, ""))]
 
     def empty(self) -> Sequence[Sequence[Span]]:
         """Return the message for no flows."""

@@ -278,9 +278,9 @@ class ColumnList(LineView):
             return ()
         column = self.description.statistics.columns[index]
         name, kind, numbers, drawing = self._column_widths()
-        found: list[Span] = [(f" {fit_width(printable(column.name), name)} ", "name")]
+        spans: list[Span] = [(f" {fit_width(printable(column.name), name)} ", "name")]
         if kind:
-            found.append(
+            spans.append(
                 (fit_width(self.description.types.get(column.name, column.type), kind - 1) + " ", "muted")
             )
         if numbers:
@@ -290,9 +290,9 @@ class ColumnList(LineView):
                 else format_percent(column.nulls, self.description.statistics.rows) or "0 %"
             )
             different = format_distinct_short(column) or ("" if self.description.whole else "…")
-            found.append((right(nulls, _NULLS - 1), "" if column.nulls else "muted"))
-            found.append((right(different, _DISTINCT) + " ", ""))
-        return [*found, (" ", ""), (distribution_sparkline(column, drawing), "busy")]
+            spans.append((right(nulls, _NULLS - 1), "" if column.nulls else "muted"))
+            spans.append((right(different, _DISTINCT) + " ", ""))
+        return [*spans, (" ", ""), (distribution_sparkline(column, drawing), "busy")]
 
     def empty(self) -> Sequence[Sequence[Span]]:
         """Return the message for no columns."""

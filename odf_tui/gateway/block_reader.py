@@ -199,14 +199,14 @@ class BlockReader(RevisionReader):
 
         chain = self.entry(dataset).dataset
         try:
-            found = find_blocks(chain, first, limit, block_filter.kinds, block_filter.text)
+            blocks = find_blocks(chain, first, limit, block_filter.kinds, block_filter.text)
         except OdfError:
             return self._read_broken_chain(dataset, block_filter)
         warned = blocks_with_warnings(chain.folder)
         return BlockLines(
-            found.total,
-            found.first,
-            tuple(_block_line(row, warned) for row in found.rows),
+            blocks.total,
+            blocks.first,
+            tuple(_block_line(row, warned) for row in blocks.rows),
             proven=frozenset(self._proven(dataset)),
         )
 

@@ -66,22 +66,22 @@ def definition_sections(
         alias: the name of the dataset, for commands.
         disabled: names of disabled push sources, and ``the polling source`` if it is disabled.
     """
-    found: list[Section] = []
+    sections: list[Section] = []
     if state.polling_source is not None:
-        found.append(Section("Source", tuple(_polling_facts(state.polling_source, state))))
+        sections.append(Section("Source", tuple(_polling_facts(state.polling_source, state))))
     for name, source in state.push_sources.items():
-        found.append(Section(f"Push source {name}", tuple(_push_facts(name, source, state, alias))))
+        sections.append(Section(f"Push source {name}", tuple(_push_facts(name, source, state, alias))))
     if state.transform is not None:
-        found.append(Section("Transform", tuple(_transform_facts(state.transform, names))))
+        sections.append(Section("Transform", tuple(_transform_facts(state.transform, names))))
     unknown = [(key, f"block {number}") for key, number in state.not_understood.items()]
     if unknown:
-        found.append(Section("From a newer specification", tuple(unknown)))
+        sections.append(Section("From a newer specification", tuple(unknown)))
     if disabled:
-        found.append(Section("Disabled", (("sources", ", ".join(disabled)),)))
-    found.append(Section("Time", tuple(_time_facts(state))))
+        sections.append(Section("Disabled", (("sources", ", ".join(disabled)),)))
+    sections.append(Section("Time", tuple(_time_facts(state))))
     if about := tuple(_about_facts(state)):
-        found.append(Section("About", about))
-    return found
+        sections.append(Section("About", about))
+    return sections
 
 
 # --- Sources -----------------------------------------------------------------------------------
@@ -362,8 +362,12 @@ def _identity_facts(workspace: Workspace, entry: DatasetEntry, state: ChainState
 
 def _describe_proof(entry: DatasetEntry) -> str:
     """Return the range of blocks that the owner has signed, or "" if there is none."""
-    found = find_newest_proven_block(entry)
-    return "" if found is None else signed_range_text(found.number, found.newer)
+    newest_proven_block = find_newest_proven_block(entry)
+    return (
+        ""
+        if newest_proven_block is None
+        else signed_range_text(newest_proven_block.number, newest_proven_block.newer)
+    )
 
 
 def _size_facts(state: ChainState) -> Iterator[Fact]:

@@ -98,12 +98,12 @@ class FlowGateway:
 
     def jobs_of(self, runs: Sequence[Run]) -> dict[str, Job]:
         """Return the jobs of runs by id; the log of jobs may lack old ones."""
-        found: dict[str, Job] = {}
+        jobs: dict[str, Job] = {}
         for name in (name for run in runs for name in run.jobs):
             with suppress(NotFound):
-                found[name] = self._ended.get(name) or self._journal.job(name)
-        self._ended = {name: job for name, job in found.items() if job.state.final}
-        return found
+                jobs[name] = self._ended.get(name) or self._journal.job(name)
+        self._ended = {name: job for name, job in jobs.items() if job.state.final}
+        return jobs
 
     def summary(self, name: str) -> FlowSummary:
         """Return one flow.
@@ -204,17 +204,17 @@ def read_dataset_checks(folder: Path, dataset: str, commits: int) -> ChecksView:
                     problem = f"review the check {check.name}, then accept it: odf check accept {check.name}"
         except OdfError as error:
             problem = error.format_line
-        found: list[CommitChecks] = []
+        commit_checks: list[CommitChecks] = []
         names = set(list_reports(entry.dataset.folder))
         for data_slice in reversed(entry.dataset.slices() if names else ()):
-            if str(data_slice.physical_hash) in names and len(found) < commits:
+            if str(data_slice.physical_hash) in names and len(commit_checks) < commits:
                 try:
                     stored = read_report(entry.dataset.folder, entry.id, data_slice.physical_hash)
                 except OdfError as error:
                     problem = problem or error.format_line
                 else:
-                    found += [CommitChecks(data_slice.sequence_number, stored)] if stored else []
-        return ChecksView(rules, problem, found, list_rejected(workspace.odf, [entry.id]))
+                    commit_checks += [CommitChecks(data_slice.sequence_number, stored)] if stored else []
+        return ChecksView(rules, problem, commit_checks, list_rejected(workspace.odf, [entry.id]))
     finally:
         workspace.index.close()
 

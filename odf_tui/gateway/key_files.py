@@ -35,12 +35,12 @@ def list_private_keys(workspace: Workspace) -> list[PrivateKey]:
     """Return the private keys in the workspace, its datasets' first, by name."""
     entries = {entry.id: entry for entry in workspace.datasets()}
     trust = Trust(workspace)
-    found: list[PrivateKey] = []
+    private_keys: list[PrivateKey] = []
     for each in workspace.keys.ids():
         entry = entries.get(each)
         is_own = entry is not None and trust.is_own(entry)
-        found.append(PrivateKey(each, "" if entry is None else str(entry.alias), is_own))
-    return sorted(found, key=lambda key: (not key.name, key.name.lower(), str(key.id)))
+        private_keys.append(PrivateKey(each, "" if entry is None else str(entry.alias), is_own))
+    return sorted(private_keys, key=lambda key: (not key.name, key.name.lower(), str(key.id)))
 
 
 def export_private_key(workspace: Workspace, dataset: DatasetId, label: str, passphrase: str | None) -> str:

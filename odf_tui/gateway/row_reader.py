@@ -62,11 +62,11 @@ class StatisticsReader(WorkspaceEntries):
         else:
             rows = Scan.of_file(Path(file), state.vocabulary if state else model.DEFAULT_VOCABULARY)
         types = {field.name: type_name(field.type) for field in rows.schema}
-        found = load_statistics(self.workspace.odf, rows.fingerprint)
-        whole = found is not None
+        statistics = load_statistics(self.workspace.odf, rows.fingerprint)
+        whole = statistics is not None
         required = _required(state) if state is not None and file is None else ()
         comments = column_descriptions(state) if state is not None else {}
-        return TableDescription(found or statistics_from_footers(rows), whole, types, required, comments)
+        return TableDescription(statistics or statistics_from_footers(rows), whole, types, required, comments)
 
     def primary_key(self, dataset: str) -> list[str]:
         """Return the primary key of a dataset; empty if absent."""
@@ -349,13 +349,13 @@ class _Timeline:
 
     def probe(self, stops: Sequence[int]) -> list[FileTimeRange]:
         """Read the ranges of event time of the files at some stops. Skips unreadable files."""
-        found: list[FileTimeRange] = []
+        file_time_ranges: list[FileTimeRange] = []
         for stop in stops:
             try:
-                found.append(self._probe(stop, self._slices[stop]))
+                file_time_ranges.append(self._probe(stop, self._slices[stop]))
             except OdfError:  # the table of rows shows the error
                 continue
-        return found
+        return file_time_ranges
 
     def _probe(self, stop: int, row: SliceSummary) -> FileTimeRange:
         from odf_engine.views.scan import open_slice

@@ -286,24 +286,24 @@ class JobReader(WorkspaceEntries):
             file.writelines(f"{line}\n" for line in log_file_header(job))
             after, written = 0, []
             while (page := self.log_page(job.id, after=after)).events:
-                found = merge_log_entries([*written, *page.events])[len(written) :]
-                file.writelines(f"{format_log_line(line)}\n" for line in found)
-                lines += len(found)
-                after, written = page.events[-1].seq, [*written, *found][-1:]
+                log_entries = merge_log_entries([*written, *page.events])[len(written) :]
+                file.writelines(f"{format_log_line(line)}\n" for line in log_entries)
+                lines += len(log_entries)
+                after, written = page.events[-1].seq, [*written, *log_entries][-1:]
             file.writelines(f"{line}\n" for line in log_file_footer(job))
         return lines
 
     def blocks_of_job(self, job: str) -> list[WrittenBlock]:
         """Return the blocks that a job committed and that still exist, newest first."""
-        found: list[WrittenBlock] = []
+        written_blocks: list[WrittenBlock] = []
         for event in self._journal.commits(job, _MAX_BLOCKS):
             try:
                 chain = self.entry(event.dataset).dataset
                 number = chain.block(chain.find_block(event.block)).block.sequence_number
             except OdfError:
                 continue  # reset, replaced or removed since
-            found.append(WrittenBlock(event.dataset, number, event.block, event.event, event.rows))
-        return found
+            written_blocks.append(WrittenBlock(event.dataset, number, event.block, event.event, event.rows))
+        return written_blocks
 
     def request_of_job(self, job: Job) -> Request:
         """Return the request of a job, to submit it again.

@@ -250,11 +250,11 @@ def save_snapshot(folder: Path, source: SnapshotSource) -> None:
     with suppress(OdfError, OSError):
         rows, (jobs, last_seq) = source.datasets(), source.jobs()
         if not source.settings_problem:
-            found = StartupSnapshot(_program_version(), *before, source.ui, rows, jobs, last_seq)
+            startup_snapshot = StartupSnapshot(_program_version(), *before, source.ui, rows, jobs, last_seq)
             path = _path(folder)
             path.parent.mkdir(exist_ok=True)
             new = path.with_name(f"{path.name}.{os.getpid()}")
-            content = msgspec.msgpack.encode(found)
+            content = msgspec.msgpack.encode(startup_snapshot)
             with open_file(new, "wb") as file:
                 file.write(msgspec.msgpack.encode((_digest(content), content)))
             new.replace(path)

@@ -307,22 +307,22 @@ class _SignatureParser:
 
     def _parameters(self, depth: int, *, indexing: bool) -> tuple[Parameter, ...]:
         """Parse parameters up to the closing parenthesis."""
-        found: list[Parameter] = []
+        parameters: list[Parameter] = []
         if self._accept(")"):
             return ()
         while True:
             column = self._column
             kind = self._type(depth)
             indexed = indexing and self._accept("indexed")
-            name = f"_{len(found)}"
+            name = f"_{len(parameters)}"
             if self._word not in (",", ")"):
                 column = self._column
                 name = self._take_name("the name of a parameter, a comma or ')'")
-            if any(each.name == name for each in found):
+            if any(each.name == name for each in parameters):
                 raise SignatureError(f"parameter '{name}' exists twice", column)
-            found.append(Parameter(name, kind, indexed))
+            parameters.append(Parameter(name, kind, indexed))
             if self._accept(")"):
-                return tuple(found)
+                return tuple(parameters)
             self._expect(",")
 
     def _type(self, depth: int) -> AbiType:

@@ -308,8 +308,8 @@ class EngineServer:
 
     def _outcome(self, message: bytes, reporter: Reporter) -> bytes:
         query = wire.decode(wire.decode_field(message), wire.ComputeOutcome)
-        found = self._engine.compute_outcome(query.query, query.tables, reporter)
-        return wire.encode_fields(wire.encode(found))
+        outcome = self._engine.compute_outcome(query.query, query.tables, reporter)
+        return wire.encode_fields(wire.encode(outcome))
 
 
 def _written_interval(result: TransactionResult) -> OffsetInterval | None:

@@ -339,9 +339,9 @@ def _find_column(schema: pa.Schema, name: str) -> str | None:
 
 def _check_columns(query_schema: pa.Schema, vocab: DatasetVocabulary) -> None:
     for name in (vocab.offset_column, vocab.system_time_column):
-        if (found := _find_column(query_schema, name)) is not None:
+        if (column := _find_column(query_schema, name)) is not None:
             raise InvalidQuery(
-                f"the query returns a column '{found}', which the engine computes itself",
+                f"the query returns a column '{column}', which the engine computes itself",
                 where="query",
                 hint="remove it, or rename it with AS",
             )

@@ -160,7 +160,7 @@ class _BatchQuery:
         same_key = " AND ".join(f"a.k{number} = b.k{number}" for number in range(len(join.keys)))
         left = [name for name in rows.columns if name != OPERATION and not name.startswith("k")]
         right = [f"r{number}" for number in range(len(join.right))]
-        found = run_sql(
+        sql = run_sql(
             f"""
             SELECT {", ".join(f"row.{name}" for name in left)},
                 {", ".join(f"version.{name}" for name in right)},
@@ -176,7 +176,7 @@ class _BatchQuery:
             """,
             rows=rows, versions=versions,
         )  # fmt: skip
-        matched = as_of.matches_condition(index, found)
+        matched = as_of.matches_condition(index, sql)
         width = len(join.output) - len(join.right)
         columns = [
             *(f"l{number} AS c{number}" for number in range(width)),

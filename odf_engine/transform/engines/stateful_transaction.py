@@ -779,18 +779,18 @@ class StatefulTransaction:
 
     def _late_rows(self) -> list[LateRows]:
         """Return the late rows of each input that has any, and log their numbers."""
-        found: list[LateRows] = []
+        late_rows: list[LateRows] = []
         positions = pa.chunked_array(self._late_positions, pa.int64())
         inputs = pc.shift_right(positions, INPUT_BITS)
         for index, each in enumerate(self._request.query_inputs):
             offsets = pc.bit_wise_and(positions.filter(pc.equal(inputs, index)), (1 << INPUT_BITS) - 1)
             if len(offsets):
-                found.append(LateRows(each.query_alias, offsets.take(pc.array_sort_indices(offsets))))
-        if found:
-            numbers = ", ".join(f"{each.alias}: {len(each.offsets):,}" for each in found)
+                late_rows.append(LateRows(each.query_alias, offsets.take(pc.array_sort_indices(offsets))))
+        if late_rows:
+            numbers = ", ".join(f"{each.alias}: {len(each.offsets):,}" for each in late_rows)
             text = f"late rows dropped: {len(positions):,} ({numbers})"
             self._reporter.warn(text, "late-rows", len(positions))
-        return found
+        return late_rows
 
     def _tables(
         self, batches: Sequence[Batch], watermarks: BatchWatermarks, number: int

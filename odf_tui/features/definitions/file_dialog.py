@@ -149,11 +149,11 @@ class ParsedRows(LineScroll):
         assert self._found is not None
         line, row = self._found.rows[index]
         bad = line in self._bad
-        found: list[Span] = [(f"{'!' if bad else ' '}{line:>5} ", "bad" if bad else "muted")]
+        spans: list[Span] = [(f"{'!' if bad else ' '}{line:>5} ", "bad" if bad else "muted")]
         for value, column in zip(row, self._found.columns, strict=True):
             style = "muted" if value is None else "bad" if value in column.invalid else ""
-            found.append((fit_width(printable(parsed_text(value, column)), _CELL) + " ", style))
-        return found
+            spans.append((fit_width(printable(parsed_text(value, column)), _CELL) + " ", style))
+        return spans
 
     def go_to(self, line: int) -> None:
         """Scroll to the row of a line, or to the next row."""
@@ -228,8 +228,8 @@ class FormatPicker(PickerDialog):
 
     def find_choices(self, text: str) -> list[Choice]:
         """Return the formats that match a text; the text itself is the last one."""
-        found = super().find_choices(text)
-        return [*found, Choice(text, text, remark="as typed")] if text and self._typed else found
+        choices = super().find_choices(text)
+        return [*choices, Choice(text, text, remark="as typed")] if text and self._typed else choices
 
 
 class DataFileDialog(Dialog[ImportedFile]):

@@ -375,11 +375,13 @@ class DataFilePicker(PickerDialog):
 
     def find_choices(self, text: str) -> list[Choice]:
         """Return the files that match a text; a complete path or URL comes first."""
-        found = super().find_choices(text)
-        known = {choice.id for choice in found}
+        choices = super().find_choices(text)
+        known = {choice.id for choice in choices}
         typed = is_url(text) or (self._folder / Path(text).expanduser()).is_file()
         return (
-            [Choice(text, text, remark="as typed"), *found] if text and typed and text not in known else found
+            [Choice(text, text, remark="as typed"), *choices]
+            if text and typed and text not in known
+            else choices
         )
 
 

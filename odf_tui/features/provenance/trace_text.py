@@ -78,15 +78,15 @@ def _complete_input(group: InputGroup) -> list[TracedInput]:
 
 def _ranges_without(runs: Sequence[OffsetRange], offsets: Sequence[int]) -> list[OffsetRange]:
     """Return ranges without some offsets, which are in ascending order."""
-    found: list[OffsetRange] = []
+    offset_ranges: list[OffsetRange] = []
     for first, last in runs:
         start = first
         for offset in offsets:
             if start <= offset <= last:
-                found += [(start, offset - 1)] if offset > start else []
+                offset_ranges += [(start, offset - 1)] if offset > start else []
                 start = offset + 1
-        found += [(start, last)] if start <= last else []
-    return found
+        offset_ranges += [(start, last)] if start <= last else []
+    return offset_ranges
 
 
 def trace_json(step: TraceStep) -> str:

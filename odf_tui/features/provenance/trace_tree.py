@@ -116,10 +116,10 @@ class TracedRowReader:
             row = self.row_of(offset)
             if row is None:
                 raise NotFound(f"row {offset} not found")
-            found = read_record(self.window, row, range(len(self.window.columns.names)))
+            record = read_record(self.window, row, range(len(self.window.columns.names)))
         op = self.window.system_columns[1]
-        values = [_with_sign(value) if value.name == op else value for value in found.values]
-        return structs.replace(found, values=values)
+        values = [_with_sign(value) if value.name == op else value for value in record.values]
+        return structs.replace(record, values=values)
 
     def row_of(self, offset: int) -> int | None:
         """Return the number of a row by its offset, or None if there is no such row."""

@@ -95,16 +95,16 @@ def match_search_result(result: SearchResult, rows: Iterable[DatasetRow]) -> Sea
         if not row.missing:
             by_id[row.id] = by_head[row.head] = row
             by_url.update((remote.url, row) for remote in row.remotes)
-    found: list[ListedDataset] = []
+    listed_datasets: list[ListedDataset] = []
     for dataset in result.datasets:
         if dataset.name and dataset.url:
             remote = _remote_dataset(dataset)
             local = by_id.get(remote.id) or by_url.get(remote.url) or by_head.get(remote.head or "?")
-            found.append(_match_dataset(remote, local))
+            listed_datasets.append(_match_dataset(remote, local))
     problems = [
         (problem.repository or "?", problem.message or "search failed") for problem in result.problems
     ]
-    return SearchListing(found, problems)
+    return SearchListing(listed_datasets, problems)
 
 
 def _remote_dataset(dataset: FoundDataset) -> ListedDataset:

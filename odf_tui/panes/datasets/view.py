@@ -332,9 +332,9 @@ class GraphView(LineView):
             self.scroll_to(x=x, animate=False)
             return
         page = max(self.room.height - 1, 1)
-        found = self._drawing.find_target(self.row.id, move, page)
-        if found is not None:
-            self.select(found)
+        target = self._drawing.find_target(self.row.id, move, page)
+        if target is not None:
+            self.select(target)
 
     def _repaint(self, rows: set[int]) -> None:
         top, height = self.scroll_offset.y, self.room.height
