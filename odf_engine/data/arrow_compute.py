@@ -101,7 +101,7 @@ def to_text(array: pa.Array) -> pa.Array:
     if types.is_timestamp(data_type):
         return _moments(array)
     if is_list_like(data_type) or types.is_struct(data_type) or types.is_map(data_type):
-        return pa.array([None if each is None else _json(each) for each in python_values(array)], _TEXT)
+        return pa.array([None if value is None else _json(value) for value in python_values(array)], _TEXT)
     if _is_bytes(data_type):
         return pa.array([None if each is None else each.hex() for each in array.to_pylist()], _TEXT)
     if types.is_time(data_type):

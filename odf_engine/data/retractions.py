@@ -155,7 +155,7 @@ def _value_hashes(column: pa.Array) -> pa.Array:
     if types.is_primitive(column.type):
         return hash_values(column)
     if types.is_nested(column.type):
-        return _hashes_of([repr(each) for each in python_values(column)])
+        return _hashes_of([repr(value) for value in python_values(column)])
     known = column.dictionary_encode(null_encoding="encode")  # texts often repeat
     return _hashes_of(known.dictionary.to_pylist()).take(known.indices)
 

@@ -112,7 +112,7 @@ class _Tracker:
         """Return the tracked plan, and the terms of an ORDER BY at its top."""
         kind, children = _kind(plan), plan.inputs()
         if kind == "Sort":
-            return self.track(children[0]), [_sort_term(each) for each in plan.to_variant().sort_exprs()]
+            return self.track(children[0]), [_sort_term(expr) for expr in plan.to_variant().sort_exprs()]
         if kind == "Projection" and _kind(children[0]) == "Sort":
             # The query sorts by columns that it does not select: they stay until the rows are sorted.
             below, order = self.track_top(children[0])

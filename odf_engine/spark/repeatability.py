@@ -95,24 +95,24 @@ def _special_time(make: PlanBuilder, plan: Any) -> Any:
     plan = make.companion("ReplaceExpressions", optimizer).apply(plan)
     if make.companion("SpecialDatetimeValues", optimizer).apply(plan).fastEquals(plan):
         return None
-    for each in _expressions(plan):
-        is_cast = function_name(each) == "Cast" and each.child().foldable()
-        if is_cast and each.dataType().typeName().startswith(("date", "timestamp")):
-            value = _constant(each.child())
+    for expression in _expressions(plan):
+        is_cast = function_name(expression) == "Cast" and expression.child().foldable()
+        if is_cast and expression.dataType().typeName().startswith(("date", "timestamp")):
+            value = _constant(expression.child())
             if isinstance(value, str) and value.strip().lower() in SPECIAL_TIMES:
-                return each
+                return expression
     return None
 
 
 def _random_encryption(plan: Any) -> Any:
     """Return an encryption for which Spark chooses an initialization vector, or None if absent."""
-    for each in _expressions(plan):
-        if function_name(each) != "AesEncrypt":
+    for expression in _expressions(plan):
+        if function_name(expression) != "AesEncrypt":
             continue
-        mode, vector = each.mode(), each.iv()
+        mode, vector = expression.mode(), expression.iv()
         is_ecb = mode.foldable() and str(_constant(mode)).upper() == "ECB"
         if not is_ecb and vector.foldable() and not _constant(vector):
-            return each
+            return expression
     return None
 
 
@@ -134,8 +134,8 @@ def _expressions(plan: Any) -> Iterator[Any]:
 
 def _order_dependent(plan: Any, windows: bool) -> Iterator[str]:
     """Yield the names of aggregates in a plan that depend on the row order."""
-    for each in to_list(plan.expressions()):
-        yield from _order_dependent_in(each, (), windows)
+    for expression in to_list(plan.expressions()):
+        yield from _order_dependent_in(expression, (), windows)
     for child in to_list(plan.children()):
         yield from _order_dependent(child, windows)
 

@@ -376,10 +376,10 @@ class _Rewriter(PlanBuilder):
         return self.with_children(plan, rewritten)
 
     def _rewrite_with(self, plan: Any) -> Any:
-        self._names |= {each._1().lower() for each in to_list(plan.cteRelations())}
+        self._names |= {relation._1().lower() for relation in to_list(plan.cteRelations())}
         relations = [
-            self.java.scala.Tuple3(each._1(), self.rewrite(each._2()), each._3())
-            for each in to_list(plan.cteRelations())
+            self.java.scala.Tuple3(relation._1(), self.rewrite(relation._2()), relation._3())
+            for relation in to_list(plan.cteRelations())
         ]
         unresolved = self.catalyst.plans.logical.UnresolvedWith
         return unresolved(self.rewrite(plan.child()), self.seq(relations), plan.allowRecursion())

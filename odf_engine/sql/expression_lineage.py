@@ -335,7 +335,7 @@ def expression_sources(node: exp.Expr, scope: Scope) -> OutputColumn:
     return OutputColumn(
         None,
         with_transformation(
-            merge_sources(*(expression_sources(each, scope).value for each in _operands(node))),
+            merge_sources(*(expression_sources(operand, scope).value for operand in _operands(node))),
             transformation,
         ),
     )
@@ -346,18 +346,20 @@ _AGGREGATES: Final = (exp.AggFunc, exp.Filter, exp.WithinGroup, exp.IgnoreNulls,
 
 def _operands(node: exp.Expr) -> Iterator[exp.Expr]:
     """Yield the operands of an expression, without types and literals."""
-    for each in node.iter_expressions():
-        if isinstance(each, exp.Where | exp.Order | exp.Ordered | exp.Distinct | exp.Tuple | exp.Having):
-            yield from _operands(each)
-        elif not isinstance(each, exp.DataType | exp.Var | exp.Literal):
-            yield each
+    for expression in node.iter_expressions():
+        if isinstance(
+            expression, exp.Where | exp.Order | exp.Ordered | exp.Distinct | exp.Tuple | exp.Having
+        ):
+            yield from _operands(expression)
+        elif not isinstance(expression, exp.DataType | exp.Var | exp.Literal):
+            yield expression
 
 
 def _function_sources(node: exp.Anonymous, scope: Scope) -> OutputColumn:
     name = function_name(node)
     if name == "count" and any(isinstance(expression, exp.Star) for expression in node.expressions):
         return OutputColumn(None, {})
-    arguments = [each for each in _operands(node) if each is not node.this]
+    arguments = [operand for operand in _operands(node) if operand is not node.this]
     if name in _WITH_UNITS and len(arguments) == 3 and arguments[0].name.upper() in _UNITS:
         del arguments[0]
     parts = [expression_sources(argument, scope) for argument in arguments]

@@ -281,13 +281,13 @@ class _LineageResolver:
     def _add_grouping(self, group: exp.Expr | None, relation: SqlRelation, scope: Scope) -> None:
         if group is None:
             return
-        for each in self._grouping_expressions(group):
+        for expression in self._grouping_expressions(group):
             out = (
-                _column_at(each, relation)
-                if isinstance(each, exp.Literal)
-                else expression_sources(each, scope)
+                _column_at(expression, relation)
+                if isinstance(expression, exp.Literal)
+                else expression_sources(expression, scope)
             )
-            windowed = any(function_name(call) in WINDOWS for call in each.find_all(exp.Anonymous))
+            windowed = any(function_name(call) in WINDOWS for call in expression.find_all(exp.Anonymous))
             scope.rows.update(as_row_dependencies(out.value, "window" if windowed else "group_by"))
         if group.args.get("all"):
             for out in relation.columns:
@@ -299,11 +299,11 @@ class _LineageResolver:
                 scope.rows.update(as_row_dependencies(unaggregated, "group_by"))
 
     def _grouping_expressions(self, node: exp.Expr) -> Iterator[exp.Expr]:
-        for each in node.iter_expressions():
-            if isinstance(each, exp.Rollup | exp.Cube | exp.GroupingSets | exp.Tuple | exp.Paren):
-                yield from self._grouping_expressions(each)
+        for expression in node.iter_expressions():
+            if isinstance(expression, exp.Rollup | exp.Cube | exp.GroupingSets | exp.Tuple | exp.Paren):
+                yield from self._grouping_expressions(expression)
             else:
-                yield each
+                yield expression
 
     # --- FROM ---
 

@@ -225,9 +225,9 @@ class RewrittenQuery:
             named |= {each.name.casefold()} if bare and set(each.name) & set(".-/:") else set()
         quoted_starts = {each.start for each in read}
         edits += [
-            each
-            for each in _quote_qualifiers(words, named, quoted_starts)
-            if not _in_table_function(each[0], tables_found)
+            qualifier
+            for qualifier in _quote_qualifiers(words, named, quoted_starts)
+            if not _in_table_function(qualifier[0], tables_found)
         ]
         self._edits = sorted(edits)
         self.text = self._apply_edits()

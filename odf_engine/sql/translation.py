@@ -508,7 +508,7 @@ class _StepTranslator:
         if isinstance(node, exp.Query):
             columns = self._translate_query(node)
             return next(iter(columns.values()), None) if columns else None
-        types = [self._visit(each, scope) for each in list(node.iter_expressions())]
+        types = [self._visit(expression, scope) for expression in list(node.iter_expressions())]
         match node:
             case exp.Column():
                 return self._visit_column(node, scope)

@@ -67,12 +67,12 @@ def find_replacing_records(dataset: Dataset, remote: RemoteDataset, reporter: Re
     """
     head, found = dataset.head(), list[RemoteRecord]()
     try:
-        for each in remote_records(remote):
+        for record in remote_records(remote):
             reporter.raise_if_cancelled()
-            if each.record.header.dataset_id != dataset.state().dataset_id:
+            if record.record.header.dataset_id != dataset.state().dataset_id:
                 continue
-            found.append(each)
-            if head is not None and each.record.number_of(head) is not None:
+            found.append(record)
+            if head is not None and record.record.number_of(head) is not None:
                 return found
     except BadData as error:
         reporter.log(f"compaction record ignored: {error.message}", "warning")

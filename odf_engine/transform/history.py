@@ -120,11 +120,11 @@ def transaction_history(
     before: list[tuple[StoredBlock, ExecuteTransform]] = []
     complete = True
     if classify_transaction(event) != "rebuild":
-        for each in _earlier_transactions(entry, number, event):
+        for transaction in _earlier_transactions(entry, number, event):
             if len(before) == limit:
                 complete = False
                 break
-            before.append(each)
+            before.append(transaction)
     return TransactionHistory(entry, stored, event, transform, before[::-1], complete)
 
 

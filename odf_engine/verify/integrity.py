@@ -517,7 +517,9 @@ class _ChainCheck:
 
     def _check(self, block_hash: Multihash, block: MetadataBlock) -> Task[BlockResult]:
         event, state = block.event, self._state
-        result = BlockResult([_finding(str(block_hash), each) for each in self._rule_problems(block)], 1)
+        result = BlockResult(
+            [_finding(str(block_hash), problem) for problem in self._rule_problems(block)], 1
+        )
         if not isinstance(event, AddData | ExecuteTransform):
             return Done(result)
         if self._replays and isinstance(event, ExecuteTransform):

@@ -236,7 +236,7 @@ def _footer_statistics(field: pa.Field, footers: Sequence[pq.FileMetaData] | Non
             nulls += metadata.num_rows
             continue
         for group in groups:
-            found = next((each for each in _chunks(group) if each.path_in_schema == field.name), None)
+            found = next((chunk for chunk in _chunks(group) if chunk.path_in_schema == field.name), None)
             about = found.statistics if found is not None else None
             if about is None or not about.has_null_count:
                 return unknown

@@ -164,7 +164,7 @@ def redacted_errors(secrets: Iterable[str]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not any(_contains_secret(each, redact) for each in _iter_causes(error)):
+        if not any(_contains_secret(cause, redact) for cause in _iter_causes(error)):
             raise
         redacted = error if isinstance(error, OdfError) else OdfError(f"{type(error).__name__}: {error}")
         redacted.args = tuple(redact(str(arg)) for arg in redacted.args)

@@ -345,7 +345,7 @@ class Workspace:
 
         with self._lock():
             self._sweep()
-            existing = {each.alias: each.id for each in self._readable_names()}
+            existing = {name.alias: name.id for name in self._readable_names()}
             keys = _NewKeys()
             snapshots = self.localize_inputs(snapshots)
             plans = plan_datasets(existing, snapshots, keys.new, self.config.metadata)
@@ -428,7 +428,7 @@ class Workspace:
         """Return definitions with local datasets instead of remote inputs; see
         :func:`odf_engine.workspace.remotes.localize_inputs`.
         """
-        existing = {each.alias: each.id for each in self._readable_names()}
+        existing = {name.alias: name.id for name in self._readable_names()}
         return localize_inputs(snapshots, existing, Remotes(self.odf))
 
     def create_dataset(
@@ -640,7 +640,7 @@ class Workspace:
     def _not_found(self, text: str) -> NotFound:
         from difflib import get_close_matches
 
-        names = {str(each.alias).lower(): str(each.alias) for each in self._folders.aliases()}
+        names = {str(alias.alias).lower(): str(alias.alias) for alias in self._folders.aliases()}
         close = get_close_matches(text.lower(), names, n=1)
         hint = f"did you mean '{names[close[0]]}'?" if close else "list all datasets: odf list"
         return NotFound(f"dataset '{text}' not found in {self.folder}", hint=hint)
@@ -651,18 +651,18 @@ class Workspace:
         Raises:
             OdfError: a name cannot be read, and may be the same.
         """
-        named = [each for each in self._folders.aliases() if each.id != but]
+        named = [alias for alias in self._folders.aliases() if alias.id != but]
         if problem := _find_name_problem(named):
             raise problem
         return named
 
     def _readable_datasets(self) -> list[DatasetEntry]:
-        return [self._entry(*each) for each in self._readable_names()]
+        return [self._entry(*name) for name in self._readable_names()]
 
     def _check_free(self, alias: DatasetAlias, but: DatasetId | None = None) -> None:
-        for each in self._readable_names(but):
-            if each.alias == alias:
-                raise AlreadyExists(f"dataset {each.alias} already exists", hint="choose another name")
+        for name in self._readable_names(but):
+            if name.alias == alias:
+                raise AlreadyExists(f"dataset {name.alias} already exists", hint="choose another name")
 
     @contextmanager
     def _lock(self) -> Iterator[None]:

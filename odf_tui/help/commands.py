@@ -96,15 +96,15 @@ def reference_page(root: click.Group) -> str:
     """Return the reference of all commands as Markdown."""
     lines = ["# Commands", "", _CONVENTIONS, "", "All commands have these options, except `--version`:", ""]
     lines += _option_lines(describe_shared_options(root))
-    for each in describe_commands(root):
-        lines += [f"## {each.name}", "", "```sh", f"{each.name} {each.usage}", "```", ""]
-        for paragraph in each.paragraphs:
+    for command in describe_commands(root):
+        lines += [f"## {command.name}", "", "```sh", f"{command.name} {command.usage}", "```", ""]
+        for paragraph in command.paragraphs:
             fixed = paragraph.startswith("\b")
             body = paragraph.removeprefix("\b").strip("\n")
             lines += ["```text", body, "```", ""] if fixed else [_escape(body), ""]
-        lines += _option_lines(each.options)
-        if each.example:
-            lines += ["Example:", "", "```sh", each.example, "```", ""]
+        lines += _option_lines(command.options)
+        if command.example:
+            lines += ["Example:", "", "```sh", command.example, "```", ""]
     return "\n".join(lines)
 
 

@@ -107,7 +107,7 @@ def blocks_to_pull(remotes: Iterable[Remote]) -> int:
 def blocks_to_push(remotes: Iterable[Remote]) -> int:
     """Return the greatest number of blocks that a push remote is behind."""
     known = ("ahead", "diverged", "new")
-    return max((each.ours for each in push_remotes(remotes) if each.relation in known), default=0)
+    return max((remote.ours for remote in push_remotes(remotes) if remote.relation in known), default=0)
 
 
 def remote_badge(remotes: Sequence[Remote]) -> str:

@@ -242,7 +242,7 @@ class ChunkedLineView(LineView):
             number = self._requested.pop(0)
             loaded = self._chunks.get(number)
             columns = [
-                each for each in self.visible_columns() if loaded is None or each not in loaded.columns
+                column for column in self.visible_columns() if loaded is None or column not in loaded.columns
             ]
             if number in near and columns:  # empty if it was requested again during its read
                 self.run_worker(partial(self._read, opened.window, number, columns), thread=True)

@@ -318,7 +318,7 @@ class _SignatureParser:
             if self._word not in (",", ")"):
                 column = self._column
                 name = self._take_name("the name of a parameter, a comma or ')'")
-            if any(each.name == name for each in parameters):
+            if any(parameter.name == name for parameter in parameters):
                 raise SignatureError(f"parameter '{name}' exists twice", column)
             parameters.append(Parameter(name, kind, indexed))
             if self._accept(")"):

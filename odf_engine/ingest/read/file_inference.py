@@ -538,16 +538,16 @@ def _best_type(
     most = total * _MAX_INVALID if total >= 10 else 1 if total >= 5 else 0
     few = list(islice(real, _FEW))
     found: _TextType | None = None
-    for each in _candidates(name, real, chosen, dialect):
+    for candidate in _candidates(name, real, chosen, dialect):
         if chosen is not None:
-            if each.type == chosen[0]:
-                return each
+            if candidate.type == chosen[0]:
+                return candidate
             continue
-        if 2 * sum(map(each.accepts, few)) < len(few):
+        if 2 * sum(map(candidate.accepts, few)) < len(few):
             continue
-        invalid = sum(count for text, count in real.items() if not each.accepts(text))
+        invalid = sum(count for text, count in real.items() if not candidate.accepts(text))
         if invalid < most or (found is None and invalid == most):
-            found, most = each, invalid
+            found, most = candidate, invalid
             if not invalid:
                 break
     return found if chosen is None else _TextType(chosen[0], chosen[1], lambda text: False)
@@ -562,7 +562,7 @@ def _candidates(
         yield _TextType("BOOLEAN", "", lambda text: text.strip().lower() in _BOOLEANS)
         is_padded = any(_IDENTIFIER.fullmatch(each.strip()) for each in real)
         if form.startswith("epoch") or (not kind and not is_padded):
-            yield from (each for each in _epochs(name, real) if form in ("", each.form))
+            yield from (epoch for epoch in _epochs(name, real) if form in ("", epoch.form))
         if kind == "BIGINT" or (not kind and not is_padded):
             compact = _date_type(real, "") if TIME_NAME.search(name) and not kind else None
             if compact is not None and compact.form == "yyyyMMdd":

@@ -90,11 +90,11 @@ def check_executors(session: SparkSession, folder: Path, shared_path: Path) -> N
     try:
         for _ in range(_ROUNDS):
             # Executors that started in this round are checked in the next round.
-            unchecked = [each for each in _executors(session) if str(each.id()) not in checked]
+            unchecked = [executor for executor in _executors(session) if str(executor.id()) not in checked]
             if checked and not unchecked:
                 return
             token = uuid.uuid4().hex
-            count = max(_MIN_FILES, 2 * sum(int(each.totalCores()) for each in _executors(session)))
+            count = max(_MIN_FILES, 2 * sum(int(executor.totalCores()) for executor in _executors(session)))
             source.mkdir()
             for number in range(count):
                 (source / str(number)).write_text(token)
@@ -104,7 +104,9 @@ def check_executors(session: SparkSession, folder: Path, shared_path: Path) -> N
                 raise SparkFailed(
                     f"files that executors write to {shared_path} are missing", hint=_SHARED_PATH_HINT
                 )
-            checked |= {str(each.id()) for each in _executors(session) if int(each.completedTasks()) > 0}
+            checked |= {
+                str(executor.id()) for executor in _executors(session) if int(executor.completedTasks()) > 0
+            }
             shutil.rmtree(source)
             shutil.rmtree(target)
     except OSError as error:
@@ -137,7 +139,10 @@ def _copy_on_executors(session: SparkSession, source: Path, target: Path, shared
                 ) from error
             where = _LOST_ON.search(str(_full_message(error)))
             raise _access_error(where[1] if where else "", shared_path) from error
-    failed = next((str(each.hostPort()) for each in _executors(session) if int(each.failedTasks()) > 0), None)
+    failed = next(
+        (str(executor.hostPort()) for executor in _executors(session) if int(executor.failedTasks()) > 0),
+        None,
+    )
     if failed is not None:
         raise _access_error(failed, shared_path)
 

@@ -496,10 +496,10 @@ def join_keys(join: Any) -> tuple[list[Any], list[Any]]:
     """Return the expressions of each side that a join compares for equality."""
     left, right = output_ids(join.left()), output_ids(join.right())
     keys: tuple[list[Any], list[Any]] = ([], [])
-    for each in conjuncts([join.condition().get()] if join.condition().isDefined() else []):
-        if node_name(each) not in ("EqualTo", "EqualNullSafe"):
+    for conjunct in conjuncts([join.condition().get()] if join.condition().isDefined() else []):
+        if node_name(conjunct) not in ("EqualTo", "EqualNullSafe"):
             continue
-        sides = [each.left(), each.right()]
+        sides = [conjunct.left(), conjunct.right()]
         ids = list(map(referenced_ids, sides))
         if ids[0] <= right and ids[1] <= left:
             sides, ids = sides[::-1], ids[::-1]

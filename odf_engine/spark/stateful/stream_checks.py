@@ -58,7 +58,7 @@ def watermark_delays(
     for each in conditions:
         condition = each if condition is None else builder.expressions.And(condition, each)
     sides = [output_ids(side) for side in (join.left(), join.right())]
-    if not any(_is_equality(each, *sides) for each in conjuncts(conditions)):
+    if not any(_is_equality(conjunct, *sides) for conjunct in conjuncts(conditions)):
         raise InvalidQuery(
             "a join of inputs has no equality condition, so each row would be compared with all others",
             where="query",

@@ -139,7 +139,7 @@ class DataFusionEngine:
         if self.untrusted is None:
             return None
         config, name = self.config.sandbox, self.untrusted
-        paths = {each: each for each in python_paths()}
+        paths = {path: path for path in python_paths()}
         # The file system of the probe has no folder of a query, which is the only difference.
         probe = MountSandbox(paths, {}, kernel_limits(config))
         program = find_program(config, probe, name, reporter, dataset=True)

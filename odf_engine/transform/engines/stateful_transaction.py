@@ -787,7 +787,7 @@ class StatefulTransaction:
             if len(offsets):
                 late_rows.append(LateRows(each.query_alias, offsets.take(pc.array_sort_indices(offsets))))
         if late_rows:
-            numbers = ", ".join(f"{each.alias}: {len(each.offsets):,}" for each in late_rows)
+            numbers = ", ".join(f"{row.alias}: {len(row.offsets):,}" for row in late_rows)
             text = f"late rows dropped: {len(positions):,} ({numbers})"
             self._reporter.warn(text, "late-rows", len(positions))
         return late_rows

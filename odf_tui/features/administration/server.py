@@ -94,8 +94,8 @@ def server_fields() -> list[Field]:
 def server_options(form: FormValues) -> list[str]:
     """Return the command line options of the server."""
     options = ["--host", form.text("host"), "--port", form.text("port")]
-    options += [f"--host-name={each}" for each in split_patterns(form.text("names"))]
-    options += [f"--dataset={each}" for each in split_patterns(form.text("datasets"))]
+    options += [f"--host-name={pattern}" for pattern in split_patterns(form.text("names"))]
+    options += [f"--dataset={pattern}" for pattern in split_patterns(form.text("datasets"))]
     for name, field in (("--tls-cert", "certificate"), ("--tls-key", "key")):
         if text := form.text(field):
             options.append(f"{name}={text}")
@@ -111,8 +111,8 @@ def split_patterns(text: str) -> list[str]:
 def check_patterns(text: str) -> str:
     """Return why patterns of datasets are invalid, or "" if they are valid."""
     try:
-        for each in split_patterns(text):
-            DatasetPattern.parse(each)
+        for pattern in split_patterns(text):
+            DatasetPattern.parse(pattern)
     except OdfError as error:
         return error_with_hint(error)
     return ""

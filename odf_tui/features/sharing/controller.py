@@ -116,14 +116,14 @@ class SharingController(Controller):
         from odf_tui.widgets.dialogs import PickerDialog, PromptDialog  # deferred: loads faster
 
         repositories = await asyncio.to_thread(self.gateway.repositories)
-        addresses = [NamedUrl(each.label, each.url) for each in push_remotes(row.remotes)]
+        addresses = [NamedUrl(remote.label, remote.url) for remote in push_remotes(row.remotes)]
         addresses += [
             address_in_repository(repository, row.name)
             for repository in repositories
             if is_writable(repository.url)
         ]
         by_url = {address.url: address for address in reversed(addresses) if address.url != without}
-        addresses = [each for each in dict.fromkeys(addresses) if by_url.get(each.url) == each]
+        addresses = [fromkey for fromkey in dict.fromkeys(addresses) if by_url.get(fromkey.url) == fromkey]
         picked: str | None = _TYPED_ADDRESS
         if addresses:
             choices = [
