@@ -337,6 +337,7 @@ PRICED = ("prices", PRICES)
          Unsupported, ["system_time()"]),
     ],
 )  # fmt: skip
+@pytest.mark.complete(after=6)
 def test_invalid_joins_are_refused(
     deriving: Deriving,
     steps: Sequence[tuple[str | None, str]],

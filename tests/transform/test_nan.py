@@ -59,6 +59,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Deriv
         ("d = CAST('NaN' AS DOUBLE)", [0]), ("d <= 0", [1]), ("d = 0", [1]), ("f < 0.25", [1]),
     ],
 )  # fmt: skip
+@pytest.mark.complete(after=6)
 def test_filters_keep_nan_and_negative_zero(
     engine: Callable[[], Deriving], condition: str, expected: list[int]
 ) -> None:
