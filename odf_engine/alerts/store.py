@@ -366,5 +366,5 @@ def read_terminal_messages(odf: Path, after: float | None) -> tuple[float, list[
     """
     with contextlib.closing(AlertStore(odf)) as store:
         without_body = store.list_without_body(after or 0.0)
-    newest = max([after or 0.0, *(each.ended or 0.0 for each in without_body)])
+    newest = max([after or 0.0, *(delivery.ended or 0.0 for delivery in without_body)])
     return newest, [] if after is None else without_body

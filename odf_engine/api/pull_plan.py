@@ -1,4 +1,4 @@
-"""What a pull does: which datasets it pulls, where from, and in which order."""
+"""Plans of pulls: the datasets, their remotes and their order."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class PullPlan(NamedTuple):
 
 
 def plan_pull(workspace: Workspace, selection: PullSelection) -> PullPlan:
-    """Return the datasets that a selection pulls, where from, and in which order.
+    """Return the datasets that a selection pulls, with their remotes, in order.
 
     Raises:
         UsageError: parts of the selection exclude each other.

@@ -386,7 +386,7 @@ def push(
         reporter: receives phases, amounts and commits, and cancels the push.
         files: the files; each becomes at most one commit.
         source: name of the push source, or None if there is only one.
-        format: the format of the files, or None for that of the file name or the source.
+        format: the format of the files, or None for the format of the file name or source.
         event_time: of rows that have none, or None for the time of ingestion.
         ignore_unknown: drop unknown columns, and fill missing nullable ones with null.
         strict: rows of a ledger with a known key and other values are an error.

@@ -1,4 +1,4 @@
-"""Kinds of jobs, one module for each: its request, its result and what it does.
+"""Kinds of jobs, one module per kind with its request, its result and its work.
 
 A new kind of job is a module here: :data:`KINDS` has the requests of all modules. The modules import what a
 job runs only when it runs, since clients import them too. The package must not import `coordinator`.

@@ -66,7 +66,7 @@ class Query(JobRequest[QueryResult], frozen=True, tag="sql"):
         sql: the query.
         limit: maximum number of rows of the result, or None for all of them.
         dataset: empty.
-        as_at, as_of: version and state of the datasets for which the query itself specifies none.
+        as_at, as_of: default version and state of the datasets of the query.
         pins: blocks of single datasets, by name or id.
         output: absolute path to write the rows to; by default a Parquet file in the workspace's cache.
         format: format of that file.

@@ -752,7 +752,7 @@ def _query_value(field: pa.Field, read_type: pa.DataType) -> str:
 
 
 def _read_types(path: Path, schema: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
-    """Return the types that Spark reads the columns of a slice as: those of ``schema``, with two exceptions.
+    """Return the types that Spark reads the columns of a slice as: ``schema``, with two exceptions.
 
     Dictionary-encoded unsigned offsets are unsigned. Times in milliseconds are numbers.
     """

@@ -105,7 +105,7 @@ def _special_time(make: PlanBuilder, plan: Any) -> Any:
 
 
 def _random_encryption(plan: Any) -> Any:
-    """Return an encryption for which Spark chooses an initialization vector, or None if absent."""
+    """Return an encryption with an initialization vector by Spark, or None if absent."""
     for expression in _expressions(plan):
         if function_name(expression) != "AesEncrypt":
             continue

@@ -566,7 +566,7 @@ class RecordLines:
 
     Attributes:
         text: the prepared file, or None before it is numbered.
-        separator: the separator of the values of CSV; empty for JSON.
+        separator: the separator of CSV values, or "" for JSON.
         count: number of records, without a header.
         invalid: records that Spark does not read, each with its line.
     """

@@ -49,7 +49,7 @@ class AbiType:
     Attributes:
         kind: kind of the type.
         name: canonical name, as in selectors.
-        size: bits of a number, bytes of ``fixed-bytes``, elements of an array; None for a dynamic array.
+        size: bits of a number, bytes of ``fixed-bytes``, elements of an array, or None for a dynamic one.
         decimals: number of decimals of ``fixed``.
         signed: whether a ``fixed`` is signed.
         item: type of the items of an array.

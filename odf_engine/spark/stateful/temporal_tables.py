@@ -168,8 +168,8 @@ class StepJoins(PlanBuilder):
         keys, others = match_keys(conjuncts([condition.left()]), right, _with_columns(join, right))
         check_collations(join.clause, [*(side for pair in keys for side in pair), *right])
         times = self._times(plan, join, condition.right().child(), right)
-        found = self._window(plan, keys, times)
-        columns = to_list(found.output())
+        looked_up = self._window(plan, keys, times)
+        columns = to_list(looked_up.output())
         side, rows, version = columns[len(keys) + 1], columns[len(keys) + 2 :][: len(left)], columns[-1]
         fields = [self.expressions.GetStructField(version, index, self.none()) for index in range(len(right))]
         is_valid = self.expressions.IsNotNull(version)
@@ -178,13 +178,13 @@ class StepJoins(PlanBuilder):
             also = _replace_columns(self, reduce(self.expressions.And, others), values)
             also = self.expressions.Coalesce(self.seq([also, self.literal(False)]))
             is_valid = self.expressions.And(is_valid, also)
-        found = self.filter(self.expressions.EqualTo(side, self.literal(1)), found)
+        looked_up = self.filter(self.expressions.EqualTo(side, self.literal(1)), looked_up)
         if plan.joinType().sql() == "INNER":
-            found = self.filter(is_valid, found)
+            looked_up = self.filter(is_valid, looked_up)
         elif others:
             fields = [self.expressions.If(is_valid, field, self._null(field)) for field in fields]
         output = zip([*rows, *fields], [*left, *right], strict=True)
-        return self.project([self.replace_column(new, old) for new, old in output], found)
+        return self.project([self.replace_column(new, old) for new, old in output], looked_up)
 
     def _times(self, plan: Any, join: StepJoin, time: Any, right: Sequence[Any]) -> list[Any]:
         """Return the times of the left rows and of the versions, of one type."""
@@ -197,25 +197,25 @@ class StepJoins(PlanBuilder):
                 "use the event time of the left rows: … FOR SYSTEM_TIME AS OF t.event_time",
             )
         wanted = join.table.time
-        found = [column for column in right if column.name().lower() == wanted.lower()]
-        if len(found) != 1:
+        columns = [column for column in right if column.name().lower() == wanted.lower()]
+        if len(columns) != 1:
             raise _error(
                 join,
-                f"the temporal table '{name}' has {'several columns' if found else 'no event time column'} "
+                f"the temporal table '{name}' has {'several columns' if columns else 'no event time column'} "
                 f"'{wanted}'",
                 f"select the event time in '{name}' once: … AS {wanted}",
             )
-        times = [time, found[0]]
-        for each in times:
-            if each.dataType().typeName() not in _TIMES:
+        times = [time, columns[0]]
+        for column in times:
+            if column.dataType().typeName() not in _TIMES:
                 raise _error(
                     join,
-                    f"'{name}' is joined FOR SYSTEM_TIME AS OF a time, but {each.sql()} has the type "
-                    f"{each.dataType().sql()}",
+                    f"'{name}' is joined FOR SYSTEM_TIME AS OF a time, but {column.sql()} has the type "
+                    f"{column.dataType().sql()}",
                     "use a column of the type TIMESTAMP or DATE",
                 )
         if times[0].dataType().typeName() != times[1].dataType().typeName():
-            times = [self.cast(each, self.types.TimestampType) for each in times]
+            times = [self.cast(column, self.types.TimestampType) for column in times]
         return times
 
     def _window(self, plan: Any, keys: Sequence[tuple[Any, Any]], times: Sequence[Any]) -> Any:
@@ -226,7 +226,7 @@ class StepJoins(PlanBuilder):
         """
         logical = self.catalyst.plans.logical
         left, right = (to_list(side.output()) for side in (plan.left(), plan.right()))
-        known = [self.expressions.IsNotNull(each) for each in (*(pair[1] for pair in keys), times[1])]
+        known = [self.expressions.IsNotNull(key) for key in (*(pair[1] for pair in keys), times[1])]
         versions = self.filter(reduce(self.expressions.And, known), plan.right())
         sides = [
             ([pair[0] for pair in keys], times[0], 1, [*left, *map(self._null, right)], plan.left()),
@@ -245,7 +245,7 @@ class StepJoins(PlanBuilder):
         union = logical.Union(self.seq(branches), False, False)
         columns = to_list(union.output())
         partition, order, values = columns[: len(keys)], columns[len(keys) :][:2], columns[-len(right) :]
-        orders = self.seq([self.ascending(each) for each in (*order, *self._tie_breakers(values))])
+        orders = self.seq([self.ascending(term) for term in (*order, *self._tie_breakers(values))])
         fields = [part for value in values for part in (self.literal(value.name()), value)]
         version: Any = self.expressions.CreateNamedStruct(self.seq(fields))
         is_version = self.expressions.EqualTo(order[1], self.literal(0))
@@ -275,7 +275,7 @@ class StepJoins(PlanBuilder):
 
 def is_version_lookup(window: Any) -> bool:
     """Return whether a window node finds the versions of an as-of join (:class:`StepJoins`)."""
-    return [each.name() for each in to_list(window.windowExpressions())] == [_VERSION]
+    return [column.name() for column in to_list(window.windowExpressions())] == [_VERSION]
 
 
 def add_version_value(build: PlanBuilder, window: Any, value: Any, rows: Any) -> tuple[Any, Any]:
@@ -292,8 +292,8 @@ def add_version_value(build: PlanBuilder, window: Any, value: Any, rows: Any) ->
     aggregate = lookup.windowFunction()
     last = aggregate.aggregateFunction()
     no_value = build.expressions.Literal(None, value.dataType())
-    found = build.expressions.If(last.child().predicate(), value, no_value)
-    function = build.with_children(aggregate, [build.with_children(last, [found])])
+    version_value = build.expressions.If(last.child().predicate(), value, no_value)
+    function = build.with_children(aggregate, [build.with_children(last, [version_value])])
     column = build.alias(build.with_children(lookup, [function, lookup.windowSpec()]), "odf_version_value")
     node = build.catalyst.plans.logical.Window(
         build.seq([version, column]), window.partitionSpec(), window.orderSpec(), rows, window.hint()
