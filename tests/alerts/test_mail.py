@@ -23,6 +23,7 @@ from odf_engine.alerts.mail import _message, mail_body
 from odf_engine.alerts.store import Delivery
 from tests.alerts.conftest import Odf
 from tests.ingest.ftp_server import make_certificate
+from tests.ports import unused_port
 from tests.waiting import wait_until
 
 MANIFEST = """
@@ -49,9 +50,7 @@ class MailServer:
         options: dict[str, Any] = (
             {"tls_context": context, "require_starttls": True, **login} if context else {}
         )
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = unused_port()
         options["server_hostname"] = "localhost"
         self._controller = Controller(self, hostname="127.0.0.1", port=self.port, **options)
         self._controller.start()

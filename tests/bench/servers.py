@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.bench.measure import require
+from tests.ports import unused_port
 
 NGINX = """
 worker_processes auto; daemon off; pid {folder}/nginx.pid; error_log {folder}/nginx.log;
@@ -30,9 +31,7 @@ http {{
 def run_nginx(folder: Path, root: Path) -> Iterator[str]:
     """Serve the files below a folder with nginx. Yields the URL."""
     require("nginx")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = unused_port()
     for parent in (folder, *(path for path in root.parents if folder in path.parents)):
         parent.chmod(0o755)  # its workers have another user
     config = folder / "nginx.conf"

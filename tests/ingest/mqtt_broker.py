@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from paho.mqtt import publish
 
+from tests.ports import unused_port
 from tests.waiting import wait_until_listening
 
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
@@ -44,19 +44,13 @@ class Broker:
         publish.multiple(messages, hostname="127.0.0.1", port=self.port, auth=auth)  # type: ignore[arg-type]
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    with socket.socket() as sock:
-        sock.bind((host, 0))
-        return sock.getsockname()[1]
-
-
 @contextmanager
 def run_broker(folder: Path, *settings: str, host: str = "127.0.0.1", port: int = 0) -> Iterator[Broker]:
     """Runs a broker with these lines of configuration; the test skips without mosquitto."""
     if MOSQUITTO is None:
         pytest.skip("mosquitto is not installed")
     folder.mkdir(parents=True, exist_ok=True)
-    port, log = port or free_port(host), folder / "broker.log"
+    port, log = port or unused_port(host), folder / "broker.log"
     lines = [f"listener {port} {host}", f"log_dest file {log}", "log_type all", "user root", *settings]
     if not any(line.startswith("password_file") for line in settings):
         lines.append("allow_anonymous true")

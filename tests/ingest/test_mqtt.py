@@ -23,9 +23,10 @@ from odf_engine.metadata.model import Mqtt, MqttQos, MqttTopicSubscription
 from odf_engine.net.credentials import Credentials, Login
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.ftp_server import make_certificate
-from tests.ingest.mqtt_broker import MOSQUITTO, Broker, free_port, run_broker
+from tests.ingest.mqtt_broker import MOSQUITTO, Broker, run_broker
 from tests.ingest.pulling import Pulled
 from tests.ingest.recorder import Recorder
+from tests.ports import unused_port
 from tests.waiting import run_with_timeout
 
 pytestmark = pytest.mark.net
@@ -172,7 +173,7 @@ def test_login_comes_from_source_or_credentials_and_stays_hidden(
 
 
 def test_unresponsive_broker_is_reported(workspace: Workspace, reporter: Recorder) -> None:
-    assert "refused" in refusal(workspace, source(free_port()), reporter).message
+    assert "refused" in refusal(workspace, source(unused_port()), reporter).message
     with socket.create_server(("127.0.0.1", 0)) as server:
         step = source(server.getsockname()[1])
         error = refusal(workspace, step, reporter, connect_timeout_seconds=0.3)

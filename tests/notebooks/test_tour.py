@@ -8,6 +8,7 @@ from pathlib import Path
 import nbclient
 import nbformat
 import pytest
+from jupyter_client.manager import AsyncKernelManager
 
 pytestmark = pytest.mark.spark
 
@@ -23,11 +24,12 @@ def test_the_stored_notebook_has_no_outputs() -> None:
 
 
 @pytest.mark.complete
-def test_tour_runs_and_displays_its_results(tmp_path: Path) -> None:
+def test_tour_runs_and_displays_its_results(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     notebook = nbformat.read(_PATH, as_version=4)
-    client = nbclient.NotebookClient(
-        notebook, timeout=_SECONDS, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
-    )
+    sockets = tmp_path_factory.mktemp("k")  # short, since paths of sockets are limited to 107 bytes
+    kernel = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=str(sockets / "ipc"))
+    resources = {"metadata": {"path": str(tmp_path)}}
+    client = nbclient.NotebookClient(notebook, km=kernel, timeout=_SECONDS, resources=resources)
     path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
     client.execute(env={**os.environ, "PYTHONPATH": path})  # an error in a cell is raised
 

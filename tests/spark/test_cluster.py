@@ -12,6 +12,7 @@ from odf_engine.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.runtime import spark_conf as clusters
 from odf_engine.spark.runtime.jvm import SparkFailed
+from tests.ports import unused_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 def test_unreachable_cluster_master_is_reported() -> None:
     clusters.check_master("local[2]")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = unused_port()
+    with socket.create_server(("127.0.0.1", port)):
         clusters.check_master(f"spark://127.0.0.1:1,127.0.0.1:{port}")
     with pytest.raises(
         SparkFailed, match=rf"spark://127\.0\.0\.1:{port} does not respond: Connection refused"

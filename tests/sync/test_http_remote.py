@@ -22,6 +22,7 @@ from odf_engine.sync import open_remote
 from odf_engine.sync.remotes.base import MAX_BLOCK_BYTES, ObjectFile
 from odf_engine.sync.remotes.http_remote import HttpRemote
 from tests.ingest.ftp_server import make_certificate
+from tests.ports import unused_port
 from tests.sync.hostile_server import Exchange, HostileServer, hostile
 from tests.waiting import run_with_timeout
 
@@ -221,8 +222,7 @@ def test_temporary_errors_are_retried(
 
 
 def test_unreachable_server_is_reported(access: RemoteAccess) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        port = gone.getsockname()[1]
+    port = unused_port()
     with pytest.raises(SourceUnavailable, match="connection failed: Connection refused"):
         HttpRemote(f"http://127.0.0.1:{port}/ds/", access).head()
     with pytest.raises(SourceUnavailable, match="cannot resolve host name"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from odf_engine.sync.remotes.base import ObjectFile
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.ftp_server import make_certificate
+from tests.ports import unused_port
 from tests.sync import builders
 from tests.waiting import wait_until_listening
 
@@ -54,8 +54,7 @@ def nginx(root: Path, tmp_path: Path) -> Iterator[tuple[int, int, Path]]:
     folder = tmp_path / "nginx"
     folder.mkdir()
     certificate = make_certificate(tmp_path / "localhost.pem")
-    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
-        port, secure = first.getsockname()[1], second.getsockname()[1]
+    port, secure = unused_port(), unused_port()
     text = _CONFIGURATION.format(folder=folder, root=root, port=port, secure=secure, certificate=certificate)
     (folder / "nginx.conf").write_text(text)
     command = [str(_NGINX), "-c", str(folder / "nginx.conf"), "-e", str(folder / "errors")]
@@ -122,8 +121,7 @@ def test_dataset_is_pulled_from_nginx_with_and_without_tls(
 def test_dataset_is_pulled_from_the_python_http_server(
     here: Workspace, source: DatasetEntry, access: RemoteAccess
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = unused_port()
     root = str(source.dataset.folder.parent)
     command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1", "--directory", root]
     with running(command, port):

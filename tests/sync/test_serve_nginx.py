@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from odf_engine.sync.pull import clone_dataset
 from odf_engine.sync.push import push
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.ftp_server import make_certificate
+from tests.ports import unused_port
 from tests.sync.builders import add_files, make_root, objects
 from tests.sync.in_process_server import served
 from tests.waiting import wait_until_listening
@@ -64,10 +64,7 @@ def nginx(folder: Path, port: int) -> Iterator[tuple[int, int, Path]]:
     """A plain nginx before a port; its ports, without and with TLS, and its certificate."""
     folder.mkdir()
     certificate = make_certificate(folder / "both.pem")
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    plain, tls = (probe.getsockname()[1] for probe in probes)
-    for probe in probes:
-        probe.close()
+    plain, tls = unused_port(), unused_port()
     config = folder / "nginx.conf"
     config.write_text(CONFIG.format(folder=folder, port=port, plain=plain, tls=tls, certificate=certificate))
     process = subprocess.Popen(["nginx", "-c", str(config)], stderr=subprocess.DEVNULL)

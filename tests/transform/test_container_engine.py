@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +34,7 @@ from odf_engine.transform.engines.spark_engine import SparkEngine
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay
 from odf_engine.workspace.dataset_summary import DatasetEntry
+from tests.ports import unused_port
 from tests.transform.deriving import DERIVATIVE, Deriving
 from tests.transform.engine_image import ImageStandIn
 
@@ -165,8 +165,7 @@ def test_container_without_published_port_is_reached_in_a_network_of_this_machin
     reached: bool,
 ) -> None:
     """Docker publishes no port of an internal network."""
-    with socket.create_server(("127.0.0.2", 0)) as server:
-        port = server.getsockname()[1]
+    port = unused_port("127.0.0.2")
     monkeypatch.setenv("ENGINE_IMAGE_LISTENS", f"127.0.0.2:{port}")
     monkeypatch.setattr(container_engine, "_PORTS", (port,))
     (podman.folder / "host").write_text(address)
