@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 from textual.app import App
@@ -18,13 +18,16 @@ from textual.scrollbar import ScrollBar
 from textual.theme import Theme
 
 from odf_engine.errors import OdfError
-from odf_tui.gateway.protocol import Gateway
+from odf_tui.state import saved_session
 from odf_tui.state.app_state import EarlyReads
 from odf_tui.theming import terminal, themes
 from odf_tui.theming.themes import EightBitColours
 from odf_tui.widgets.pane_frame import ThinScrollBar
 from odf_tui.widgets.status_bar import Notice
 from odf_tui.workbench import Workbench
+
+if TYPE_CHECKING:
+    from odf_engine.api.workspace import Workspace
 
 
 class ThemedStylesheet(Stylesheet):
@@ -77,11 +80,14 @@ class Workstation(App[None], inherit_bindings=False):
     ]
 
     def __init__(
-        self, gateway: Gateway, early: EarlyReads | None = None, painted: Callable[[], None] = lambda: None
+        self,
+        workspace: Workspace,
+        early: EarlyReads | None = None,
+        painted: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
         ScrollBar.renderer = ThinScrollBar
-        self.gateway = gateway
+        self.workspace = workspace
         self.farewell = ""
         self.theme_names = themes.names()
         self.palette = themes.Palette({})
@@ -92,7 +98,7 @@ class Workstation(App[None], inherit_bindings=False):
         if self.no_color:  # no colours at all; Textual would show greys
             self._filters = [each for each in self._filters if not isinstance(each, Monochrome)]
             self._filters.append(NoColor())
-        if (characters := terminal.supported_characters(gateway.ui.ascii)) != "all":
+        if (characters := terminal.supported_characters(workspace.ui.ascii)) != "all":
             from odf_tui.theming.ascii_fallback import CharacterFallback  # not always needed
 
             self._filters.append(CharacterFallback(characters))
@@ -105,8 +111,11 @@ class Workstation(App[None], inherit_bindings=False):
         """Return the name of the configured theme; for ``auto``, of one that suits the terminal."""
         if self.no_color:
             return themes.FEW_COLOURS
-        if self.gateway.theme != "auto":
-            return self.gateway.theme
+        theme = saved_session.effective_theme(
+            saved_session.load_layout(self.workspace.folder), self.workspace.ui.theme
+        )
+        if theme != "auto":
+            return theme
         return themes.FEW_COLOURS if self._few_colours else themes.DEFAULT
 
     def get_default_screen(self) -> Workbench:
@@ -114,7 +123,7 @@ class Workstation(App[None], inherit_bindings=False):
 
         Its layout is then computed only once.
         """
-        bench = Workbench(self.gateway, self._early, self._painted)
+        bench = Workbench(self.workspace, self._early, self._painted)
         for breakpoints, cells in (
             (bench.HORIZONTAL_BREAKPOINTS, self.size.width),
             (bench.VERTICAL_BREAKPOINTS, self.size.height),
@@ -137,8 +146,8 @@ class Workstation(App[None], inherit_bindings=False):
             if self._theme_problem
             else [_problem_text(error) for error in invalid.values()]
         )
-        if self.gateway.settings_problem:
-            problems.insert(0, self.gateway.settings_problem)
+        if self.workspace.settings_problem:
+            problems.insert(0, self.workspace.settings_problem)
         if problems:
             more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
             self.bench.post_message(Notice(problems[0] + more, "warn"))
@@ -198,7 +207,7 @@ class Workstation(App[None], inherit_bindings=False):
 
     def copy(self, text: str) -> str:
         """Copy a text to the clipboard. Returns a description of the method used."""
-        return terminal.copy(text, self.write, self.gateway.folder / ".odf" / "cache")
+        return terminal.copy(text, self.write, self.workspace.folder / ".odf" / "cache")
 
     def write(self, sequence: str) -> None:
         """Write a control sequence to the terminal."""
@@ -216,7 +225,7 @@ class Workstation(App[None], inherit_bindings=False):
         editor = terminal.find_editor()
         suspension = nullcontext() if self.is_headless else self.suspend()
         with suspension, self.batch_update(), _ignored_interrupts():
-            editing = asyncio.to_thread(terminal.run_editor, editor, path, line, self.gateway.folder)
+            editing = asyncio.to_thread(terminal.run_editor, editor, path, line, self.workspace.folder)
             # An exception must not leave the block: the terminal would not be restored.
             (failure,) = await asyncio.gather(editing, return_exceptions=True)
         if failure is not None:

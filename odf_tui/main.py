@@ -16,8 +16,9 @@ from odf_engine.errors import ChainRuleViolated, OdfError, disk_hint
 from odf_engine.terminal_text import escape_standard_streams, use_ascii
 
 if TYPE_CHECKING:
+    from odf_engine.api.workspace import Workspace
     from odf_engine.config import UiConfig
-    from odf_tui.gateway.protocol import Gateway, WorkerLink
+    from odf_engine.coordinator.client import Client
     from odf_tui.state.app_state import EarlyReads
 
 
@@ -41,64 +42,60 @@ def run(folder: Path) -> None:
         early: EarlyReads
         if (known := saved_session.load_snapshot(folder)) is not None:
             snapshot, current = known
-            gateway = cast("Gateway", DeferredGateway(folder, snapshot.ui))
+            workspace = cast("Workspace", DeferredWorkspace(folder, snapshot.ui))
             early = Future()
             early.set_result(EarlyRead(snapshot.rows, snapshot.jobs, snapshot.last_seq, outdated=not current))
         else:
-            gateway = _open_gateway(folder)
+            workspace = _open_workspace(folder)
             # Datasets and jobs are read while Textual is imported.
-            early = pool.submit(lambda: EarlyRead(gateway.datasets(), *gateway.jobs()))
+            early = pool.submit(lambda: EarlyRead(workspace.datasets(), *workspace.jobs()))
 
         from odf_tui.app import Workstation
 
-        app = Workstation(gateway, early, _resume_gc)
+        app = Workstation(workspace, early, _resume_gc)
         app.run()
     if app.farewell:
         sys.stdout.write(app.farewell + "\n")
         sys.stdout.flush()
     if app.return_code:
         sys.exit(app.return_code)
-    gateway.save_snapshot()
+    saved_session.save_snapshot(folder, workspace)
 
 
-class DeferredGateway:
-    """A gateway that loads the engine when it is first used.
+class DeferredWorkspace:
+    """A workspace that loads the engine when it is first used.
 
     Attributes:
-        folder, ui, theme, settings_problem: see :class:`odf_tui.gateway.protocol.Gateway`. They are
-            available without the engine.
+        folder, ui, settings_problem: see :class:`odf_engine.api.workspace.Workspace`. They are available
+            without the engine.
     """
 
     def __init__(self, folder: Path, ui: UiConfig) -> None:
-        from odf_tui.state import saved_session
-
         self.folder = folder
         self.ui = ui
-        self.theme = saved_session.effective_theme(saved_session.load_layout(folder), ui.theme)
         self.settings_problem = ""
         self._lock = threading.Lock()
-        self._gateway: Gateway | None = None
+        self._workspace: Workspace | None = None
 
-    def _load_gateway(self) -> Gateway:
+    def _load(self) -> Workspace:
         with self._lock:
-            if self._gateway is None:
-                self._gateway = _open_gateway(self.folder)
-            return self._gateway
+            if self._workspace is None:
+                self._workspace = _open_workspace(self.folder)
+            return self._workspace
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._load_gateway(), name)
+        return getattr(self._load(), name)
 
-    async def connect(self) -> WorkerLink:
+    async def connect(self) -> Client:
         """Connect to the worker. The engine is loaded in a thread."""
-        gateway = await asyncio.to_thread(self._load_gateway)
-        return await gateway.connect()
+        workspace = await asyncio.to_thread(self._load)
+        return await workspace.connect()
 
 
-def _open_gateway(folder: Path) -> Gateway:
-    from odf_engine.workspace.workspace import Workspace
-    from odf_tui.gateway.workspace_gateway import WorkspaceGateway
+def _open_workspace(folder: Path) -> Workspace:
+    from odf_engine.api.workspace import open
 
-    return WorkspaceGateway(Workspace.find(explicit=folder))
+    return open(folder, progress=False)
 
 
 def _resume_gc() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, ClassVar, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
 
 from textual import on
 from textual.app import ComposeResult
@@ -13,9 +13,9 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.worker import Worker
 
+from odf_engine.api.text import format_count, set_timezone
 from odf_tui.actions import table, user_keys
 from odf_tui.actions.model import PANES, Situation
-from odf_tui.gateway.protocol import Gateway
 from odf_tui.panes.blocks.view import BlocksPane
 from odf_tui.panes.data.view import DataPane
 from odf_tui.panes.datasets.view import DatasetsPane
@@ -30,10 +30,13 @@ from odf_tui.services.navigation import Navigator
 from odf_tui.state import saved_session
 from odf_tui.state.app_state import AppState, EarlyReads
 from odf_tui.state.saved_session import SavedLayout
-from odf_tui.text.format import error_with_hint, format_count, set_timezone
+from odf_tui.text.format import error_with_hint
 from odf_tui.widgets.line_view import LineView
 from odf_tui.widgets.pane_frame import Pane
 from odf_tui.widgets.status_bar import FilterLine, KeyHints, Notice, StatusLine
+
+if TYPE_CHECKING:
+    from odf_engine.api.workspace import Workspace
 
 _EARLY_SECONDS: Final = 0.2
 C = TypeVar("C", bound=Controller)
@@ -45,7 +48,7 @@ class Workbench(Screen[None], inherit_bindings=False):
     """Four panes, a status line and a line of hints. It is the host of the controllers.
 
     Args:
-        gateway: the engine.
+        workspace: the engine.
         early: the reads of datasets and jobs that have already started.
         painted: called after the first paint.
 
@@ -62,17 +65,20 @@ class Workbench(Screen[None], inherit_bindings=False):
     ]
 
     def __init__(
-        self, gateway: Gateway, early: EarlyReads | None = None, painted: Callable[[], None] = lambda: None
+        self,
+        workspace: Workspace,
+        early: EarlyReads | None = None,
+        painted: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
-        self.gateway, self._early, self._painted = gateway, early, painted
-        set_timezone(gateway.ui.timezone)
-        self.state = AppState(saved_session.load_layout(gateway.folder))
-        self.keys, self.key_problems = user_keys.load(gateway.ui.keys, user_keys.user_keys_path())
+        self.workspace, self._early, self._painted = workspace, early, painted
+        set_timezone(workspace.ui.timezone)
+        self.state = AppState(saved_session.load_layout(workspace.folder))
+        self.keys, self.key_problems = user_keys.load(workspace.ui.keys, user_keys.user_keys_path())
         for key in set(self.keys.all_keys()) - set(table.all_keys()):
             self._bindings.bind(key, f"press('{key}')", show=False)
-        jobs, navigator = JobsClient(gateway, self.state, self), Navigator(self.state)
-        self.context = Context(gateway, self.state, Reader(self), jobs, navigator, self)
+        jobs, navigator = JobsClient(workspace, self.state, self), Navigator(self.state)
+        self.context = Context(workspace, self.state, Reader(self), jobs, navigator, self)
         self._feature_of: dict[str, Feature[Any]] = {
             action: feature for feature in FEATURES for action in feature.actions
         }
@@ -86,7 +92,7 @@ class Workbench(Screen[None], inherit_bindings=False):
             yield BlocksPane("blocks")
             yield DataPane("data", classes="-lower")
             yield JobsPane("jobs", self.state.jobs, self.state.rates)
-        yield StatusLine(self.gateway.folder)
+        yield StatusLine(self.workspace.folder)
         yield KeyHints()
         yield FilterLine()
 

@@ -1,4 +1,5 @@
-"""Python API: workspaces, datasets, rows. It is the public face of the engine for scripts and notebooks.
+"""The façade: what users, scripts, commands and the workstation do with workspaces, datasets and rows.
 
-``import odf_engine as odf`` exports its names. It must not import the user interface.
+``import odf_engine as odf`` exports its names. It must not import the user interface, and importing it loads
+neither PySpark nor PyArrow.
 """

@@ -25,7 +25,6 @@ from odf_engine.metadata.timestamp import parse_user_time
 from odf_engine.provenance.model import TraceStep
 from odf_engine.terminal_text import escape_controls
 from odf_engine.views.as_at import at_version, resolve_as_at
-from odf_engine.views.scan import Scan
 
 if TYPE_CHECKING:
     from odf_engine.chain.block_summary import StoredBlock
@@ -182,6 +181,8 @@ class Dataset:
         1
         """
         entry, last = (self._entry, None) if as_at is None else _version(self._entry, as_at)
+        from odf_engine.views.scan import Scan  # deferred: it loads PyArrow
+
         scan = Scan.of_dataset(entry.dataset, last)
         scan = scan.where(
             offsets=offsets, event_time=_time_range(event_time), system_time=_time_range(system_time)
@@ -220,6 +221,8 @@ class Dataset:
         request = BuildProjection(self.id, list(key), as_at=version, as_of=moment)
         result = self._runner.run(request, self.name)
         by = ", ".join(result.key)
+        from odf_engine.views.scan import Scan  # deferred: it loads PyArrow
+
         scan = Scan.of_file(Path(result.file), self._entry.dataset.state().vocabulary)
         return Rows(scan, f"{self.name} by {by}{f' as of {moment}' if moment else ''}")
 

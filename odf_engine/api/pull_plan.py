@@ -116,7 +116,7 @@ class _TargetResolver:
     """
 
     def __init__(self, workspace: Workspace) -> None:
-        self.workspace = workspace
+        self._workspace = workspace
         self.remotes = Remotes(workspace.odf)
         self.entries = {entry.id: entry for entry in workspace.datasets()}
         self.graph = DatasetGraph(workspace.summaries())
@@ -174,7 +174,7 @@ class _TargetResolver:
                 raise UsageError(f"--from {selection.source}: not a remote", hint=hint)
             return set(self._find_at(place))
         try:
-            entries = self.workspace.match(selection.names)
+            entries = self._workspace.match(selection.names)
         except NotFound as error:
             hint = f"to create it, use odf pull --from {selection.source} --as NAME"
             raise NotFound(error.message, hint=hint) from None
@@ -187,7 +187,7 @@ class _TargetResolver:
         place = resolve_location(self.remotes, name)
         if place is not None:
             return self._find_at(place)
-        return [entry.id for entry in self.workspace.match([name])]
+        return [entry.id for entry in self._workspace.match([name])]
 
     def _find_at(self, place: ResolvedUrl) -> Iterable[DatasetId]:
         dataset = self.remotes.find_by_url(place.url)

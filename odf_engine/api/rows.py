@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 from odf_engine.errors import Unsupported
 from odf_engine.html_text import table_html
 from odf_engine.terminal_text import escape_controls
-from odf_engine.views.scan import Scan
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from odf_engine.views.scan import Scan
 
 _SHOWN: Final = 10
 _COLUMNS: Final = 12

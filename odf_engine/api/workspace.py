@@ -7,19 +7,27 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from odf_engine.api.administration import Administration
 from odf_engine.api.dataset import SUMMARY_COLUMNS, Dataset, Moment, Version, instant_text, version_text
+from odf_engine.api.dataset_editor import DatasetEditor
 from odf_engine.api.jobs import JobRunner
 from odf_engine.api.pull_plan import PullSelection, plan_pull
+from odf_engine.api.readers.block_reader import BlockReader
+from odf_engine.api.readers.dataset_reader import DatasetReader
+from odf_engine.api.readers.fingerprint import data_fingerprint
+from odf_engine.api.readers.job_reader import JobReader
+from odf_engine.api.readers.row_reader import RowReader, SqlReader, StatisticsReader, TimelineReader
 from odf_engine.api.rows import Rows
+from odf_engine.config import Config, UiConfig
 from odf_engine.coordinator.client import Client
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.html_text import table_html
 from odf_engine.jobs.pull import Pull, PullResult
 from odf_engine.jobs.query import Query
-from odf_engine.views.scan import Scan
 from odf_engine.workspace.workspace import Workspace as EngineWorkspace
 
 if TYPE_CHECKING:
@@ -84,8 +92,21 @@ def init(
     return Workspace(engine_workspace, in_process=in_process, spark=spark, progress=progress)
 
 
-class Workspace:
+class Workspace(
+    DatasetReader,
+    BlockReader,
+    RowReader,
+    StatisticsReader,
+    TimelineReader,
+    SqlReader,
+    JobReader,
+    DatasetEditor,
+    Administration,
+):
     """An open workspace: a collection of datasets. Use it as a context manager, or call :meth:`close`.
+
+    Methods that get the id of a dataset raise OdfError if it does not exist or its chain cannot be read.
+    All methods except :meth:`connect` and :meth:`stop_worker` may block.
 
     >>> [dataset.name for dataset in workspace]
     ['city.population']
@@ -101,13 +122,34 @@ class Workspace:
         spark: SparkSession | None = None,
         progress: bool | None = None,
     ) -> None:
-        self._workspace = workspace
+        super().__init__(workspace)
         self._runner = JobRunner(workspace, in_process, progress, spark)
 
     @property
-    def folder(self) -> Path:
-        """The folder of the workspace."""
-        return self._workspace.folder
+    def ui(self) -> UiConfig:
+        """The settings of the workstation; the defaults if the file of settings is invalid."""
+        return self._settings[0].ui
+
+    @property
+    def sql_engine(self) -> Literal["spark", "datafusion"]:
+        """The engine of queries: the setting ``sql.engine``."""
+        return self._settings[0].sql.engine
+
+    @property
+    def settings_problem(self) -> str:
+        """Why the settings cannot be read, or "" if they can."""
+        return self._settings[1]
+
+    @cached_property
+    def _settings(self) -> tuple[Config, str]:
+        try:
+            return self._workspace.config, ""
+        except OdfError as error:
+            return Config(), error.format_line
+
+    def data_fingerprint(self) -> str:
+        """Return a fingerprint of the files of datasets and jobs, which any change to them changes."""
+        return data_fingerprint(self.folder)
 
     # --- Datasets ---
 
@@ -254,6 +296,8 @@ class Workspace:
             as_of=None if as_of is None else instant_text(as_of),
         )
         result = self._runner.run(request, " ".join(query.split())[:60])
+        from odf_engine.views.scan import Scan  # deferred: it loads PyArrow
+
         return Rows(Scan.of_file(self.folder / result.path), "result")
 
     # --- Jobs ---

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from odf_engine.api.model import BlockLine, DatasetRow
 from odf_engine.coordinator.protocol import Job
-from odf_tui.state.model import BlockLine, DatasetRow
 
 PANES: Final = ("datasets", "blocks", "data", "jobs")
 ANYWHERE: Final = "anywhere"

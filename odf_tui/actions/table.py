@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from odf_engine.api.model import REVISABLE_EVENTS
 from odf_engine.coordinator.protocol import JobState
 from odf_tui.actions.model import (
     Action,
@@ -14,7 +15,6 @@ from odf_tui.actions.model import (
     require_readable_dataset,
     requires,
 )
-from odf_tui.state.model import REVISABLE_EVENTS
 
 _REQUIRES_BLOCK: Final = requires("block", "no block is selected")
 _REQUIRES_FINDINGS: Final = requires("findings", "no findings: press v to verify the dataset")

@@ -11,11 +11,13 @@ from typing import Any, Final
 
 from textual.keys import _character_to_key
 
+from odf_engine.errors import UsageError
 from odf_engine.settings import user_folder
 from odf_engine.storage.atomic_files import read_small_file
 from odf_tui.actions.model import ANYWHERE, KeyMap, key_name
 from odf_tui.actions.table import DEFAULT_KEYMAP
 
+SETTING: Final = "ui.keys."
 KeyOverrides = Mapping[str, str | Sequence[str]]
 
 _CHARACTER_KEYS: Final = frozenset(
@@ -170,3 +172,26 @@ def _resolve_clashes(keys: Mapping[str, list[str]], problems: list[str]) -> KeyM
             }
             assigned[name] = [key for key in DEFAULT_KEYMAP.by_id[name].keys if key not in taken]
     return DEFAULT_KEYMAP.with_keys(assigned)
+
+
+def check_key_setting(key: str, settings: Mapping[str, Any]) -> None:
+    """Check a setting of keys as the workstation does at its start. Other settings are not checked.
+
+    Args:
+        key: the changed setting, such as ``ui.keys.quit``.
+        settings: all settings of the file, with the change.
+
+    Raises:
+        UsageError: unknown action, or a key that terminals do not send or that another action has.
+    """
+    action = key.removeprefix(SETTING)
+    if action == key:
+        return
+    _, problems = load(settings["ui"]["keys"])
+    own_problems = [
+        problem for problem in problems if problem.startswith(f"{action}:") or f"action '{action}'" in problem
+    ]
+    if own_problems:
+        raise UsageError(
+            "; ".join(own_problems), hint="run odf config keys to see the actions and their keys"
+        )

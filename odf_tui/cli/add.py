@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 import click
 
 from odf_engine.api.pull_plan import PullSelection, plan_pull
+from odf_engine.api.samples import add_datasets, make_requests, write_files
+from odf_engine.api.text import count_of, printable
 from odf_engine.chain.normal_form import SPARK
 from odf_engine.coordinator.client import Client
 from odf_engine.coordinator.endpoint import notify_datasets_changed
@@ -53,8 +55,6 @@ from odf_tui.cli.output import (
     verb,
 )
 from odf_tui.cli.pull import changes_in_brackets, plain_row_count
-from odf_tui.gateway.samples import add_datasets, make_requests, write_files
-from odf_tui.text.format import count_of, printable
 from odf_tui.text.remotes import plain_block_count
 
 if TYPE_CHECKING:
@@ -643,7 +643,7 @@ def new_verb(name: str, root: bool, push: bool, derivative: bool) -> None:
 
     The manifest is valid without changes. Edit it, then add the dataset with `odf add`.
     """
-    from odf_tui.gateway.samples import DERIVATIVE, PUSH, ROOT
+    from odf_engine.api.samples import DERIVATIVE, PUSH, ROOT
 
     if (root or push) == derivative:
         raise UsageError("missing kind of dataset", hint="use --root, --push or --derivative")

@@ -15,6 +15,7 @@ import click
 
 from odf_engine.alerts.definition import Alert, Webhook, accepted_alerts, active_alerts, alert_files
 from odf_engine.alerts.store import MAX_DEAD, AlertStore, Delivery, has_queue, read_newest
+from odf_engine.api.text import count_of, format_count, format_time_seconds, printable, zone_label
 from odf_engine.errors import NotFound, UsageError
 from odf_engine.flows.documents import Unreadable
 from odf_engine.metadata.timestamp import Timestamp
@@ -31,7 +32,6 @@ from odf_tui.cli.output import (
     use_timezone,
     verb,
 )
-from odf_tui.text.format import count_of, format_count, format_time_seconds, printable, zone_label
 
 _MIN_SECRET: Final = 16
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from odf_engine.api.text import count_of, format_bytes, format_count, format_time_seconds, printable
 from odf_engine.checks.reports import read_report, read_summaries, result_json
 from odf_engine.errors import AlreadyExists, InvalidManifest, NotFound, OdfError, UsageError
 from odf_engine.identity.multiformats import Multihash
@@ -29,14 +30,7 @@ from odf_tui.cli.output import (
     use_timezone,
     verb,
 )
-from odf_tui.text.format import (
-    count_of,
-    format_bytes,
-    format_count,
-    format_summary,
-    format_time_seconds,
-    printable,
-)
+from odf_tui.text.format import format_summary
 from odf_tui.text.job_text import warnings_text
 from odf_tui.text.pinned_blocks import as_at_text
 

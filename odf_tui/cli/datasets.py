@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from odf_engine.api.model import DatasetRow
+from odf_engine.api.readers.dataset_reader import RemoteReader, add_remotes, make_dataset_rows
+from odf_engine.api.text import count_of, format_bytes, format_count, format_time, printable
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import ChainState
 from odf_engine.config import Config
@@ -52,10 +56,9 @@ from odf_tui.cli.output import (
     verb,
     write_document,
 )
-from odf_tui.gateway.dataset_reader import RemoteReader, add_remotes, make_dataset_rows
 from odf_tui.state.job_book import JobBook, dataset_healths
-from odf_tui.state.model import DatasetRow, Health
-from odf_tui.text.format import count_of, format_bytes, format_count, format_setting, format_time, printable
+from odf_tui.state.model import Health
+from odf_tui.text.format import format_setting
 from odf_tui.text.job_text import known_result
 
 
@@ -167,9 +170,14 @@ def _missing_key_error() -> UsageError:
 def _change_setting(key: str, value: str | None, odf: Path | None) -> None:
     """Change a setting of the workspace with the folder ``odf``; None: of the user, for all workspaces."""
     from odf_engine import settings
-    from odf_tui.gateway.administration import change_setting  # deferred: few verbs need it
+    from odf_engine.api.administration import change_setting  # deferred: few verbs need it
 
-    path = change_setting(key, value, odf)
+    check = None
+    if key.startswith("ui.keys."):
+        from odf_tui.actions.user_keys import check_key_setting  # deferred: it loads Textual
+
+        check = partial(check_key_setting, key)
+    path = change_setting(key, value, odf, check)
     print_note(f"removed {key}" if value is None else f"set {key} to {value}")
     if path is not None and (odf is None or settings.is_user_setting(key)):
         print_note(f"written to the configuration of the user: {path}")

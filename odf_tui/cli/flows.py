@@ -12,6 +12,8 @@ from typing import Any
 import click
 from msgspec import to_builtins
 
+from odf_engine.api.flows import FlowSummary, WorkspaceFlows
+from odf_engine.api.text import count_of, format_count, format_time_seconds, printable, zone_label
 from odf_engine.checks.definition import CheckDefinition, accepted_checks, check_files
 from odf_engine.checks.reports import list_rejected, read_report, report_json, result_json
 from odf_engine.coordinator.client import Client
@@ -36,15 +38,7 @@ from odf_tui.cli.output import (
     verb,
 )
 from odf_tui.cli.pull import select_datasets
-from odf_tui.gateway.flows import FlowGateway, FlowSummary
-from odf_tui.text.format import (
-    count_of,
-    format_count,
-    format_duration,
-    format_time_seconds,
-    printable,
-    zone_label,
-)
+from odf_tui.text.format import format_duration
 from odf_tui.text.job_text import job_outcome, jobs_of_run, outcomes_of_jobs
 
 
@@ -58,9 +52,9 @@ def flow_verb() -> None:
 
 
 @contextlib.contextmanager
-def _open_flows() -> Iterator[tuple[Workspace, FlowGateway]]:
+def _open_flows() -> Iterator[tuple[Workspace, WorkspaceFlows]]:
     workspace = open_workspace()
-    with contextlib.closing(FlowGateway(workspace.odf)) as flows:
+    with contextlib.closing(WorkspaceFlows(workspace.odf)) as flows:
         use_timezone(workspace)
         yield workspace, flows
 

@@ -14,6 +14,7 @@ from typing import Any, Final, TextIO
 import click
 import msgspec
 
+from odf_engine.api.text import count_of, format_count, format_time_seconds, printable
 from odf_engine.chain import references
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.errors import OdfError, UsageError
@@ -44,7 +45,6 @@ from odf_tui.cli.output import (
     use_timezone,
     verb,
 )
-from odf_tui.text.format import count_of, format_count, format_time_seconds, printable
 from odf_tui.text.row_trace import OutlineNode, row_text, trace_outline
 
 _ROWS: Final = re.compile(r"(\d+)(?:\.\.(\d+))?")

@@ -16,6 +16,8 @@ from typing import Any, Final, NamedTuple
 import click
 from msgspec import to_builtins
 
+from odf_engine.api.model import DatasetRow
+from odf_engine.api.text import count_of, format_count, format_time, format_time_seconds, printable
 from odf_engine.coordinator.client import Client, read_journal
 from odf_engine.coordinator.endpoint import WorkerEndpoint
 from odf_engine.coordinator.protocol import Job, JobChanged, LogLine
@@ -36,8 +38,7 @@ from odf_tui.cli.output import (
     verb,
 )
 from odf_tui.state.job_book import JobBook, dataset_healths
-from odf_tui.state.model import DatasetRow, Health
-from odf_tui.text.format import count_of, format_count, format_time, format_time_seconds, printable
+from odf_tui.state.model import Health
 from odf_tui.text.job_log_text import log_failure_lines, log_line_text
 from odf_tui.text.job_text import job_outcome, job_seconds, known_result, warnings_text
 from odf_tui.text.remotes import blocks_to_push, plain_block_count, push_remotes, relation_text_for_people
@@ -541,7 +542,7 @@ def worker_verb(what: str) -> None:
 
 def _change_service(folder: Path, *, install: bool) -> None:
     """Write or remove the service of a workspace's worker, and print the command that applies the change."""
-    from odf_tui.gateway.worker_service import find_service  # deferred: only this needs it
+    from odf_engine.coordinator.worker_service import find_service  # deferred: only this needs it
 
     service = find_service(folder)
     if install:
@@ -630,7 +631,7 @@ def serve_verb(
     Web pages of other sites are refused. Its limits are the
     settings serve.* of `odf config list`. With --json, prints one line with the URL when it is ready.
     """
-    from odf_tui.gateway.server_process import SERVER_MODULE  # deferred: few verbs need it
+    from odf_engine.api.server_process import SERVER_MODULE  # deferred: few verbs need it
 
     options = options_of()
     command = [sys.executable, "-m", SERVER_MODULE, "--workspace", str(open_workspace().folder)]

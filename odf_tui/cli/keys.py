@@ -10,6 +10,14 @@ from typing import Any, Final
 
 import click
 
+from odf_engine.api.key_files import (
+    MAX_PEM,
+    export_private_key,
+    parse_private_key,
+    store_private_key,
+    write_secret_file,
+)
+from odf_engine.api.text import format_time, format_zoned_time, signed_range_text
 from odf_engine.errors import BadData, InvalidIdentity, NotFound, UsageError
 from odf_engine.identity import ownership_proof as proofs
 from odf_engine.identity.did import DatasetId
@@ -30,15 +38,6 @@ from odf_tui.cli.output import (
     use_timezone,
     verb,
 )
-from odf_tui.gateway.key_files import (
-    MAX_PEM,
-    export_private_key,
-    parse_private_key,
-    store_private_key,
-    write_secret_file,
-)
-from odf_tui.text.format import format_time, format_zoned_time
-from odf_tui.text.verification_text import signed_range_text
 
 _MAX_FILE: Final = 1 << 28
 _TYPED_CHARACTERS: Final = 8

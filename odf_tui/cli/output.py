@@ -223,7 +223,7 @@ def _note_store_problem(workspace: Workspace) -> None:
 
 def use_timezone(workspace: Workspace) -> str:
     """Show times in the time zone of the settings. Returns its label, for the headings of tables."""
-    from odf_tui.text.format import set_timezone, zone_label
+    from odf_engine.api.text import set_timezone, zone_label
 
     try:
         set_timezone(workspace.config.ui.timezone)

@@ -14,6 +14,7 @@ import click
 from msgspec import to_builtins
 
 from odf_engine.api.pull_plan import PullPlan, PullSelection, PullTarget, datasets_of_repository, plan_pull
+from odf_engine.api.text import count_of, format_bytes
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.errors import (
@@ -50,7 +51,7 @@ from odf_tui.cli.output import (
     print_result,
     verb,
 )
-from odf_tui.text.format import count_of, format_bytes, with_spaced_thousands
+from odf_tui.text.format import with_spaced_thousands
 from odf_tui.text.remotes import plain_block_count
 
 _on_warning_option = click.option(

@@ -11,6 +11,8 @@ from typing import Any
 import click
 from msgspec import to_builtins
 
+from odf_engine.api.model import Remote
+from odf_engine.api.text import format_bytes, format_count, printable
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.coordinator.protocol import Job, JobState, Request
 from odf_engine.errors import InvalidIdentity, NotFound, UsageError
@@ -34,8 +36,8 @@ from odf_tui.cli.output import (
     print_table,
     verb,
 )
-from odf_tui.text.format import fit_width, format_bytes, format_count, printable
-from odf_tui.text.remotes import Remote, direction, plain_block_count, relation_text_for_people
+from odf_tui.text.format import fit_width
+from odf_tui.text.remotes import direction, plain_block_count, relation_text_for_people
 
 
 @verb("status", example="odf repo status --json", json=True)
@@ -101,7 +103,7 @@ def _print_comparison(found: Sequence[tuple[DatasetEntry, Remote, str | None]]) 
 
 def remotes_of(workspace: Workspace, summaries: Sequence[Summary]) -> dict[str, tuple[Remote, ...]]:
     """Return the remotes of datasets by dataset id: as last compared, with the local commits since then."""
-    from odf_tui.gateway.dataset_reader import RemoteReader
+    from odf_engine.api.readers.dataset_reader import RemoteReader
 
     return dict(RemoteReader(workspace).read_remotes(list(summaries)))
 
@@ -211,7 +213,7 @@ def login(repository: str, user: str | None, stdin: bool) -> None:
     second line may be a session token. For Azure, it is the key of the account or a shared access signature.
     For Google, it is an access token, or the JSON key of a service account in one line.
     """
-    from odf_tui.gateway.administration import unencrypted_warning  # deferred: few verbs need it
+    from odf_engine.api.administration import unencrypted_warning  # deferred: few verbs need it
 
     workspace = open_workspace()
     url = _resolve_url(workspace, repository)

@@ -17,6 +17,8 @@ import msgspec
 from msgspec.structs import replace
 from rich.cells import cell_len
 
+from odf_engine.api.readers.query_history import add_to_history, load_history
+from odf_engine.api.text import count_of, format_count, printable
 from odf_engine.coordinator.protocol import JobState
 from odf_engine.errors import AlreadyExists, NotFound, OdfError, UsageError
 from odf_engine.files import open_file
@@ -39,8 +41,7 @@ from odf_tui.cli.output import (
     read_text,
     verb,
 )
-from odf_tui.state.query_history import add_to_history, load_history
-from odf_tui.text.format import count_of, ellipsize_middle, format_count, printable
+from odf_tui.text.format import ellipsize_middle
 from odf_tui.text.job_text import job_outcome, query_failure_lines
 from odf_tui.text.pinned_blocks import pin_lines
 
@@ -442,7 +443,7 @@ class SqlShell:
     """
 
     def __init__(self, workspace: Workspace, settings: Query) -> None:
-        from odf_tui.gateway.row_reader import SqlReader  # deferred: only the shell needs it
+        from odf_engine.api.readers.row_reader import SqlReader  # deferred: only the shell needs it
 
         self._workspace = workspace
         self._settings = settings

@@ -18,6 +18,9 @@ import click
 import msgspec
 
 from odf_engine import processes
+from odf_engine.api.administration import read_proof
+from odf_engine.api.file_check import check_files, collect_files
+from odf_engine.api.text import count_of, format_bytes, format_time, format_time_seconds, printable
 from odf_engine.chain.compaction import require_compactable
 from odf_engine.chain.normal_form import DATAFUSION, INSTALL_DATAFUSION, engine_version
 from odf_engine.config import Config
@@ -50,15 +53,7 @@ from odf_tui.cli.output import (
     verb,
 )
 from odf_tui.cli.pull import select_datasets
-from odf_tui.gateway.administration import check_files, collect_files, read_proof
-from odf_tui.text.format import (
-    count_of,
-    format_bytes,
-    format_time,
-    format_time_seconds,
-    printable,
-    with_spaced_thousands,
-)
+from odf_tui.text.format import with_spaced_thousands
 from odf_tui.text.verification_text import (
     origin_lines,
     proof_verdict,

@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 
+from odf_engine.api.text import printable
 from odf_engine.sql.lineage_model import TransformationType
 from odf_engine.workspace.column_lineage import (
     ROWS,
@@ -23,7 +24,7 @@ from odf_engine.workspace.column_lineage import (
 )
 from odf_tui.panes.data.view import DataPane
 from odf_tui.services.controller import Controller
-from odf_tui.text.format import Span, dataset_glyph, ellipsize_middle, error_with_hint, fit_width, printable
+from odf_tui.text.format import Span, dataset_glyph, ellipsize_middle, error_with_hint, fit_width
 from odf_tui.text.lineage_text import HOW_WORDS, SHORT, column_name, dataset_title, source_name
 from odf_tui.widgets.dialogs import MOVE_KEYS, Dialog
 from odf_tui.widgets.line_view import LineScroll, WrappedLines
@@ -551,7 +552,7 @@ class ColumnLineageController(Controller):
             return
 
         async def read(dataset: str) -> ColumnGraph:
-            return await asyncio.to_thread(self.gateway.column_graph, dataset)
+            return await asyncio.to_thread(self.workspace.column_graph, dataset)
 
         def closed(dataset: str | None) -> None:
             if dataset is not None and dataset != row.id:

@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Callable
 from functools import partial
 
+from odf_engine.api.model import DatasetRow
 from odf_engine.coordinator.protocol import Job
 from odf_engine.errors import OdfError
 from odf_tui.panes.data.view import QUERY, DataPane
 from odf_tui.services.controller import Controller
-from odf_tui.state.model import DatasetRow
 
 
 class CopyCommandController(Controller):
@@ -38,7 +38,7 @@ class CopyCommandController(Controller):
             return
 
         def read() -> list[str]:
-            from odf_tui.gateway.row_text import read_scalar  # deferred: it loads Arrow
+            from odf_tui.text.row_text import read_scalar  # deferred: it loads Arrow
 
             name = window.system_columns[0]
             names = window.columns.names
@@ -50,7 +50,7 @@ class CopyCommandController(Controller):
         self._copy_later(read)
 
     def _job_command(self, job: Job) -> list[str]:
-        command = self.gateway.request_of_job(job).command(self.state.name_of)
+        command = self.workspace.request_of_job(job).command(self.state.name_of)
         if command is None:
             raise OdfError(
                 f"no command for {job.kind} {job.target}", hint=f"run odf logs {job.id} to see its log"
@@ -64,5 +64,5 @@ class CopyCommandController(Controller):
         if arguments is None:
             self.host.notice(error, "bad")
             return
-        command = shlex.join(["odf", "-w", str(self.gateway.folder), *arguments])
+        command = shlex.join(["odf", "-w", str(self.workspace.folder), *arguments])
         self.host.copy_text(command, command)

@@ -10,32 +10,19 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from msgspec.structs import replace
 from textual.binding import Binding, BindingType
 
+from odf_engine.api.model import DatasetDetail, DatasetRow, Remote, TrustRequest
+from odf_engine.api.text import count_of, format_count, format_zoned_time, printable, short_hash
 from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.verify import Verify
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.features.sharing.remote_picker import choose_remote
 from odf_tui.services.controller import Controller
-from odf_tui.state.model import (
-    UNTRUSTED,
-    DatasetDetail,
-    DatasetRow,
-    Health,
-    TrustRequest,
-    sort_by_dependency,
-)
-from odf_tui.text.format import (
-    Span,
-    count_of,
-    format_count,
-    format_duration,
-    format_zoned_time,
-    printable,
-    short_hash,
-)
+from odf_tui.state.model import UNTRUSTED, Health, sort_by_dependency
+from odf_tui.text.format import Span, format_duration
 from odf_tui.text.highlight import NAME_WIDTH, fact_lines, yaml_spans
 from odf_tui.text.job_text import failure_spans, job_activity, job_outcome, job_seconds
-from odf_tui.text.remotes import Remote, direction, diverged_remotes, pull_remotes, remote_text
+from odf_tui.text.remotes import direction, diverged_remotes, pull_remotes, remote_text
 from odf_tui.widgets.dialogs import TextDialog, TypedConfirmation
 from odf_tui.widgets.line_view import WrappedLines
 
@@ -54,7 +41,7 @@ class DatasetActionsController(Controller):
         """Read and show the details of the selected dataset."""
         row = self.state.row
         if row is not None:
-            read = partial(self.gateway.detail, row.id)
+            read = partial(self.workspace.detail, row.id)
             self.reader.read("open dataset", read, partial(self._show_detail, row.id))
 
     def _show_detail(self, dataset: str, detail: DatasetDetail | None, error: str) -> None:
@@ -148,13 +135,13 @@ class DatasetActionsController(Controller):
 
     async def _request_trust(self, row: DatasetRow, *, pull: bool = False) -> None:
         """Trust a dataset after confirmation, and pull it if ``pull`` is set."""
-        request = await asyncio.to_thread(self.gateway.trust_request, row.id)
+        request = await asyncio.to_thread(self.workspace.trust_request, row.id)
         title, prompt = f"Trust {row.name} to run this?", "type yes to trust it"
         lines = trust_request_lines(row, request)
         if not await self.host.ask(TypedConfirmation(title, lines, ("yes", row.name), prompt)):
             self.host.notice(f"{row.name} is still untrusted: nothing was run", "warn")
             return
-        await asyncio.to_thread(self.gateway.trust, row.id, request)
+        await asyncio.to_thread(self.workspace.trust, row.id, request)
         self.host.notice(f"{row.name} is trusted until a block changes its source; U revokes trust")
         self.state.datasets_outdated.send(None)
         if pull:
@@ -167,7 +154,7 @@ class DatasetActionsController(Controller):
             self.host.start(self._revoke_trust(row))
 
     async def _revoke_trust(self, row: DatasetRow) -> None:
-        await asyncio.to_thread(self.gateway.untrust, row.id)
+        await asyncio.to_thread(self.workspace.untrust, row.id)
         self.host.notice(f"{row.name} is untrusted now")
         self.state.datasets_outdated.send(None)
 

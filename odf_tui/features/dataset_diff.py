@@ -14,26 +14,18 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 
+from odf_engine.api.model import BlockFilter, DatasetRow
+from odf_engine.api.readers.row_window import RowWindow, UnreadableRange, read_part
+from odf_engine.api.text import count_of, format_count, format_zoned_time, printable
 from odf_engine.errors import OdfError
 from odf_engine.jobs.diff import Diff
 from odf_engine.jobs.export import Export
 from odf_engine.views.diff import CHANGE_COLUMN, Difference
-from odf_tui.gateway.row_window import RowWindow, UnreadableRange, read_part
 from odf_tui.services.controller import Controller
 from odf_tui.services.jobs_client import LeftRunning
-from odf_tui.state.model import BlockFilter, DatasetRow
 from odf_tui.text import diff_text
 from odf_tui.text.diff_text import ARROW, SIGNS, STYLES, DiffRowFormatter
-from odf_tui.text.format import (
-    NULL,
-    Span,
-    count_of,
-    error_with_hint,
-    fit_width,
-    format_count,
-    format_zoned_time,
-    printable,
-)
+from odf_tui.text.format import NULL, Span, error_with_hint, fit_width
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import MOVE_KEYS, Dialog, PickerDialog, TextDialog, TimeDialog
 from odf_tui.widgets.line_view import StaticLines
@@ -349,7 +341,7 @@ class DatasetDiffController(Controller):
         """Show a difference. Returns the next step, or None if the screen was closed."""
 
         def load() -> DifferenceScreen:
-            window = DiffWindow(difference, self.gateway.file_rows(row.id, difference.file))
+            window = DiffWindow(difference, self.workspace.file_rows(row.id, difference.file))
             names = dict.fromkeys((difference.old.name, difference.new.name))
             title = f"Differences: {' and '.join(names)}"
             return DifferenceScreen(title, window, open_difference(window), self.host.copy_text)
@@ -378,7 +370,7 @@ class DatasetDiffController(Controller):
         return await self.host.ask(PickerDialog(f"Compare {row.name} with", choices, typing=True))
 
     async def _choose_block(self, row: DatasetRow) -> str | None:
-        page = await asyncio.to_thread(self.gateway.blocks, row.id, None, _MAX_BLOCKS, BlockFilter())
+        page = await asyncio.to_thread(self.workspace.blocks, row.id, None, _MAX_BLOCKS, BlockFilter())
         lines = [line for line in reversed(page.lines) if not line.broken]
         choices = [
             Choice(

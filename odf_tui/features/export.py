@@ -15,14 +15,15 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Input
 
+from odf_engine.api.model import DatasetRow
+from odf_engine.api.readers.row_window import RowPrefix, RowWindow
+from odf_engine.api.text import count_of, format_bytes, format_count, printable
 from odf_engine.errors import OdfError
 from odf_engine.jobs.export import Export, ExportResult
-from odf_tui.gateway.row_window import RowPrefix, RowWindow
 from odf_tui.panes.data.view import QUERY, STATE, TIME, DataPane, TableView
 from odf_tui.services.controller import Controller
 from odf_tui.services.jobs_client import LeftRunning
-from odf_tui.state.model import DatasetRow
-from odf_tui.text.format import Span, count_of, ellipsize_middle, format_bytes, format_count, printable
+from odf_tui.text.format import Span, ellipsize_middle
 from odf_tui.widgets.dialogs import ConfirmDialog, Dialog
 from odf_tui.widgets.line_view import LineView, StaticLines
 
@@ -254,7 +255,7 @@ class ExportController(Controller):
         file = parquet_file_of(rows.window)
         spooled = ""
         if rows.window is not None and file is None:
-            file = spooled = await asyncio.to_thread(self.gateway.write_temporary_rows, rows.window)
+            file = spooled = await asyncio.to_thread(self.workspace.write_temporary_rows, rows.window)
         request = Export(
             dataset,
             str(options.path),
@@ -270,9 +271,9 @@ class ExportController(Controller):
             self.host.notice(running_export_text(options.path))
             return
         except OdfError:
-            await asyncio.to_thread(self.gateway.remove_temporary_rows, spooled)
+            await asyncio.to_thread(self.workspace.remove_temporary_rows, spooled)
             raise
-        await asyncio.to_thread(self.gateway.remove_temporary_rows, spooled)
+        await asyncio.to_thread(self.workspace.remove_temporary_rows, spooled)
         self.host.notice(export_summary(result))
 
 

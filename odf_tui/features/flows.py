@@ -14,25 +14,17 @@ from textual.containers import Vertical
 from textual.content import Content
 
 from odf_engine.alerts.store import Delivery, read_newest
+from odf_engine.api.flows import ChecksView, FlowSummary, WorkspaceFlows, read_dataset_checks
+from odf_engine.api.model import DatasetRow
+from odf_engine.api.text import count_of, format_time_seconds, printable, zone_label
 from odf_engine.checks.reports import CheckReport
 from odf_engine.coordinator.protocol import Job
 from odf_engine.errors import OdfError
 from odf_engine.flows.store import Run
 from odf_engine.jobs.check import Check
 from odf_engine.metadata.timestamp import Timestamp
-from odf_tui.gateway.flows import ChecksView, FlowGateway, FlowSummary, read_dataset_checks
 from odf_tui.services.controller import Controller
-from odf_tui.state.model import DatasetRow
-from odf_tui.text.format import (
-    Span,
-    count_of,
-    error_with_hint,
-    fit_width,
-    format_duration,
-    format_time_seconds,
-    printable,
-    zone_label,
-)
+from odf_tui.text.format import Span, error_with_hint, fit_width, format_duration
 from odf_tui.text.job_text import jobs_of_run, outcomes_of_jobs
 from odf_tui.widgets.dialogs import MOVE_KEYS, ConfirmDialog, DecisionDialog, Dialog
 from odf_tui.widgets.line_view import LineView, WrappedLines
@@ -186,7 +178,7 @@ class FlowsScreen(Dialog[None]):
     def __init__(self, odf: Path, notice: Callable[[str, str], None]) -> None:
         super().__init__()
         self._odf, self._notice = odf, notice
-        self._flows: FlowGateway | None = None
+        self._flows: WorkspaceFlows | None = None
         self._lock = asyncio.Lock()
 
     def compose(self) -> ComposeResult:
@@ -248,7 +240,7 @@ class FlowsScreen(Dialog[None]):
 
     def _load(self, name: str) -> _Loaded:
         if self._flows is None:
-            self._flows = FlowGateway(self._odf)
+            self._flows = WorkspaceFlows(self._odf)
         flows = self._flows.summaries()
         name = name or (flows[0].name if flows else "")
         runs = self._flows.store.runs(name, _RUNS) if name else []
@@ -256,12 +248,12 @@ class FlowsScreen(Dialog[None]):
 
     # --- Changes ---
 
-    def _change(self, change: Callable[[FlowGateway, str], object], done: str) -> None:
+    def _change(self, change: Callable[[WorkspaceFlows, str], object], done: str) -> None:
         flow = self._list.flow
         if flow is not None:
             self.run_worker(self._apply(change, flow.name, done.format(flow.name)), group="change")
 
-    async def _apply(self, change: Callable[[FlowGateway, str], object], name: str, done: str) -> None:
+    async def _apply(self, change: Callable[[WorkspaceFlows, str], object], name: str, done: str) -> None:
         async with self._lock:
             try:
                 assert self._flows is not None
@@ -389,7 +381,7 @@ class FlowsController(Controller):
             self.host.start(self._show_checks(row))
 
     async def _show_checks(self, row: DatasetRow) -> None:
-        checks = await asyncio.to_thread(read_dataset_checks, self.gateway.folder, row.id, _COMMITS)
+        checks = await asyncio.to_thread(read_dataset_checks, self.workspace.folder, row.id, _COMMITS)
         run = [("run", ("r",), "runs the checks on all rows")] if checks.rules else []
         dialog = DecisionDialog(
             f"Checks of {row.name} (times: {zone_label()})",
@@ -404,7 +396,7 @@ class FlowsController(Controller):
         self.host.start(self._show_alerts())
 
     async def _show_alerts(self) -> None:
-        found = await asyncio.to_thread(read_newest, self.gateway.folder / ".odf", _MESSAGES)
+        found = await asyncio.to_thread(read_newest, self.workspace.folder / ".odf", _MESSAGES)
         title = f"Messages of alerts (times: {zone_label()})"
         await self.host.ask(
             DecisionDialog(title, alert_lines(found), [("leave", ("escape", "enter"), "closes")])
@@ -412,4 +404,4 @@ class FlowsController(Controller):
 
     def show_flows(self) -> None:
         """Show the flows."""
-        self.host.open(FlowsScreen(self.gateway.folder / ".odf", self.host.notice))
+        self.host.open(FlowsScreen(self.workspace.folder / ".odf", self.host.notice))

@@ -11,6 +11,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from odf_engine.api.model import DatasetRow
+from odf_engine.api.text import format_time, printable
 from odf_engine.coordinator.protocol import Request
 from odf_engine.errors import OdfError
 from odf_engine.jobs.compact import Compact
@@ -19,10 +21,9 @@ from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.verify import Verify
 from odf_engine.metadata.timestamp import Timestamp, parse_user_time
 from odf_tui.features.dataset_actions import reset_lines
-from odf_tui.gateway.administration import Administration, change_setting
 from odf_tui.services.controller import Controller
-from odf_tui.state.model import DatasetRow, sort_by_dependency
-from odf_tui.text.format import Span, error_with_hint, format_time, printable
+from odf_tui.state.model import sort_by_dependency
+from odf_tui.text.format import Span, error_with_hint
 from odf_tui.text.remotes import pull_remotes
 from odf_tui.widgets.dialogs import ConfirmDialog, TypedConfirmation
 from odf_tui.widgets.form import Field, FormDialog, FormValues, check_time, existing_file
@@ -60,9 +61,8 @@ class JobOptionsController(Controller):
 
     async def _never_cache(self, row: DatasetRow) -> bool:
         """Set that each pull fetches the source; show an error. Returns whether it is set."""
-        odf = self.gateway.folder / ".odf"
         try:
-            await asyncio.to_thread(change_setting, f"fetch.cache.{row.name}", "never", odf)
+            await asyncio.to_thread(self.workspace.change_setting, f"fetch.cache.{row.name}", "never")
         except OdfError as error:
             self.host.notice(error_with_hint(error), "bad")
             return False
@@ -153,15 +153,13 @@ class JobOptionsController(Controller):
             self.host.start(self._verify(row))
 
     async def _verify(self, row: DatasetRow) -> None:
-        administration = Administration(self.gateway.folder)
-
         def check(form: FormValues) -> str:
             span = form.text("range")
             if span and form.text("scope") != "one":
                 return "a range applies to one dataset: select only this dataset"
             try:
                 if span:
-                    administration.find_blocks(row.id, span)
+                    self.workspace.find_blocks(row.id, span)
             except OdfError as error:
                 return error_with_hint(error)
             return ""
@@ -173,7 +171,7 @@ class JobOptionsController(Controller):
             return
         first, last = None, None
         if span := form.text("range"):
-            first, last = await asyncio.to_thread(administration.find_blocks, row.id, span)
+            first, last = await asyncio.to_thread(self.workspace.find_blocks, row.id, span)
         requests: list[tuple[Request, str]] = [
             (
                 Verify(

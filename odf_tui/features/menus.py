@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from odf_engine.api.text import printable
 from odf_tui.actions.model import key_name
 from odf_tui.services.controller import Controller
-from odf_tui.text.format import printable
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.form import DescribedPicker
 
@@ -20,7 +20,7 @@ class MenuController(Controller):
 
     def open_workspace_menu(self) -> None:
         """List the actions for the workspace."""
-        self._open("workspace_menu", f"Workspace {self.gateway.folder.name}")
+        self._open("workspace_menu", f"Workspace {self.workspace.folder.name}")
 
     def _open(self, menu: str, title: str) -> None:
         situation = self.host.situation()

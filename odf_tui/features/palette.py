@@ -13,6 +13,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Input
 
+from odf_engine.api.model import DatasetRow, Target
 from odf_tui.actions import table
 from odf_tui.actions.model import ANYWHERE, Action, KeyMap, Situation
 from odf_tui.help.pages import TOPICS
@@ -20,7 +21,7 @@ from odf_tui.panes.blocks.view import FINDING_MARK, PROOF_MARK
 from odf_tui.panes.data.view import DataPane
 from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.services.controller import Controller
-from odf_tui.state.model import DatasetRow, Health, Target
+from odf_tui.state.model import Health
 from odf_tui.state.saved_session import MAX_RECENT
 from odf_tui.text.format import OPERATION_SIGNS, OPERATION_WORDS
 from odf_tui.text.job_text import job_outcome
@@ -418,7 +419,7 @@ class PaletteController(Controller):
                 if isinstance(palette, CommandPalette) and number is not None:
                     palette.add(text, block_choice(row, number))
 
-            self.reader.read("find block", lambda: self.gateway.find_block(row.id, prefix), then)
+            self.reader.read("find block", lambda: self.workspace.find_block(row.id, prefix), then)
         return [
             block_choice(row, reference.number)
             for row in reference.rows
@@ -453,4 +454,4 @@ class PaletteController(Controller):
         if self.host.station.use_theme(name):
             self.host.notice(f"theme {name}")
             layout = self.state.layout
-            layout.theme, layout.theme_setting = name, self.gateway.ui.theme
+            layout.theme, layout.theme_setting = name, self.workspace.ui.theme

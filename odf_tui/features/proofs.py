@@ -7,15 +7,16 @@ import json
 from pathlib import Path
 from typing import Final
 
+from odf_engine.api.administration import read_proof
+from odf_engine.api.model import DatasetRow
+from odf_engine.api.text import count_of, printable
 from odf_engine.jobs.query import CheckProof, CheckProofResult, Query
 from odf_engine.sql.query_text import one_line_summary
 from odf_engine.storage.atomic_files import replace_text_file
 from odf_tui.features.sql.sql_editor import SqlPanel
-from odf_tui.gateway.administration import read_proof
 from odf_tui.services.controller import Controller
 from odf_tui.services.jobs_client import LeftRunning
-from odf_tui.state.model import DatasetRow
-from odf_tui.text.format import Span, count_of, printable
+from odf_tui.text.format import Span
 from odf_tui.text.verification_text import proof_verdict
 from odf_tui.widgets.dialogs import ConfirmDialog, TextDialog
 from odf_tui.widgets.form import Field, FormDialog, existing_file, required
@@ -62,13 +63,13 @@ class ProofsController(Controller):
 
     def _datasets_with_keys(self) -> list[DatasetRow]:
         rows = [row for row in self.state.datasets if not row.missing and not row.problem]
-        return [row for row in rows if self.gateway.holds_key(row.id)]
+        return [row for row in rows if self.workspace.holds_key(row.id)]
 
     async def _current_query(self) -> str:
         """Return the query of the selected job in pane 4, else of the editor, or "" if absent."""
         job = self.host.situation().job if self.state.pane == "jobs" else None
         if job is not None and job.kind == "sql":
-            return await asyncio.to_thread(self.gateway.query_of_job, job)
+            return await asyncio.to_thread(self.workspace.query_of_job, job)
         panel = self.host.find(SqlPanel)
         return panel.editor.text.strip() if panel is not None else ""
 

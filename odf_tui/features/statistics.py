@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from rich.cells import cell_len
 from textual.app import ComposeResult
@@ -13,30 +13,24 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.timer import Timer
 
+from odf_engine.api.model import DatasetRow
+from odf_engine.api.readers.row_window import RowPrefix
+from odf_engine.api.text import count_of, format_count, printable
 from odf_engine.coordinator.protocol import JobState
 from odf_engine.jobs.views import ComputeStatistics
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.views.statistics import ColumnStatistics
 from odf_tui.features.export import dataset_of_view, parquet_file_of
-from odf_tui.gateway.protocol import TableDescription
-from odf_tui.gateway.row_window import RowPrefix
 from odf_tui.panes.data.view import TIME, DataPane
 from odf_tui.services.controller import Controller
 from odf_tui.state.job_book import JobBook
-from odf_tui.state.model import DatasetRow
-from odf_tui.text.format import (
-    Span,
-    count_of,
-    error_with_hint,
-    fit_width,
-    format_count,
-    format_count_short,
-    printable,
-    right,
-)
+from odf_tui.text.format import Span, error_with_hint, fit_width, format_count_short, right
 from odf_tui.text.job_text import job_activity
 from odf_tui.widgets.dialogs import Dialog
 from odf_tui.widgets.line_view import LineView, StaticLines, WrappedLines
+
+if TYPE_CHECKING:
+    from odf_engine.api.readers.row_reader import TableDescription
 
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _BAR: Final = "▆"  # with a gap above, which separates the bars
@@ -506,7 +500,7 @@ class StatisticsController(Controller):
 
     async def _spool_prefix(self, row: DatasetRow, window: RowPrefix, when: str) -> None:
         self.host.notice("writing the rows to a temporary file …")
-        file = await asyncio.to_thread(self.gateway.write_temporary_rows, window)
+        file = await asyncio.to_thread(self.workspace.write_temporary_rows, window)
         self._open(row.id, row.name, file, f"Statistics of {row.name} {when}", "rows of pane 3")
 
     def _open(self, dataset: str, name: str, file: str | None, title: str, rows: str) -> None:
@@ -514,7 +508,7 @@ class StatisticsController(Controller):
             title,
             rows,
             ComputeStatistics(dataset, file=file),
-            lambda: asyncio.to_thread(self.gateway.column_statistics, dataset, file),
+            lambda: asyncio.to_thread(self.workspace.column_statistics, dataset, file),
             lambda request: self.jobs.submit_one(request, name),
             self.jobs.cancel,
             self.state.jobs,

@@ -275,7 +275,7 @@ class PaneLayout(Controller):
 
     def _save(self) -> None:
         self._save_timer = None
-        content, folder = saved_session.encode_layout(self.host.collect_layout()), self.gateway.folder
+        content, folder = saved_session.encode_layout(self.host.collect_layout()), self.workspace.folder
         if content != self._saved:
             self._saved = content
             self.reader.read(
@@ -285,7 +285,7 @@ class PaneLayout(Controller):
     def quit(self) -> None:
         """Write the layout and leave; running jobs continue."""
         saved_session.save_layout(
-            self.gateway.folder, saved_session.encode_layout(self.host.collect_layout())
+            self.workspace.folder, saved_session.encode_layout(self.host.collect_layout())
         )
         self.host.station.leave([f"{job.kind} {job.target}" for job in self.state.jobs.active_jobs()])
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from textual.message import Message
 from textual.screen import Screen
 from textual.worker import get_current_worker
 
 from odf_tui.actions.model import Hint
-from odf_tui.gateway.protocol import Gateway
 from odf_tui.services.host import Host
 from odf_tui.services.jobs_client import JobsClient
 from odf_tui.services.navigation import Navigator
 from odf_tui.state.app_state import AppState
 from odf_tui.state.saved_session import SavedLayout
 from odf_tui.text.format import error_with_hint
+
+if TYPE_CHECKING:
+    from odf_engine.api.workspace import Workspace
 
 T = TypeVar("T")
 
@@ -61,7 +63,7 @@ class Reader:
 class Context:
     """The services that every controller gets."""
 
-    gateway: Gateway
+    workspace: Workspace
     state: AppState
     reader: Reader
     jobs: JobsClient
@@ -77,7 +79,7 @@ class Controller:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.gateway, self.state, self.reader = context.gateway, context.state, context.reader
+        self.workspace, self.state, self.reader = context.workspace, context.state, context.reader
         self.jobs, self.navigator, self.host = context.jobs, context.navigator, context.host
 
     def routes(self) -> Mapping[type[Message], Callable[[Any], object]]:

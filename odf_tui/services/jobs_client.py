@@ -6,15 +6,19 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
+from odf_engine.api.text import format_count
 from odf_engine.coordinator.protocol import Event, Job, JobState, Request
 from odf_engine.errors import Cancelled, OdfError
 from odf_engine.jobs.base import JobRequest, decode_result
-from odf_tui.gateway.protocol import Gateway, WorkerLink
 from odf_tui.services.host import Host
 from odf_tui.state.app_state import WORKER_ENDED, AppState, JobNews, WorkerConnectionState
-from odf_tui.text.format import error_line, format_count
+from odf_tui.text.format import error_line
+
+if TYPE_CHECKING:
+    from odf_engine.api.workspace import Workspace
+    from odf_engine.coordinator.client import Client
 
 BATCH_SECONDS: Final = 0.25
 _STOPPING_SECONDS: Final = 2.0
@@ -33,9 +37,9 @@ class JobsClient:
         quiet: ids of jobs whose end is not shown in a notice.
     """
 
-    def __init__(self, gateway: Gateway, state: AppState, host: Host) -> None:
+    def __init__(self, workspace: Workspace, state: AppState, host: Host) -> None:
         self._state, self._host = state, host
-        self.connection = WorkerConnection(gateway, state, lambda call, value: host.call_later(call, value))
+        self.connection = WorkerConnection(workspace, state, lambda call, value: host.call_later(call, value))
         self.quiet: set[str] = set()
         self._waiting: dict[str, asyncio.Future[Job]] = {}
         state.jobs_changed.connect(self._complete_futures)
@@ -147,16 +151,16 @@ class WorkerConnection:
     """Connects to the worker, and passes its events to the state.
 
     Args:
-        gateway: opens the connection.
+        workspace: opens the connection.
         state: receives the state of the connection, and the events.
         call: calls a function with a value on the event loop, in order.
     """
 
     def __init__(
-        self, gateway: Gateway, state: AppState, call: Callable[[Callable[..., object], object], object]
+        self, workspace: Workspace, state: AppState, call: Callable[[Callable[..., object], object], object]
     ) -> None:
-        self._gateway, self._state, self._call = gateway, state, call
-        self._link: WorkerLink | None = None
+        self._workspace, self._state, self._call = workspace, state, call
+        self._link: Client | None = None
         self._reconnect = asyncio.Event()
         self._ready = asyncio.Event()
         self._failure: str = ""
@@ -168,7 +172,7 @@ class WorkerConnection:
             self._ready.clear()
             self._set_state(WorkerConnectionState("starting"))
             try:
-                self._link = await self._gateway.connect()
+                self._link = await self._workspace.connect()
             except (OdfError, OSError) as error:
                 self._failure = error_line(error)
                 hint = getattr(error, "hint", None) or ""
@@ -184,7 +188,7 @@ class WorkerConnection:
         """Connect again, if the connection is lost."""
         self._reconnect.set()
 
-    async def link(self) -> WorkerLink:
+    async def link(self) -> Client:
         """Return the connection; reconnect if it is lost.
 
         Raises:
@@ -198,7 +202,7 @@ class WorkerConnection:
             raise OdfError(self._failure or "no connection to the worker", hint="press R to restart it")
         return self._link
 
-    async def _follow(self, link: WorkerLink) -> None:
+    async def _follow(self, link: Client) -> None:
         self._reconnect.clear()
         self._set_state(WorkerConnectionState("connected"))
         self._apply([link.status])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from odf_engine.api.model import Target
 from odf_tui.state.app_state import AppState, Signal
-from odf_tui.state.model import Target
 
 _MAX_TRAIL: Final = 100
 

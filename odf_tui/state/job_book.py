@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from odf_engine.api.model import LOG_LINES, LogPage
+from odf_engine.api.readers.job_log import Entry, merge_log_entries
 from odf_engine.coordinator.protocol import (
     Committed,
     Event,
@@ -22,42 +24,14 @@ from odf_engine.coordinator.protocol import (
 )
 from odf_engine.jobs.remotes import Compare
 from odf_tui.state.model import Health
-from odf_tui.text.job_log_text import Entry
 from odf_tui.text.job_text import has_findings, known_result, verified_head
 
 if TYPE_CHECKING:
-    from odf_tui.state.model import DatasetRow
+    from odf_engine.api.model import DatasetRow
 
 
-PAGE: Final = 2000
 MAX_LINES: Final = 10_000
 """Maximum number of lines in memory. Others are dropped, and read again on demand."""
-
-
-class WrittenBlock(msgspec.Struct, frozen=True):
-    """A block that a job wrote.
-
-    Attributes:
-        dataset: id of the dataset.
-        number: sequence number of the block.
-        hash: hash of the block.
-        event: kind of its event.
-        rows: number of rows that it added.
-    """
-
-    dataset: str
-    number: int
-    hash: str
-    event: str
-    rows: int
-
-
-class LogPage(msgspec.Struct, frozen=True):
-    """Events of a job, and whether the journal has older and newer ones."""
-
-    events: list[JournalEvent]
-    older: bool
-    newer: bool
 
 
 class LogWindow:
@@ -123,28 +97,9 @@ class LogWindow:
             self.older = True
 
 
-def merge_log_entries(events: Iterable[JournalEvent]) -> list[Entry]:
-    """Return the lines of events. A block has one line: the job's, if it has the hash."""
-    lines: list[Entry] = []
-    for event in events:
-        if isinstance(event, JobChanged):
-            continue
-        last = lines[-1] if lines else None
-        if isinstance(event, Committed) and isinstance(last, LogLine) and event.block in last.text:
-            continue
-        lines.append(event)
-    return lines
-
-
 def is_commit(entry: Entry) -> bool:
     """Return whether a line is about a committed block."""
     return isinstance(entry, Committed) or (entry.level == "info" and " block f1620" in f" {entry.text}")
-
-
-def log_search_text(entry: Entry) -> str:
-    """Return the text of a line for searches: in lower case, with complete hashes, without the time."""
-    text = f"block {entry.block} {entry.event}" if isinstance(entry, Committed) else entry.text
-    return text.lower()
 
 
 def log_file_name(job: Job) -> str:
@@ -152,7 +107,6 @@ def log_file_name(job: Job) -> str:
     return f"{job.kind}-{re.sub(r'[^0-9A-Za-z._-]+', '-', job.target) or 'dataset'}-{job.id}.log"
 
 
-LOG_LINES: Final = 5000
 _STATE_GLYPHS: Final = {
     JobState.queued: ("◦", "busy"),
     JobState.running: ("▸", "busy"),

@@ -5,22 +5,22 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterable
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated, Any, Final, Protocol, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
 
 import msgspec
 
+from odf_engine.api import model
+from odf_engine.api.model import DatasetRow
+from odf_engine.api.readers.fingerprint import data_fingerprint, file_fingerprint
 from odf_engine.config import UiConfig
 from odf_engine.coordinator.protocol import PROTOCOL_VERSION, Job
 from odf_engine.errors import OdfError
 from odf_engine.files import open_file
 from odf_engine.settings import CONFIG_FILE, user_file, workspace_user_file
 from odf_engine.storage.atomic_files import read_small_file
-from odf_tui.state import model
-from odf_tui.state.model import DatasetRow
 
 MAX_RECENT: Final = 8
 MAX_DATASETS: Final = 200
@@ -28,6 +28,10 @@ _DECODE_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionErro
 MIN_SHARE: Final = 20
 Share = Annotated[int, msgspec.Meta(ge=MIN_SHARE, le=100 - MIN_SHARE)]
 """A share of the screen in percent, within limits that keep all panes visible."""
+
+
+if TYPE_CHECKING:
+    from odf_engine.api.workspace import Workspace
 
 
 class PaneShares(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -127,37 +131,6 @@ def effective_theme(layout: SavedLayout, setting: str) -> str:
 
 
 _SETTINGS: Final = ("version", CONFIG_FILE)
-_DATA: Final = (
-    "jobs.sqlite",
-    "jobs.sqlite-wal",
-    "trust",
-    "keys",
-    "datasets",
-    "repositories.json",
-)
-_WATCHED_DATASET_FILES: Final = ("refs", "info")
-
-
-class SnapshotSource(Protocol):
-    """The reads that make up a snapshot."""
-
-    @property
-    def ui(self) -> UiConfig:
-        """The settings of the workstation."""
-        ...
-
-    @property
-    def settings_problem(self) -> str:
-        """Why the settings are invalid, or "" if they are valid."""
-        ...
-
-    def datasets(self) -> list[DatasetRow]:
-        """Return every dataset, by name."""
-        ...
-
-    def jobs(self) -> tuple[list[Job], int]:
-        """Return recent jobs, newest first, and the number of the last journal entry."""
-        ...
 
 
 class StartupSnapshot(msgspec.Struct, frozen=True, array_like=True):
@@ -181,37 +154,9 @@ class StartupSnapshot(msgspec.Struct, frozen=True, array_like=True):
 def _settings_fingerprint(folder: Path) -> str:
     """Return a fingerprint of the settings of a workspace and of its user."""
     odf = f"{folder}/.odf"
-    return _fingerprint(
+    return file_fingerprint(
         [*(f"{odf}/{name}" for name in _SETTINGS), str(user_file()), str(workspace_user_file(Path(odf)))]
     )
-
-
-def data_fingerprint(folder: Path) -> str:
-    """Return a fingerprint of the datasets, jobs, trust and remotes of a workspace."""
-    odf = f"{folder}/.odf"
-    paths = [f"{odf}/{name}" for name in _DATA]
-    paths += [f"{path}/{part}" for path in _child_paths(f"{odf}/datasets") for part in _WATCHED_DATASET_FILES]
-    return _fingerprint([*paths, *_child_paths(f"{odf}/trust"), *_child_paths(f"{odf}/remotes")])
-
-
-def _fingerprint(paths: Iterable[str]) -> str:
-    """Return a digest of the times, sizes and inode numbers of files."""
-    digest = blake2b(digest_size=16)
-    for path in paths:
-        try:
-            known = os.stat(path)  # noqa: PTH116 (thousands of them, before the first paint)
-            digest.update(os.fsencode(f"{path} {known.st_mtime_ns} {known.st_size} {known.st_ino}\n"))
-        except OSError:
-            digest.update(os.fsencode(f"{path} -\n"))
-    return digest.hexdigest()
-
-
-def _child_paths(folder: str) -> list[str]:
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(entry.path for entry in entries)
-    except OSError:
-        return []
 
 
 def load_snapshot(folder: Path) -> tuple[StartupSnapshot, bool] | None:
@@ -242,15 +187,17 @@ def _digest(content: bytes) -> bytes:
     return blake2b(content, digest_size=16).digest()
 
 
-def save_snapshot(folder: Path, source: SnapshotSource) -> None:
+def save_snapshot(folder: Path, workspace: Workspace) -> None:
     """Write a snapshot of a workspace; write nothing if the workspace cannot be read."""
     before = _settings_fingerprint(folder), data_fingerprint(folder)  # before the reads: changes count
     if (known := _read(folder)) is not None and (known.settings, known.data) == before:
         return
     with suppress(OdfError, OSError):
-        rows, (jobs, last_seq) = source.datasets(), source.jobs()
-        if not source.settings_problem:
-            startup_snapshot = StartupSnapshot(_program_version(), *before, source.ui, rows, jobs, last_seq)
+        rows, (jobs, last_seq) = workspace.datasets(), workspace.jobs()
+        if not workspace.settings_problem:
+            startup_snapshot = StartupSnapshot(
+                _program_version(), *before, workspace.ui, rows, jobs, last_seq
+            )
             path = _path(folder)
             path.parent.mkdir(exist_ok=True)
             new = path.with_name(f"{path.name}.{os.getpid()}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from odf_engine.api.text import count_of, format_count, format_time, printable
 from odf_engine.views.diff import DiffColumn, Difference
-from odf_tui.text.format import NULL, count_of, format_count, format_time, printable
+from odf_tui.text.format import NULL
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,8 @@ from pygments.lexer import inherit
 from pygments.lexers.sql import MySqlLexer
 from pygments.token import Comment, Keyword, Name, Number, String
 
-from odf_tui.text.format import QueryText, Section, Span, printable
+from odf_engine.api.text import QueryText, Section, printable
+from odf_tui.text.format import Span
 
 _YAML: Final = re.compile(r"^(\s*(?:- )*)([\w$./-]+:)( .*|)$")
 _BLOCK: Final = re.compile(r"^ [|>][-+\d]*$")

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 from rich.cells import cell_len
 
+from odf_engine.api.text import count_of, format_bytes, format_count, printable
 from odf_engine.coordinator.protocol import Failure, Job, JobState, Progress, Rate, Sample
 from odf_engine.errors import BadData
 from odf_engine.flows.store import Run
@@ -21,13 +22,9 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import JobWarning
 from odf_tui.text.format import (
     Span,
-    count_of,
     ellipsize_middle,
-    format_bytes,
-    format_count,
     format_count_short,
     format_duration,
-    printable,
     with_spaced_thousands,
 )
 from odf_tui.text.verification_text import (

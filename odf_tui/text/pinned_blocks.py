@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from odf_engine.api.text import format_count, printable, short_hash
 from odf_engine.jobs.views import PinnedBlock
-from odf_tui.text.format import format_count, printable, short_hash
 
 if TYPE_CHECKING:
     from odf_engine.views.as_at import PinnedVersion

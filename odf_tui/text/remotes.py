@@ -4,63 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Final, Literal
-from urllib.parse import urlsplit
+from typing import Final
 
-import msgspec
-
+from odf_engine.api.model import Remote
+from odf_engine.api.text import count_of, format_count, format_zoned_time
 from odf_engine.jobs.remotes import RemoteRelation
 from odf_engine.metadata.timestamp import Timestamp
-from odf_tui.text.format import (
-    count_of,
-    ellipsize_middle,
-    format_count,
-    format_count_short,
-    format_duration,
-    format_zoned_time,
-)
-
-Relation = Literal["", "equal", "ahead", "behind", "diverged", "new"]
+from odf_tui.text.format import ellipsize_middle, format_count_short, format_duration
 
 FROM: Final = "⇣"
 TO: Final = "⇡"
 DIVERGED: Final = "÷"
-WRITABLE: Final = ("file", "s3", "s3+http", "s3+https", "gs", "az", "odf+http", "odf+https")
-"""Schemes of URLs that can be pushed to."""
 
 _LABEL_WIDTH: Final = 40
-
-
-class Remote(msgspec.Struct, frozen=True, kw_only=True):
-    """A remote of a dataset, and its relation to the dataset when the two were last compared.
-
-    The local side is current: its chain is read each time.
-
-    Attributes:
-        url: URL of the dataset at the remote.
-        label: ``repository/name``, else the URL.
-        pull, push: whether the dataset is pulled from it, and pushed to it.
-        relation: see ``odf_engine.sync.history.Relation``; empty if it is not known.
-        ours, theirs: number of blocks that only the dataset has, and only the remote.
-        common, their_head: hashes of the newest shared block and of the remote's head.
-        at: time of the comparison (RFC 3339), or "" if there was none.
-    """
-
-    url: str
-    label: str
-    pull: bool = False
-    push: bool = False
-    relation: Relation = ""
-    ours: int = 0
-    theirs: int = 0
-    common: str = ""
-    their_head: str = ""
-    at: str = ""
-
-    @property
-    def writable(self) -> bool:
-        """Whether the remote can be pushed to."""
-        return is_writable(self.url)
 
 
 def remote_from_comparison(seen: RemoteRelation, label: str, known: Remote | None = None) -> Remote:
@@ -77,11 +33,6 @@ def remote_from_comparison(seen: RemoteRelation, label: str, known: Remote | Non
         their_head=seen.their_head or "",
         at=seen.at,
     )
-
-
-def is_writable(url: str) -> bool:
-    """Return whether a URL can be pushed to."""
-    return urlsplit(url).scheme.lower() in WRITABLE
 
 
 def pull_remotes(remotes: Iterable[Remote]) -> list[Remote]:

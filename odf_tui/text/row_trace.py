@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from odf_engine.api.text import count_of, format_count, format_zoned_time, short_hash
 from odf_engine.provenance.model import (
     OffsetRange,
     ProducingTransaction,
@@ -14,7 +15,7 @@ from odf_engine.provenance.model import (
     TracedInput,
     TraceStep,
 )
-from odf_tui.text.format import count_of, ellipsize_middle, format_count, format_zoned_time, short_hash
+from odf_tui.text.format import ellipsize_middle
 
 _MAX_RANGES: Final = 6
 _MAX_TRANSACTIONS: Final = 4

@@ -9,16 +9,13 @@ import pyarrow as pa
 import pyarrow.types as pt
 from rich.cells import cell_len
 
+from odf_engine.api.text import printable
 from odf_engine.data.arrow_compute import pc, python_values
-from odf_tui.text.format import NULL, OPERATION_SIGNS, printable
+from odf_tui.text.format import NULL, OPERATION_SIGNS
 
 _MAX_CELL: Final = 400
 _MAX_DIGITS: Final = 9
 _MIDNIGHT: Final = " 00:00:00"
-_TYPE_WORDS: Final = (
-    ("timestamp[ms, tz=UTC]", "timestamp"), ("date32[day]", "date"), ("decimal128", "decimal"),
-    ("list<item: ", "list<"), ("list<element: ", "list<"),
-)  # fmt: skip
 
 
 def column_texts(column: pa.ChunkedArray) -> list[str | None]:
@@ -69,14 +66,6 @@ def _timestamp_texts(column: pa.ChunkedArray) -> list[str | None]:
         fraction = fraction.rstrip("0")
         found.append(head + (dot + fraction if fraction else "") + zone)
     return found
-
-
-def type_name(kind: pa.DataType) -> str:
-    """Return the short name of a type."""
-    text = str(kind)
-    for arrow, word in _TYPE_WORDS:
-        text = text.replace(arrow, word)
-    return text
 
 
 class CellColumn(NamedTuple):

@@ -6,18 +6,19 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from odf_engine.data.finding_kinds import NOT_RECOMPUTED
-from odf_engine.jobs.query import CheckProofResult
-from odf_engine.jobs.verify import Origin, OriginSource, VerifyResult
-from odf_tui.text.format import (
+from odf_engine.api.text import (
     count_of,
     format_bytes,
     format_count,
     format_time,
     printable,
     short_hash,
+    signed_range_text,
     zone_label,
 )
+from odf_engine.data.finding_kinds import NOT_RECOMPUTED
+from odf_engine.jobs.query import CheckProofResult
+from odf_engine.jobs.verify import Origin, OriginSource, VerifyResult
 
 if TYPE_CHECKING:
     from odf_engine.workspace.fsck import FsckFinding, FsckReport
@@ -155,13 +156,6 @@ def verification_summary(report: VerifyResult) -> Iterator[str]:
         )
     if report.proven is not None:
         yield f"ownership proven {signed_range_text(report.proven, report.newer)}"
-
-
-def signed_range_text(block: int, newer: int) -> str:
-    """Describe the newest block with a valid ownership proof, and the number of blocks after it."""
-    if not newer:
-        return f"up to block {format_count(block)}, the newest"
-    return f"up to block {format_count(block)}, {count_of(newer, 'newer block')}"
 
 
 def origin_lines(reports: Sequence[VerifyResult]) -> Iterator[str]:

@@ -43,7 +43,8 @@ def notification_sequence(text: str, by: NotifyBy, environ: Mapping[str, str] = 
 
 
 def _osc9_sequence(text: str, environ: Mapping[str, str]) -> str:
-    from odf_tui.text.format import ellipsize_middle, printable
+    from odf_engine.api.text import printable
+    from odf_tui.text.format import ellipsize_middle
 
     sequence = f"\x1b]9;{ellipsize_middle(printable(text), _MAX_TEXT)}\a"
     if environ.get("TMUX"):

@@ -8,7 +8,8 @@ from typing import Final, TypeVar
 import msgspec
 from rich.cells import cell_len
 
-from odf_tui.text.format import Span, ellipsize_middle, fit_width, printable
+from odf_engine.api.text import printable
+from odf_tui.text.format import Span, ellipsize_middle, fit_width
 from odf_tui.widgets.line_view import LineView
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from textual.geometry import Region
 from textual.message import Message
 from textual.scrollbar import ScrollBarRender
 
-from odf_tui.text.format import printable
+from odf_engine.api.text import printable
 from odf_tui.widgets.line_view import LineView
 
 

@@ -15,13 +15,14 @@ from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
 
-from odf_tui.gateway.protocol import Gateway
-from odf_tui.gateway.row_window import RowWindow, SliceMark, extends, slice_at, slices_of
-from odf_tui.text.format import NULL, Span, error_hint, error_line, fit_width, printable, right
+from odf_engine.api.readers.row_window import RowWindow, SliceMark, extends, slice_at, slices_of
+from odf_engine.api.text import printable
+from odf_tui.text.format import NULL, Span, error_hint, error_line, fit_width, right
 from odf_tui.widgets.line_view import LineView
 
 if TYPE_CHECKING:
-    from odf_tui.gateway.row_text import CellChunk, Columns
+    from odf_engine.api.workspace import Workspace
+    from odf_tui.text.row_text import CellChunk, Columns
 
 
 class ColumnArrangement:
@@ -143,7 +144,7 @@ class LoadedWindow(msgspec.Struct, frozen=True):
 
 def load_window(window: RowWindow) -> LoadedWindow:
     """Read the columns and the first chunk of a window. Called in a thread."""
-    from odf_tui.gateway.row_text import Columns, read_chunk  # deferred: loads Arrow, in a thread
+    from odf_tui.text.row_text import Columns, read_chunk  # deferred: loads Arrow, in a thread
 
     columns = Columns(window)
     return LoadedWindow(
@@ -151,7 +152,7 @@ def load_window(window: RowWindow) -> LoadedWindow:
     )
 
 
-def open_rows(source: Gateway, dataset: str) -> LoadedWindow | None:
+def open_rows(source: Workspace, dataset: str) -> LoadedWindow | None:
     """Open the rows of a dataset, or None if it has none. Called in a thread."""
     window = source.rows(dataset)
     return load_window(window) if window is not None and window.row_count else None
@@ -250,7 +251,7 @@ class ChunkedLineView(LineView):
         self._requested, self._busy = [], False
 
     def _read(self, window: RowWindow, number: int, columns: Sequence[int]) -> None:
-        from odf_tui.gateway.row_text import read_chunk
+        from odf_tui.text.row_text import read_chunk
 
         try:
             chunk = read_chunk(window, number * CHUNK, CHUNK, columns)

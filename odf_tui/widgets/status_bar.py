@@ -14,20 +14,13 @@ from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import Input
 
+from odf_engine.api.model import DatasetRow
+from odf_engine.api.text import count_of, format_bytes, format_count, format_zoned_time, printable
 from odf_engine.coordinator.protocol import Job, JobState, WorkerStatus
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.actions.model import LAST, Hint
-from odf_tui.state.model import DatasetRow, Health
-from odf_tui.text.format import (
-    Span,
-    count_of,
-    ellipsize_middle,
-    format_bytes,
-    format_count,
-    format_duration,
-    format_zoned_time,
-    printable,
-)
+from odf_tui.state.model import Health
+from odf_tui.text.format import Span, ellipsize_middle, format_duration
 from odf_tui.text.job_text import job_amounts, job_seconds, percent_done
 from odf_tui.widgets.line_view import LineScroll
 

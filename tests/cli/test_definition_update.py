@@ -11,6 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from odf_engine import open as open_workspace
+from odf_engine.api.readers.block_reader import compare_events
+from odf_engine.api.readers.dataset_detail import read_dataset_detail
+from odf_engine.api.samples import ROOT
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.normal_form import spark_engine_version
 from odf_engine.errors import Conflict, InvalidManifest, OdfError, UsageError
@@ -19,9 +22,6 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.verbs import odf as odf_group
-from odf_tui.gateway.block_reader import compare_events
-from odf_tui.gateway.dataset_detail import read_dataset_detail
-from odf_tui.gateway.samples import ROOT
 from tests.cli.conftest import Odf
 
 

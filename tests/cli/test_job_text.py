@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from odf_engine.api.model import Relation, Remote
+from odf_engine.api.text import count_of, format_time, format_time_seconds
 from odf_engine.coordinator.protocol import Failure, Job, JobState, LogLine, Progress
 from odf_engine.jobs.definition import UpdateResult, ValidateResult
 from odf_engine.jobs.pull import PullResult
@@ -14,9 +16,8 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.fsck import FsckFinding, FsckReport
 from odf_tui.cli import add, pull, repositories
 from odf_tui.text import job_text, verification_text
-from odf_tui.text.format import count_of, format_time, format_time_seconds
 from odf_tui.text.job_log_text import log_failure_lines, log_line_text
-from odf_tui.text.remotes import Relation, Remote, remote_summary
+from odf_tui.text.remotes import remote_summary
 
 FAILED = Job(
     id="7", kind="pull", target="cases", dataset="did:odf:1", state=JobState.failed,

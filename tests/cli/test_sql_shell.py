@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from odf_engine.api.readers.query_history import load_history
 from odf_engine.coordinator.protocol import Failure, Job, JobState
 from odf_engine.jobs.query import Query
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.sql import SqlShell, split_statements
-from odf_tui.state.query_history import load_history
 from tests.cli.conftest import call_odf
 from tests.sync.builders import make_root
 from tests.waiting import process_state, read_until, wait_until

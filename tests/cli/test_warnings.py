@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from odf_engine.api.model import BlockFilter
+from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.gateway.workspace_gateway import WorkspaceGateway
-from odf_tui.state.model import BlockFilter
 from tests.cli.conftest import Odf
 
 MANIFEST = """
@@ -68,7 +68,7 @@ def test_warnings_are_stored_and_shown_or_fail_a_job(fresh: Odf, tmp_path: Path)
     assert f"1 warning: {TEXT}" in fresh("log", "counties", "-n", "1").out
     status = fresh("status").out
     assert "warned" in status and TEXT in status and "everything is up to date" not in status
-    gateway = WorkspaceGateway(Workspace(tmp_path))
+    gateway = OpenWorkspace(Workspace(tmp_path))
     (row,) = gateway.datasets()
     assert gateway.blocks(row.id, None, 100, BlockFilter()).lines[-1].summary.startswith("! ")
     assert f"# warning: {TEXT}\n" in gateway.block(row.id, row.blocks - 1).yaml

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import shapefile
 
 from odf_engine import settings
+from odf_engine.api.readers import query_history
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import decode_state, encode_state
@@ -51,7 +52,7 @@ from odf_engine.views.statistics import statistics_from_footers
 from odf_engine.workspace.fsck import check_workspace
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.actions import user_keys
-from odf_tui.state import query_history, saved_session
+from odf_tui.state import saved_session
 from odf_tui.theming import themes
 from tests.cli.conftest import call_odf
 from tests.faults.fuzz_scene import Scene, Target, find_file, run_each

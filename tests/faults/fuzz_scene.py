@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from odf_engine.api.readers import query_history
+from odf_engine.api.samples import MANIFESTS
 from odf_engine.coordinator.job_log import JobLog
 from odf_engine.coordinator.protocol import JobState
 from odf_engine.errors import OdfError
@@ -18,8 +20,7 @@ from odf_engine.progress import Reporter
 from odf_engine.workspace.remotes import DatasetRemotes, Remotes, RemoteStatus
 from odf_engine.workspace.tokens import Tokens
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.gateway.samples import MANIFESTS
-from odf_tui.state import query_history, saved_session
+from odf_tui.state import saved_session
 from tests.cli.conftest import call_odf
 from tests.sync import builders
 

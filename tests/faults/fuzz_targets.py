@@ -12,6 +12,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from odf_engine import settings
+from odf_engine.api.samples import MANIFESTS
+from odf_engine.api.text import printable
 from odf_engine.config import Config
 from odf_engine.coordinator import protocol
 from odf_engine.coordinator.protocol import JobState
@@ -62,9 +64,7 @@ from odf_engine.sync.smart.smart_remote import parse_transfer_url
 from odf_engine.terminal_text import escape_controls, escape_json
 from odf_engine.transform.engines import grpc_messages as engine
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.gateway.samples import MANIFESTS
 from odf_tui.panes.datasets.dataset_filter import parse_filter
-from odf_tui.text.format import printable
 from odf_tui.text.job_text import printable_lines
 from tests.faults import fuzz_files as files
 from tests.faults import fuzz_peers as peers

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 from unittest import mock
 
+from odf_engine.api.readers import query_history
 from odf_engine.coordinator import worker
 from odf_engine.coordinator.client import WorkerLauncher
 from odf_engine.coordinator.endpoint import WorkerEndpoint
@@ -32,8 +33,8 @@ from odf_engine.sync import open_remote
 from odf_engine.sync.pull import clone_dataset
 from odf_engine.workspace import discovery
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.main import _open_gateway
-from odf_tui.state import query_history, saved_session
+from odf_tui.main import _open_workspace
+from odf_tui.state import saved_session
 from odf_tui.theming import terminal
 from tests.cli.conftest import Ran, call_odf
 from tests.sync.builders import make_derivative, make_root
@@ -113,7 +114,7 @@ def _work(folder: Path, there: Path) -> None:
         download.write(b"data")
         download.close()
     with suppress(OdfError, OSError):
-        saved_session.save_snapshot(folder, _open_gateway(folder))
+        saved_session.save_snapshot(folder, _open_workspace(folder))
     terminal._write_to_file("copied", odf / "cache", "")
     for name in ("spark.log", "sandbox.log"):
         with suppress(OSError), open_file(odf / name, "ab") as log:

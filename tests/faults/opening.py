@@ -23,7 +23,9 @@ from pathlib import Path
 from unittest import mock
 
 import textual._wait
+from tests.tui.test_workspace_gateway import LonelySource, add_rows
 
+from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.coordinator.job_log import JobLog
 from odf_engine.coordinator.protocol import JobState
 from odf_engine.identity.names import DatasetAlias
@@ -32,10 +34,8 @@ from odf_engine.metadata.model import DatasetKind
 from odf_engine.workspace.workspace import Workspace
 from odf_tui import main as app
 from odf_tui.app import Workstation
-from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from odf_tui.main import main
 from odf_tui.theming import terminal
-from tests.tui.test_workspace_gateway import LonelySource, add_rows
 from tests.tui.waiting import screen_text, until
 
 CACHES = (
@@ -139,7 +139,7 @@ def open_workstation(home: Path) -> str:
     with (
         mock.patch.object(terminal, "require_capable_terminal", lambda: None),
         mock.patch.object(Workstation, "run", lambda station: asyncio.run(drive(station))),
-        mock.patch.object(WorkspaceGateway, "connect", LonelySource.connect),
+        mock.patch.object(OpenWorkspace, "connect", LonelySource.connect),
     ):
         app.run(home)
     gc.enable()

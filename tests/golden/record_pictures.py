@@ -27,9 +27,9 @@ from rich.text import Text
 
 os.environ |= {"COLORTERM": "truecolor", "TERM": "xterm-256color"}  # before the import of Textual
 
+from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.app import Workstation
-from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from odf_tui.help.pages import read_page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -139,7 +139,7 @@ async def record_workstation(folder: Path) -> str:
     odf = [sys.executable, "-m", "odf_tui"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([*odf, "demo", str(folder / "demo"), "--no-tui"], env=environment, check=True)
-    app = Workstation(WorkspaceGateway(Workspace.find(folder / "demo")))
+    app = Workstation(OpenWorkspace(Workspace.find(folder / "demo")))
     try:
         async with app.run_test(size=SCREEN_SIZE) as pilot:
             await pilot.pause(3)

@@ -17,6 +17,7 @@ from textual.css.stylesheet import Stylesheet
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from odf_engine.api.model import DatasetRow
 from odf_engine.coordinator.protocol import WorkerStatus
 from odf_tui.actions.model import Situation
 from odf_tui.app import Workstation
@@ -29,7 +30,7 @@ from odf_tui.panes.datasets.view import DatasetsPane, GraphView
 from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.panes.pane_layout import PaneLayout
 from odf_tui.state.job_book import JobBook
-from odf_tui.state.model import DatasetRow, Health
+from odf_tui.state.model import Health
 from odf_tui.state.saved_session import PaneShares
 from odf_tui.widgets.pane_frame import Pane
 from odf_tui.widgets.status_bar import StatusLine

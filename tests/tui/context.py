@@ -304,5 +304,5 @@ class Fakes:
         reader: Any = InlineReader()
         jobs: Any = self.jobs
         host: Any = self.host
-        gateway: Any = self.source
-        return Context(gateway, self.state, reader, jobs, self.navigator, host)
+        opened: Any = self.source
+        return Context(opened, self.state, reader, jobs, self.navigator, host)

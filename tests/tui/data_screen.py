@@ -57,9 +57,9 @@ class DataScreen(Screen[None], inherit_bindings=False):
         self.state = AppState()
         self.state.load_jobs(*source.jobs())
         self.state.set_datasets(source.datasets())
-        gateway, host = cast("Any", source), cast("Any", self)
-        jobs, navigator = JobsClient(gateway, self.state, host), Navigator(self.state)
-        self.context = Context(gateway, self.state, Reader(self), jobs, navigator, host)
+        opened, host = cast("Any", source), cast("Any", self)
+        jobs, navigator = JobsClient(opened, self.state, host), Navigator(self.state)
+        self.context = Context(opened, self.state, Reader(self), jobs, navigator, host)
         navigator.selecting.connect(self.select_dataset)
         self.state.pane_changed.connect(lambda _: self.set_focus(None))
         self._controllers: list[Controller] = []

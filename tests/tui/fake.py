@@ -1,4 +1,4 @@
-"""FakeSource, a gateway in memory with the datasets of a small town, and a worker that a test controls."""
+"""FakeSource, a workspace in memory with the datasets of a small town, and a worker that a test controls."""
 
 from __future__ import annotations
 
@@ -10,6 +10,16 @@ from zlib import crc32
 import pyarrow as pa
 from msgspec.structs import replace
 
+from odf_engine.api.administration import change_setting
+from odf_engine.api.model import (
+    DatasetDetail,
+    DatasetRow,
+    ManifestChange,
+    PendingEvent,
+    TrustedStep,
+    TrustRequest,
+)
+from odf_engine.api.text import Section
 from odf_engine.config import UiConfig
 from odf_engine.coordinator.protocol import (
     Committed,
@@ -28,9 +38,6 @@ from odf_engine.errors import InvalidManifest, OdfError
 from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.verify import Verify
 from odf_engine.sql.manifest_translation import TranslatedQuery
-from odf_tui.gateway.protocol import ManifestChange
-from odf_tui.state.model import DatasetDetail, DatasetRow, PendingEvent, TrustedStep, TrustRequest
-from odf_tui.text.format import Section
 from tests.tui.fake_blocks import FakeBlocks
 from tests.tui.fake_jobs import FakeLogs
 from tests.tui.fake_sharing import FakeSharing
@@ -162,7 +169,7 @@ class FakeLink:
 
 
 class FakeSource(FakeBlocks, FakeLogs, FakeQueries, FakeStatistics, FakeSharing):
-    """A gateway in memory.
+    """A workspace in memory.
 
     Attributes:
         rows_: the datasets.
@@ -173,7 +180,6 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQueries, FakeStatistics, FakeSharing)
         windows: rows by dataset, instead of generated ones.
     """
 
-    theme = "tide"
     settings_problem = ""
 
     def __init__(self, folder: Path, rows: Sequence[DatasetRow] = HAVEN) -> None:
@@ -184,7 +190,7 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQueries, FakeStatistics, FakeSharing)
         self.known: list[Job] = []
         self.journal: list[JournalEvent] = []
         self.status = WorkerStatus(4711, 1, "0.1.0", "ready", "", 0, 0, 0)
-        self.ui = UiConfig(ascii="never")  # independent of the locale
+        self.ui = UiConfig(ascii="never", theme="tide")  # independent of the locale
         self.kept, self.history, self.questions = {}, [], {}
         self.counted, self.keys, self.spooled, self.unspooled = set(), {}, [], []
         self.timelines = {}
@@ -223,7 +229,7 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQueries, FakeStatistics, FakeSharing)
         """Return generated rows."""
         return self.windows.get(dataset) or Rows(self._row(dataset).records)
 
-    def add(self, path: Path) -> dict[str, str]:
+    def add_manifest(self, path: Path) -> dict[str, str]:
         """Add a dataset named as the file. Files with ``bad`` in their name are invalid."""
         if not path.exists():
             raise OdfError("file not found", where=str(path))
@@ -299,12 +305,13 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQueries, FakeStatistics, FakeSharing)
         at = self.rows_.index(self._row(dataset))
         self.rows_[at] = replace(self.rows_[at], standing=standing)  # type: ignore[arg-type]
 
+    def change_setting(self, key: str, value: str | None) -> Path | None:
+        """Change a setting in the file of the workspace."""
+        return change_setting(key, value, self.folder / ".odf")
+
     def data_fingerprint(self) -> str:
         """Return a fingerprint of the datasets."""
         return str([(row.id, row.name, row.head) for row in self.rows_])
-
-    def save_snapshot(self) -> None:
-        """Do nothing."""
 
     def jobs(self) -> tuple[list[Job], int]:
         """Return the jobs, newest first."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from odf_engine.chain.references import Branch
-from odf_engine.errors import NotFound, UsageError
-from odf_engine.views.as_at import PinnedVersion
-from odf_tui.state.model import (
+from odf_engine.api.model import (
     BlockBytes,
     BlockDocument,
     BlockFilter,
@@ -20,6 +17,9 @@ from odf_tui.state.model import (
     ShownTransaction,
     Target,
 )
+from odf_engine.chain.references import Branch
+from odf_engine.errors import NotFound, UsageError
+from odf_engine.views.as_at import PinnedVersion
 
 KINDS = ("Seed", "SetPollingSource", "SetInfo", "SetDataSchema")
 WHAT = {"AddData": "+1 000 rows, watermark → 2024-03-10", "Seed": "of a root"}

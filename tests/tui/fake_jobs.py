@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from odf_engine.coordinator.protocol import Job, JournalEvent, Request
-from odf_engine.errors import OdfError
-from odf_engine.jobs.pull import Pull
-from odf_tui.state.job_book import (
-    LogPage,
-    WrittenBlock,
+from odf_engine.api.model import LogPage, WrittenBlock
+from odf_engine.api.readers.job_log import (
+    format_log_line,
+    log_file_footer,
+    log_file_header,
     log_search_text,
     merge_log_entries,
 )
-from odf_tui.text.job_log_text import format_log_line, log_file_footer, log_file_header
+from odf_engine.coordinator.protocol import Job, JournalEvent, Request
+from odf_engine.errors import OdfError
+from odf_engine.jobs.pull import Pull
 
 
 class FakeLogs:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from odf_engine.api.model import BlockLine, DivergedBranches, NamedUrl
 from odf_engine.errors import AlreadyExists
-from odf_tui.gateway.protocol import DivergedBranches, NamedUrl
-from odf_tui.state.model import BlockLine
 
 
 class FakeSharing:

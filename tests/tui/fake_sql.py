@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from odf_engine.coordinator.protocol import Job
 from odf_engine.errors import NotFound
-from odf_tui.gateway.row_text import TableWindow
+from odf_tui.text.row_text import TableWindow
 
 SYSTEM = ("offset", "op", "system_time", "event_time")
 COLUMNS = [

@@ -9,9 +9,7 @@ from typing import Any
 
 from textual.screen import Screen
 
-from odf_tui.gateway.protocol import NamedUrl
-from odf_tui.state.model import DatasetRow
-from odf_tui.text.remotes import Relation, Remote
+from odf_engine.api.model import DatasetRow, NamedUrl, Relation, Remote
 from odf_tui.widgets.dialogs import ConfirmDialog, PickerDialog, PromptDialog
 from tests.tui.conftest import Driven
 from tests.tui.fake import FakeSource, dataset

@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import pytest
 from textual.widgets import Input
 
+from odf_engine.api.model import Target
 from odf_engine.coordinator.protocol import Job, JobState
 from odf_tui.actions import table
 from odf_tui.actions.model import ANYWHERE, PANES, Situation
@@ -26,7 +27,6 @@ from odf_tui.features.palette import (
 from odf_tui.panes.data.view import DataPane
 from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.registry import FEATURES
-from odf_tui.state.model import Target
 from odf_tui.widgets.choice_list import Choices
 from tests.call_count import max_calls
 from tests.tui.conftest import driven

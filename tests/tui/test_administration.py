@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from odf_engine import settings
+from odf_engine.api.server_process import ServerProcess
+from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.errors import OdfError
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.net.credentials import Credentials
@@ -26,9 +28,6 @@ from odf_tui.features.administration.push_tokens import PushTokensController
 from odf_tui.features.administration.server import ServerController
 from odf_tui.features.administration.settings import SettingsController
 from odf_tui.features.administration.trust_details import TrustDetailsController
-from odf_tui.gateway.administration import Administration
-from odf_tui.gateway.server_process import ServerProcess
-from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from odf_tui.services.controller import Controller
 from odf_tui.widgets.dialogs import TextDialog, TypedConfirmation
 from tests.sync.builders import make_derivative, make_root
@@ -62,8 +61,8 @@ class Screen:
     """Runs actions of controllers on a workspace."""
 
     def __init__(self, workspace: Workspace) -> None:
-        gateway: Any = WorkspaceGateway(workspace)
-        self.fakes = Fakes(gateway)
+        opened: Any = OpenWorkspace(workspace)
+        self.fakes = Fakes(opened)
         self.host = self.fakes.host
 
     async def run(self, kind: type[Controller], action: str, *answers: Any, name: str = "") -> str:
@@ -132,7 +131,7 @@ async def test_a_copy_of_an_untrusted_definition_is_untrusted(workspace: Workspa
 
 def test_block_ranges_accept_numbers_and_hashes(workspace: Workspace) -> None:
     entry = make_root(workspace, "numbers", blocks=4)
-    administration = Administration(workspace.folder)
+    administration = OpenWorkspace(workspace)
     head = str(entry.dataset.head())
     assert administration.find_blocks(str(entry.id), f"1..{head}") == (
         1,

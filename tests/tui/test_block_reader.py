@@ -9,6 +9,8 @@ import pytest
 from msgspec.structs import replace
 from pytest import MonkeyPatch
 
+from odf_engine.api.model import BlockFilter, BlockLink, Target
+from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.chain.references import create_branch
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
 from odf_engine.errors import OdfError, UsageError
@@ -23,15 +25,13 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from odf_tui.panes.blocks.block_dialogs import BlockDialog
 from odf_tui.panes.blocks.view import PAGE, BlocksPane, BlocksRequested
-from odf_tui.state.model import BlockFilter, BlockLink, Target
 from tests.tui.conftest import driven
 from tests.tui.fake import FakeSource
 from tests.tui.test_blocks import NoNavigation
 from tests.tui.test_derivatives import transact
-from tests.tui.test_workspace_gateway import MANIFEST, add_rows
+from tests.tui.test_workspace_reads import MANIFEST, add_rows
 from tests.tui.widget_app import shown
 
 
@@ -61,7 +61,7 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 def test_revision_diffs_a_block_with_its_predecessor(workspace: Workspace) -> None:
-    source, boats = WorkspaceGateway(workspace), workspace.resolve("boats")
+    source, boats = OpenWorkspace(workspace), workspace.resolve("boats")
     name = str(boats.id)
     lines = {line.event: line for line in source.blocks(name, None, PAGE, BlockFilter()).lines}
     newest = source.blocks(name, None, 3, BlockFilter())
@@ -89,7 +89,7 @@ def test_revision_diffs_a_block_with_its_predecessor(workspace: Workspace) -> No
 
 
 def test_block_has_links_bytes_and_checkpoint_facts(workspace: Workspace) -> None:
-    source, boats = WorkspaceGateway(workspace), workspace.resolve("boats")
+    source, boats = OpenWorkspace(workspace), workspace.resolve("boats")
     name = str(boats.id)
     number = source.find_block(name, "#3")
     block = source.block(name, number)
@@ -122,7 +122,7 @@ def test_checkpoint_names_the_first_block_that_wrote_it(workspace: Workspace) ->
         new_watermark=Timestamp.parse("2024-03-11T00:00:00Z"),
     )
     long.dataset.commit([kept], system_time=Timestamp.now(), expected_head=first.head)
-    source, name, number = WorkspaceGateway(workspace), str(long.id), first.sequence_number
+    source, name, number = OpenWorkspace(workspace), str(long.id), first.sequence_number
     checkpoint = str(made.physical_hash)
     for at in (number, number + 1):
         assert BlockLink(checkpoint, None) in source.block(name, at).links
@@ -139,7 +139,7 @@ def test_checkpoint_names_the_first_block_that_wrote_it(workspace: Workspace) ->
 
 def test_a_block_of_a_newer_version_is_shown_as_unreadable(workspace: Workspace) -> None:
     boats = workspace.resolve("boats")
-    source, name, chain = WorkspaceGateway(workspace), str(boats.id), boats.dataset
+    source, name, chain = OpenWorkspace(workspace), str(boats.id), boats.dataset
     head = chain.head()
     assert head is not None
     data = chain.block_bytes(head)
@@ -171,7 +171,7 @@ async def test_damaged_block_is_listed_as_unreadable(workspace: Workspace) -> No
     path.write_bytes(path.read_bytes()[:-40])
     workspace.index.close()
     (workspace.index._path or Path()).unlink()  # the cached chain is lost
-    source = WorkspaceGateway(workspace)
+    source = OpenWorkspace(workspace)
     page = source.blocks(name, None, PAGE, BlockFilter())
     assert page.broken
     assert page.lines[-1].summary == "licence CC0-1.0"
@@ -208,7 +208,7 @@ async def test_key_steps_through_histories_before_resets(
         chain.reset(chain.block(number).hash, expected_head=head)
         state = chain.state()
         chain.commit([SetInfo(f"after {number}")], system_time=Timestamp.now(), expected_head=state.head)
-    state, real = chain.state(), WorkspaceGateway(workspace)
+    state, real = chain.state(), OpenWorkspace(workspace)
     newest, oldest = (f"before-reset-{version.block[5:13]}" for _, version in real.histories(name))
     row = replace(source.rows_[0], id=name, name="boats", blocks=state.blocks, records=state.records)
     source.rows_[:] = [row]
@@ -248,7 +248,7 @@ async def test_branch_picker_shows_a_branch_and_follows_new_blocks(
     """The badge in the graph, and the chain of a branch by B, which follows its new blocks."""
     boats = workspace.resolve("boats")
     name, state = str(boats.id), boats.dataset.state()
-    real = WorkspaceGateway(workspace)
+    real = OpenWorkspace(workspace)
     row = replace(source.rows_[0], id=name, name="boats", blocks=state.blocks, records=state.records)
     source.rows_[:] = [row]
     for each in ("blocks", "block", "list_branches"):

@@ -16,14 +16,7 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from odf_engine.coordinator.protocol import JobState
-from odf_tui.actions.model import Situation
-from odf_tui.actions.table import DEFAULT_KEYMAP
-from odf_tui.panes.blocks.block_dialogs import BlockBytesDialog, BlockDialog, EventKindsDialog, RevisionDialog
-from odf_tui.panes.blocks.controller import BlocksController
-from odf_tui.panes.blocks.view import MAX_PAGES, PAGE, BlocksPane, BlocksRequested, BlocksView
-from odf_tui.services.navigation import TrailEntry
-from odf_tui.state.model import (
+from odf_engine.api.model import (
     BlockBytes,
     BlockDocument,
     BlockFilter,
@@ -34,6 +27,13 @@ from odf_tui.state.model import (
     Revision,
     Target,
 )
+from odf_engine.coordinator.protocol import JobState
+from odf_tui.actions.model import Situation
+from odf_tui.actions.table import DEFAULT_KEYMAP
+from odf_tui.panes.blocks.block_dialogs import BlockBytesDialog, BlockDialog, EventKindsDialog, RevisionDialog
+from odf_tui.panes.blocks.controller import BlocksController
+from odf_tui.panes.blocks.view import MAX_PAGES, PAGE, BlocksPane, BlocksRequested, BlocksView
+from odf_tui.services.navigation import TrailEntry
 from odf_tui.widgets.dialogs import GoToBlockDialog
 from tests.tui.conftest import driven
 from tests.tui.context import FakeHost, Fakes
@@ -314,7 +314,9 @@ async def test_blocks_are_found_read_and_followed_by_keys(
         await drive.press("shift+tab", "enter")  # the last: a checkpoint
         assert "block 11 →" in drive.text()
         assert "missing: the next pull rebuilds the state" in drive.text()
-        await drive.press("backspace", "tab", "tab", "tab", "enter")  # its rows
+        await drive.press("backspace")
+        await drive.until(lambda: "port-haven.air-readings · block 11" in drive.text())
+        await drive.press("tab", "tab", "tab", "enter")  # its rows
         await drive.until(lambda: drive.data_pane.view.cursor == 1200)
         assert (drive.app.screen, drive.pane) == (drive.bench, "data")
         await drive.press("ctrl+o")

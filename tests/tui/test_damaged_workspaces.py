@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from odf_engine.alerts.store import AlertStore
+from odf_engine.api.model import BlockFilter
+from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.errors import OdfError, Unsupported
 from odf_engine.flows.definition import flow_files
 from odf_engine.flows.store import FlowStore
@@ -33,17 +35,15 @@ from odf_engine.metadata.model import (
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.app import Workstation
-from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from odf_tui.panes.datasets.view import CardJobs, DatasetCard
 from odf_tui.panes.jobs.controller import JobsController
 from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.state.job_book import JobBook, dataset_healths
-from odf_tui.state.model import BlockFilter
 from odf_tui.text.job_text import JobRates
 from tests.tui.conftest import Driven
 from tests.tui.context import Fakes
 from tests.tui.fake import FakeSource
-from tests.tui.test_workspace_gateway import LonelySource, add_rows
+from tests.tui.test_workspace_reads import LonelySource, add_rows
 from tests.tui.widget_app import shown
 
 Damage = Callable[[DatasetEntry], None]
@@ -60,7 +60,7 @@ def workspace(tmp_path: Path) -> Workspace:
 
 @asynccontextmanager
 async def opened(
-    workspace: Workspace, size: tuple[int, int] = (120, 36), source: type[WorkspaceGateway] = LonelySource
+    workspace: Workspace, size: tuple[int, int] = (120, 36), source: type[OpenWorkspace] = LonelySource
 ) -> AsyncIterator[Driven]:
     """Open the workstation on a workspace."""
     app = Workstation(source(Workspace(workspace.folder)))
@@ -211,7 +211,7 @@ def test_a_broken_chain_is_a_problem_of_its_dataset_only(workspace: Workspace, n
     damage, why, remedy = BROKEN[name]
     damage(workspace.resolve("wrecks"))
     forget_index(workspace)
-    source = WorkspaceGateway(Workspace(workspace.folder))
+    source = OpenWorkspace(Workspace(workspace.folder))
     boats, wrecks = source.datasets()
     assert (boats.problem, wrecks.name) == (None, "wrecks")
     assert why in (wrecks.problem or "")
@@ -358,18 +358,18 @@ def test_a_workspace_without_a_version_can_be_opened(workspace: Workspace) -> No
 
 def test_invalid_settings_are_reported_and_defaults_are_used(workspace: Workspace) -> None:
     workspace.config_path.write_text("ui:\n  theme: paper\n bad: [\n")
-    source = WorkspaceGateway(Workspace(workspace.folder))
+    source = OpenWorkspace(Workspace(workspace.folder))
     assert "config.yaml:3:" in source.settings_problem
     assert "the settings are not valid YAML" in source.settings_problem
-    assert source.theme != "paper"
+    assert source.ui.theme != "paper"
     assert source.sql_engine == "spark"
     workspace.config_path.write_text("sql: {engine: datafusion}\n")
-    assert WorkspaceGateway(Workspace(workspace.folder)).sql_engine == "datafusion"
+    assert OpenWorkspace(Workspace(workspace.folder)).sql_engine == "datafusion"
 
 
 def test_corrupt_journal_is_reported_and_datasets_are_still_listed(workspace: Workspace) -> None:
     (workspace.odf / "jobs.sqlite").write_bytes(b"this is no database" * 100)
-    source = WorkspaceGateway(Workspace(workspace.folder))
+    source = OpenWorkspace(Workspace(workspace.folder))
     with pytest.raises(OdfError, match="the job log cannot be read"):
         source.jobs()
     assert [row.records for row in source.datasets()] == [900, 900]
@@ -394,7 +394,7 @@ def test_datasets_path_that_is_a_file_is_reported(workspace: Workspace) -> None:
     home = workspace.odf / "datasets"
     home.rename(workspace.odf / "away")
     home.write_text("in the way")
-    source = WorkspaceGateway(Workspace(workspace.folder))
+    source = OpenWorkspace(Workspace(workspace.folder))
     with pytest.raises(OdfError, match="the datasets cannot be read: Not a directory"):
         source.datasets()
     home.unlink()

@@ -13,6 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from odf_engine.api.readers.row_window import StoredWindow
+from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import slice_schema, write_slice
@@ -22,9 +24,6 @@ from odf_engine.metadata.model import AddData, DatasetKind, DataSlice, SetDataSc
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.gateway.row_text import TableWindow, pretty_json, read_chunk, read_record
-from odf_tui.gateway.row_window import StoredWindow
-from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from odf_tui.panes.data.derived_rows import (
     RowSelection,
     filter_rows,
@@ -35,6 +34,7 @@ from odf_tui.panes.data.derived_rows import (
 )
 from odf_tui.panes.data.row_dialogs import RowTarget, parse_row_target
 from odf_tui.text.format import Span
+from odf_tui.text.row_text import TableWindow, pretty_json, read_chunk, read_record
 from odf_tui.text.values import column_texts
 from odf_tui.widgets.row_table import ColumnArrangement, MarkedRows, RowTable, load_window
 from tests.sync.linked import add_object, add_rows, make_linked
@@ -119,9 +119,9 @@ def dataset(tmp_path: Path, harbour: Path) -> Dataset:
 
 
 def stored(dataset: Dataset) -> StoredWindow:
-    """Open the rows as the gateway does."""
-    source = WorkspaceGateway(Workspace(dataset.folder.parents[2]))
-    window = source.rows(str(source.workspace.resolve("rows").id))
+    """Open the rows as the opened does."""
+    source = OpenWorkspace(Workspace(dataset.folder.parents[2]))
+    window = source.rows(str(source._workspace.resolve("rows").id))
     assert window is not None
     assert isinstance(window, StoredWindow)
     return window
@@ -328,11 +328,11 @@ async def test_a_linked_object_is_saved(source: FakeSource, tmp_path: Path) -> N
     workspace = Workspace.init(tmp_path / "ws")
     entry = make_linked(workspace, "rows")
     add_rows(entry, [add_object(entry, b"census_a"), "damaged link"])
-    gateway, dataset = WorkspaceGateway(workspace), str(entry.id)
+    opened, dataset = OpenWorkspace(workspace), str(entry.id)
     source.windows[AIR] = stored(entry.dataset)  # type: ignore[assignment]
-    source.link_columns = lambda _: gateway.link_columns(dataset)  # type: ignore[method-assign]
+    source.link_columns = lambda _: opened.link_columns(dataset)  # type: ignore[method-assign]
     source.export_object = (  # type: ignore[attr-defined]
-        lambda _, link, target: gateway.export_object(dataset, link, target)
+        lambda _, link, target: opened.export_object(dataset, link, target)
     )
     file = tmp_path / "north.jpg"
     async with rows_shown(source, (120, 24)) as drive:

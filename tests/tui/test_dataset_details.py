@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from odf_engine.api.model import DatasetDetail, DatasetRow
+from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.coordinator.protocol import JobState
 from odf_engine.errors import Conflict
 from odf_engine.jobs.pull import Pull
@@ -30,10 +32,9 @@ from odf_tui.features.dataset_actions import (
     trust_request_lines,
 )
 from odf_tui.features.palette import PaletteController
-from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from odf_tui.panes.data.view import DataPane
 from odf_tui.panes.datasets.view import CardJobs, DatasetCard
-from odf_tui.state.model import DatasetDetail, DatasetRow, Health
+from odf_tui.state.model import Health
 from odf_tui.text.highlight import Text
 from odf_tui.text.job_text import job_outcome
 from odf_tui.widgets.choice_list import Choices
@@ -276,18 +277,18 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """Return a workspace with a dataset that polls and one with push sources."""
     made = Workspace.init(tmp_path_factory.mktemp("details") / "harbour")
     (made.folder / "all.yaml").write_text(MANIFEST)
-    WorkspaceGateway(made).add(made.folder / "all.yaml")
+    OpenWorkspace(made).add(made.folder / "all.yaml")
     return made
 
 
-def words(source: WorkspaceGateway, name: str) -> dict[str, dict[str, str]]:
+def words(source: OpenWorkspace, name: str) -> dict[str, dict[str, str]]:
     """Return the facts of a dataset by section."""
     row = next(row for row in source.datasets() if row.name == name)
     return {section.title: dict(section.facts) for section in source.detail(row.id).sections}
 
 
 def test_definition_is_described_as_facts(workspace: Workspace) -> None:
-    source = WorkspaceGateway(workspace)
+    source = OpenWorkspace(workspace)
     found = words(source, "storms")
     assert found["Source"] == {
         "fetch": "https://weather.example/storms.csv.gz",
@@ -324,12 +325,12 @@ def test_definition_is_described_as_facts(workspace: Workspace) -> None:
 
 
 def test_changed_source_revokes_trust_in_third_party_dataset(workspace: Workspace, tmp_path: Path) -> None:
-    own = WorkspaceGateway(workspace)
+    own = OpenWorkspace(workspace)
     storms = next(row for row in own.datasets() if row.name == "storms")
     theirs = Workspace.init(tmp_path / "theirs")
     folder = workspace.resolve("storms").dataset.folder
     shutil.copytree(folder, theirs.odf / "datasets" / folder.name)
-    source = WorkspaceGateway(theirs)
+    source = OpenWorkspace(theirs)
     assert source.datasets()[0].untrusted
     assert words(source, "storms")["Trust"]["untrusted"].startswith("its source does not run")
     standing = source.trust_request(storms.id)

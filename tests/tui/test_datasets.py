@@ -17,6 +17,7 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
+from odf_engine.api.model import DatasetDetail, DatasetRow
 from odf_engine.coordinator.protocol import Job, JobProgress, JobState, Progress
 from odf_engine.errors import OdfError
 from odf_tui.panes.datasets.controller import DatasetsController
@@ -24,7 +25,7 @@ from odf_tui.panes.datasets.dataset_filter import filter_graph, matches_filter, 
 from odf_tui.panes.datasets.dataset_graph import DatasetTable, GraphDrawing, GraphModel
 from odf_tui.panes.datasets.view import DatasetCard, DatasetsPane, find_card_jobs
 from odf_tui.state.job_book import JobBook, dataset_healths
-from odf_tui.state.model import DatasetDetail, DatasetRow, Health
+from odf_tui.state.model import Health
 from odf_tui.widgets.status_bar import StatusLine
 from tests.call_count import max_calls
 from tests.tui.conftest import Driven, driven

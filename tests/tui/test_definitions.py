@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.metadata.model import SetTransform, Sql
 from odf_engine.metadata.yaml import read_manifests
@@ -33,7 +34,6 @@ from odf_tui.features.definitions.manifest_dialogs import (
     error_position,
     excerpt_lines,
 )
-from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from odf_tui.panes.datasets.view import GraphView
 from odf_tui.theming import terminal
 from odf_tui.theming.terminal import ExternalEditor
@@ -41,7 +41,7 @@ from odf_tui.widgets.dialogs import DecisionDialog, PromptDialog
 from tests.tui.conftest import Driven
 from tests.tui.context import Fakes, FakeStation
 from tests.tui.fake import FakeSource
-from tests.tui.test_workspace_gateway import MANIFEST, LonelySource
+from tests.tui.test_workspace_reads import MANIFEST, LonelySource
 from tests.waiting import read_until
 
 SCRIPT = """\
@@ -213,7 +213,7 @@ class Writing:
     """
 
     def __init__(self, workspace: Workspace, selected: str = "") -> None:
-        source: Any = WorkspaceGateway(workspace)
+        source: Any = OpenWorkspace(workspace)
         self.graph = SimpleNamespace(selected="")
         self.fakes = Fakes(source, selected, widgets={GraphView: self.graph})
         self.host = self.fakes.host
@@ -298,7 +298,7 @@ async def test_failed_editor_is_reported_and_changes_are_kept(
 
 async def test_only_what_differs_in_a_definition_is_appended(workspace: Workspace, typist: Typist) -> None:
     (workspace.folder / "boats.yaml").write_text(MANIFEST)
-    WorkspaceGateway(workspace).add(workspace.folder / "boats.yaml")
+    OpenWorkspace(workspace).add(workspace.folder / "boats.yaml")
     entry = workspace.resolve("boats")
     head = entry.dataset.head()
     writing = Writing(workspace, "boats")
@@ -324,13 +324,13 @@ async def test_only_what_differs_in_a_definition_is_appended(workspace: Workspac
     assert info is not None
     assert info.description == "Vessels in the harbour"
     # The file differs now: the card shows it, and the next edit offers to write it again.
-    gateway = WorkspaceGateway(workspace)
-    assert ("manifest", "boats.yaml differs: SetInfo") in gateway.detail(str(entry.id)).facts
-    assert "- description: Vessels" in str(gateway.detail(str(entry.id)).sections[0])
+    opened = OpenWorkspace(workspace)
+    assert ("manifest", "boats.yaml differs: SetInfo") in opened.detail(str(entry.id)).facts
+    assert "- description: Vessels" in str(opened.detail(str(entry.id)).sections[0])
     typist.next("true")
     assert await writing.edit("write") == "wrote boats.yaml"
     assert "description: Vessels in the harbour" in (workspace.folder / "boats.yaml").read_text()
-    assert "manifest" not in dict(gateway.detail(str(entry.id)).facts)
+    assert "manifest" not in dict(opened.detail(str(entry.id)).facts)
     assert list((workspace.odf / "cache" / "edit").iterdir()) == []
     assert all(call.endswith("/edit/boats.yaml") for call in typist.calls)
 
@@ -338,7 +338,7 @@ async def test_only_what_differs_in_a_definition_is_appended(workspace: Workspac
 PROGRAM = """\
 import sys
 from pathlib import Path
-from odf_tui.gateway.workspace_gateway import WorkspaceGateway
+from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_tui.panes.datasets.view import GraphView
 from odf_tui.theming import terminal
 terminal.configure_environment()

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from odf_engine.api.model import BlockDocument, DatasetRow, ShownTransaction, Target, TransactionInput
+from odf_engine.api.text import QueryText
+from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.coordinator.protocol import Failure, JobState, Progress
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.jobs.pull import Pull
@@ -16,18 +19,16 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from odf_tui.panes.blocks.block_dialogs import BlockDialog, transaction_lines
 from odf_tui.state.job_book import JobBook, dataset_healths
-from odf_tui.state.model import BlockDocument, DatasetRow, Health, ShownTransaction, Target, TransactionInput
-from odf_tui.text.format import QueryText
+from odf_tui.state.model import Health
 from odf_tui.text.highlight import sql_spans, value_lines, yaml_spans
 from odf_tui.text.job_text import job_outcome, verification_spans
 from odf_tui.widgets.dialogs import TypedConfirmation
 from tests.tui.conftest import driven
 from tests.tui.fake import FakeSource, dataset
 from tests.tui.test_blocks import NoNavigation, compare, dialog_text
-from tests.tui.test_workspace_gateway import MANIFEST, add_rows
+from tests.tui.test_workspace_reads import MANIFEST, add_rows
 from tests.tui.widget_app import shown
 
 AIR, DAYS = "did:odf:port-haven.air-readings", "did:odf:air-by-day"
@@ -281,7 +282,7 @@ def transact(long: DatasetEntry, boats: DatasetEntry) -> None:
 
 
 def test_transaction_shows_rows_state_and_replaced_input(workspace: Workspace) -> None:
-    source = WorkspaceGateway(workspace)
+    source = OpenWorkspace(workspace)
     boats, long = (workspace.resolve(name) for name in ("boats", "long-boats"))
     name = str(long.id)
 

@@ -13,6 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input
 
 import odf_tui
+from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.jobs.pull import Pull, PullResult
 from odf_engine.progress import Reporter
@@ -26,7 +27,6 @@ from odf_tui.features.definitions.manifest_dialogs import (
     UnresolvedManifest,
     find_manifest_files,
 )
-from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from odf_tui.panes.datasets.view import GraphView
 from odf_tui.text.highlight import yaml_spans
 from odf_tui.widgets.choice_list import fuzzy_rank, fuzzy_score
@@ -43,8 +43,8 @@ async def test_add_manifest_dialog_completes_paths_and_locates_errors(source: Fa
     (folder / "bad.yaml").write_text("kind: DatasetSnapshot\ncontent:\n    mrge: Append\n")
     (folder / "boats.yaml").write_text("kind: DatasetSnapshot\n")
     (source.folder / "notes.txt").write_text("no manifest\n")
-    gateway: Any = source
-    async with shown(AddManifestDialog(gateway)) as (app, pilot):
+    opened: Any = source
+    async with shown(AddManifestDialog(opened)) as (app, pilot):
         line = app.screen.query_one(Input)
         await until(pilot, lambda: "manifests/boats.yaml" in app.text())
         assert "notes.txt" not in app.text()
@@ -70,7 +70,7 @@ async def test_add_manifest_dialog_completes_paths_and_locates_errors(source: Fa
         assert line.value == "manifests/boats.yaml"
         await pilot.press("enter")
         await until(pilot, lambda: app.result == {"did:odf:boats": "boats"})
-    async with shown(AddManifestDialog(gateway)) as (app, pilot):
+    async with shown(AddManifestDialog(opened)) as (app, pilot):
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(app.screen, AddManifestDialog))
         assert app.result is None
@@ -195,8 +195,8 @@ async def test_inputs_that_are_in_a_remote_are_pulled(tmp_path: Path) -> None:
         "    - kind: SetTransform\n      inputs: [{datasetRef: shop/numbers, alias: x}]\n"
         f"      transform: {query}\n"
     )
-    gateway: Any = WorkspaceGateway(workspace)
-    async with shown(AddManifestDialog(gateway)) as (app, pilot):
+    opened: Any = OpenWorkspace(workspace)
+    async with shown(AddManifestDialog(opened)) as (app, pilot):
         app.screen.query_one(Input).value = "ours.yaml"
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.result, UnresolvedManifest))
@@ -212,7 +212,7 @@ async def test_inputs_that_are_in_a_remote_are_pulled(tmp_path: Path) -> None:
     graph = SimpleNamespace(selected=None)
     for confirmed in (False, True):
         answers = [unresolved, confirmed]
-        fakes = Fakes(gateway, widgets={GraphView: graph}, answers=answers, results={Pull: pull})
+        fakes = Fakes(opened, widgets={GraphView: graph}, answers=answers, results={Pull: pull})
         DefinitionsController(fakes.context).add_from_manifest()
         await fakes.host.stories()
         names = [str(entry.alias) for entry in workspace.datasets()]
@@ -224,7 +224,7 @@ async def test_inputs_that_are_in_a_remote_are_pulled(tmp_path: Path) -> None:
     unresolved = UnresolvedManifest(
         manifest, RemoteInputs("", [ResolvedUrl(f"file://{shop}/others/", "others")])
     )
-    fakes = Fakes(gateway, answers=[unresolved, True], results={Pull: pull})
+    fakes = Fakes(opened, answers=[unresolved, True], results={Pull: pull})
     DefinitionsController(fakes.context).add_from_manifest()
     await fakes.host.stories()
     assert fakes.host.notices[-1][1] == "bad" and len(workspace.datasets()) == 2

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from odf_engine.api.flows import WorkspaceFlows
+from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.checks.definition import check_files
 from odf_engine.checks.reports import CheckReport, RuleResult, encode_report, store_rejected, store_report
 from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.jobs.check import Check, CheckResult
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.features.flows import FlowList, FlowsController, FlowsScreen
-from odf_tui.gateway.flows import FlowGateway
-from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from odf_tui.panes.jobs.view import end_lines
 from odf_tui.widgets.line_view import WrappedLines
 from tests.sync.builders import make_root
@@ -42,16 +42,16 @@ spec:
 
 
 @pytest.fixture
-def flows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FlowGateway:
+def flows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkspaceFlows:
     """A workspace with two flows, one of which has a failed run."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "user"))
-    gateway = FlowGateway(Workspace.init(tmp_path / "ws").odf)
+    flows = WorkspaceFlows(Workspace.init(tmp_path / "ws").odf)
     for name in ("hourly", "nightly"):
-        gateway.add(FLOW.format(name=name).encode(), name, replace=False)
-    state = gateway.store.states()["nightly"]
-    run = gateway.store.begin(state, "Schedule", 1e9, 1e9)
-    gateway.store.end(run, "failed", "pull my.rows: no network (job 7)", 1e9 + 5, state)
-    return gateway
+        flows.add(FLOW.format(name=name).encode(), name, replace=False)
+    state = flows.store.states()["nightly"]
+    run = flows.store.begin(state, "Schedule", 1e9, 1e9)
+    flows.store.end(run, "failed", "pull my.rows: no network (job 7)", 1e9 + 5, state)
+    return flows
 
 
 class Shown(WidgetApp):
@@ -72,7 +72,7 @@ class Shown(WidgetApp):
 
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 50)])
-async def test_flow_list_shows_states_and_last_runs(flows: FlowGateway, size: tuple[int, int]) -> None:
+async def test_flow_list_shows_states_and_last_runs(flows: WorkspaceFlows, size: tuple[int, int]) -> None:
     app = Shown(flows.files.folder.parent)
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: len(app.lines()) == 2 and "no runs yet" in app.about())
@@ -99,8 +99,8 @@ async def test_checks_dialog_lists_rules_reports_and_rejected_rows(tmp_path: Pat
     shutil.copy(entry.dataset.slice_path(last), staged)
     path = store_rejected(workspace.odf, staged, msgspec.structs.replace(report, results=[result]))
 
-    gateway: Any = WorkspaceGateway(workspace)
-    fakes = Fakes(gateway, "my.rows", answers=["run"])
+    opened: Any = OpenWorkspace(workspace)
+    fakes = Fakes(opened, "my.rows", answers=["run"])
     FlowsController(fakes.context).show_checks()
     await fakes.host.stories()
     (dialog,) = fakes.host.dialogs
@@ -110,7 +110,7 @@ async def test_checks_dialog_lists_rules_reports_and_rejected_rows(tmp_path: Pat
     assert f"3 rows  {path}" in text and "failed   cases: NotNull(city): 1 row with null" in text
     assert "offset=4, city=None" in text
     assert fakes.jobs.requests == [Check(dataset=str(entry.id))]
-    marks = gateway.rows(str(entry.id)).slices
+    marks = opened.rows(str(entry.id)).slices
     assert [mark.checks for mark in marks] == ["", "1 passed"]
 
     job = Job(
@@ -122,7 +122,7 @@ async def test_checks_dialog_lists_rules_reports_and_rejected_rows(tmp_path: Pat
     assert "offset=4, city=None" in spans
 
 
-async def test_keys_pause_start_accept_and_remove_flows(flows: FlowGateway) -> None:
+async def test_keys_pause_start_accept_and_remove_flows(flows: WorkspaceFlows) -> None:
     app = Shown(flows.files.folder.parent)
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: len(app.lines()) == 2)

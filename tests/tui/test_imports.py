@@ -19,7 +19,7 @@ def test_the_entry_point_loads_no_heavy_modules() -> None:
 
 
 def test_the_first_paint_needs_no_spark_no_arrow_and_no_network() -> None:
-    loaded = _loaded("odf_tui.gateway.workspace_gateway, odf_tui.app")
+    loaded = _loaded("odf_engine.api.workspace, odf_tui.app")
     assert "textual" in loaded
     assert not loaded & set(_HEAVY)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from odf_engine.api.model import Remote
 from odf_engine.coordinator.protocol import JobState
 from odf_engine.data.finding_kinds import ProofFinding
 from odf_engine.jobs.compact import Compact
@@ -19,7 +20,6 @@ from odf_engine.jobs.verify import Verify
 from odf_engine.settings import load_workspace
 from odf_tui.features.job_options import JobOptionsController
 from odf_tui.features.proofs import ProofsController
-from odf_tui.text.remotes import Remote
 from odf_tui.widgets.dialogs import TextDialog, TypedConfirmation
 from tests.tui.conftest import driven
 from tests.tui.context import Fakes

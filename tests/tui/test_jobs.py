@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from odf_engine.api.model import LogPage, Target, WrittenBlock
+from odf_engine.api.readers.job_log import merge_log_entries
 from odf_engine.coordinator.job_log import INTERRUPTED
 from odf_engine.coordinator.protocol import (
     Event,
@@ -35,8 +37,7 @@ from odf_tui.panes.jobs.controller import LOGS, JobsController
 from odf_tui.panes.jobs.log_screen import LogScreen
 from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.state.app_state import WORKER_ENDED, WorkerConnectionState
-from odf_tui.state.job_book import LogPage, LogWindow, WrittenBlock, log_file_name, merge_log_entries
-from odf_tui.state.model import Target
+from odf_tui.state.job_book import LogWindow, log_file_name
 from odf_tui.text.job_text import (
     JobRates,
     format_time_left,

@@ -9,9 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from odf_engine.config import UiConfig
 from odf_engine.coordinator.protocol import JobState
-from odf_tui.main import DeferredGateway
 from odf_tui.panes.pane_layout import SAVE_SECONDS, PaneGrid, PaneLayout, resize_pane
 from odf_tui.state import saved_session
 from odf_tui.state.saved_session import MIN_SHARE, PaneShares, SavedLayout
@@ -250,11 +248,3 @@ def test_a_later_theme_setting_overrides_the_chosen_theme() -> None:
     assert saved_session.effective_theme(chosen, "auto") == "paper"
     assert saved_session.effective_theme(chosen, "ember") == "ember"
     assert saved_session.effective_theme(SavedLayout(), "auto") == "auto"
-
-
-def test_the_saved_theme_is_used_before_the_engine_is_loaded(tmp_path: Path) -> None:
-    saved_session.save_layout(
-        tmp_path, saved_session.encode_layout(SavedLayout(theme="paper", theme_setting="auto"))
-    )
-    assert DeferredGateway(tmp_path, UiConfig()).theme == "paper"
-    assert DeferredGateway(tmp_path, UiConfig(theme="ember")).theme == "ember"

@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from odf_engine.api.model import BlockDocument, BlockFilter
+from odf_engine.api.text import Section
+from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.errors import NotFound
 from odf_engine.metadata.model import SetInfo
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.trust import prove_block
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from odf_tui.panes.blocks.block_dialogs import BlockDialog
 from odf_tui.panes.blocks.view import PROOF_MARK
-from odf_tui.state.model import BlockDocument, BlockFilter
-from odf_tui.text.format import Section
 from odf_tui.theming import ascii_fallback
 from tests.tui.fake import FakeSource
 from tests.tui.fake_blocks import hash_of
 from tests.tui.test_blocks import AIR, NoNavigation, explored
-from tests.tui.test_workspace_gateway import MANIFEST
+from tests.tui.test_workspace_reads import MANIFEST
 from tests.tui.widget_app import shown
 
 
@@ -82,7 +82,7 @@ def test_real_chain_shows_which_blocks_are_signed(tmp_path: Path) -> None:
     workspace = Workspace.init(tmp_path / "harbour")
     workspace.add(read_manifests(MANIFEST, "test"))
     boats = workspace.resolve("boats")
-    source, dataset = WorkspaceGateway(workspace), str(boats.id)
+    source, dataset = OpenWorkspace(workspace), str(boats.id)
     head = boats.dataset.head()
     number = boats.dataset.state().sequence_number
     assert head is not None and source.holds_key(dataset)

@@ -18,6 +18,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from odf_engine.api.model import Target
 from odf_engine.coordinator.protocol import Failure, Job, JobState, Progress
 from odf_engine.jobs.trace import Trace
 from odf_engine.provenance.model import TraceStep
@@ -26,7 +27,6 @@ from odf_tui.features.provenance.trace_screen import TraceScreen
 from odf_tui.features.provenance.trace_tree import InputGroup, TraceSession
 from odf_tui.panes.data.view import QUERY, DataPane
 from odf_tui.state.job_book import JobBook
-from odf_tui.state.model import Target
 from odf_tui.widgets.dialogs import ConfirmDialog, PickerDialog, SaveDialog
 from tests.tui import fake_tracing
 from tests.tui.conftest import Driven, driven

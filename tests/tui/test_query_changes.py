@@ -206,7 +206,7 @@ async def test_an_invalid_manifest_cannot_be_added_unchecked(source: FakeSource)
     def refuse(path: Path) -> dict[str, str]:
         raise OdfError("unknown field 'mrge'")
 
-    source.add = refuse  # type: ignore[method-assign]
+    source.add_manifest = refuse  # type: ignore[method-assign]
     shown.controller.add_dataset()
     await shown.host.stories()
     assert "unchecked" not in keys_of(shown.host.dialogs[-1])

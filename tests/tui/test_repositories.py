@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from odf_engine.api.model import DatasetRow, NamedUrl, Remote
 from odf_engine.coordinator.protocol import Failure, Job, JobState
 from odf_engine.errors import OdfError
 from odf_engine.jobs.pull import Pull
@@ -23,10 +24,7 @@ from odf_tui.features.sharing.repository_browser import (
     filter_by_words,
     match_search_result,
 )
-from odf_tui.gateway.protocol import NamedUrl
 from odf_tui.state.job_book import JobBook
-from odf_tui.state.model import DatasetRow
-from odf_tui.text.remotes import Remote
 from odf_tui.widgets.dialogs import ConfirmDialog, PickerDialog, PromptDialog
 from tests.call_count import max_calls
 from tests.tui.conftest import driven

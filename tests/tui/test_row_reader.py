@@ -1,4 +1,4 @@
-"""Tests of the gateway: columns, statistics and files of derived rows of a real workspace."""
+"""Tests of the reads: columns, statistics and files of derived rows of a real workspace."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from odf_engine.api.readers.row_window import read_part
+from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import slice_schema, write_slice
@@ -21,9 +23,7 @@ from odf_engine.views.scan import Scan
 from odf_engine.views.statistics import compute_statistics
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.gateway.row_text import TableWindow
-from odf_tui.gateway.row_window import read_part
-from odf_tui.gateway.workspace_gateway import WorkspaceGateway
+from odf_tui.text.row_text import TableWindow
 
 MANIFEST = """
 kind: DatasetSnapshot
@@ -69,11 +69,11 @@ def entry(tmp_path: Path) -> DatasetEntry:
 
 
 @pytest.fixture
-def source(tmp_path: Path, entry: DatasetEntry) -> WorkspaceGateway:
-    return WorkspaceGateway(Workspace.find(explicit=tmp_path / "home"))
+def source(tmp_path: Path, entry: DatasetEntry) -> OpenWorkspace:
+    return OpenWorkspace(Workspace.find(explicit=tmp_path / "home"))
 
 
-def test_column_statistics_are_partial_until_computed(source: WorkspaceGateway, entry: DatasetEntry) -> None:
+def test_column_statistics_are_partial_until_computed(source: OpenWorkspace, entry: DatasetEntry) -> None:
     told = source.column_statistics(str(entry.id), None)
     assert not told.whole
     assert told.types["system_time"] == "timestamp"
@@ -81,15 +81,15 @@ def test_column_statistics_are_partial_until_computed(source: WorkspaceGateway, 
     assert told.comments == {"ship": "the captain's name for it", "berth no": "counted from the quay"}
     berth = next(column for column in told.statistics.columns if column.name == "berth no")
     assert (berth.least, berth.greatest, berth.nulls, berth.distinct) == ("7", "9", 0, None)
-    compute_statistics(source.workspace.odf, Scan.of_dataset(entry.dataset), Reporter(), str(entry.id))
+    compute_statistics(source._workspace.odf, Scan.of_dataset(entry.dataset), Reporter(), str(entry.id))
     counted = source.column_statistics(str(entry.id), None)
     assert counted.whole
     assert [column.distinct for column in counted.statistics.columns][-3:] == [2, 3, 2]
 
 
-def test_projection_rows_are_read_until_evicted(source: WorkspaceGateway, entry: DatasetEntry) -> None:
+def test_projection_rows_are_read_until_evicted(source: OpenWorkspace, entry: DatasetEntry) -> None:
     assert source.primary_key(str(entry.id)) == ["ship"]
-    found = build_projection(source.workspace.odf, entry.dataset, [], Reporter())
+    found = build_projection(source._workspace.odf, entry.dataset, [], Reporter())
     window = source.file_rows(str(entry.id), str(found.file))
     assert window.row_count == 2
     assert window.window(0, 9).column("berth no").to_pylist() == [8, 9]
@@ -106,10 +106,10 @@ def test_projection_rows_are_read_until_evicted(source: WorkspaceGateway, entry:
     assert error.value.hint == "press K to compute them again"
 
 
-def test_rows_are_written_to_temporary_files(source: WorkspaceGateway, tmp_path: Path) -> None:
+def test_rows_are_written_to_temporary_files(source: OpenWorkspace, tmp_path: Path) -> None:
     table = pa.table({"a": list(range(40_000))})
     path = source.write_temporary_rows(TableWindow(table, ("offset", "op", "system_time", "event_time")))
-    assert Path(path).is_relative_to(source.workspace.odf)
+    assert Path(path).is_relative_to(source._workspace.odf)
     assert pq.read_table(path) == table
     other = tmp_path / "mine.parquet"
     other.write_text("x")

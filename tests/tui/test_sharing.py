@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from odf_engine.api.model import DatasetRow, Relation, Remote
 from odf_engine.coordinator.protocol import (
     Failure,
     Job,
@@ -31,9 +32,9 @@ from odf_tui.features.dataset_actions import DatasetActionsController
 from odf_tui.features.sharing.controller import SharingController, divergence_lines, force_push_lines
 from odf_tui.panes.datasets.dataset_filter import count_terms, matches_filter, parse_filter
 from odf_tui.state.job_book import JobBook, dataset_healths, job_glyph
-from odf_tui.state.model import DatasetRow, Health
+from odf_tui.state.model import Health
 from odf_tui.text.job_text import JobRates, job_outcome, progress_text
-from odf_tui.text.remotes import Relation, Remote, remote_badge, remote_badge_style, remote_text
+from odf_tui.text.remotes import remote_badge, remote_badge_style, remote_text
 from odf_tui.theming import ascii_fallback as few
 from odf_tui.widgets.dialogs import ConfirmDialog, DecisionDialog, TypedConfirmation
 from tests.tui.conftest import Driven, driven

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
@@ -177,7 +178,7 @@ def test_the_text_is_not_lost_if_tmux_fails(tmp_path: Path, monkeypatch: pytest.
 
 def test_no_color_removes_all_colours(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    source.theme = "tide"  # type: ignore[misc]
+    source.ui = replace(source.ui, theme="tide")
     app = Workstation(source)
     drawn = Style.parse("bold red on blue")
     segments = [Segment("x", drawn)]
@@ -210,7 +211,7 @@ def test_the_theme_suits_the_terminal(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("FORCE_COLOR", "1")
-    source.theme = "auto"  # type: ignore[misc]
+    source.ui = replace(source.ui, theme="auto")
     app = Workstation(source)
     assert app.theme == theme
     nearest = environment["TERM"].endswith("256color") and "COLORTERM" not in environment

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.cells import cell_len
 
+from odf_engine.api import text as api_text
 from odf_engine.coordinator.protocol import Event, JobProgress, JobState, Request
 from odf_engine.jobs.base import JobRequest
 from odf_tui.features.sql.sql_editor import state_spans
@@ -37,8 +38,8 @@ def test_short_counts_take_at_most_five_cells() -> None:
 
 
 def test_numbers_are_formatted() -> None:
-    assert [format.format_count(n) for n in (None, 7, 12480)] == ["", "7", "12 480"]
-    assert [format.format_bytes(n) for n in (None, 0, 999, 1000, 1_234_567, 10**13)] == [
+    assert [api_text.format_count(n) for n in (None, 7, 12480)] == ["", "7", "12 480"]
+    assert [api_text.format_bytes(n) for n in (None, 0, 999, 1000, 1_234_567, 10**13)] == [
         "", "0 B", "999 B", "1.0 kB", "1.2 MB", "10.0 TB",
     ]  # fmt: skip
     assert [format.format_duration(s) for s in (0.04, 3.24, 42, 60, 64, 3600, 3700)] == [
@@ -50,22 +51,22 @@ def test_numbers_are_formatted() -> None:
         "1 h 00 m",
         "1 h 01 m",
     ]
-    assert format.format_time("2024-03-01T00:00:00Z") == "2024-03-01"
-    assert format.format_time("2024-03-01T14:02:33.120Z") == "2024-03-01 14:02"
-    assert format.format_time(None) == ""
-    assert format.format_zoned_time("2024-03-01T00:00:00Z") == "2024-03-01 00:00 UTC"
+    assert api_text.format_time("2024-03-01T00:00:00Z") == "2024-03-01"
+    assert api_text.format_time("2024-03-01T14:02:33.120Z") == "2024-03-01 14:02"
+    assert api_text.format_time(None) == ""
+    assert api_text.format_zoned_time("2024-03-01T00:00:00Z") == "2024-03-01 00:00 UTC"
 
 
 def test_times_are_formatted_in_the_configured_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_zone", "_zone_label"):
-        monkeypatch.setattr(format, name, getattr(format, name))  # restored after the test
-    format.set_timezone("America/New_York")
-    assert format.zone_label() == "New York"
-    assert format.format_time("2024-03-01T05:00:00.000Z") == "2024-03-01"
-    assert format.format_time_seconds("2024-07-01T10:11:12.5Z") == "2024-07-01 06:11:12"
-    assert format.format_clock("2024-07-01T10:11:12Z") == "06:11:12"
-    assert format.format_zoned_time("2024-07-01T10:11:12Z") == "2024-07-01 06:11 New York"
-    assert format.format_time("2024-07-01") == "2024-07-01"  # not a time
+        monkeypatch.setattr(api_text, name, getattr(api_text, name))  # restored after the test
+    api_text.set_timezone("America/New_York")
+    assert api_text.zone_label() == "New York"
+    assert api_text.format_time("2024-03-01T05:00:00.000Z") == "2024-03-01"
+    assert api_text.format_time_seconds("2024-07-01T10:11:12.5Z") == "2024-07-01 06:11:12"
+    assert api_text.format_clock("2024-07-01T10:11:12Z") == "06:11:12"
+    assert api_text.format_zoned_time("2024-07-01T10:11:12Z") == "2024-07-01 06:11 New York"
+    assert api_text.format_time("2024-07-01") == "2024-07-01"  # not a time
     assert format.format_summary("+3 rows, watermark → 2024-03-02, state unchanged") == (
         "+3 rows, watermark → 2024-03-01 19:00 New York, state unchanged"
     )
@@ -73,8 +74,8 @@ def test_times_are_formatted_in_the_configured_zone(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:
-        format.set_timezone("local")
-        assert format.format_zoned_time("2024-07-01T20:11:12Z") == "2024-07-02 05:11 local"
+        api_text.set_timezone("local")
+        assert api_text.format_zoned_time("2024-07-01T20:11:12Z") == "2024-07-02 05:11 local"
     finally:
         monkeypatch.delenv("TZ")
         time.tzset()
@@ -82,7 +83,7 @@ def test_times_are_formatted_in_the_configured_zone(monkeypatch: pytest.MonkeyPa
 
 @given(st.text())
 def test_control_characters_are_never_printed(text: str) -> None:
-    shown = format.printable(text)
+    shown = api_text.printable(text)
     assert not any(ord(letter) < 0x20 or 0x7F <= ord(letter) < 0xA0 for letter in shown)
     assert not set(shown) & set(
         "\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
@@ -91,7 +92,7 @@ def test_control_characters_are_never_printed(text: str) -> None:
 
 @given(st.text(), st.integers(0, 40))
 def test_clipped_text_has_its_width(text: str, width: int) -> None:
-    assert cell_len(format.fit_width(format.printable(text), width)) == width
+    assert cell_len(format.fit_width(api_text.printable(text), width)) == width
 
 
 def test_shortened_names_keep_both_ends() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 from rich._palettes import EIGHT_BIT_PALETTE, STANDARD_PALETTE, WINDOWS_PALETTE
 from rich.color import Color as RichColor
 from rich.color import ColorType
@@ -235,7 +236,7 @@ def test_built_in_themes_are_listed() -> None:
 @pytest.mark.usefixtures("many_colours")
 def test_a_theme_of_the_user_is_used(source: FakeSource, own: Path) -> None:
     (own / "night.toml").write_text(TIDE.replace("#10161d", "#000011"))
-    source.theme = "night"  # type: ignore[misc]
+    source.ui = replace(source.ui, theme="night")
     app = Workstation(source)
     assert app.theme == "night"
     assert app.palette["base"].bgcolor == RichColor.parse("#000011")
@@ -257,7 +258,7 @@ def test_an_invalid_theme_falls_back_with_a_notice(
     source: FakeSource, own: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (own / f"{name}.toml").write_text("dark = true\n[colours]\n")
-    source.theme = name  # type: ignore[misc]
+    source.ui = replace(source.ui, theme=name)
     app = Workstation(source)
     assert app.theme == "tide"
     assert "base" in app.palette
@@ -280,7 +281,7 @@ def test_other_invalid_themes_are_one_notice(
 
 
 def test_a_missing_theme_is_a_notice(source: FakeSource, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source.theme = "mauve"  # type: ignore[misc]
+    source.ui = replace(source.ui, theme="mauve")
     (notice,) = notices_of(Workstation(source), monkeypatch)
     assert "unknown theme 'mauve'" in notice
     assert "paper" in notice
@@ -290,7 +291,7 @@ def test_problems_of_the_settings_come_first(
     source: FakeSource, own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.settings_problem = "config.yaml:1: not valid"  # type: ignore[misc]
-    source.theme = "mauve"  # type: ignore[misc]
+    source.ui = replace(source.ui, theme="mauve")
     assert notices_of(Workstation(source), monkeypatch) == ["config.yaml:1: not valid (and 1 more)"]
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from odf_engine.api.readers.row_window import RowPrefix
+from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.chain.dataset import Dataset
 from odf_engine.coordinator.protocol import Failure, Job, JobState, Progress
 from odf_engine.jobs.export import Export
 from odf_engine.jobs.views import BuildProjection, ComputeStatistics
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.features.time_travel.controller import TimeTravelController
-from odf_tui.gateway.row_window import RowPrefix
-from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from tests.tui.conftest import Driven, driven
 from tests.tui.data_screen import AIR, rows_shown
 from tests.tui.fake import FakeSource, Rows
@@ -81,8 +81,8 @@ def state_of(rows: int, *key: str) -> str:
 
 async def test_the_rows_follow_the_slider_along_the_blocks(source: FakeSource, dataset: Dataset) -> None:
     source.windows[AIR] = window = stored(dataset)  # type: ignore[assignment]
-    real = WorkspaceGateway(Workspace(dataset.folder.parents[2]))
-    source.timelines[AIR] = real.timeline(str(real.workspace.resolve("rows").id))  # type: ignore[assignment]
+    real = OpenWorkspace(Workspace(dataset.folder.parents[2]))
+    source.timelines[AIR] = real.timeline(str(real._workspace.resolve("rows").id))  # type: ignore[assignment]
     async with rows_shown(source, (80, 24)) as drive:
         pane = drive.data_pane
         await drive.press("at")

@@ -8,6 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from odf_engine.api.model import FileTimeRange
+from odf_engine.api.readers.row_window import RowPrefix
+from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import NotFound, UsageError
 from odf_engine.identity.names import DatasetAlias
@@ -15,9 +18,6 @@ from odf_engine.metadata.model import DatasetKind
 from odf_engine.metadata.timestamp import parse_user_time
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.features.time_travel.timeline import BlockAxis, EventTimeAxis, PointInTime, probe_order
-from odf_tui.gateway.protocol import FileTimeRange
-from odf_tui.gateway.row_window import RowPrefix
-from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from odf_tui.widgets.row_table import load_window
 from tests.call_count import max_calls
 from tests.tui.fake_statistics import FakeTimeline
@@ -27,8 +27,8 @@ __all__ = ["dataset", "harbour"]
 
 
 def test_timeline_lists_blocks_rows_and_time_ranges(tmp_path: Path) -> None:
-    source = WorkspaceGateway(Workspace.init(tmp_path / "w"))
-    entry = source.workspace.create_dataset(DatasetAlias.parse("rows"), DatasetKind.Root)
+    source = OpenWorkspace(Workspace.init(tmp_path / "w"))
+    entry = source._workspace.create_dataset(DatasetAlias.parse("rows"), DatasetKind.Root)
     with pytest.raises(NotFound):
         source.timeline(str(entry.id))
     append(entry.dataset, typed(0, 30))

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from odf_engine.api.model import DatasetRow
+from odf_engine.api.readers.job_reader import JobReader
 from odf_engine.coordinator.client import Client, WorkerLost, read_journal
 from odf_engine.coordinator.protocol import JobState
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.app import Workstation
-from odf_tui.gateway.protocol import WorkerLink
-from odf_tui.gateway.workspace_gateway import JobReader
-from odf_tui.state.model import DatasetRow
 from tests.tui.conftest import Driven
 from tests.tui.fake import FakeSource, dataset
 
@@ -38,7 +37,7 @@ class PretendedSource(FakeSource):
         for name in ("jobs", "log", "log_page", "find_in_log", "save_log", "blocks_of_job", "request_of_job"):
             setattr(self, name, getattr(real, name))
 
-    async def connect(self) -> WorkerLink:  # type: ignore[override]
+    async def connect(self) -> Client:  # type: ignore[override]
         """Connect to the worker; start it if it does not run."""
         command = [sys.executable, str(PROGRAMS), str(self.folder)]
         client = await Client.connect(self.folder, command=command)

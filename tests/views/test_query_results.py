@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from odf_engine.api.readers.query_history import MAX_QUERIES, add_to_history, load_history
 from odf_engine.errors import BadData, NotFound
 from odf_engine.views.query_results import GROUP_ROWS, MAX_RESULTS, ResultRows, new_result, sweep, write
-from odf_tui.state.query_history import MAX_QUERIES, add_to_history, load_history
 
 ROWS = pa.table({"n": list(range(3 * GROUP_ROWS)), "text": ["x"] * (3 * GROUP_ROWS)})
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from odf_engine.api.administration import unencrypted_warning
+from odf_engine.api.model import NamedUrl
+from odf_engine.api.text import printable
 from odf_engine.errors import OdfError
 from odf_engine.net.credentials import Login
 from odf_engine.net.urls import is_s3, normalize_login_url, origin_of, supports_login
-from odf_tui.gateway.administration import Administration, unencrypted_warning
-from odf_tui.gateway.protocol import NamedUrl
-from odf_tui.services.controller import Context, Controller
-from odf_tui.text.format import Span, error_with_hint, printable
+from odf_tui.services.controller import Controller
+from odf_tui.text.format import Span, error_with_hint
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import ConfirmDialog, PickerDialog, PromptDialog
 from odf_tui.widgets.form import DescribedPicker, Field, FormDialog, required
@@ -23,18 +24,14 @@ _STORED: Final = "stored"
 class CredentialsController(Controller):
     """Lists repositories and other origins with their credentials, and changes these."""
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._administration = Administration(self.gateway.folder)
-
     def show_credentials(self) -> None:
         """List the repositories, and whether credentials are stored for them."""
         self.host.start(self._show())
 
     async def _show(self) -> None:
         while True:
-            repositories = await asyncio.to_thread(self.gateway.repositories)
-            origins = await asyncio.to_thread(self._administration.origins)
+            repositories = await asyncio.to_thread(self.workspace.repositories)
+            origins = await asyncio.to_thread(self.workspace.origins)
             rows = credential_rows(repositories, origins)
             choices = [Choice(row.url, row.name, remark=_status(row.url, origins)) for row in rows]
             choices.append(Choice(_ADDRESS, "another URL", ("plus",), "+"))
@@ -67,7 +64,7 @@ class CredentialsController(Controller):
         elif answer == "remove" and await self.host.ask(
             ConfirmDialog(f"Remove the credentials for {origin}?", "Pulls and pushes are then anonymous.")
         ):
-            await asyncio.to_thread(self._administration.remove_login, url)
+            await asyncio.to_thread(self.workspace.remove_login, url)
             self.host.notice(f"removed credentials for {origin}")
 
     async def _log_in(self, url: str) -> None:
@@ -86,7 +83,7 @@ class CredentialsController(Controller):
             login = Login(user, secret, form.text("session"))
         else:
             login = Login(user, secret) if user else Login(token=secret)
-        origin = await asyncio.to_thread(self._administration.store_login, url, login)
+        origin = await asyncio.to_thread(self.workspace.store_login, url, login)
         self.host.notice(f"stored credentials for {origin}")
 
 

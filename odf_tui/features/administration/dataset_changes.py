@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from odf_tui.gateway.administration import Administration
-from odf_tui.services.controller import Context, Controller
-from odf_tui.state.model import DatasetRow
-from odf_tui.text.format import Span, count_of, format_bytes, printable
+from odf_engine.api.model import DatasetRow
+from odf_engine.api.text import count_of, format_bytes, printable
+from odf_tui.services.controller import Controller
+from odf_tui.text.format import Span
 from odf_tui.widgets.dialogs import PromptDialog, TypedConfirmation, name_check
 
 
 class DatasetChangesController(Controller):
     """Renames, duplicates and deletes datasets."""
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._administration = Administration(self.gateway.folder)
 
     # --- Rename and duplicate ---
 
@@ -33,7 +29,7 @@ class DatasetChangesController(Controller):
         name = await self.host.ask(PromptDialog(f"Rename {row.name}", row.name, remark, name_check(used)))
         if not name or name == row.name:
             return
-        outdated = await asyncio.to_thread(self._administration.rename, row.id, name)
+        outdated = await asyncio.to_thread(self.workspace.rename, row.id, name)
         self.state.datasets_outdated.send(None)
         if outdated:
             settings = ", ".join(outdated)
@@ -59,7 +55,7 @@ class DatasetChangesController(Controller):
         )
         if not name:
             return
-        untrusted = await asyncio.to_thread(self._administration.duplicate, row.id, name)
+        untrusted = await asyncio.to_thread(self.workspace.duplicate, row.id, name)
         self.state.datasets_outdated.send(None)
         remark = "it requires trust: press t" if untrusted else _next_step(row)
         self.host.notice(f"created {name}; {remark}")
@@ -84,7 +80,7 @@ class DatasetChangesController(Controller):
         if not await self.host.ask(dialog):
             self.host.notice(f"{row.name} is unchanged", "warn")
             return
-        has_key = await asyncio.to_thread(self._administration.delete, row.id)
+        has_key = await asyncio.to_thread(self.workspace.delete, row.id)
         self.state.datasets_outdated.send(None)
         self.host.notice(f"deleted {row.name}" + ("; its private key remains: press ; p" if has_key else ""))
 

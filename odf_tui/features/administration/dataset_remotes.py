@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Final, cast
 
+from odf_engine.api.model import DatasetRow, Remote
+from odf_engine.api.text import format_time, printable
 from odf_engine.workspace.remotes import KINDS, Kind
 from odf_tui.features.sharing.controller import address_validator, resolve_address
-from odf_tui.gateway.administration import Administration
-from odf_tui.services.controller import Context, Controller
-from odf_tui.state.model import DatasetRow
-from odf_tui.text.format import Span, format_time, printable
-from odf_tui.text.remotes import Remote, direction, relation_text
+from odf_tui.services.controller import Controller
+from odf_tui.text.format import Span
+from odf_tui.text.remotes import direction, relation_text
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import ConfirmDialog, PickerDialog
 from odf_tui.widgets.form import DescribedPicker, Field, FormDialog, FormValues
@@ -24,10 +24,6 @@ _WORDS: Final = {"pull": "pulls", "push": "pushes"}
 
 class DatasetRemotesController(Controller):
     """Lists the remotes of the selected dataset, adds one, and detaches them."""
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._administration = Administration(self.gateway.folder)
 
     def show_remotes(self) -> None:
         """List the remotes of the selected dataset."""
@@ -49,7 +45,7 @@ class DatasetRemotesController(Controller):
             await self._detach(row, next(remote for remote in row.remotes if remote.url == picked))
 
     async def _add(self, row: DatasetRow) -> None:
-        repositories = await asyncio.to_thread(self.gateway.repositories)
+        repositories = await asyncio.to_thread(self.workspace.repositories)
 
         def check(form: FormValues) -> str:
             return address_validator(repositories, to_push=form.text("kind") != "pull")(form.text("address"))
@@ -72,7 +68,7 @@ class DatasetRemotesController(Controller):
             if not await self.host.ask(question):
                 return
         for each in KINDS if kind == "both" else (cast("Kind", kind),):
-            await asyncio.to_thread(self._administration.attach, row.id, url, each)
+            await asyncio.to_thread(self.workspace.attach, row.id, url, each)
         self.state.datasets_outdated.send(None)
         self.host.notice(f"added the remote {form.text('address')} to {row.name}")
 
@@ -88,7 +84,7 @@ class DatasetRemotesController(Controller):
         if answer is None:
             return
         kinds = KINDS if answer == "all" else (cast("Kind", answer),)
-        await asyncio.to_thread(self._administration.detach, row.id, remote.url, kinds)
+        await asyncio.to_thread(self.workspace.detach, row.id, remote.url, kinds)
         self.state.datasets_outdated.send(None)
         what = "is detached from" if answer == "all" else f"has no {_WORDS[answer]} with"
         self.host.notice(f"{row.name} {what} {remote.label}")

@@ -6,11 +6,12 @@ import asyncio
 from pathlib import Path
 from typing import Final
 
+from odf_engine.api.key_files import PrivateKey, export_to_file, import_from_file, list_private_keys
+from odf_engine.api.text import printable
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.gateway.key_files import PrivateKey, export_to_file, import_from_file, list_private_keys
 from odf_tui.services.controller import Context, Controller
-from odf_tui.text.format import Span, printable
+from odf_tui.text.format import Span
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import PickerDialog, TypedConfirmation
 from odf_tui.widgets.form import DescribedPicker, Field, FormDialog, FormValues, existing_file, required
@@ -24,7 +25,7 @@ class PrivateKeysController(Controller):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._workspace = Workspace(self.gateway.folder)
+        self._workspace = Workspace(self.workspace.folder)
 
     def show_keys(self) -> None:
         """List the private keys, with the cursor on the selected dataset's."""
@@ -96,7 +97,7 @@ class PrivateKeysController(Controller):
             return
         secret = form.text("passphrase") or None
         dataset, status = await asyncio.to_thread(import_from_file, self._workspace, _path(form), secret)
-        notify_datasets_changed(self.gateway.folder)
+        notify_datasets_changed(self.workspace.folder)
         self.state.datasets_outdated.send(None)
         name = self.state.name_of(str(dataset)) or str(dataset)
         done = "is already in this workspace" if status == "known" else "was imported"
@@ -114,7 +115,7 @@ class PrivateKeysController(Controller):
             self.host.notice("the key is unchanged", "warn")
             return
         await asyncio.to_thread(self._workspace.delete_key, key.id)
-        notify_datasets_changed(self.gateway.folder)
+        notify_datasets_changed(self.workspace.folder)
         self.state.datasets_outdated.send(None)
         self.host.notice(f"deleted the private key of {_label(key)}")
 

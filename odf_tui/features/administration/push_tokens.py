@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from odf_engine.api.text import format_time, printable
 from odf_engine.identity.names import is_valid_name
 from odf_engine.workspace.tokens import ALL_DATASETS, AccessToken, Tokens
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.features.administration.server import check_patterns, split_patterns
 from odf_tui.services.controller import Context, Controller
-from odf_tui.text.format import Span, format_time, printable
+from odf_tui.text.format import Span
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import ConfirmDialog, TextDialog
 from odf_tui.widgets.form import DescribedPicker, Field, FormDialog
@@ -23,7 +24,7 @@ class PushTokensController(Controller):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._tokens = Tokens(Workspace(self.gateway.folder).odf)
+        self._tokens = Tokens(Workspace(self.workspace.folder).odf)
 
     def show_tokens(self) -> None:
         """List the tokens."""

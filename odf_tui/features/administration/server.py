@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 
+from odf_engine.api.server_process import ServerProcess
+from odf_engine.api.text import printable
 from odf_engine.config import HOST_NAME
 from odf_engine.errors import OdfError
 from odf_engine.identity.names import DatasetPattern
-from odf_tui.gateway.server_process import ServerProcess
 from odf_tui.services.controller import Context, Controller
-from odf_tui.text.format import Span, error_with_hint, printable
+from odf_tui.text.format import Span, error_with_hint
 from odf_tui.widgets.dialogs import ConfirmDialog, DecisionDialog
 from odf_tui.widgets.form import Field, FormDialog, FormValues, existing_file
 
@@ -58,7 +59,9 @@ class ServerController(Controller):
         if form is None or not await self._confirm(form):
             return
         self.host.notice("starting the server")
-        self._server = await asyncio.to_thread(ServerProcess.start, self.gateway.folder, server_options(form))
+        self._server = await asyncio.to_thread(
+            ServerProcess.start, self.workspace.folder, server_options(form)
+        )
         self.host.notice(f"serving at {self._server.url} until the workstation closes: press ; w to stop it")
 
     async def _confirm(self, form: FormValues) -> bool:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Final
 
 from odf_engine import settings
+from odf_engine.api.text import printable
 from odf_engine.config import Config
 from odf_engine.errors import OdfError
 from odf_engine.settings import Setting
-from odf_tui.gateway.administration import Administration, change_setting
-from odf_tui.services.controller import Context, Controller
-from odf_tui.text.format import Span, error_with_hint, format_setting, printable
+from odf_tui.actions.user_keys import check_key_setting
+from odf_tui.services.controller import Controller
+from odf_tui.text.format import Span, error_with_hint, format_setting
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.form import DescribedPicker, Field, FormDialog, FormValues, required
 
@@ -24,10 +26,6 @@ _USER_ONLY: Final = "safeDirectories"
 class SettingsController(Controller):
     """Lists the settings, and changes one at a time."""
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._administration = Administration(self.gateway.folder)
-
     def show_settings(self) -> None:
         """List the settings, and change those that the user selects."""
         self.host.start(self._show())
@@ -35,7 +33,7 @@ class SettingsController(Controller):
     async def _show(self) -> None:
         key = ""
         while True:
-            found = await asyncio.to_thread(self._administration.settings)
+            found = await asyncio.to_thread(self.workspace.settings)
             by_key = {each.key: each for each in found}
             about = {each.key: setting_lines(each, by_key) for each in found}
             dialog = DescribedPicker("Settings", list(map(_choice, found)), about, typing=True)
@@ -69,11 +67,12 @@ class SettingsController(Controller):
             return
         key = changed_key(setting, form)
         value = None if form.flag("remove") else form.text("value")
-        odf = None if form.text("scope") == _USER else self._administration.workspace.odf
-        path = await asyncio.to_thread(change_setting, key, value, odf)
+        is_user = form.text("scope") == _USER
+        change = partial(self.workspace.change_setting, user=is_user, check=partial(check_key_setting, key))
+        path = await asyncio.to_thread(change, key, value)
         done = f"removed {key}" if value is None else f"set {key} to {printable(value)}"
         effect = _effect(key)
-        if path is not None and odf is not None and path.parent != odf:
+        if path is not None and not is_user and path.parent != self.workspace.folder / ".odf":
             effect = f"; written to {path}{effect}"
         self.host.notice(f"{done}{effect}")
 

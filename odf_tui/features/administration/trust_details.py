@@ -7,11 +7,12 @@ import os
 import re
 from typing import Final
 
+from odf_engine.api.administration import VariableAccess
+from odf_engine.api.model import DatasetRow, TrustRequest
+from odf_engine.api.text import printable
 from odf_tui.features.dataset_actions import trust_request_lines
-from odf_tui.gateway.administration import Administration, VariableAccess, change_setting
-from odf_tui.services.controller import Context, Controller
-from odf_tui.state.model import DatasetRow, TrustRequest
-from odf_tui.text.format import Span, printable
+from odf_tui.services.controller import Controller
+from odf_tui.text.format import Span
 from odf_tui.widgets.dialogs import DecisionDialog, TypedConfirmation
 from odf_tui.widgets.form import Field, FormDialog
 
@@ -26,10 +27,6 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 class TrustDetailsController(Controller):
     """Shows what a dataset runs and reads, and grants or revokes access."""
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._administration = Administration(self.gateway.folder)
-
     # --- Trust ---
 
     def show_details(self) -> None:
@@ -39,9 +36,9 @@ class TrustDetailsController(Controller):
             self.host.start(self._show(row))
 
     async def _show(self, row: DatasetRow) -> None:
-        request = await asyncio.to_thread(self.gateway.trust_request, row.id)
-        access = await asyncio.to_thread(self._administration.variables, row.id)
-        private = await asyncio.to_thread(self._administration.allows_private_network, row.id)
+        request = await asyncio.to_thread(self.workspace.trust_request, row.id)
+        access = await asyncio.to_thread(self.workspace.variables, row.id)
+        private = await asyncio.to_thread(self.workspace.allows_private_network, row.id)
         lines = trust_lines(row, request, access, private=private)
         answers: list[tuple[str, tuple[str, ...], str]] = []
         if row.untrusted:
@@ -83,7 +80,7 @@ class TrustDetailsController(Controller):
         self.state.datasets_outdated.send(None)
 
     def _grant(self, row: DatasetRow, request: TrustRequest) -> None:
-        self.gateway.trust(row.id, request, private_network=True)
+        self.workspace.trust(row.id, request, private_network=True)
 
     # --- Environment variables ---
 
@@ -94,7 +91,7 @@ class TrustDetailsController(Controller):
             self.host.start(self._change_variables(row))
 
     async def _change_variables(self, row: DatasetRow) -> None:
-        access = await asyncio.to_thread(self._administration.variables, row.id)
+        access = await asyncio.to_thread(self.workspace.variables, row.id)
         field = Field(
             "names",
             "variables",
@@ -108,9 +105,8 @@ class TrustDetailsController(Controller):
         if form is None:
             return
         names = ",".join(_names(form.text("names")))
-        odf = self._administration.workspace.odf
-        await asyncio.to_thread(change_setting, access.setting, names or None, odf)
-        now = await asyncio.to_thread(self._administration.variables, row.id)
+        await asyncio.to_thread(self.workspace.change_setting, access.setting, names or None)
+        now = await asyncio.to_thread(self.workspace.variables, row.id)
         self.host.notice(f"{row.name} may read {', '.join(now.allowed) or 'no environment variables'}")
 
 

@@ -8,20 +8,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from odf_engine.api.model import DatasetRow, PendingEvent
+from odf_engine.api.text import count_of, format_count
 from odf_engine.errors import OdfError
 from odf_engine.jobs.definition import Update, Validate, ValidateResult
 from odf_engine.jobs.pull import Pull
 from odf_engine.workspace.remotes import RemoteInputs, Remotes
 from odf_tui.features.definitions import manifest_draft
 from odf_tui.features.definitions.manifest_draft import ManifestDraft
-from odf_tui.gateway.administration import change_setting
 from odf_tui.panes.datasets.view import GraphView
 from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.services.controller import Context, Controller
 from odf_tui.services.jobs_client import LeftRunning
 from odf_tui.state.app_state import JobNews
-from odf_tui.state.model import DatasetRow, PendingEvent
-from odf_tui.text.format import Span, count_of, error_with_hint, format_count
+from odf_tui.text.format import Span, error_with_hint
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import ConfirmDialog, DecisionDialog, PickerDialog, PromptDialog, name_check
 
@@ -99,7 +99,7 @@ class DefinitionsController(Controller):
         """Add the datasets of a manifest file."""
         from odf_tui.features.definitions.manifest_dialogs import AddManifestDialog  # deferred: loads faster
 
-        self.host.open(AddManifestDialog(self.gateway), self._dialog_ended)
+        self.host.open(AddManifestDialog(self.workspace), self._dialog_ended)
 
     def _dialog_ended(self, result: Mapping[str, str] | UnresolvedManifest | None) -> None:
         if result is None or isinstance(result, Mapping):
@@ -111,7 +111,7 @@ class DefinitionsController(Controller):
         """Add the datasets of a manifest after the remedies of its errors, each with a confirmation."""
         while await self._resolve(error, path):
             try:
-                names = await asyncio.to_thread(self.gateway.add, path)
+                names = await asyncio.to_thread(self.workspace.add_manifest, path)
             except OdfError as next_error:
                 error = next_error
             else:
@@ -127,14 +127,14 @@ class DefinitionsController(Controller):
         """
         if isinstance(error, RemoteInputs):
             return await self._pull_inputs(error)
-        translates = await asyncio.to_thread(self.gateway.can_translate, path)
+        translates = await asyncio.to_thread(self.workspace.can_translate, path)
         answer, _ = await self._show_problem(error, path, (*((_TRANSLATE,) if translates else ()), _LEAVE))
         if answer != "translate":
             return False
         try:
             if not await self._translate(path):
                 return False
-            derivative = await asyncio.to_thread(self.gateway.derivative_in_manifest, path)
+            derivative = await asyncio.to_thread(self.workspace.derivative_in_manifest, path)
             if derivative:
                 await self._validate_query(await _read_file(path), derivative)
         except RemoteInputs as missing:
@@ -150,7 +150,7 @@ class DefinitionsController(Controller):
         Raises:
             OdfError: a pull failed.
         """
-        remotes = Remotes(self.gateway.folder / ".odf")
+        remotes = Remotes(self.workspace.folder / ".odf")
         names = {each.url: remotes.display_name(each.url) for each in error.inputs}
         question = (
             f"Pull {count_of(len(names), 'input')} from {'its remote' if len(names) == 1 else 'remotes'}?"
@@ -171,11 +171,11 @@ class DefinitionsController(Controller):
         """
         from odf_tui.features.definitions.manifest_dialogs import translation_lines
 
-        change, queries = await asyncio.to_thread(self.gateway.translate, path)
+        change, queries = await asyncio.to_thread(self.workspace.translate, path)
         title = f"Write the translated {'query' if len(queries) == 1 else 'queries'} to {path.name}?"
         if await self._decide(title, translation_lines(queries), (_WRITE, _KEEP_FILE)) != "write":
             return False
-        await asyncio.to_thread(self.gateway.write_manifest, change)
+        await asyncio.to_thread(self.workspace.write_manifest, change)
         return True
 
     def _added(self, names: Mapping[str, str] | None, remark: str = ": p pulls") -> None:
@@ -191,7 +191,7 @@ class DefinitionsController(Controller):
         if name:
             source = await asyncio.to_thread(self._selected_table) if template == "derivative" else None
             draft = await asyncio.to_thread(
-                manifest_draft.create, self.gateway.folder, template, name, source
+                manifest_draft.create, self.workspace.folder, template, name, source
             )
             await self._add_draft(draft, template)
 
@@ -200,7 +200,7 @@ class DefinitionsController(Controller):
         row = self.state.row
         if row is None or row.missing:
             return None
-        names = [name for name, _ in self.gateway.columns(row.id)]
+        names = [name for name, _ in self.workspace.columns(row.id)]
         return manifest_draft.SourceTable(row.name, [each for each in names if each not in _SYSTEM_COLUMNS])
 
     async def _add_from_data_file(self) -> None:
@@ -210,7 +210,7 @@ class DefinitionsController(Controller):
         from odf_tui.features.definitions.file_sample import find_data_files, load_sample
         from odf_tui.features.definitions.manifest_dialogs import DataFilePicker, manifest_lines
 
-        folder = self.gateway.folder
+        folder = self.workspace.folder
         files = await asyncio.to_thread(find_data_files, folder)
         source = await self.host.ask(DataFilePicker(folder, files))
         name = await self._ask_name(suggest_name(source, self._dataset_names())) if source else None
@@ -278,12 +278,12 @@ class DefinitionsController(Controller):
                     return
             validating, plan = False, None
             try:
-                derivative = await asyncio.to_thread(self.gateway.derivative_in_manifest, draft.path)
+                derivative = await asyncio.to_thread(self.workspace.derivative_in_manifest, draft.path)
                 if derivative and answer != "unchecked":
                     validating = True
                     plan = await self._validate_query(await _read_file(draft.path), derivative)
                     validating = False
-                names = await asyncio.to_thread(self.gateway.add, draft.path)
+                names = await asyncio.to_thread(self.workspace.add_manifest, draft.path)
             except OdfError as error:
                 skip = (_UNCHECKED,) if validating else ()
                 answers = (_EDIT, *skip, _DISCARD, _KEEP)
@@ -296,7 +296,7 @@ class DefinitionsController(Controller):
                 path = await asyncio.to_thread(
                     manifest_draft.rename_after_dataset, draft.path, next(iter(names.values()))
                 )
-                await asyncio.to_thread(self.gateway.record_manifest, names, path)
+                await asyncio.to_thread(self.workspace.record_manifest, names, path)
                 for name in names.values() if rejects else ():
                     await self._reject_bad_rows(name)
                 self._added(names, f" ({path.name}){_NEXT.get(template, '')}{_describe_plan(plan)}")
@@ -314,7 +314,7 @@ class DefinitionsController(Controller):
         try:
             if isinstance(error, RemoteInputs) and await self._pull_inputs(error):
                 return True, "", None
-            if await asyncio.to_thread(self.gateway.can_translate, path):
+            if await asyncio.to_thread(self.workspace.can_translate, path):
                 answer, position = await self._show_problem(
                     error, path, (answers[0], _TRANSLATE, *answers[1:])
                 )
@@ -328,8 +328,7 @@ class DefinitionsController(Controller):
 
     async def _reject_bad_rows(self, name: str) -> None:
         try:
-            odf = self.gateway.folder / ".odf"
-            await asyncio.to_thread(change_setting, f"onBadRows.{name}", "reject", odf)
+            await asyncio.to_thread(self.workspace.change_setting, f"onBadRows.{name}", "reject")
         except OdfError as error:
             self.host.notice(error_with_hint(error), "bad")
 
@@ -351,8 +350,8 @@ class DefinitionsController(Controller):
             self.host.start(self._edit_definition(row))
 
     async def _edit_definition(self, row: DatasetRow) -> None:
-        text = await asyncio.to_thread(self.gateway.definition, row.id)
-        draft = await asyncio.to_thread(manifest_draft.copy, self.gateway.folder, row.name, text)
+        text = await asyncio.to_thread(self.workspace.definition, row.id)
+        draft = await asyncio.to_thread(manifest_draft.copy, self.workspace.folder, row.name, text)
         line: int | None = None
         answer = "edit"
         changes: list[PendingEvent] = []
@@ -362,7 +361,7 @@ class DefinitionsController(Controller):
                 answer = "nothing"
                 break
             try:
-                changes = await asyncio.to_thread(self.gateway.update, row.id, draft.path, dry_run=True)
+                changes = await asyncio.to_thread(self.workspace.update, row.id, draft.path, dry_run=True)
                 new_query = row.derivative and any(change.title == "SetTransform" for change in changes)
                 text = await _read_file(draft.path)
                 plan = await self._validate_query(text, row.name, row.id) if new_query else None
@@ -370,7 +369,9 @@ class DefinitionsController(Controller):
                 if answer in _APPLIED and plan is not None and row.last_pulled:
                     await self._migrate(row, text, answer, plan)
                 elif answer in _APPLIED:
-                    changes = await asyncio.to_thread(self.gateway.update, row.id, draft.path, dry_run=False)
+                    changes = await asyncio.to_thread(
+                        self.workspace.update, row.id, draft.path, dry_run=False
+                    )
             except LeftRunning:
                 path = self._relative_path(draft.path)
                 self.host.notice(f"{row.name} is being changed; the manifest is in {path} until then")
@@ -396,13 +397,13 @@ class DefinitionsController(Controller):
         from odf_tui.features.definitions.manifest_dialogs import manifest_change_lines
 
         try:
-            change = await asyncio.to_thread(self.gateway.manifest_change, row.id, text, drifted=drifted)
+            change = await asyncio.to_thread(self.workspace.manifest_change, row.id, text, drifted=drifted)
             if change is None:
                 return
             path = self._relative_path(change.path)
             lines = manifest_change_lines(change.old, change.new)
             if await self._decide(f"Write the definition to {path}?", lines, (_WRITE, _KEEP_FILE)) == "write":
-                await asyncio.to_thread(self.gateway.write_manifest, change)
+                await asyncio.to_thread(self.workspace.write_manifest, change)
                 self.host.notice(f"wrote {path}")
                 self.state.datasets_outdated.send(None)
         except OdfError as error:
@@ -459,7 +460,7 @@ class DefinitionsController(Controller):
     async def _add_new_columns(self, row: DatasetRow) -> None:
         from odf_tui.features.definitions.manifest_dialogs import migration_plan_lines
 
-        text = await asyncio.to_thread(self.gateway.definition, row.id)
+        text = await asyncio.to_thread(self.workspace.definition, row.id)
         plan = await self._validate_query(text, row.name, row.id)
         if not plan.new:
             self.host.notice(f"the query of {row.name} returns no new columns", "warn")
@@ -523,7 +524,7 @@ class DefinitionsController(Controller):
         return await self.host.ask(DecisionDialog(title, lines, answers)) or answers[-1][0]
 
     def _relative_path(self, path: Path) -> str:
-        folder = self.gateway.folder
+        folder = self.workspace.folder
         return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
 
     # --- The demo ---
@@ -533,7 +534,7 @@ class DefinitionsController(Controller):
         self.host.start(self._make_demo())
 
     async def _make_demo(self) -> None:
-        from odf_tui.gateway.samples import MANIFESTS, demo_files
+        from odf_engine.api.samples import MANIFESTS, demo_files
 
         files = len(await asyncio.to_thread(demo_files)) - len(MANIFESTS)
         remarks = (
@@ -545,7 +546,7 @@ class DefinitionsController(Controller):
         if not await self.host.ask(ConfirmDialog("Create the demo in this workspace?", *remarks)):
             self.host.notice("nothing was written", "warn")
             return
-        requests = await asyncio.to_thread(self.gateway.make_demo)
+        requests = await asyncio.to_thread(self.workspace.make_demo)
         self.host.notice("demo created; pane 4 shows the jobs that pull and verify it")
         self.state.datasets_outdated.send(None)
         if self.host.has_class("-narrow"):

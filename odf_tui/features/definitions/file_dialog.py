@@ -13,6 +13,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
 
+from odf_engine.api.text import count_of, format_count, printable
 from odf_engine.errors import Cancelled
 from odf_engine.ingest.read.file_inference import (
     MAX_ROWS,
@@ -25,7 +26,7 @@ from odf_engine.ingest.read.file_inference import (
 )
 from odf_engine.progress import Reporter
 from odf_tui.features.definitions.file_sample import ENCODINGS, FileSample, infer_file
-from odf_tui.text.format import Span, count_of, error_with_hint, fit_width, format_count, printable
+from odf_tui.text.format import Span, error_with_hint, fit_width
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import LINE_KEYS, Dialog, PickerDialog, PromptDialog
 from odf_tui.widgets.line_view import LineScroll, LineView, StaticLines, WrappedLines

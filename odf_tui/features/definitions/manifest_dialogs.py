@@ -15,19 +15,20 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input
 
+from odf_engine.api.model import PendingEvent
+from odf_engine.api.text import format_bytes, printable
 from odf_engine.errors import OdfError, has_surrogates
 from odf_engine.jobs.definition import ValidateResult
 from odf_engine.workspace.remotes import RemoteInputs
 from odf_tui.features.definitions.file_sample import is_url
-from odf_tui.gateway.protocol import Gateway
-from odf_tui.state.model import PendingEvent
-from odf_tui.text.format import Span, format_bytes, printable
+from odf_tui.text.format import Span
 from odf_tui.text.highlight import yaml_spans
 from odf_tui.widgets.choice_list import Choice, Choices, fuzzy_rank
 from odf_tui.widgets.dialogs import Dialog, PickerDialog
 from odf_tui.widgets.line_view import WrappedLines
 
 if TYPE_CHECKING:
+    from odf_engine.api.workspace import Workspace
     from odf_engine.sql.manifest_translation import TranslatedQuery
 
 _FILE: Final = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?::(?P<column>\d+))?$", re.DOTALL)
@@ -263,9 +264,9 @@ class AddManifestDialog(Dialog[dict[str, str] | UnresolvedManifest]):
             super().__init__()
             self.files = files
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, workspace: Workspace) -> None:
         super().__init__()
-        self._gateway = gateway
+        self._workspace = workspace
         self._files: list[Choice] = []
         self._busy = False
 
@@ -284,7 +285,7 @@ class AddManifestDialog(Dialog[dict[str, str] | UnresolvedManifest]):
         """List the manifest files, in a thread."""
         self.query_one("#problem").display = False
         self.run_worker(
-            lambda: self.post_message(self.FilesFound(list(find_manifest_files(self._gateway.folder)))),
+            lambda: self.post_message(self.FilesFound(list(find_manifest_files(self._workspace.folder)))),
             thread=True,
         )
 
@@ -334,15 +335,15 @@ class AddManifestDialog(Dialog[dict[str, str] | UnresolvedManifest]):
         self.run_worker(lambda: self._add(path), thread=True)
 
     def _path(self, text: str) -> Path:
-        return self._gateway.folder / Path(text).expanduser()
+        return self._workspace.folder / Path(text).expanduser()
 
     def _add(self, path: Path) -> None:
         try:
-            added = self._gateway.add(path)
+            added = self._workspace.add_manifest(path)
         except RemoteInputs as error:
             self.post_message(self.Ended(UnresolvedManifest(path, error)))
         except OdfError as error:
-            if self._gateway.can_translate(path):
+            if self._workspace.can_translate(path):
                 self.post_message(self.Ended(UnresolvedManifest(path, error)))
                 return
             self.post_message(self.Ended({}, problem_lines(error, read_manifest_text(path))))

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
+from odf_engine.api.samples import DERIVATIVE, PUSH, ROOT
 from odf_engine.errors import OdfError
-from odf_tui.gateway.samples import DERIVATIVE, PUSH, ROOT
 
 TEMPLATES: Final = {"root": ROOT, "push": PUSH, "derivative": DERIVATIVE}
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from odf_engine.api.model import Target
+from odf_engine.api.text import format_bytes
 from odf_engine.errors import OdfError
 from odf_engine.provenance.model import TraceStep
 from odf_tui.features.provenance.trace_screen import TraceScreen
@@ -14,13 +16,12 @@ from odf_tui.features.provenance.trace_text import complete_trace, trace_dot, tr
 from odf_tui.features.provenance.trace_tree import TraceSession
 from odf_tui.panes.data.view import QUERY, DataPane
 from odf_tui.services.controller import Controller
-from odf_tui.state.model import Target
-from odf_tui.text.format import error_with_hint, format_bytes
+from odf_tui.text.format import error_with_hint
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import ConfirmDialog, PickerDialog, SaveDialog
 
 if TYPE_CHECKING:
-    from odf_tui.gateway.row_window import RowWindow
+    from odf_engine.api.readers.row_window import RowWindow
 
 _FORMS: Final = (
     ("json", "JSON, as printed by odf provenance --json", "j"),
@@ -44,7 +45,7 @@ class ProvenanceController(Controller):
 
     async def _trace(self, dataset: str, name: str, window: RowWindow, row: int, column: int) -> None:
         def read() -> tuple[int, str]:
-            from odf_tui.gateway.row_text import read_scalar  # deferred: loads Arrow
+            from odf_tui.text.row_text import read_scalar  # deferred: loads Arrow
 
             names = window.columns.names
             at = names.index(window.system_columns[0]) if window.system_columns[0] in names else -1
@@ -56,7 +57,7 @@ class ProvenanceController(Controller):
         offset, value = await asyncio.to_thread(read)
         is_data_column = value not in window.system_columns[:3]
         self._show_trace(
-            TraceSession(dataset, name, offset, value, self.gateway.rows, is_data_column=is_data_column)
+            TraceSession(dataset, name, offset, value, self.workspace.rows, is_data_column=is_data_column)
         )
 
     def _show_trace(self, session: TraceSession) -> None:
@@ -64,7 +65,7 @@ class ProvenanceController(Controller):
             return
         screen = TraceScreen(
             session,
-            self.gateway,
+            self.workspace,
             self.state.jobs,
             submit=self.jobs.submit_one,
             cancel=self.jobs.cancel,

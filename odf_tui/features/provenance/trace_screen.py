@@ -12,6 +12,8 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.timer import Timer
 
+from odf_engine.api.model import Target
+from odf_engine.api.text import format_count, printable
 from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.errors import NotFound
 from odf_engine.jobs.base import decode_result
@@ -35,17 +37,16 @@ from odf_tui.features.provenance.trace_tree import (
     transaction_at,
 )
 from odf_tui.features.provenance.trace_view import TraceView
-from odf_tui.gateway.protocol import Gateway
 from odf_tui.state.job_book import JobBook
-from odf_tui.state.model import Target
-from odf_tui.text.format import error_with_hint, format_count, printable
+from odf_tui.text.format import error_with_hint
 from odf_tui.text.job_text import job_activity
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import MOVE_KEYS, OverlayScreen, PickerDialog, TextDialog
 from odf_tui.widgets.line_view import WrappedLines
 
 if TYPE_CHECKING:
-    from odf_tui.gateway.row_text import Record
+    from odf_engine.api.workspace import Workspace
+    from odf_tui.text.row_text import Record
 
 
 _POLL_SECONDS: Final = 0.1
@@ -58,7 +59,7 @@ class TraceScreen(OverlayScreen[Target]):
 
     Args:
         session: the row and its trees.
-        gateway: reads rows and blocks.
+        workspace: reads rows and blocks.
         book: has the jobs and their progress.
         submit: submits a request for a dataset, given by name; returns the id of the job.
         cancel: cancels a job.
@@ -100,7 +101,7 @@ class TraceScreen(OverlayScreen[Target]):
     def __init__(
         self,
         session: TraceSession,
-        gateway: Gateway,
+        workspace: Workspace,
         book: JobBook,
         *,
         submit: Callable[[Trace, str], Awaitable[str]],
@@ -110,7 +111,7 @@ class TraceScreen(OverlayScreen[Target]):
     ) -> None:
         super().__init__()
         self.session = session
-        self.gateway, self._book = gateway, book
+        self.workspace, self._book = workspace, book
         self._submit_request, self._cancel_job, self._copy_text, self.save_trace = submit, cancel, copy, save
         self._record: tuple[TraceLine, Record | None] | None = None
         self._reading = False
@@ -485,11 +486,11 @@ class TraceScreen(OverlayScreen[Target]):
             if isinstance(location.block, int):
                 return Target(location.dataset, "blocks", location.block)
             numbers = (
-                self.gateway.block_numbers(location.dataset, (location.block,)) if location.block else {}
+                self.workspace.block_numbers(location.dataset, (location.block,)) if location.block else {}
             )
             number = numbers.get(location.block or "")
             if number is None:
-                number = self.gateway.find_block(location.dataset, f"#{location.offset}")
+                number = self.workspace.find_block(location.dataset, f"#{location.offset}")
             return Target(location.dataset, "blocks", number)
 
         async def go() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
+from odf_engine.api.text import count_of, format_count, format_zoned_time, printable
 from odf_engine.provenance.model import (
     OffsetRange,
     ProducingTransaction,
@@ -32,20 +33,12 @@ from odf_tui.features.provenance.trace_tree import (
     TraceTree,
     TransactionNode,
 )
-from odf_tui.text.format import (
-    NULL,
-    Span,
-    count_of,
-    ellipsize_middle,
-    format_count,
-    format_zoned_time,
-    printable,
-)
+from odf_tui.text.format import NULL, Span, ellipsize_middle
 from odf_tui.text.highlight import sql_spans
 from odf_tui.text.row_trace import range_text, ranges_text
 
 if TYPE_CHECKING:
-    from odf_tui.gateway.row_text import Record
+    from odf_tui.text.row_text import Record
 
 
 _MAX_LINES: Final = 5000

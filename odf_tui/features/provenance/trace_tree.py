@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import structs
 
+from odf_engine.api.readers.row_window import RowWindow, StoredWindow, read_part
+from odf_engine.api.text import count_of
 from odf_engine.errors import NotFound
 from odf_engine.provenance.model import (
     OffsetRange,
@@ -21,13 +23,12 @@ from odf_engine.provenance.model import (
     TraceStep,
     to_ranges,
 )
-from odf_tui.gateway.row_window import RowWindow, StoredWindow, read_part
-from odf_tui.text.format import OPERATION_SIGNS, count_of
+from odf_tui.text.format import OPERATION_SIGNS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odf_tui.gateway.row_text import Record, Value
+    from odf_tui.text.row_text import Record, Value
     from odf_tui.text.values import CellColumn
 
 
@@ -66,7 +67,7 @@ class TracedRowReader:
     """
 
     def __init__(self, window: RowWindow, first: Sequence[str]) -> None:
-        from odf_tui.gateway.row_text import Columns
+        from odf_tui.text.row_text import Columns
 
         self.window = window
         self._lock = threading.Lock()
@@ -110,7 +111,7 @@ class TracedRowReader:
         Raises:
             NotFound: there is no such row.
         """
-        from odf_tui.gateway.row_text import read_record
+        from odf_tui.text.row_text import read_record
 
         with self._lock:
             row = self.row_of(offset)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Final
 from rich.cells import cell_len
 from textual.message import Message
 
+from odf_engine.api.readers.row_window import RowWindow
+from odf_engine.api.text import format_count
 from odf_engine.errors import NotFound
 from odf_tui.features.provenance.trace_text import node_spans
 from odf_tui.features.provenance.trace_tree import Group, Heading, TracedRows, TraceLine, TraceNode, TraceTree
-from odf_tui.gateway.row_window import RowWindow
-from odf_tui.text.format import NULL, Span, error_with_hint, fit_width, format_count, right
+from odf_tui.text.format import NULL, Span, error_with_hint, fit_width, right
 from odf_tui.widgets.line_view import LineView
 
 if TYPE_CHECKING:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
+from odf_engine.api.model import BlockLine, DatasetRow, DivergedBranches, NamedUrl, Remote, is_writable
+from odf_engine.api.text import count_of, format_count, format_zoned_time, printable
 from odf_engine.coordinator.protocol import Job, Request
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.identity.names import DatasetAliasRemote, DatasetUrl, is_valid_name, parse_ref_remote
@@ -15,22 +17,10 @@ from odf_engine.jobs.push import Push
 from odf_engine.jobs.remotes import Compare, Search
 from odf_engine.net.urls import dataset_name_from_url, normalize_url
 from odf_tui.features.sharing.remote_picker import choose_remote, numbered_choice
-from odf_tui.gateway.protocol import DivergedBranches, NamedUrl
 from odf_tui.services.controller import Controller
-from odf_tui.state.model import BlockLine, DatasetRow
-from odf_tui.text.format import (
-    Span,
-    count_of,
-    ellipsize_middle,
-    error_with_hint,
-    format_count,
-    format_zoned_time,
-    printable,
-)
+from odf_tui.text.format import Span, ellipsize_middle, error_with_hint
 from odf_tui.text.remotes import (
-    Remote,
     diverged_remotes,
-    is_writable,
     pull_remotes,
     push_remotes,
     relation_text,
@@ -115,7 +105,7 @@ class SharingController(Controller):
         """
         from odf_tui.widgets.dialogs import PickerDialog, PromptDialog  # deferred: loads faster
 
-        repositories = await asyncio.to_thread(self.gateway.repositories)
+        repositories = await asyncio.to_thread(self.workspace.repositories)
         addresses = [NamedUrl(remote.label, remote.url) for remote in push_remotes(row.remotes)]
         addresses += [
             address_in_repository(repository, row.name)
@@ -157,7 +147,7 @@ class SharingController(Controller):
         if remote.pull and len(pull_remotes(row.remotes)) == 1:
             consequence = "Then p uses the dataset's own source or inputs."
         if await self.host.ask(ConfirmDialog(f"Detach from {remote.label}?", remark, consequence)):
-            await asyncio.to_thread(self.gateway.detach, row.id, remote.url)
+            await asyncio.to_thread(self.workspace.detach, row.id, remote.url)
             self.host.notice(f"{row.name} is detached from {remote.label}")
             self.state.datasets_outdated.send(None)
 
@@ -178,7 +168,7 @@ class SharingController(Controller):
 
     async def _resolve_divergence_of_job(self, row: DatasetRow, job: Job) -> None:
         """Resolve the divergence that made a job fail, with the remote of its request."""
-        request = await asyncio.to_thread(self.gateway.request_of_job, job)
+        request = await asyncio.to_thread(self.workspace.request_of_job, job)
         url = getattr(request, "url", None)
         remote = next((each for each in row.remotes if each.url == url), None)
         if remote is None and url:
@@ -233,7 +223,7 @@ class SharingController(Controller):
         """Return the selected action: ``theirs``, ``ours``, ``both``, ``again`` or ``leave``."""
         from odf_tui.widgets.dialogs import DecisionDialog
 
-        branches = await asyncio.to_thread(self.gateway.branches, row.id, remote.common, MAX_BRANCH_BLOCKS)
+        branches = await asyncio.to_thread(self.workspace.branches, row.id, remote.common, MAX_BRANCH_BLOCKS)
         downstream = self.state.downstream_names(row)
         lines = divergence_lines(row, remote, branches, downstream, writable=remote.writable)
         answers = [_THEIRS, *([_OURS] if remote.writable else []), _BOTH, _COMPARE_AGAIN, _LEAVE]
@@ -287,7 +277,7 @@ class SharingController(Controller):
         request = Push(dataset=row.id, url=address.url)
         await self.jobs.outcome(request, row.name, f"Pushing the local history to {address.name}")
         if all(each.url != address.url for each in row.remotes):  # later pushes must not change the copy
-            await asyncio.to_thread(self.gateway.detach, row.id, address.url)
+            await asyncio.to_thread(self.workspace.detach, row.id, address.url)
         self._force_pull(row, remote, f"; the local history is at {address.name}")
 
     # --- Repositories ---
@@ -300,7 +290,7 @@ class SharingController(Controller):
         from odf_tui.widgets.dialogs import PickerDialog
 
         while True:
-            repositories = await asyncio.to_thread(self.gateway.repositories)
+            repositories = await asyncio.to_thread(self.workspace.repositories)
             choices = repository_choices(repositories)
             picked = await self.host.ask(PickerDialog("Import datasets", choices, typing=False))
             if picked is None:
@@ -347,7 +337,7 @@ class SharingController(Controller):
             PromptDialog("Repository name", "", "a short name, for use as NAME/dataset", check)
         )
         if name:
-            await asyncio.to_thread(self.gateway.add_repository, name, url)
+            await asyncio.to_thread(self.workspace.add_repository, name, url)
             self.host.notice(f"added repository {name}")
 
     async def _remove_repository(self, repositories: Sequence[NamedUrl]) -> None:
@@ -362,7 +352,7 @@ class SharingController(Controller):
                 f"Remove the repository {name}?", "Its contents and the remotes of datasets are retained."
             )
         ):
-            await asyncio.to_thread(self.gateway.remove_repository, name)
+            await asyncio.to_thread(self.workspace.remove_repository, name)
             self.host.notice(f"removed repository {name}")
 
     # --- Pull of new datasets ---

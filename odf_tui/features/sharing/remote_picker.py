@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from odf_tui.text.format import printable
-from odf_tui.text.remotes import Remote, direction, relation_text
+from odf_engine.api.model import Remote
+from odf_engine.api.text import printable
+from odf_tui.text.remotes import direction, relation_text
 
 if TYPE_CHECKING:
     from odf_tui.services.host import Host

@@ -14,24 +14,21 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input
 
+from odf_engine.api.model import DatasetRow
+from odf_engine.api.text import count_of, format_bytes, format_count, printable
 from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.errors import OdfError
 from odf_engine.jobs.remotes import FoundDataset, Search, SearchResult
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.state.job_book import JobBook
-from odf_tui.state.model import DatasetRow
 from odf_tui.text.format import (
     Span,
-    count_of,
     dataset_glyph,
     ellipsize_middle,
     error_with_hint,
     fit_width,
-    format_bytes,
-    format_count,
     format_count_short,
     format_duration,
-    printable,
     right,
 )
 from odf_tui.text.job_text import job_outcome, job_seconds, known_result

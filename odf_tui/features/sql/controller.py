@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from odf_engine.api.text import printable
 from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.errors import OdfError
 from odf_engine.jobs.query import Query, QueryResult
@@ -15,7 +16,7 @@ from odf_tui.actions.model import Hint
 from odf_tui.features.sql.sql_editor import SqlEditor, SqlPanel, error_position, state_spans
 from odf_tui.panes.data.view import QUERY, DataPane
 from odf_tui.services.controller import Context, Controller
-from odf_tui.text.format import format_duration, printable
+from odf_tui.text.format import format_duration
 from odf_tui.text.job_text import job_seconds, known_result
 from odf_tui.text.pinned_blocks import pins_text
 from odf_tui.widgets.row_table import LoadedWindow, load_window
@@ -89,7 +90,7 @@ class SqlController(Controller):
         job = self.host.situation().job if self.state.pane == "jobs" else None
         if job is not None and job.kind == "sql":
             self.reader.read(
-                "question", partial(self.gateway.query_of_job, job), partial(self._show_query, job)
+                "question", partial(self.workspace.query_of_job, job), partial(self._show_query, job)
             )
         else:
             self._focus_editor()
@@ -139,7 +140,7 @@ class SqlController(Controller):
         self._open = True
         self.state.focus_pane("data")
         self._history_index = len(self._history)
-        self.reader.read("queries", self.gateway.query_history, self._history_read)
+        self.reader.read("queries", self.workspace.query_history, self._history_read)
         return panel
 
     def _first_query(self) -> str:
@@ -184,7 +185,7 @@ class SqlController(Controller):
         for name in message.names:
             self.reader.read(
                 f"columns of {name}",
-                partial(self.gateway.columns, ids.get(name, name)),  # fails if the dataset was deleted
+                partial(self.workspace.columns, ids.get(name, name)),  # fails if the dataset was deleted
                 partial(self._columns_read, name),
             )
 
@@ -241,12 +242,14 @@ class SqlController(Controller):
             self.host.show_hints()
             self._history = (*(each for each in self._history if each != sql), sql)
             self._history_index = len(self._history)
-            self.reader.read("note query", partial(self.gateway.add_to_query_history, sql), self._query_noted)
+            self.reader.read(
+                "note query", partial(self.workspace.add_to_query_history, sql), self._query_noted
+            )
             self.host.start(self._submit(message.sql), group="commands")
 
     async def _submit(self, sql: str) -> None:
         try:
-            request = Query(sql=sql, engine=self.gateway.sql_engine)
+            request = Query(sql=sql, engine=self.workspace.sql_engine)
             self._job = await self.jobs.submit_one(request, one_line_summary(sql))
         except OdfError as error:
             hint = f" – {error.hint}" if error.hint else ""
@@ -306,7 +309,7 @@ class SqlController(Controller):
             return
         self.reader.read(
             "result",
-            lambda: load_window(self.gateway.result(result.path)),
+            lambda: load_window(self.workspace.result(result.path)),
             partial(self._show_result, job, result),
         )
 

@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from odf_engine.api.model import BlockFilter, DatasetRow, FileTimeRange, Target
+from odf_engine.api.readers.row_window import RowPrefix, slices_of
+from odf_engine.api.text import count_of, format_count, printable
 from odf_engine.coordinator.protocol import Job
 from odf_engine.errors import Cancelled, OdfError
 from odf_engine.jobs.views import BuildProjection, ProjectionResult
@@ -27,13 +30,10 @@ from odf_tui.features.time_travel.timeline import (
     TimePanel,
     TimeSlider,
 )
-from odf_tui.gateway.protocol import FileTimeRange, RowTimeline
-from odf_tui.gateway.row_window import RowPrefix, slices_of
 from odf_tui.panes.data.view import STATE, TIME, DataPane, TableStack, TableView
 from odf_tui.services.controller import Context, Controller
 from odf_tui.services.jobs_client import LeftRunning
-from odf_tui.state.model import BlockFilter, DatasetRow, Target
-from odf_tui.text.format import count_of, error_with_hint, format_count, printable
+from odf_tui.text.format import error_with_hint
 from odf_tui.text.job_text import job_amounts
 from odf_tui.widgets.row_table import LoadedWindow, load_window
 from odf_tui.widgets.status_bar import StatusLine
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from textual.timer import Timer
     from textual.worker import Worker
 
+    from odf_engine.api.readers.row_reader import RowTimeline
     from odf_engine.views.as_at import PinnedVersion
 
 REST_SECONDS: Final = 0.5
@@ -152,7 +153,7 @@ class TimeTravelController(Controller):
     def _read_timeline(self, dataset: str, *, focus: bool) -> None:
         self.reader.read(
             "timeline",
-            partial(self.gateway.timeline, dataset),
+            partial(self.workspace.timeline, dataset),
             partial(self._timeline_read, dataset, focus),
         )
 
@@ -342,7 +343,7 @@ class TimeTravelController(Controller):
             elif looks_like_time(text):
                 self._go_to_position(panel, track.blocks.stop_at(parse_user_time(text).ms))
             else:
-                find = partial(self.gateway.find_version, panel.dataset, text)
+                find = partial(self.workspace.find_version, panel.dataset, text)
                 self.reader.read("locate", find, partial(self._block_found, panel.dataset))
         except OdfError as error:
             self._show_failure(error.format_line)
@@ -456,7 +457,7 @@ class TimeTravelController(Controller):
         def read() -> LoadedWindow:
             enough = base is not None and base.row_count >= point.rows
             chain = f"{dataset}@{point.history}" if point.history else dataset
-            rows = base if enough else self.gateway.rows(chain)
+            rows = base if enough else self.workspace.rows(chain)
             if rows is None:
                 raise OdfError("the dataset no longer has rows")
             return load_window(RowPrefix(rows, point.rows))
@@ -538,13 +539,13 @@ class TimeTravelController(Controller):
     def _block_hash(self, dataset: str, point: PointInTime) -> str:
         if point.history:
             return point.history
-        lines = self.gateway.blocks(dataset, point.block, 1, BlockFilter()).lines
+        lines = self.workspace.blocks(dataset, point.block, 1, BlockFilter()).lines
         if not lines or lines[0].sequence_number != point.block:
             raise OdfError(f"block {point.block} no longer exists")
         return lines[0].hash
 
     def _load_file(self, dataset: str, file: str) -> LoadedWindow:
-        return load_window(self.gateway.file_rows(dataset, file))
+        return load_window(self.workspace.file_rows(dataset, file))
 
     # --- The latest state by key ---
 
@@ -618,13 +619,13 @@ class TimeTravelController(Controller):
 
     async def _key_of(self, row: DatasetRow, *, choose: bool) -> list[str] | None:
         """Return the key of a dataset; the user chooses it if there is none, or with ``choose``."""
-        primary = await asyncio.to_thread(self.gateway.primary_key, row.id)
+        primary = await asyncio.to_thread(self.workspace.primary_key, row.id)
         return primary if primary and not choose else await self._choose_key(row, primary)
 
     async def _choose_key(self, row: DatasetRow, primary: Sequence[str]) -> list[str] | None:
         from odf_tui.panes.data.row_dialogs import KeyColumnsDialog  # deferred: loads faster
 
-        columns = await asyncio.to_thread(self.gateway.columns, row.id)
+        columns = await asyncio.to_thread(self.workspace.columns, row.id)
         window = self._pane.window
         system = () if window is None else window.system_columns[:3]
         columns = [column for column in columns if column[0] not in system]

@@ -19,13 +19,14 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input
 
+from odf_engine.api.model import FileTimeRange
+from odf_engine.api.text import count_of, format_count, printable
 from odf_engine.metadata.timestamp import Timestamp
-from odf_tui.gateway.protocol import FileTimeRange
-from odf_tui.text.format import Span, count_of, ellipsize_middle, fit_width, format_count, printable
+from odf_tui.text.format import Span, ellipsize_middle, fit_width
 from odf_tui.widgets.line_view import LineScroll
 
 if TYPE_CHECKING:
-    from odf_tui.gateway.protocol import RowTimeline
+    from odf_engine.api.readers.row_reader import RowTimeline
 
 
 AxisName = Literal["at", "of"]

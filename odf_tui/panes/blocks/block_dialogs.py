@@ -14,8 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 
-from odf_tui.panes.blocks.view import FINDING_MARK, PROOF_MARK
-from odf_tui.state.model import (
+from odf_engine.api.model import (
     REVISABLE_EVENTS,
     BlockBytes,
     BlockDocument,
@@ -27,16 +26,9 @@ from odf_tui.state.model import (
     Target,
     TransactionInput,
 )
-from odf_tui.text.format import (
-    Section,
-    Span,
-    fit_width,
-    format_bytes,
-    format_count,
-    format_zoned_time,
-    printable,
-    right,
-)
+from odf_engine.api.text import Section, format_bytes, format_count, format_zoned_time, printable
+from odf_tui.panes.blocks.view import FINDING_MARK, PROOF_MARK
+from odf_tui.text.format import Span, fit_width, right
 from odf_tui.text.highlight import Text, fact_lines, yaml_spans
 from odf_tui.widgets.dialogs import MOVE_KEYS, Dialog, TextDialog
 from odf_tui.widgets.line_view import LineView, StaticLines

@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from textual.message import Message
 
-from odf_engine.coordinator.protocol import Job, JobChanged, JobState
-from odf_engine.jobs.verify import Verify
-from odf_tui.panes.blocks.view import PAGE, BlocksPane, BlocksRequested, BlocksView
-from odf_tui.services.controller import Context, Controller
-from odf_tui.services.navigation import TrailEntry
-from odf_tui.state.app_state import JobNews
-from odf_tui.state.model import (
+from odf_engine.api.model import (
     BlockBytes,
     BlockDocument,
     BlockLine,
@@ -25,11 +19,16 @@ from odf_tui.state.model import (
     CheckpointFacts,
     DatasetRow,
     Revision,
-    ShownFinding,
     Target,
-    Verdict,
 )
-from odf_tui.text.format import format_count, printable
+from odf_engine.api.text import format_count, printable
+from odf_engine.coordinator.protocol import Job, JobChanged, JobState
+from odf_engine.jobs.verify import Verify
+from odf_tui.panes.blocks.view import PAGE, BlocksPane, BlocksRequested, BlocksView
+from odf_tui.services.controller import Context, Controller
+from odf_tui.services.navigation import TrailEntry
+from odf_tui.state.app_state import JobNews
+from odf_tui.state.model import ShownFinding, Verdict
 from odf_tui.text.job_text import known_result, verified_head
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class BlocksController(Controller):
     def _open_chain(self, row: DatasetRow | None) -> None:
         if row is not None and self._history and row.id == _id_of(self.view.dataset):
             if self._is_branch:  # an earlier history does not change
-                find = partial(self.gateway.list_branches, row.id)
+                find = partial(self.workspace.list_branches, row.id)
                 self.reader.read("branches", find, partial(self._show_branch, row, self._history))
             return
         self._history = ""
@@ -93,7 +92,7 @@ class BlocksController(Controller):
     def _read_blocks(self, request: BlocksRequested) -> None:
         self.reader.read(
             "search blocks" if request.first is None else "blocks",
-            lambda: self.gateway.blocks(request.dataset, request.first, PAGE, request.block_filter),
+            lambda: self.workspace.blocks(request.dataset, request.first, PAGE, request.block_filter),
             partial(self._blocks_read, request),
             replaces=request.first is None,
         )
@@ -107,7 +106,7 @@ class BlocksController(Controller):
     def next_history(self) -> None:
         """Show the next older earlier history; after the oldest one, the current history."""
         if (row := self.state.row) is not None:
-            find = partial(self.gateway.histories, row.id)
+            find = partial(self.workspace.histories, row.id)
             self.reader.read("histories", find, partial(self._histories_read, row))
 
     def _histories_read(
@@ -139,7 +138,7 @@ class BlocksController(Controller):
     def choose_branch(self) -> None:
         """Open a list of the branches of the dataset, and show the chain of one."""
         if (row := self.state.row) is not None:
-            find = partial(self.gateway.list_branches, row.id)
+            find = partial(self.workspace.list_branches, row.id)
             self.reader.read("branches", find, partial(self._branches_read, row))
 
     def _branches_read(self, row: DatasetRow, found: Sequence[Branch] | None, error: str) -> None:
@@ -187,7 +186,7 @@ class BlocksController(Controller):
     def choose_kinds(self) -> None:
         """Open a dialog that selects the kinds of events to show."""
         dataset = self.view.dataset
-        self.reader.read("kinds", lambda: self.gateway.block_kinds(dataset), self._kinds_read)
+        self.reader.read("kinds", lambda: self.workspace.block_kinds(dataset), self._kinds_read)
 
     def _kinds_read(self, kinds: dict[str, int] | None, error: str) -> None:
         if not kinds:
@@ -217,7 +216,7 @@ class BlocksController(Controller):
                 if number is not None:
                     self.go_to_block(number)
 
-            self.reader.read("jump", lambda: self.gateway.find_block(dataset, text), found)
+            self.reader.read("jump", lambda: self.workspace.find_block(dataset, text), found)
 
         self.host.open(GoToBlockDialog("Go to a block", JUMPS, f"blocks {last}", find))
 
@@ -290,7 +289,7 @@ class BlocksController(Controller):
             elif self.host.top is reader:
                 reader.show_checkpoint(facts)
 
-        self.reader.read("text", lambda: self.gateway.checkpoint(reader.dataset, link.text, at), then)
+        self.reader.read("text", lambda: self.workspace.checkpoint(reader.dataset, link.text, at), then)
 
     # --- One block ---
 
@@ -322,7 +321,7 @@ class BlocksController(Controller):
     def read_block(self, dataset: str, which: BlockRef) -> None:
         """Read a block and show it, in the open dialog if there is one."""
         self.reader.read(
-            "text", lambda: self.gateway.block(dataset, which), partial(self._show_block, dataset)
+            "text", lambda: self.workspace.block(dataset, which), partial(self._show_block, dataset)
         )
 
     def _show_block(self, dataset: str, block: BlockDocument | None, error: str) -> None:
@@ -363,7 +362,7 @@ class BlocksController(Controller):
 
     def _read_revision(self, dataset: str, which: BlockRef) -> None:
         show = partial(self._show_revision, dataset)
-        self.reader.read("text", lambda: self.gateway.revision(dataset, which), show)
+        self.reader.read("text", lambda: self.workspace.revision(dataset, which), show)
 
     def _show_revision(self, dataset: str, revision: Revision | None, error: str) -> None:
         from odf_tui.panes.blocks.block_dialogs import RevisionDialog
@@ -386,7 +385,7 @@ class BlocksController(Controller):
 
     def _read_bytes(self, dataset: str, which: BlockRef) -> None:
         show = partial(self._show_bytes, dataset)
-        self.reader.read("text", lambda: self.gateway.block_bytes(dataset, which), show)
+        self.reader.read("text", lambda: self.workspace.block_bytes(dataset, which), show)
 
     def _show_bytes(self, dataset: str, found: BlockBytes | None, error: str) -> None:
         from odf_tui.panes.blocks.block_dialogs import BlockBytesDialog
@@ -456,7 +455,7 @@ class BlocksController(Controller):
                 first = next(iter(view.findings.values()), None)
                 self.host.notice(error or (first.message if first else ""), "bad")
 
-        self.reader.read("findings", lambda: self.gateway.block_numbers(dataset, hashes), then)
+        self.reader.read("findings", lambda: self.workspace.block_numbers(dataset, hashes), then)
 
     # --- Signatures ---
 
@@ -472,7 +471,7 @@ class BlocksController(Controller):
         from odf_tui.widgets.dialogs import ConfirmDialog
 
         name = self.state.name_of(dataset)
-        if not await asyncio.to_thread(self.gateway.holds_key, dataset):
+        if not await asyncio.to_thread(self.workspace.holds_key, dataset):
             self.host.notice(f"the private key of {name} is not in this workspace", "warn")
             return
         number = format_count(block.sequence_number)
@@ -486,7 +485,7 @@ class BlocksController(Controller):
         )
         if not await self.host.ask(dialog):
             return
-        await asyncio.to_thread(self.gateway.sign_block, dataset, block.hash)
+        await asyncio.to_thread(self.workspace.sign_block, dataset, block.hash)
         self.host.notice(f"signed block {number} of {name}")
         if self.view.dataset == dataset:
             self.view.open(dataset, self.view.total)

@@ -13,20 +13,18 @@ from textual import on
 from textual.app import ComposeResult
 from textual.message import Message
 
-from odf_tui.state.model import BlockFilter, BlockLine, BlockLines, ShownFinding, Verdict
-from odf_tui.text.format import (
-    Span,
+from odf_engine.api.model import BlockFilter, BlockLine, BlockLines
+from odf_engine.api.text import (
     count_of,
-    fit_width,
     format_count,
-    format_summary,
     format_time,
     format_zoned_time,
     printable,
-    right,
     short_hash,
     zone_label,
 )
+from odf_tui.state.model import ShownFinding, Verdict
+from odf_tui.text.format import Span, fit_width, format_summary, right
 from odf_tui.widgets.line_view import LineView
 from odf_tui.widgets.pane_frame import Pane
 

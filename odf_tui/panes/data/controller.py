@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 from textual.message import Message
 
-from odf_tui.gateway.row_window import RowWindow
+from odf_engine.api.model import DatasetRow, Target
+from odf_engine.api.readers.row_window import RowWindow
+from odf_engine.api.text import format_count, printable
 from odf_tui.panes.data.view import TESTS, DataPane, condition_text
 from odf_tui.services.controller import Context, Controller
 from odf_tui.services.navigation import TrailEntry
 from odf_tui.state import saved_session
 from odf_tui.state.app_state import JobNews
-from odf_tui.state.model import DatasetRow, Health, Target
+from odf_tui.state.model import Health
 from odf_tui.state.saved_session import SavedLayout
-from odf_tui.text.format import NULL, Span, format_count, printable
+from odf_tui.text.format import NULL, Span
 from odf_tui.widgets.row_table import LoadedWindow, RowTable, open_rows
 
 if TYPE_CHECKING:
-    from odf_tui.gateway.row_text import Record
+    from odf_tui.text.row_text import Record
 
 COPIED_ROWS: Final = 20_000
 
@@ -63,7 +65,9 @@ class DataController(Controller):
 
     def _read_rows(self, dataset: str) -> None:
         self._health = self.state.healths.get(dataset)
-        self.reader.read("rows", lambda: open_rows(self.gateway, dataset), partial(self._rows_read, dataset))
+        self.reader.read(
+            "rows", lambda: open_rows(self.workspace, dataset), partial(self._rows_read, dataset)
+        )
 
     def _rows_read(self, dataset: str, opened: LoadedWindow | None, error: str) -> None:
         row = self.state.row
@@ -179,9 +183,9 @@ class DataController(Controller):
         dataset = self.pane.dataset
 
         def read() -> tuple[Record, list[str]]:
-            from odf_tui.gateway.row_text import read_record  # deferred: it loads Arrow
+            from odf_tui.text.row_text import read_record  # deferred: it loads Arrow
 
-            links = self.gateway.link_columns(dataset) if dataset else []
+            links = self.workspace.link_columns(dataset) if dataset else []
             return read_record(window, row, columns), links
 
         self.reader.read("record", read, partial(self._show_record, window))
@@ -224,7 +228,7 @@ class DataController(Controller):
                 self.host.notice(error or f"saved as {path}", "bad" if error else "good")
 
             def write() -> bool:
-                self.gateway.export_object(dataset, link, path)
+                self.workspace.export_object(dataset, link, path)
                 return True
 
             self.reader.read("object", write, written, replaces=False)
@@ -361,7 +365,7 @@ class DataController(Controller):
             return
 
         def read() -> str:
-            from odf_tui.gateway.row_text import read_record
+            from odf_tui.text.row_text import read_record
 
             return read_record(window, row, [column]).values[0].text or ""
 
@@ -386,7 +390,7 @@ class DataController(Controller):
 
         def copy(form: str | None) -> None:
             def read() -> str:
-                from odf_tui.gateway.row_text import rows_as_json, rows_as_tsv
+                from odf_tui.text.row_text import rows_as_json, rows_as_tsv
 
                 return (rows_as_json if form == "json" else rows_as_tsv)(window, ranges, columns)
 

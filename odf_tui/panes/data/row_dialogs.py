@@ -19,15 +19,16 @@ from textual.message import Message
 from textual.widgets import Input
 from textual.worker import get_current_worker
 
+from odf_engine.api.readers.row_window import RowWindow, StoredWindow, read_part
+from odf_engine.api.text import format_count, printable
 from odf_engine.errors import OdfError, UsageError
-from odf_tui.gateway.row_window import RowWindow, StoredWindow, read_part
-from odf_tui.text.format import NULL, Span, error_line, fit_width, format_count, printable, wrapped
+from odf_tui.text.format import NULL, Span, error_line, fit_width, wrapped
 from odf_tui.widgets.dialogs import MOVE_KEYS, Dialog
 from odf_tui.widgets.line_view import LineView, StaticLines, WrappedLines
 from odf_tui.widgets.row_table import ColumnArrangement
 
 if TYPE_CHECKING:
-    from odf_tui.gateway.row_text import Record, Value
+    from odf_tui.text.row_text import Record, Value
 
 
 class ColumnLines(LineView):

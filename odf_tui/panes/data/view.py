@@ -19,8 +19,9 @@ from textual.geometry import Region
 from textual.message import Message
 from textual.worker import get_current_worker
 
-from odf_tui.gateway.row_window import RowWindow, extends
-from odf_tui.text.format import Span, count_of, ellipsize_middle, error_line, format_count, printable
+from odf_engine.api.readers.row_window import RowWindow, extends
+from odf_engine.api.text import count_of, format_count, printable
+from odf_tui.text.format import Span, ellipsize_middle, error_line
 from odf_tui.widgets.line_view import LineView
 from odf_tui.widgets.pane_frame import Pane
 from odf_tui.widgets.row_table import LoadedWindow, RowTable, load_window

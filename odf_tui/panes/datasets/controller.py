@@ -10,14 +10,14 @@ from msgspec.structs import replace
 from textual.message import Message
 from textual.timer import Timer
 
+from odf_engine.api.model import DatasetDetail, DatasetRow
+from odf_engine.api.text import format_count
 from odf_engine.coordinator.protocol import JobState
 from odf_tui.panes.datasets.dataset_filter import count_terms, parse_filter, toggle_term
 from odf_tui.panes.datasets.view import DatasetsPane, GraphView, find_card_jobs
 from odf_tui.services.controller import Context, Controller
 from odf_tui.services.jobs_client import JobNews
-from odf_tui.state.model import DatasetDetail, DatasetRow
 from odf_tui.state.saved_session import SavedLayout
-from odf_tui.text.format import format_count
 from odf_tui.text.job_text import transfer_rates
 from odf_tui.widgets.status_bar import StatusLine
 
@@ -74,7 +74,7 @@ class DatasetsController(Controller):
         self.host.notice("reloaded")
 
     def _read(self) -> None:
-        self.reader.read("datasets", self.gateway.datasets, self._datasets_read)
+        self.reader.read("datasets", self.workspace.datasets, self._datasets_read)
 
     def _datasets_read(self, rows: list[DatasetRow] | None, error: str) -> None:
         self.graph.problem = error
@@ -111,7 +111,7 @@ class DatasetsController(Controller):
                 self._fingerprint = fingerprint
                 self._read()
 
-        self.reader.read("files", self.gateway.data_fingerprint, then)
+        self.reader.read("files", self.workspace.data_fingerprint, then)
 
     def _load(self) -> None:
         self.graph.load(self.state.datasets, self.state.healths, self.pane.filter)
@@ -131,7 +131,7 @@ class DatasetsController(Controller):
                 if self.graph.selected == dataset:
                     self._show_card()
 
-            self.reader.read("detail", lambda: self.gateway.detail(dataset), then)
+            self.reader.read("detail", lambda: self.workspace.detail(dataset), then)
 
     def _jobs_changed(self, news: JobNews) -> None:
         if news.changed_jobs:

@@ -8,7 +8,8 @@ from typing import Final
 
 import msgspec
 
-from odf_tui.state.model import DatasetRow, Health
+from odf_engine.api.model import DatasetRow
+from odf_tui.state.model import Health
 from odf_tui.text.graph_layout import Edge
 from odf_tui.text.remotes import remote_filter_terms
 

@@ -9,23 +9,13 @@ import msgspec
 from rich.cells import cell_len
 from textual.geometry import Size
 
+from odf_engine.api.model import DatasetRow
+from odf_engine.api.text import format_bytes, format_count, format_time, printable, zone_label
 from odf_engine.coordinator.protocol import Job
 from odf_tui.panes.datasets.dataset_filter import list_kinds
-from odf_tui.state.model import BRANCH, UNTRUSTED, DatasetRow, Health
+from odf_tui.state.model import BRANCH, UNTRUSTED, Health
 from odf_tui.text import remotes
-from odf_tui.text.format import (
-    Span,
-    dataset_glyph,
-    ellipsize_middle,
-    fit_width,
-    format_bytes,
-    format_count,
-    format_count_short,
-    format_time,
-    printable,
-    right,
-    zone_label,
-)
+from odf_tui.text.format import Span, dataset_glyph, ellipsize_middle, fit_width, format_count_short, right
 from odf_tui.text.graph_layout import (
     Edge,
     LabelPosition,

@@ -10,12 +10,14 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.geometry import Size
 
+from odf_engine.api.model import DatasetDetail, DatasetRow
+from odf_engine.api.text import count_of, format_zoned_time, printable
 from odf_engine.coordinator.protocol import Failure, Job, JobState
 from odf_tui.panes.datasets.dataset_filter import depends_on_health, filter_graph
 from odf_tui.panes.datasets.dataset_graph import SORTS, DatasetTable, GraphDrawing, GraphModel
 from odf_tui.state.job_book import INGEST_KINDS, JobBook
-from odf_tui.state.model import UNTRUSTED, DatasetDetail, DatasetRow, Health
-from odf_tui.text.format import Span, count_of, ellipsize_middle, format_zoned_time, printable
+from odf_tui.state.model import UNTRUSTED, Health
+from odf_tui.text.format import Span, ellipsize_middle
 from odf_tui.text.job_text import findings_verdict, has_findings, job_amounts, verified_head
 from odf_tui.text.remotes import blocks_to_pull, direction, diverged_remotes, remote_text
 from odf_tui.widgets.line_view import LineView, WrappedLines

@@ -12,6 +12,8 @@ from textual.message import Message
 from textual.timer import Timer
 
 from odf_engine.alerts.store import Delivery, has_queue, read_terminal_messages
+from odf_engine.api.model import Target, WrittenBlock
+from odf_engine.api.text import count_of, format_count, printable
 from odf_engine.coordinator.protocol import (
     Committed,
     Event,
@@ -25,18 +27,11 @@ from odf_engine.errors import OdfError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.panes.jobs.view import JobsPane, JobsView, worker_problem_lines
 from odf_tui.services.controller import Context, Controller
+from odf_tui.state import saved_session
 from odf_tui.state.app_state import JobNews
-from odf_tui.state.job_book import WrittenBlock, log_file_name
-from odf_tui.state.model import Target
+from odf_tui.state.job_book import log_file_name
 from odf_tui.state.saved_session import SavedLayout
-from odf_tui.text.format import (
-    count_of,
-    error_with_hint,
-    format_count,
-    format_count_short,
-    format_duration,
-    printable,
-)
+from odf_tui.text.format import error_with_hint, format_count_short, format_duration
 from odf_tui.text.job_text import job_outcome, job_seconds, may_have_diverged
 from odf_tui.widgets.status_bar import OTHER_VERSION, StatusLine
 
@@ -84,7 +79,7 @@ class JobsController(Controller):
             else:
                 self.state.load_jobs(*found)
 
-        self.reader.read("jobs", self.gateway.jobs, then)
+        self.reader.read("jobs", self.workspace.jobs, then)
 
     def _jobs_changed(self, news: JobNews) -> None:
         changes = news.changes
@@ -123,7 +118,7 @@ class JobsController(Controller):
 
     def _announce(self, job: Job) -> None:
         """Send a terminal notification about the end of a long job, as configured."""
-        ui, seconds = self.gateway.ui, job_seconds(job, Timestamp.now())
+        ui, seconds = self.workspace.ui, job_seconds(job, Timestamp.now())
         if ui.notify_by == "none" or not ui.notify_after_seconds or seconds is None:
             return
         if seconds < ui.notify_after_seconds or job.id in self.jobs.quiet:
@@ -136,7 +131,7 @@ class JobsController(Controller):
     # --- Alerts with the sink Terminal ---
 
     def _read_alerts(self) -> None:
-        odf = self.gateway.folder / ".odf"
+        odf = self.workspace.folder / ".odf"
         if has_queue(odf):
             self.reader.read(
                 "alerts", partial(read_terminal_messages, odf, self._last_alert), self._show_alerts
@@ -151,12 +146,12 @@ class JobsController(Controller):
             self.host.notice(
                 printable(message.message), "bad" if message.kind.endswith(("Failed", "Paused")) else "good"
             )
-        if messages and self.gateway.ui.notify_by != "none":
+        if messages and self.workspace.ui.notify_by != "none":
             from odf_tui.theming.terminal import notification_sequence  # deferred: after the first paint
 
             more = f", and {len(messages) - 1} more" if len(messages) > 1 else ""
             text = f"odf: {messages[-1].message}{more}"
-            self.host.station.write(notification_sequence(text, self.gateway.ui.notify_by))
+            self.host.station.write(notification_sequence(text, self.workspace.ui.notify_by))
 
     def save_snapshot_soon(self) -> None:
         """Save the snapshot for the next start, once no job runs. A connection may break at any time."""
@@ -166,7 +161,8 @@ class JobsController(Controller):
     def _save_snapshot(self) -> None:
         self._snapshot_timer = None
         if not self.state.jobs.active_jobs():
-            self.reader.read("snapshot", self.gateway.save_snapshot, lambda *_: None)
+            save = partial(saved_session.save_snapshot, self.workspace.folder, self.workspace)
+            self.reader.read("snapshot", save, lambda *_: None)
 
     # --- The worker ---
 
@@ -206,7 +202,7 @@ class JobsController(Controller):
         if not await self.host.ask(ConfirmDialog(question, "Committed blocks are retained.")):
             return
         try:
-            await self.gateway.stop_worker()
+            await self.workspace.stop_worker()
         finally:
             self.jobs.connection.restart()
 
@@ -216,7 +212,7 @@ class JobsController(Controller):
         """Show the log of the selected job; read it if it is not in memory."""
         job = self.view.job
         if job is not None and job.id not in self.state.jobs.logs:
-            self.reader.read("log", lambda: list(self.gateway.log(job.id)), partial(self._log_read, job.id))
+            self.reader.read("log", lambda: list(self.workspace.log(job.id)), partial(self._log_read, job.id))
         self.pane.show_log()
         self.host.show_hints()
 
@@ -260,7 +256,7 @@ class JobsController(Controller):
 
         self._log_screen = LogScreen(
             job,
-            self.gateway,
+            self.workspace,
             self.state.rates,
             copy=partial(self.host.copy_text, "log"),
             save=self._save_log_of,
@@ -310,7 +306,7 @@ class JobsController(Controller):
 
         def save(*, replace: bool) -> int | None:
             try:
-                return self.gateway.save_log(job, path, replace=replace)
+                return self.workspace.save_log(job, path, replace=replace)
             except FileExistsError:
                 return None
             except (OdfError, OSError) as error:
@@ -367,14 +363,14 @@ class JobsController(Controller):
                 self.view.go(0)  # where the new job will be
                 self.jobs.submit([(request, job.target)])
 
-        self.reader.read("request", lambda: self.gateway.request_of_job(job), then)
+        self.reader.read("request", lambda: self.workspace.request_of_job(job), then)
 
     def show_block(self) -> None:
         """Go to the block that the selected job wrote. Of several blocks, the user chooses one."""
         job = self.view.job
         if job is not None:
             self.reader.read(
-                "written", lambda: self.gateway.blocks_of_job(job.id), partial(self._choose_block, job)
+                "written", lambda: self.workspace.blocks_of_job(job.id), partial(self._choose_block, job)
             )
 
     def _choose_block(self, job: Job, blocks: list[WrittenBlock] | None, error: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -15,15 +15,18 @@ from textual.geometry import Region
 from textual.timer import Timer
 from textual.widgets import Input
 
+from odf_engine.api.model import LogPage
+from odf_engine.api.readers.job_log import Entry, format_log_line, log_search_text
+from odf_engine.api.text import printable
 from odf_engine.coordinator.protocol import Job, JournalEvent
-from odf_tui.gateway.protocol import Gateway
 from odf_tui.panes.jobs.view import Gauges, LogLines, end_lines
 from odf_tui.services.controller import Reader
-from odf_tui.state.job_book import LogPage, LogWindow, log_search_text
-from odf_tui.text.format import printable
-from odf_tui.text.job_log_text import Entry, format_log_line
+from odf_tui.state.job_book import LogWindow
 from odf_tui.text.job_text import JobRates, throughput
 from odf_tui.widgets.dialogs import OverlayScreen
+
+if TYPE_CHECKING:
+    from odf_engine.api.workspace import Workspace
 
 PAINT_SECONDS: Final = 0.4
 _MIN_GAUGES_HEIGHT: Final = 36
@@ -38,7 +41,7 @@ class LogScreen(OverlayScreen[str]):
 
     Args:
         job: the job.
-        gateway: reads the log.
+        workspace: reads the log.
         rates: the rates of jobs.
         copy: copies the lines in memory.
         save: saves the log of a job to a file that the user chooses.
@@ -76,7 +79,7 @@ class LogScreen(OverlayScreen[str]):
     def __init__(
         self,
         job: Job,
-        gateway: Gateway,
+        workspace: Workspace,
         rates: JobRates,
         *,
         copy: Callable[[str], None],
@@ -88,7 +91,7 @@ class LogScreen(OverlayScreen[str]):
         self.job = job
         self.details = details
         self.window = LogWindow()
-        self._gateway, self._rates, self._copy, self._save = gateway, rates, copy, save
+        self._workspace, self._rates, self._copy, self._save = workspace, rates, copy, save
         self._reader = Reader(self)
         self._lines = LogLines("lines")
         self._lines.wrap = wrap
@@ -175,15 +178,15 @@ class LogScreen(OverlayScreen[str]):
         if self._is_reading and position in ("older", "newer"):
             return
         self._is_reading = True
-        job, gateway, window = self.job.id, self._gateway, self.window
+        job, workspace, window = self.job.id, self._workspace, self.window
         first, last = window.first_seq, window.last_seq
 
         def read() -> LogPage:
             if position == "end":
-                return gateway.log_page(job)
+                return workspace.log_page(job)
             if position == "older":
-                return gateway.log_page(job, before=first)
-            return gateway.log_page(job, after=last if position == "newer" else 0)
+                return workspace.log_page(job, before=first)
+            return workspace.log_page(job, after=last if position == "newer" else 0)
 
         self._reader.read("page", read, partial(self._page_read, position, 0))
 
@@ -360,11 +363,11 @@ class LogScreen(OverlayScreen[str]):
     def _search_journal(self, back: bool) -> None:
         job, search_text = self.job.id, self._lines.search_text
         start = self.window.first_seq if back else self.window.last_seq
-        gateway = self._gateway
+        workspace = self._workspace
 
         def find() -> tuple[int, LogPage] | None:
-            seq = gateway.find_in_log(job, search_text, start, back=back)
-            return None if seq is None else (seq, gateway.log_page(job, after=max(seq - _BEFORE_MATCH, 0)))
+            seq = workspace.find_in_log(job, search_text, start, back=back)
+            return None if seq is None else (seq, workspace.log_page(job, after=max(seq - _BEFORE_MATCH, 0)))
 
         def then(found: tuple[int, LogPage] | None, error: str) -> None:
             line, page = found or (0, None)

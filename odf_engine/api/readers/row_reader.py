@@ -11,6 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+import msgspec
+
+from odf_engine.api.model import FileTimeRange
+from odf_engine.api.readers import query_history
+from odf_engine.api.readers.dataset_reader import WorkspaceEntries
+from odf_engine.api.readers.row_window import RowWindow, SliceMark, UnreadableRange
+from odf_engine.api.text import type_name
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.schema_evolution import column_descriptions
@@ -25,10 +32,7 @@ from odf_engine.metadata import model
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, DatasetVocabulary
 from odf_engine.metadata.object_links import find_link_columns
 from odf_engine.progress import Reporter
-from odf_tui.gateway.dataset_reader import WorkspaceEntries
-from odf_tui.gateway.protocol import FileTimeRange, RowTimeline
-from odf_tui.gateway.row_window import RowWindow, SliceMark, UnreadableRange
-from odf_tui.state import query_history
+from odf_engine.views.statistics import Statistics
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,12 +42,29 @@ if TYPE_CHECKING:
     from odf_engine.views.query_results import ResultRows
     from odf_engine.views.row_window import RowWindowReader
     from odf_engine.workspace.column_lineage import ColumnGraph
-    from odf_tui.gateway.protocol import TableDescription
 
 
 _SPOOL_ROWS: Final = 1 << 14
 _SPOOLS: Final = 8
 _SPOOL_BYTES: Final = 500_000_000
+
+
+class TableDescription(msgspec.Struct, frozen=True):
+    """Statistics and types of the columns of a table.
+
+    Attributes:
+        statistics: the statistics of all columns.
+        whole: whether they were computed from all rows. Otherwise they are from file footers.
+        types: short names of the types, by column.
+        required: columns that the schema declares as NOT NULL.
+        comments: comments of the schema, by column.
+    """
+
+    statistics: Statistics
+    whole: bool
+    types: Mapping[str, str] = {}
+    required: Sequence[str] = ()
+    comments: Mapping[str, str] = {}
 
 
 class StatisticsReader(WorkspaceEntries):
@@ -53,8 +74,6 @@ class StatisticsReader(WorkspaceEntries):
         """Return the stored statistics of a dataset or a file; else the file footers'."""
         from odf_engine.views.scan import Scan
         from odf_engine.views.statistics import load_statistics, statistics_from_footers
-        from odf_tui.gateway.protocol import TableDescription
-        from odf_tui.text.values import type_name
 
         state = self.entry(dataset).dataset.state() if dataset else None
         if file is None:
@@ -62,7 +81,7 @@ class StatisticsReader(WorkspaceEntries):
         else:
             rows = Scan.of_file(Path(file), state.vocabulary if state else model.DEFAULT_VOCABULARY)
         types = {field.name: type_name(field.type) for field in rows.schema}
-        statistics = load_statistics(self.workspace.odf, rows.fingerprint)
+        statistics = load_statistics(self._workspace.odf, rows.fingerprint)
         whole = statistics is not None
         required = _required(state) if state is not None and file is None else ()
         comments = column_descriptions(state) if state is not None else {}
@@ -114,7 +133,7 @@ class StatisticsReader(WorkspaceEntries):
 
         from odf_engine.storage.atomic_files import atomic_file, evict_oldest
 
-        folder = self.workspace.odf / "cache" / "exports"
+        folder = self._workspace.odf / "cache" / "exports"
         path = folder / f"{uuid4().hex}.parquet"
         with (
             atomic_file(path) as temporary,
@@ -128,7 +147,7 @@ class StatisticsReader(WorkspaceEntries):
     def remove_temporary_rows(self, file: str) -> None:
         """Remove a file that :meth:`write_temporary_rows` wrote. Ignores other paths."""
         path = Path(file)
-        if path.parent == self.workspace.odf / "cache" / "exports":
+        if path.parent == self._workspace.odf / "cache" / "exports":
             with suppress(OSError):
                 path.unlink()
 
@@ -136,7 +155,7 @@ class StatisticsReader(WorkspaceEntries):
         """Return the graph of the columns of a dataset, of its upstream and its downstream datasets."""
         from odf_engine.workspace.column_lineage import build_column_graph
 
-        return build_column_graph(self.workspace, [self.entry(dataset).id])
+        return build_column_graph(self._workspace, [self.entry(dataset).id])
 
 
 def _required(state: ChainState) -> tuple[str, ...]:
@@ -283,11 +302,11 @@ class SqlReader(WorkspaceEntries):
 
     def query_history(self) -> list[str]:
         """Return the queries that were run, the newest last."""
-        return query_history.load_history(self.workspace.odf)
+        return query_history.load_history(self._workspace.odf)
 
     def add_to_query_history(self, sql: str) -> None:
         """Add a query to the history."""
-        query_history.add_to_history(self.workspace.odf, sql)
+        query_history.add_to_history(self._workspace.odf, sql)
 
 
 class _Result:
@@ -324,11 +343,22 @@ class TimelineReader(WorkspaceEntries):
         Raises:
             NotFound: the dataset has no rows.
         """
-        return _Timeline(self.entry(dataset).dataset)
+        return RowTimeline(self.entry(dataset).dataset)
 
 
-class _Timeline:
-    """Implements :class:`odf_tui.gateway.protocol.RowTimeline`."""
+class RowTimeline:
+    """The blocks of a dataset that added rows, oldest first. Each is a stop.
+
+    It does not change when new blocks are committed. The sequences have one value per stop.
+
+    Attributes:
+        blocks: numbers of the blocks.
+        rows: number of rows of the changelog up to and including each block.
+        times: system times of the blocks, in milliseconds since 1970.
+        head: number of the newest block of the chain.
+        schemas: indexes of the stops before which the schema changed.
+        timed: whether the rows have event times.
+    """
 
     def __init__(self, dataset: Dataset) -> None:
         state = dataset.state()

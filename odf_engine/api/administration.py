@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
 from odf_engine import settings
-from odf_engine.coordinator.endpoint import WorkerEndpoint, notify_datasets_changed
-from odf_engine.coordinator.job_log import JobLogReader
-from odf_engine.coordinator.protocol import Job
-from odf_engine.errors import Conflict, NotFound, OdfError, UsageError
+from odf_engine.api.readers.dataset_reader import WorkspaceEntries
+from odf_engine.coordinator.endpoint import notify_datasets_changed
+from odf_engine.errors import NotFound, UsageError
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.credentials import Credentials, Login
 from odf_engine.net.urls import origin_of
-from odf_engine.progress import Reporter
-from odf_engine.workspace.dataset_graph import DatasetGraph
-from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.fsck import FsckReport, check_workspace, collect_garbage
-from odf_engine.workspace.remotes import KINDS, Kind, Remotes
-from odf_engine.workspace.workspace import Workspace
-from odf_tui.gateway.dataset_reader import WorkspaceEntries
 
 _MAX_PROOF_BYTES: Final = 4 << 20
-_KEYS: Final = "ui.keys."
 _SAFE: Final = "safeDirectories"
+
+
+SettingsCheck = Callable[[Mapping[str, Any]], object]
+"""Raises UsageError if the changed settings of a file are invalid."""
 
 
 class VariableAccess(NamedTuple):
@@ -47,11 +42,6 @@ class VariableAccess(NamedTuple):
 class Administration(WorkspaceEntries):
     """Changes datasets, settings, credentials and remotes of a workspace."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(Workspace(folder))
-
-    # --- Datasets ---
-
     def rename(self, dataset: str, name: str) -> list[str]:
         """Rename a dataset. Returns the keys of the settings that refer to its old name.
 
@@ -61,9 +51,9 @@ class Administration(WorkspaceEntries):
         """
         entry = self.entry(dataset)
         old = str(entry.alias).casefold()
-        self.workspace.rename(entry, DatasetAlias.parse(name))
+        self._workspace.rename(entry, DatasetAlias.parse(name))
         notify_datasets_changed(self.folder)
-        config = settings.load_workspace(self.workspace.odf)
+        config = settings.load_workspace(self._workspace.odf)
         mappings: dict[str, Mapping[str, object]] = {
             "allowedEnv": config.allowed_env,
             "allowedLateness": config.allowed_lateness,
@@ -91,10 +81,10 @@ class Administration(WorkspaceEntries):
         from odf_engine.workspace.definition import read_definition  # deferred, as in DatasetEditor
 
         entry = self.entry(dataset)
-        snapshot = replace(read_definition(entry, self.workspace.datasets()), name=name)
-        is_own = self.trusts.is_own(entry)
-        origin = self.trusts.read_origin(entry) or f"dataset {entry.id}"
-        self.workspace.add([snapshot], None if is_own else {name: origin})
+        snapshot = replace(read_definition(entry, self._workspace.datasets()), name=name)
+        is_own = self._trusts.is_own(entry)
+        origin = self._trusts.read_origin(entry) or f"dataset {entry.id}"
+        self._workspace.add([snapshot], None if is_own else {name: origin})
         notify_datasets_changed(self.folder)
         return not is_own
 
@@ -105,9 +95,9 @@ class Administration(WorkspaceEntries):
             OdfError: other datasets are derived from it, or it cannot be deleted.
         """
         entry = self.entry(dataset)
-        self.workspace.delete(entry)
+        self._workspace.delete(entry)
         notify_datasets_changed(self.folder)
-        return self.workspace.keys.has_key(entry.id)
+        return self._workspace.keys.has_key(entry.id)
 
     def find_blocks(self, dataset: str, span: str) -> tuple[int | None, int | None]:
         """Return the numbers of the blocks of a range ``FROM..TO``, or None for an omitted end.
@@ -126,60 +116,52 @@ class Administration(WorkspaceEntries):
         ]
         return numbers[0], numbers[1]
 
-    # --- Environment variables ---
-
     def variables(self, dataset: str) -> VariableAccess:
         """Return the environment variables that a dataset uses, and those that it may read."""
         entry = self.entry(dataset)
         names = (str(entry.alias), str(entry.id))
-        config = settings.load_workspace(self.workspace.odf)
+        config = settings.load_workspace(self._workspace.odf)
         keys = {key.casefold(): key for key in config.allowed_env}
         key = next((keys[name.casefold()] for name in names if name.casefold() in keys), names[0])
         used = [
-            execution.text for execution in self.trusts.list_executions(entry) if execution.kind == "variable"
+            execution.text
+            for execution in self._trusts.list_executions(entry)
+            if execution.kind == "variable"
         ]
         return VariableAccess(f"allowedEnv.{key}", config.allowed_for(*names), list(dict.fromkeys(used)))
 
     def allows_private_network(self, dataset: str) -> bool:
         """Return whether the sources of a dataset may access private addresses."""
-        return self.trusts.allows_private_network(self.entry(dataset))
-
-    # --- Remotes ---
-
-    def attach(self, dataset: str, url: str, kind: Kind) -> None:
-        """Add a remote of a dataset."""
-        Remotes(self.workspace.odf).attach(self.entry(dataset).id, url, kind)
-        notify_datasets_changed(self.folder)
-
-    def detach(self, dataset: str, url: str, kinds: tuple[Kind, ...] = KINDS) -> None:
-        """Remove a remote of a dataset, for pulls, pushes or both."""
-        Remotes(self.workspace.odf).detach(self.entry(dataset).id, url, kinds)
-        notify_datasets_changed(self.folder)
-
-    # --- Credentials ---
+        return self._trusts.allows_private_network(self.entry(dataset))
 
     def origins(self) -> list[str]:
         """Return the origins with stored credentials."""
-        return Credentials(self.workspace.odf).origins()
+        return Credentials(self._workspace.odf).origins()
 
     def store_login(self, url: str, login: Login) -> str:
         """Store the credentials of a URL. Returns their origin: scheme, host and port."""
-        return Credentials(self.workspace.odf).set(url, login)
+        return Credentials(self._workspace.odf).set(url, login)
 
     def remove_login(self, url: str) -> bool:
         """Remove the credentials of a URL. Returns whether there were any."""
-        return Credentials(self.workspace.odf).forget(url)
-
-    # --- Settings ---
+        return Credentials(self._workspace.odf).forget(url)
 
     def settings(self, *, user: bool = False) -> list[settings.Setting]:
         """Return the settings of the workspace, or the user's for all workspaces."""
-        odf = self.workspace.odf
+        odf = self._workspace.odf
         config = settings.load(settings.user_file()) if user else settings.load_workspace(odf)
         return settings.list_settings(config)
 
+    def change_setting(
+        self, key: str, value: str | None, *, user: bool = False, check: SettingsCheck | None = None
+    ) -> Path | None:
+        """Change a setting of the workspace, or of the user. See :func:`change_setting`."""
+        return change_setting(key, value, None if user else self._workspace.odf, check)
 
-def change_setting(key: str, value: str | None, odf: Path | None) -> Path | None:
+
+def change_setting(
+    key: str, value: str | None, odf: Path | None, check: SettingsCheck | None = None
+) -> Path | None:
     """Change a setting. Returns the file that was written, or None if there was nothing to remove.
 
     A setting of a workspace that only the user's configuration may contain is written there.
@@ -187,7 +169,8 @@ def change_setting(key: str, value: str | None, odf: Path | None) -> Path | None
     Args:
         key: the setting.
         value: its value; None removes it.
-        odf: the ``.odf`` folder of the workspace; None: a setting of the user, for all workspaces.
+        odf: the ``.odf`` folder of the workspace, or None for a setting of the user, for all workspaces.
+        check: checks the changed settings before they are written.
 
     Raises:
         UsageError: the key is unknown, or the value is invalid.
@@ -209,109 +192,14 @@ def change_setting(key: str, value: str | None, odf: Path | None) -> Path | None
     is_written = value is not None or path.exists()
     if is_written:
         plain = settings.apply_change(path, key, value)
-        if key.startswith(_KEYS) and value is not None:
-            _check_key_setting(key.removeprefix(_KEYS), plain["ui"]["keys"])
+        if check is not None:
+            check(plain)
         settings.write(plain, path, odf)
     if odf is not None and is_own and (odf / settings.CONFIG_FILE).exists():
         # The setting is invalid in the configuration of the workspace.
         own_path = odf / settings.CONFIG_FILE
         settings.write(settings.apply_change(own_path, key, None), own_path, odf)
     return path if is_written else None
-
-
-def _check_key_setting(action: str, keys: Mapping[str, str | Sequence[str]]) -> None:
-    """Check a setting of keys as the workstation does at its start.
-
-    Raises:
-        UsageError: unknown action, or a key that terminals do not send or that another action has.
-    """
-    from odf_tui.actions import user_keys
-
-    _, problems = user_keys.load(keys)
-    own_problems = [
-        problem for problem in problems if problem.startswith(f"{action}:") or f"action '{action}'" in problem
-    ]
-    if own_problems:
-        raise UsageError(
-            "; ".join(own_problems), hint="run odf config keys to see the actions and their keys"
-        )
-
-
-def collect_files(
-    workspace: Workspace,
-    entries: Sequence[DatasetEntry],
-    reporter: Reporter,
-    *,
-    dry_run: bool,
-    now: bool = False,
-) -> FsckReport:
-    """Remove expired old heads and unneeded files of datasets.
-
-    Datasets of active jobs and their inputs are left out, because a transform reads the slices that its
-    inputs had at its start. An active job without a dataset, such as a query, may read all.
-
-    Args:
-        workspace: the workspace.
-        entries: the datasets.
-        reporter: for progress.
-        dry_run, now: see :func:`odf_engine.workspace.fsck.collect_garbage`.
-
-    Raises:
-        Conflict: the jobs of the running worker cannot be read.
-    """
-    endpoint = WorkerEndpoint(workspace.folder)
-    jobs = _open_jobs(endpoint) if endpoint.worker_alive() else []
-    busy = {job.dataset for job in jobs}
-    if busy:
-        summaries = workspace.summaries()
-        graph = DatasetGraph(summaries)
-        is_any = not busy <= {str(summary.id) for summary in summaries}
-        for summary in summaries:
-            if is_any or str(summary.id) in busy:
-                busy |= {str(summary.id), *map(str, graph.upstream(summary.id))}
-    report = collect_garbage(workspace, entries, reporter, dry_run=dry_run, now=now, busy=busy)
-    if not dry_run and report.findings:
-        notify_datasets_changed(workspace.folder)
-    return report
-
-
-def check_files(
-    workspace: Workspace, reporter: Reporter, *, repair: bool = False, now: bool = False
-) -> FsckReport:
-    """Check the files of a workspace, and repair them if requested. Files of active jobs are not repaired.
-
-    Args:
-        workspace: the workspace.
-        reporter: for progress.
-        repair, now: see :class:`odf_engine.workspace.fsck.FsckReport`.
-
-    Raises:
-        Conflict: the jobs of the running worker cannot be read.
-    """
-    endpoint = WorkerEndpoint(workspace.folder)
-    has_worker = endpoint.worker_alive()
-    jobs = _open_jobs(endpoint) if has_worker else []
-    report = check_workspace(
-        workspace,
-        reporter,
-        repair=repair,
-        now=now,
-        busy={job.dataset for job in jobs if not job.read_only},
-        has_jobs=bool(jobs),
-        has_worker=has_worker,
-    )
-    if repair and report.findings:
-        notify_datasets_changed(workspace.folder)
-    return report
-
-
-def _open_jobs(endpoint: WorkerEndpoint) -> Sequence[Job]:
-    try:
-        return JobLogReader(endpoint.journal, endpoint.worker_alive).open_jobs()
-    except OdfError as error:
-        raise Conflict(
-            f"the jobs of the running worker cannot be read: {error.message}", hint="run odf worker stop"
-        ) from None
 
 
 def read_proof(file: Path) -> str:

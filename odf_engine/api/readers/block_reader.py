@@ -8,6 +8,25 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from odf_engine.api.model import (
+    REVISABLE_EVENTS,
+    BlockBytes,
+    BlockDocument,
+    BlockFilter,
+    BlockLine,
+    BlockLines,
+    BlockLink,
+    BlockRef,
+    ByteRange,
+    CheckpointFacts,
+    DivergedBranches,
+    Revision,
+    ShownTransaction,
+    Target,
+    TransactionInput,
+)
+from odf_engine.api.readers.dataset_reader import WorkspaceEntries
+from odf_engine.api.text import count_of, format_count, printable
 from odf_engine.chain.block_summary import BlockSummary, StoredBlock
 from odf_engine.chain.compacted_history import find_current_number
 from odf_engine.chain.dataset import Dataset
@@ -25,25 +44,6 @@ from odf_engine.workspace.block_warnings import blocks_with_warnings, read_block
 from odf_engine.workspace.dataset_folders import read_rejects
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.gateway.dataset_reader import WorkspaceEntries
-from odf_tui.gateway.protocol import DivergedBranches
-from odf_tui.state.model import (
-    REVISABLE_EVENTS,
-    BlockBytes,
-    BlockDocument,
-    BlockFilter,
-    BlockLines,
-    BlockLink,
-    BlockRef,
-    ByteRange,
-    CheckpointFacts,
-    Revision,
-    ShownTransaction,
-    Target,
-    TransactionInput,
-)
-from odf_tui.state.model import BlockLine as BlockLine
-from odf_tui.text.format import count_of, format_count, printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,7 +93,7 @@ class RevisionReader(WorkspaceEntries):
             )
         older = next(_find_older(chain, event, number), None)
         before = None if older is None else chain.block(older).block.event
-        names = {each.id: str(each.alias) for each in self.workspace.datasets()}
+        names = {each.id: str(each.alias) for each in self._workspace.datasets()}
         name = getattr(event, "source_name", None)
         return Revision(
             title=kind if name is None else f"{kind} '{name}'",
@@ -235,7 +235,7 @@ class BlockReader(RevisionReader):
 
     def holds_key(self, dataset: str) -> bool:
         """Return whether the private key of a dataset is in this workspace."""
-        return self.workspace.keys.has_key(self.entry(dataset).id)
+        return self._workspace.keys.has_key(self.entry(dataset).id)
 
     def sign_block(self, dataset: str, block: str) -> None:
         """Sign a block with the private key of the dataset.
@@ -245,7 +245,7 @@ class BlockReader(RevisionReader):
         """
         from odf_engine.workspace.trust import prove_block
 
-        prove_block(self.workspace, self.entry(dataset), Multihash.parse(block))
+        prove_block(self._workspace, self.entry(dataset), Multihash.parse(block))
         notify_datasets_changed(self.folder)
 
     def _read_broken_chain(self, dataset: str, block_filter: BlockFilter) -> BlockLines:
@@ -355,8 +355,8 @@ class BlockReader(RevisionReader):
         head += _check_lines(entry, stored.block.event)
         try:
             transaction, links = (
-                read_transaction(self.workspace, entry, stored),
-                find_links(self.workspace, entry, stored),
+                read_transaction(self._workspace, entry, stored),
+                find_links(self._workspace, entry, stored),
             )
         except OdfError:  # other blocks of the chain cannot be read
             transaction, links = None, ()
@@ -411,7 +411,7 @@ def read_transaction(
     Raises:
         OdfError: the chain cannot be read.
     """
-    from odf_tui.gateway.dataset_detail import query_facts
+    from odf_engine.api.readers.dataset_detail import query_facts
 
     event = stored.block.event
     if not isinstance(event, ExecuteTransform):

@@ -7,17 +7,16 @@ from typing import Any
 
 import pytest
 
+from odf_engine.api.model import DatasetRow, NamedUrl, Remote
+from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.errors import AlreadyExists, NotFound, OdfError
 from odf_engine.jobs.remotes import Compare, Search
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.remotes import Remotes, RemoteStatus
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.gateway.protocol import NamedUrl
-from odf_tui.gateway.workspace_gateway import WorkspaceGateway
-from odf_tui.state.model import DatasetRow
 from odf_tui.state.saved_session import load_snapshot, save_snapshot
-from odf_tui.text.remotes import Remote, remote_badge
+from odf_tui.text.remotes import remote_badge
 from tests.sync.builders import describe, make_root
 
 HUB = "file:///srv/hub/visits/"
@@ -39,7 +38,7 @@ def note(workspace: Workspace, entry: DatasetEntry, relation: Any, kind: Any = "
 
 
 def row(workspace: Workspace) -> DatasetRow:
-    return WorkspaceGateway(workspace).datasets()[0]
+    return OpenWorkspace(workspace).datasets()[0]
 
 
 def remote(workspace: Workspace) -> Remote:
@@ -83,7 +82,7 @@ def test_a_pulled_dataset_is_not_behind_its_inputs(workspace: Workspace) -> None
 
 
 def test_local_blocks_since_the_common_block_are_listed(workspace: Workspace) -> None:
-    source = WorkspaceGateway(workspace)
+    source = OpenWorkspace(workspace)
     entry = make_root(workspace, "visits", slices=1)
     common = str(entry.dataset.head())
     number = entry.dataset.state().blocks - 1
@@ -100,7 +99,7 @@ def test_local_blocks_since_the_common_block_are_listed(workspace: Workspace) ->
 
 
 def test_repositories_and_remotes_are_removed(workspace: Workspace) -> None:
-    source = WorkspaceGateway(workspace)
+    source = OpenWorkspace(workspace)
     source.add_repository("lake", "s3://lake/odf")
     assert source.repositories() == [NamedUrl("hub", "file:///srv/hub/"), NamedUrl("lake", "s3://lake/odf/")]
     with pytest.raises(AlreadyExists):
@@ -124,17 +123,17 @@ def test_datasets_are_read_although_the_repositories_are_damaged(workspace: Work
     (workspace.odf / "repositories.json").write_text("{")
     assert remote(workspace).label == HUB
     with pytest.raises(OdfError):
-        WorkspaceGateway(workspace).repositories()
+        OpenWorkspace(workspace).repositories()
 
 
 def test_only_some_jobs_can_be_submitted_again(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = WorkspaceGateway(workspace)
+    source = OpenWorkspace(workspace)
 
     class Journal:
         def request(self, job: str) -> Any:
             return Compare(dataset="x") if job == "1" else Search(text="")
 
-    monkeypatch.setattr(WorkspaceGateway, "_journal", Journal())
+    monkeypatch.setattr(OpenWorkspace, "_journal", Journal())
     done = Job("1", "compare", "visits", "x", JobState.done, "2024-03-11T09:00:00Z")
     assert source.request_of_job(done) == Compare(dataset="x")
     with pytest.raises(OdfError, match="screen"):

@@ -51,7 +51,7 @@ class FlowSummary(NamedTuple):
     due: float | None
 
 
-class FlowGateway:
+class WorkspaceFlows:
     """Reads and changes the flows of a workspace.
 
     Args:

@@ -7,6 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from odf_engine.api.model import BlockFilter
+from odf_engine.api.workspace import Workspace as OpenWorkspace
+from odf_engine.coordinator.client import Client
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import slice_schema, write_slice
 from odf_engine.errors import InvalidManifest, NotFound, OdfError
@@ -21,10 +24,7 @@ from odf_engine.progress import Reporter
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.app import Workstation
-from odf_tui.gateway.protocol import WorkerLink
-from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from odf_tui.state import saved_session
-from odf_tui.state.model import BlockFilter
 from odf_tui.state.saved_session import SavedLayout
 from tests.tui.conftest import Driven
 from tests.tui.fake import FakeLink, FakeSource
@@ -92,10 +92,10 @@ def add_rows(entry: DatasetEntry, batches: int, rows: int) -> None:
         dataset.commit([event], system_time=now, expected_head=dataset.head(), data=written.path)
 
 
-class LonelySource(WorkspaceGateway):
+class LonelySource(OpenWorkspace):
     """A gateway of a real workspace with a fake worker."""
 
-    async def connect(self) -> WorkerLink:
+    async def connect(self) -> Client:
         """Return a connection to a worker that does nothing."""
         return FakeLink(FakeSource(self.folder))
 
@@ -138,8 +138,8 @@ async def test_added_manifest_and_committed_rows_appear_on_screen(workspace: Wor
 
 
 def test_details_and_block_pages_are_read_from_disk(workspace: Workspace) -> None:
-    source = WorkspaceGateway(workspace)
-    first, second = source.add(workspace.folder / "boats.yaml")
+    source = OpenWorkspace(workspace)
+    first, second = source.add_manifest(workspace.folder / "boats.yaml")
     add_rows(workspace.resolve("boats"), batches=2, rows=10)
     facts = dict(source.detail(first).facts)
     assert facts["rows"] == "20"
@@ -170,43 +170,43 @@ def test_details_and_block_pages_are_read_from_disk(workspace: Workspace) -> Non
 
 
 def test_invalid_manifest_is_refused_with_its_position(workspace: Workspace) -> None:
-    source = WorkspaceGateway(workspace)
+    source = OpenWorkspace(workspace)
     path = workspace.folder / "wrong.yaml"
     path.write_text(MANIFEST.replace("merge:", "mrge:"))
     with pytest.raises(InvalidManifest) as wrong:
-        source.add(path)
+        source.add_manifest(path)
     assert wrong.value.where == "wrong.yaml:7:7"
     assert "wrong.yaml:10:7" in wrong.value.message
     assert "did you mean 'merge'?" in wrong.value.message
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidManifest, match="not UTF-8"):
-        source.add(path)
+        source.add_manifest(path)
     with pytest.raises(OdfError, match="file not found"):
-        source.add(workspace.folder / "nowhere.yaml")
+        source.add_manifest(workspace.folder / "nowhere.yaml")
     with pytest.raises(OdfError):
-        source.add(workspace.folder)
+        source.add_manifest(workspace.folder)
     assert source.datasets() == []
 
 
 def test_a_damaged_dataset_is_listed(workspace: Workspace) -> None:
-    source = WorkspaceGateway(workspace)
-    first, _ = source.add(workspace.folder / "boats.yaml")
+    source = OpenWorkspace(workspace)
+    first, _ = source.add_manifest(workspace.folder / "boats.yaml")
     entry = workspace.resolve("boats")
     (entry.dataset.folder / "blocks" / str(entry.dataset.head())).write_bytes(b"rubbish")
     for path in workspace.odf.glob("index.sqlite*"):
         path.unlink()
-    found = {row.id: row for row in WorkspaceGateway(Workspace(workspace.folder)).datasets()}
+    found = {row.id: row for row in OpenWorkspace(Workspace(workspace.folder)).datasets()}
     assert found[first].problem
     assert found[first].name == "boats"
 
 
 def test_the_chosen_theme_is_restored(workspace: Workspace) -> None:
-    chosen = SavedLayout(theme="paper", theme_setting=WorkspaceGateway(workspace).ui.theme)
+    chosen = SavedLayout(theme="paper", theme_setting=OpenWorkspace(workspace).ui.theme)
     saved_session.save_layout(workspace.folder, saved_session.encode_layout(chosen))
-    assert WorkspaceGateway(Workspace(workspace.folder)).theme == "paper"
+    assert saved_session.effective_theme(saved_session.load_layout(workspace.folder), "auto") == "paper"
 
 
 def test_new_workspace_has_an_empty_journal(workspace: Workspace) -> None:
-    source = WorkspaceGateway(workspace)
+    source = OpenWorkspace(workspace)
     assert source.jobs() == ([], 0)
     assert list(source.log("1")) == []

@@ -8,14 +8,8 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from odf_engine.chain.state import ChainState
-from odf_engine.metadata import model
-from odf_engine.net.urls import without_login
-from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.trust import Trust, find_newest_proven_block
-from odf_engine.workspace.workspace import Workspace
-from odf_tui.state.model import DatasetDetail
-from odf_tui.text.format import (
+from odf_engine.api.model import DatasetDetail
+from odf_engine.api.text import (
     Fact,
     QueryText,
     Section,
@@ -23,8 +17,14 @@ from odf_tui.text.format import (
     format_bytes,
     format_count,
     format_zoned_time,
+    signed_range_text,
 )
-from odf_tui.text.verification_text import signed_range_text
+from odf_engine.chain.state import ChainState
+from odf_engine.metadata import model
+from odf_engine.net.urls import without_login
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.trust import Trust, find_newest_proven_block
+from odf_engine.workspace.workspace import Workspace
 
 _FORMAT_NAMES: Final = {
     model.Csv: "CSV",

@@ -10,6 +10,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from odf_engine.api.model import DatasetDetail, DatasetRow, NamedUrl, Remote
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.identity.did import DatasetId
@@ -18,12 +19,17 @@ from odf_engine.metadata import model
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.dataset_summary import DatasetEntry, Summary, find_waiting, is_behind
-from odf_engine.workspace.remotes import DatasetRemotes, Remotes, RemoteStatus, Repo, find_display_name
+from odf_engine.workspace.remotes import (
+    KINDS,
+    DatasetRemotes,
+    Kind,
+    Remotes,
+    RemoteStatus,
+    Repo,
+    find_display_name,
+)
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.gateway.protocol import NamedUrl
-from odf_tui.state.model import DatasetDetail, DatasetRow
-from odf_tui.text.remotes import Remote
 
 
 class WorkspaceEntries:
@@ -35,14 +41,14 @@ class WorkspaceEntries:
     """
 
     def __init__(self, workspace: Workspace) -> None:
-        self.workspace = workspace
-        self.trusts = Trust(workspace)
+        self._workspace = workspace
+        self._trusts = Trust(workspace)
         self._entries: dict[str, DatasetEntry] = {}
 
     @property
     def folder(self) -> Path:
         """The folder of the workspace."""
-        return self.workspace.folder
+        return self._workspace.folder
 
     def entry(self, dataset: str) -> DatasetEntry:
         """Return a dataset by its id.
@@ -55,7 +61,7 @@ class WorkspaceEntries:
         dataset, _, block = dataset.partition("@")
         entry = self._entries.get(dataset)
         if entry is None or not entry.dataset.folder.is_dir():
-            self._entries = {str(each.id): each for each in self.workspace.datasets()}
+            self._entries = {str(each.id): each for each in self._workspace.datasets()}
             entry = self._entries.get(dataset)
         if entry is None:
             raise NotFound("this dataset is not in the workspace")
@@ -77,7 +83,7 @@ class RemoteReader(WorkspaceEntries):
 
     @property
     def _remotes(self) -> Remotes:
-        return Remotes(self.workspace.odf)
+        return Remotes(self._workspace.odf)
 
     def repositories(self) -> list[NamedUrl]:
         """Return all repositories, sorted by name."""
@@ -91,21 +97,26 @@ class RemoteReader(WorkspaceEntries):
         """Remove a repository."""
         self._remotes.remove(name)
 
-    def detach(self, dataset: str, url: str) -> None:
-        """Remove a remote of a dataset.
+    def attach(self, dataset: str, url: str, kind: Kind) -> None:
+        """Add a remote of a dataset, for pulls or pushes."""
+        self._remotes.attach(self.entry(dataset).id, url, kind)
+        notify_datasets_changed(self.folder)
+
+    def detach(self, dataset: str, url: str, kinds: tuple[Kind, ...] = KINDS) -> None:
+        """Remove a remote of a dataset, for pulls, pushes or both. The data at its URL stays.
 
         Raises:
             NotFound: the dataset has no such remote.
         """
         entry = self.entry(dataset)
-        if not self._remotes.detach(entry.id, url):
+        if not self._remotes.detach(entry.id, url, kinds):
             raise NotFound(f"{entry.alias} has no remote {url}")
         notify_datasets_changed(self.folder)
 
     def read_remotes(self, summaries: list[Summary]) -> Mapping[str, tuple[Remote, ...]]:
         """Return the remotes of datasets by id. Datasets without remotes are skipped."""
         try:
-            file_names = set(os.listdir(self.workspace.odf / "remotes"))  # noqa: PTH208 (before the first paint)
+            file_names = set(os.listdir(self._workspace.odf / "remotes"))  # noqa: PTH208 (before the first paint)
         except OSError:
             return {}
         remotes, repositories = self._remotes, list[Repo]()
@@ -153,14 +164,14 @@ class RemoteReader(WorkspaceEntries):
         )
 
 
-class DatasetReads(RemoteReader):
+class DatasetReader(RemoteReader):
     """Reads lists and details of datasets."""
 
     def datasets(self) -> list[DatasetRow]:
         """Return all datasets, and inputs that are missing in the workspace."""
-        entries = self.workspace.datasets()
+        entries = self._workspace.datasets()
         self._entries = {str(entry.id): entry for entry in entries}
-        summaries = self.workspace.summaries(entries)
+        summaries = self._workspace.summaries(entries)
         remotes = self.read_remotes(summaries)
         rows = [
             add_remotes(replace(row, standing=self._trust_status(summary)), remotes.get(row.id, ()))
@@ -173,15 +184,15 @@ class DatasetReads(RemoteReader):
         if not (summary.polls or summary.push_sources):
             return "own"  # it has no source that runs
         try:
-            return self.trusts.describe_status(self._entries[str(summary.id)])
+            return self._trusts.describe_status(self._entries[str(summary.id)])
         except OdfError:
             return "not trusted"
 
     def detail(self, dataset: str) -> DatasetDetail:
         """Return the definition and state of a dataset."""
-        from odf_tui.gateway.dataset_detail import read_dataset_detail
+        from odf_engine.api.readers.dataset_detail import read_dataset_detail
 
-        return read_dataset_detail(self.workspace, self.entry(dataset))
+        return read_dataset_detail(self._workspace, self.entry(dataset))
 
 
 def add_remotes(row: DatasetRow, remotes: tuple[Remote, ...]) -> DatasetRow:

@@ -1,0 +1,213 @@
+"""The Gateway of a workspace on disk: readers, changes of definitions, jobs and the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from odf_engine.api.model import (
+    ManifestChange,
+    PendingEvent,
+    TrustedStep,
+    TrustRequest,
+)
+from odf_engine.api.readers.dataset_reader import WorkspaceEntries
+from odf_engine.coordinator.endpoint import notify_datasets_changed
+from odf_engine.coordinator.protocol import Request
+from odf_engine.errors import Conflict, InvalidManifest, NotFound, OdfError
+from odf_engine.identity.names import DatasetAlias
+from odf_engine.metadata import model
+from odf_engine.storage.atomic_files import rewrite_text_file, write_error
+from odf_engine.workspace import trust
+
+if TYPE_CHECKING:
+    from odf_engine.sql.manifest_translation import TranslatedQuery
+
+
+class DatasetEditor(WorkspaceEntries):
+    """Adds datasets, changes their definitions, grants and revokes trust."""
+
+    def add_manifest(self, path: Path) -> dict[str, str]:
+        """Add the datasets of a manifest file, all or none. Returns their names by id.
+
+        Raises:
+            NotFound: the file cannot be read.
+            InvalidManifest: the manifest is invalid.
+            OdfError: a dataset cannot be added.
+        """
+        entries = self._workspace.add(self._manifests(path))
+        self.record_manifest([str(entry.id) for entry in entries], path)
+        notify_datasets_changed(self.folder)
+        return {str(entry.id): str(entry.alias) for entry in entries}
+
+    def record_manifest(self, datasets: Iterable[str], path: Path) -> None:
+        """Store that a manifest file defines these datasets. Errors are ignored."""
+        from odf_engine.workspace.definition_update import record_manifest
+
+        with suppress(OdfError):
+            for dataset in datasets:
+                record_manifest(self.folder, self.entry(dataset), path)
+
+    def manifest_change(self, dataset: str, text: str, *, drifted: bool = False) -> ManifestChange | None:
+        """Return the change of the manifest file that defines a dataset to a definition.
+
+        None if no such file is known, or it already has this text.
+
+        Args:
+            dataset: id of the dataset.
+            text: the definition.
+            drifted: only if the file differs from the dataset by more than its text.
+
+        Raises:
+            OdfError: the file cannot be read, or no longer defines the dataset.
+        """
+        from odf_engine.workspace.definition_update import (
+            find_manifest,
+            find_manifest_drift,
+            replace_definition,
+        )
+
+        entry = self.entry(dataset)
+        path = find_manifest(self.folder, entry)
+        if path is None:
+            return None
+        if drifted and find_manifest_drift(self.folder, entry, self._workspace.datasets()) is None:
+            return None
+        new = replace_definition(path, entry, text)
+        old = path.read_text(encoding="utf-8")
+        return None if new == old else ManifestChange(path, old, new)
+
+    def write_manifest(self, change: ManifestChange) -> None:
+        """Write a changed manifest file.
+
+        Raises:
+            Conflict: the file has changed since.
+            OdfError: the file cannot be written.
+        """
+        try:
+            if change.path.read_text(encoding="utf-8") != change.old:
+                raise Conflict("the file has changed since", where=str(change.path), hint="press e again")
+        except OSError as error:
+            raise write_error(change.path, error) from error
+        rewrite_text_file(change.path, change.new)
+
+    def _manifests(self, path: Path) -> list[model.DatasetSnapshot]:
+        from odf_engine.metadata.yaml import read_manifests
+
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise InvalidManifest("is not UTF-8 text", where=str(path)) from None
+        except FileNotFoundError:
+            raise NotFound("file not found", where=str(path)) from None
+        except OSError as error:
+            raise NotFound(f"cannot be read: {error.strerror}", where=str(path)) from None
+        name = str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else str(path)
+        return read_manifests(text, name)
+
+    def can_translate(self, path: Path) -> bool:
+        """Return whether a manifest file has a query for a missing engine that can be translated."""
+        from odf_engine.workspace.query_check import can_translate
+
+        try:
+            return can_translate(self._manifests(path), self._workspace.config.engines)
+        except OdfError:
+            return False
+
+    def translate(self, path: Path) -> tuple[ManifestChange, list[TranslatedQuery]]:
+        """Return a manifest file with queries for Spark, and these queries.
+
+        Raises:
+            InvalidQuery: a part of a query has no translation.
+            OdfError: the file cannot be read, or is invalid.
+        """
+        from odf_engine.sql.manifest_translation import translate_manifest  # deferred: loads sqlglot
+
+        self._manifests(path)
+        text = path.read_text(encoding="utf-8")
+        found = translate_manifest(text, str(path), self._workspace.column_types)
+        return ManifestChange(path, text, found.text), found.queries
+
+    def make_demo(self) -> list[tuple[Request, str]]:
+        """Write the demo into the workspace and add its datasets. Returns the requests to submit."""
+        from odf_engine.api.samples import make_demo
+
+        return make_demo(self._workspace)
+
+    def derivative_in_manifest(self, path: Path) -> str:
+        """Return the name of the derivative dataset of a manifest file.
+
+        Empty if the file has a root dataset, or several datasets.
+
+        Raises:
+            RemoteInputs: inputs of the datasets are in remotes and were not pulled.
+            OdfError: the file cannot be read, or is invalid.
+        """
+        snapshots = self._workspace.localize_inputs(self._manifests(path))
+        derivative = len(snapshots) == 1 and snapshots[0].kind is model.DatasetKind.Derivative
+        return snapshots[0].name if derivative else ""
+
+    def definition(self, dataset: str) -> str:
+        """Return the current definition of a dataset as a manifest; as its author wrote it, if possible."""
+        from odf_engine.metadata.yaml import snapshot_to_yaml
+        from odf_engine.workspace.definition import read_definition
+        from odf_engine.workspace.definition_update import read_own_manifest
+
+        entry, datasets = self.entry(dataset), self._workspace.datasets()
+        own = read_own_manifest(self.folder, entry, datasets)
+        return own or snapshot_to_yaml(read_definition(entry, datasets))
+
+    def update(self, dataset: str, path: Path, *, dry_run: bool) -> list[PendingEvent]:
+        """Change the definition of a dataset to a manifest.
+
+        Args:
+            dataset: id of the dataset.
+            path: the manifest file.
+            dry_run: return the events without appending them.
+
+        Raises:
+            InvalidManifest: the manifest is invalid, or not the dataset's.
+            OdfError: the change is not possible.
+        """
+        alias = self.entry(dataset).alias
+        snapshots = self._manifests(path)
+        if len(snapshots) != 1 or DatasetAlias.parse(snapshots[0].name) != alias:
+            raise InvalidManifest(
+                f"the manifest must define {alias}, and no other dataset",
+                hint="use odf rename to rename a dataset; press A to add datasets from a manifest",
+            )
+        (update,) = self._workspace.update(snapshots, dry_run=dry_run)
+        if not dry_run:
+            notify_datasets_changed(self.folder)
+        return [PendingEvent(change.title, tuple(change.lines)) for change in update.changes]
+
+    def trust_request(self, dataset: str) -> TrustRequest:
+        """Return what an untrusted dataset would execute."""
+        entry = self.entry(dataset)
+        return TrustRequest(
+            self._trusts.read_origin(entry) or "",
+            _trusted_steps(self._trusts.list_executions(entry)),
+            self._trusts.find_grant(entry) is not None,
+        )
+
+    def trust(self, dataset: str, shown: TrustRequest, *, private_network: bool = False) -> None:
+        """Trust a dataset to execute what was shown. ``private_network`` allows private addresses.
+
+        Raises:
+            Conflict: the dataset changed since.
+        """
+        entry = self.entry(dataset)
+        runs = self._trusts.list_executions(entry)
+        if _trusted_steps(runs) != shown.runs:
+            raise Conflict("its sources have changed since they were shown", hint="review them again")
+        self._trusts.grant(entry, private_network=private_network, shown=runs)
+
+    def untrust(self, dataset: str) -> bool:
+        """Revoke the trust in a dataset. Returns whether it was trusted."""
+        return self._trusts.revoke(self.entry(dataset))
+
+
+def _trusted_steps(runs: Sequence[trust.Execution]) -> tuple[TrustedStep, ...]:
+    return tuple(TrustedStep(trust.KINDS.get(run.kind, run.kind), run.text, str(run.block)) for run in runs)
