@@ -1,4 +1,4 @@
-"""The Gateway of a workspace on disk: readers, changes of definitions, jobs and the worker."""
+"""Adds datasets, changes their definitions, grants and revokes trust."""
 
 from __future__ import annotations
 
