@@ -5,17 +5,28 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
 from odf_engine import settings
+from odf_engine.alerts.store import Delivery, has_queue, read_newest, read_terminal_messages
+from odf_engine.api.key_files import PrivateKey, export_to_file, import_from_file, list_private_keys
 from odf_engine.api.readers.dataset_reader import WorkspaceEntries
+from odf_engine.api.server_process import ServerProcess
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.errors import NotFound, UsageError
+from odf_engine.identity.did import DatasetId
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.credentials import Credentials, Login
 from odf_engine.net.urls import origin_of
+from odf_engine.progress import Reporter
+from odf_engine.workspace.tokens import Tokens
+from odf_engine.workspace.workspace import Workspace
+
+if TYPE_CHECKING:
+    from odf_engine.api.flows import ChecksView, WorkspaceFlows
+    from odf_engine.workspace.fsck import FsckReport
 
 _MAX_PROOF_BYTES: Final = 4 << 20
 _SAFE: Final = "safeDirectories"
@@ -145,6 +156,95 @@ class Administration(WorkspaceEntries):
     def remove_login(self, url: str) -> bool:
         """Remove the credentials of a URL. Returns whether there were any."""
         return Credentials(self._workspace.odf).forget(url)
+
+    def private_keys(self) -> list[PrivateKey]:
+        """Return the private keys in the workspace, its datasets' first, by name."""
+        return list_private_keys(self._workspace)
+
+    def export_private_key(self, key: PrivateKey, path: Path, passphrase: str | None) -> None:
+        """Export a private key to a new file, readable by its owner only.
+
+        Raises:
+            AlreadyExists: the file exists.
+            OdfError: the key cannot be read, or the file cannot be written.
+        """
+        export_to_file(self._workspace, key.id, key.name or str(key.id), path, passphrase)
+
+    def import_private_key(
+        self, path: Path, passphrase: str | None
+    ) -> tuple[DatasetId, Literal["known", "imported"]]:
+        """Import a private key from a PEM file. Return its dataset, and whether the key was new.
+
+        Raises:
+            OdfError: the file cannot be read, or contains no such key.
+        """
+        imported = import_from_file(self._workspace, path, passphrase)
+        notify_datasets_changed(self.folder)
+        return imported
+
+    def delete_private_key(self, dataset: DatasetId) -> None:
+        """Delete the private key of a dataset. Its ownership can no longer be proven."""
+        self._workspace.delete_key(dataset)
+        notify_datasets_changed(self.folder)
+
+    @property
+    def push_tokens(self) -> Tokens:
+        """The tokens with which clients push to the server of the workspace."""
+        return Tokens(self._workspace.odf)
+
+    def start_server(self, options: list[str]) -> ServerProcess:
+        """Start a server for the datasets, and wait until it is ready.
+
+        Args:
+            options: the options of ``odf serve``.
+
+        Raises:
+            OdfError: the server does not start.
+        """
+        return ServerProcess.start(self.folder, options)
+
+    def check_files(self, reporter: Reporter, *, repair: bool = False, now: bool = False) -> FsckReport:
+        """Check the files of the workspace, and repair them if requested.
+
+        Args:
+            reporter: for progress.
+            repair, now: see :class:`odf_engine.workspace.fsck.FsckReport`.
+
+        Raises:
+            Conflict: the jobs of the running worker cannot be read.
+        """
+        from odf_engine.api.file_check import check_files  # deferred: it loads PyArrow
+
+        # A new workspace has no cached state.
+        return check_files(Workspace(self.folder), reporter, repair=repair, now=now)
+
+    def flows(self) -> WorkspaceFlows:
+        """Return the flows. The caller closes them."""
+        from odf_engine.api.flows import WorkspaceFlows  # deferred: it loads PyYAML
+
+        return WorkspaceFlows(self._workspace.odf)
+
+    def dataset_checks(self, dataset: str, commits: int) -> ChecksView:
+        """Return the checks of a dataset with the results of up to ``commits`` commits."""
+        from odf_engine.api.flows import read_dataset_checks  # deferred: it loads PyYAML
+
+        return read_dataset_checks(self.folder, dataset, commits)
+
+    def alert_messages(self, limit: int) -> list[Delivery]:
+        """Return the newest messages of alerts, newest first."""
+        return read_newest(self._workspace.odf, limit)
+
+    def terminal_messages(self, after: float | None) -> tuple[float, list[Delivery]] | None:
+        """Return the messages of alerts for terminals, or None without alerts.
+
+        Args:
+            after: the time that the last call returned, or None to get only the time.
+
+        Returns:
+            The newest time at which the worker handled a message, and the messages after ``after``.
+        """
+        odf = self._workspace.odf
+        return read_terminal_messages(odf, after) if has_queue(odf) else None
 
     def settings(self, *, user: bool = False) -> list[settings.Setting]:
         """Return the settings of the workspace, or the user's for all workspaces."""

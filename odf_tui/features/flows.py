@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import ClassVar, Final, NamedTuple
 
 from textual.app import ComposeResult
@@ -13,8 +12,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 
-from odf_engine.alerts.store import Delivery, read_newest
-from odf_engine.api.flows import ChecksView, FlowSummary, WorkspaceFlows, read_dataset_checks
+from odf_engine.alerts.store import Delivery
+from odf_engine.api.flows import ChecksView, FlowSummary, WorkspaceFlows
 from odf_engine.api.model import DatasetRow
 from odf_engine.api.text import count_of, format_time_seconds, printable, zone_label
 from odf_engine.checks.reports import CheckReport
@@ -163,7 +162,7 @@ class FlowsScreen(Dialog[None]):
     """Shows the flows and the runs of one, and pauses, resumes, runs and removes flows.
 
     Args:
-        odf: the ``.odf`` folder of the workspace.
+        open_flows: opens the flows of the workspace. It is called in a thread.
         notice: shows a notice after the screen was closed or covered.
     """
 
@@ -175,9 +174,9 @@ class FlowsScreen(Dialog[None]):
         *MOVE_KEYS,
     ]
 
-    def __init__(self, odf: Path, notice: Callable[[str, str], None]) -> None:
+    def __init__(self, open_flows: Callable[[], WorkspaceFlows], notice: Callable[[str, str], None]) -> None:
         super().__init__()
-        self._odf, self._notice = odf, notice
+        self._open_flows, self._notice = open_flows, notice
         self._flows: WorkspaceFlows | None = None
         self._lock = asyncio.Lock()
 
@@ -240,7 +239,7 @@ class FlowsScreen(Dialog[None]):
 
     def _load(self, name: str) -> _Loaded:
         if self._flows is None:
-            self._flows = WorkspaceFlows(self._odf)
+            self._flows = self._open_flows()
         flows = self._flows.summaries()
         name = name or (flows[0].name if flows else "")
         runs = self._flows.store.runs(name, _RUNS) if name else []
@@ -381,7 +380,7 @@ class FlowsController(Controller):
             self.host.start(self._show_checks(row))
 
     async def _show_checks(self, row: DatasetRow) -> None:
-        checks = await asyncio.to_thread(read_dataset_checks, self.workspace.folder, row.id, _COMMITS)
+        checks = await asyncio.to_thread(self.workspace.dataset_checks, row.id, _COMMITS)
         run = [("run", ("r",), "runs the checks on all rows")] if checks.rules else []
         dialog = DecisionDialog(
             f"Checks of {row.name} (times: {zone_label()})",
@@ -396,7 +395,7 @@ class FlowsController(Controller):
         self.host.start(self._show_alerts())
 
     async def _show_alerts(self) -> None:
-        found = await asyncio.to_thread(read_newest, self.workspace.folder / ".odf", _MESSAGES)
+        found = await asyncio.to_thread(self.workspace.alert_messages, _MESSAGES)
         title = f"Messages of alerts (times: {zone_label()})"
         await self.host.ask(
             DecisionDialog(title, alert_lines(found), [("leave", ("escape", "enter"), "closes")])
@@ -404,4 +403,4 @@ class FlowsController(Controller):
 
     def show_flows(self) -> None:
         """Show the flows."""
-        self.host.open(FlowsScreen(self.workspace.folder / ".odf", self.host.notice))
+        self.host.open(FlowsScreen(self.workspace.flows, self.host.notice))

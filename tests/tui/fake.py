@@ -10,6 +10,7 @@ from zlib import crc32
 import pyarrow as pa
 from msgspec.structs import replace
 
+from odf_engine.alerts.store import Delivery, has_queue, read_newest, read_terminal_messages
 from odf_engine.api.administration import change_setting
 from odf_engine.api.model import (
     DatasetDetail,
@@ -304,6 +305,15 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQueries, FakeStatistics, FakeSharing)
     def _stand(self, dataset: str, standing: str) -> None:
         at = self.rows_.index(self._row(dataset))
         self.rows_[at] = replace(self.rows_[at], standing=standing)  # type: ignore[arg-type]
+
+    def alert_messages(self, limit: int) -> list[Delivery]:
+        """Return the messages of alerts in the folder."""
+        return read_newest(self.folder / ".odf", limit)
+
+    def terminal_messages(self, after: float | None) -> tuple[float, list[Delivery]] | None:
+        """Return the messages for terminals in the folder."""
+        odf = self.folder / ".odf"
+        return read_terminal_messages(odf, after) if has_queue(odf) else None
 
     def change_setting(self, key: str, value: str | None) -> Path | None:
         """Change a setting in the file of the workspace."""

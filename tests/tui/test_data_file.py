@@ -19,6 +19,13 @@ from odf_engine import settings
 from odf_engine.config import FetchConfig
 from odf_engine.errors import BadData, Cancelled, NotFound
 from odf_engine.ingest.read.file_inference import FileChoices, InferredFile
+from odf_engine.ingest.read.file_sample import (
+    FileSample,
+    download_sample,
+    infer_file,
+    load_sample,
+    read_sample,
+)
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
 from odf_tui.features.definitions.controller import DefinitionsController
@@ -29,13 +36,6 @@ from odf_tui.features.definitions.file_dialog import (
     RawLines,
 )
 from odf_tui.features.definitions.file_manifest import manifest_text
-from odf_tui.features.definitions.file_sample import (
-    FileSample,
-    download_sample,
-    infer_file,
-    load_sample,
-    read_sample,
-)
 from odf_tui.features.definitions.manifest_dialogs import DataFilePicker
 from odf_tui.panes.datasets.view import GraphView
 from odf_tui.widgets.dialogs import DecisionDialog, PromptDialog

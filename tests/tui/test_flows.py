@@ -59,7 +59,7 @@ class Shown(WidgetApp):
 
     def __init__(self, odf: Path) -> None:
         self.notices: list[str] = []
-        self.shown = FlowsScreen(odf, lambda text, style: self.notices.append(text))
+        self.shown = FlowsScreen(lambda: WorkspaceFlows(odf), lambda text, style: self.notices.append(text))
         super().__init__(self.shown)
 
     def lines(self) -> list[str]:

@@ -89,6 +89,10 @@ class RemoteReader(WorkspaceEntries):
         """Return all repositories, sorted by name."""
         return [NamedUrl(repo.name, repo.url) for repo in self._remotes.repositories()]
 
+    def remote_display_name(self, url: str) -> str:
+        """Return ``REPOSITORY/NAME`` for the URL of a dataset in a known repository, else the URL."""
+        return self._remotes.display_name(url)
+
     def add_repository(self, name: str, url: str) -> None:
         """Add a repository."""
         self._remotes.add(name, url)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from odf_engine.api.file_check import check_files
 from odf_engine.api.text import count_of
 from odf_engine.progress import Reporter
 from odf_engine.workspace.fsck import FsckReport
-from odf_engine.workspace.workspace import Workspace
 from odf_tui.services.controller import Controller
 from odf_tui.text.format import Span
 from odf_tui.text.verification_text import workspace_check_lines
@@ -27,8 +25,7 @@ class FileCheckController(Controller):
         repair = now = False
         while True:
             self.host.notice("repairing files" if repair else "checking files")
-            # A new workspace has no cached state.
-            run = partial(check_files, Workspace(self.workspace.folder), Reporter(), repair=repair, now=now)
+            run = partial(self.workspace.check_files, Reporter(), repair=repair, now=now)
             report = await asyncio.to_thread(run)
             self.host.notice(check_summary(report), "warn" if report.left else "good")
             if repair:

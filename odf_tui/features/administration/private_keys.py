@@ -6,11 +6,9 @@ import asyncio
 from pathlib import Path
 from typing import Final
 
-from odf_engine.api.key_files import PrivateKey, export_to_file, import_from_file, list_private_keys
+from odf_engine.api.key_files import PrivateKey
 from odf_engine.api.text import printable
-from odf_engine.coordinator.endpoint import notify_datasets_changed
-from odf_engine.workspace.workspace import Workspace
-from odf_tui.services.controller import Context, Controller
+from odf_tui.services.controller import Controller
 from odf_tui.text.format import Span
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import PickerDialog, TypedConfirmation
@@ -23,10 +21,6 @@ _TYPED_CHARACTERS: Final = 8
 class PrivateKeysController(Controller):
     """Lists the private keys in the workspace, exports, imports and deletes them."""
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._workspace = Workspace(self.workspace.folder)
-
     def show_keys(self) -> None:
         """List the private keys, with the cursor on the selected dataset's."""
         self.host.start(self._show())
@@ -34,7 +28,7 @@ class PrivateKeysController(Controller):
     async def _show(self) -> None:
         at = self.state.row.id if self.state.row is not None else ""
         while True:
-            keys = await asyncio.to_thread(list_private_keys, self._workspace)
+            keys = await asyncio.to_thread(self.workspace.private_keys)
             by_id = {str(each.id): each for each in keys}
             choices = [Choice(each, _label(key), remark=_remark(key)) for each, key in by_id.items()]
             choices.append(Choice(_IMPORT, "import a key from a file", ("plus",), "+"))
@@ -82,7 +76,7 @@ class PrivateKeysController(Controller):
         )
         if form is not None:
             path, secret = _path(form), form.text("passphrase") or None
-            await asyncio.to_thread(export_to_file, self._workspace, key.id, _label(key), path, secret)
+            await asyncio.to_thread(self.workspace.export_private_key, key, path, secret)
             remark = "" if secret else ", not encrypted: protect it like a password"
             self.host.notice(f"exported to {path.name}{remark}")
 
@@ -96,8 +90,7 @@ class PrivateKeysController(Controller):
         if form is None:
             return
         secret = form.text("passphrase") or None
-        dataset, status = await asyncio.to_thread(import_from_file, self._workspace, _path(form), secret)
-        notify_datasets_changed(self.workspace.folder)
+        dataset, status = await asyncio.to_thread(self.workspace.import_private_key, _path(form), secret)
         self.state.datasets_outdated.send(None)
         name = self.state.name_of(str(dataset)) or str(dataset)
         done = "is already in this workspace" if status == "known" else "was imported"
@@ -114,8 +107,7 @@ class PrivateKeysController(Controller):
         if not await self.host.ask(dialog):
             self.host.notice("the key is unchanged", "warn")
             return
-        await asyncio.to_thread(self._workspace.delete_key, key.id)
-        notify_datasets_changed(self.workspace.folder)
+        await asyncio.to_thread(self.workspace.delete_private_key, key.id)
         self.state.datasets_outdated.send(None)
         self.host.notice(f"deleted the private key of {_label(key)}")
 

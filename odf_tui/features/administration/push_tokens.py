@@ -7,10 +7,9 @@ from typing import Final
 
 from odf_engine.api.text import format_time, printable
 from odf_engine.identity.names import is_valid_name
-from odf_engine.workspace.tokens import ALL_DATASETS, AccessToken, Tokens
-from odf_engine.workspace.workspace import Workspace
+from odf_engine.workspace.tokens import ALL_DATASETS, AccessToken
 from odf_tui.features.administration.server import check_patterns, split_patterns
-from odf_tui.services.controller import Context, Controller
+from odf_tui.services.controller import Controller
 from odf_tui.text.format import Span
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import ConfirmDialog, TextDialog
@@ -22,17 +21,13 @@ _NEW: Final = "+"
 class PushTokensController(Controller):
     """Lists the tokens, creates new ones, and revokes them."""
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._tokens = Tokens(Workspace(self.workspace.folder).odf)
-
     def show_tokens(self) -> None:
         """List the tokens."""
         self.host.start(self._show())
 
     async def _show(self) -> None:
         while True:
-            tokens = await asyncio.to_thread(self._tokens.list_tokens)
+            tokens = await asyncio.to_thread(self.workspace.push_tokens.list_tokens)
             choices = [Choice(token.name, token.name, remark=_validity(token)) for token in tokens]
             choices.append(Choice(_NEW, "new token", ("plus",), "+"))
             about = {token.name: token_lines(token) for token in tokens}
@@ -67,7 +62,7 @@ class PushTokensController(Controller):
             return
         days = float(form.text("days")) if form.text("days") else None
         token, text = await asyncio.to_thread(
-            self._tokens.create,
+            self.workspace.push_tokens.create,
             form.text("name"),
             split_patterns(form.text("datasets")) or [ALL_DATASETS],
             days,
@@ -87,7 +82,7 @@ class PushTokensController(Controller):
     async def _revoke(self, name: str) -> None:
         question = ConfirmDialog(f"Revoke the token {name}?", "Running servers reject it immediately.")
         if await self.host.ask(question):
-            await asyncio.to_thread(self._tokens.revoke, name)
+            await asyncio.to_thread(self.workspace.push_tokens.revoke, name)
             self.host.notice(f"revoked token {name}")
 
 

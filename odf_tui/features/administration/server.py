@@ -59,9 +59,7 @@ class ServerController(Controller):
         if form is None or not await self._confirm(form):
             return
         self.host.notice("starting the server")
-        self._server = await asyncio.to_thread(
-            ServerProcess.start, self.workspace.folder, server_options(form)
-        )
+        self._server = await asyncio.to_thread(self.workspace.start_server, server_options(form))
         self.host.notice(f"serving at {self._server.url} until the workstation closes: press ; w to stop it")
 
     async def _confirm(self, form: FormValues) -> bool:

@@ -13,7 +13,7 @@ from odf_engine.api.text import count_of, format_count
 from odf_engine.errors import OdfError
 from odf_engine.jobs.definition import Update, Validate, ValidateResult
 from odf_engine.jobs.pull import Pull
-from odf_engine.workspace.remotes import RemoteInputs, Remotes
+from odf_engine.workspace.remotes import RemoteInputs
 from odf_tui.features.definitions import manifest_draft
 from odf_tui.features.definitions.manifest_draft import ManifestDraft
 from odf_tui.panes.datasets.view import GraphView
@@ -150,8 +150,8 @@ class DefinitionsController(Controller):
         Raises:
             OdfError: a pull failed.
         """
-        remotes = Remotes(self.workspace.folder / ".odf")
-        names = {each.url: remotes.display_name(each.url) for each in error.inputs}
+        display_name = self.workspace.remote_display_name
+        names = {each.url: display_name(each.url) for each in error.inputs}
         question = (
             f"Pull {count_of(len(names), 'input')} from {'its remote' if len(names) == 1 else 'remotes'}?"
         )
@@ -205,9 +205,9 @@ class DefinitionsController(Controller):
 
     async def _add_from_data_file(self) -> None:
         """Add a dataset with a manifest inferred from the first rows of a data file."""
+        from odf_engine.ingest.read.file_sample import find_data_files, load_sample
         from odf_tui.features.definitions.file_dialog import DataFileDialog
         from odf_tui.features.definitions.file_manifest import example_file, manifest_text, suggest_name
-        from odf_tui.features.definitions.file_sample import find_data_files, load_sample
         from odf_tui.features.definitions.manifest_dialogs import DataFilePicker, manifest_lines
 
         folder = self.workspace.folder

@@ -24,8 +24,8 @@ from odf_engine.ingest.read.file_inference import (
     InferredFile,
     time_parser,
 )
+from odf_engine.ingest.read.file_sample import ENCODINGS, FileSample, infer_file
 from odf_engine.progress import Reporter
-from odf_tui.features.definitions.file_sample import ENCODINGS, FileSample, infer_file
 from odf_tui.text.format import Span, error_with_hint, fit_width
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import LINE_KEYS, Dialog, PickerDialog, PromptDialog

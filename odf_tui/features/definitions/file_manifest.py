@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from odf_engine.identity.names import is_valid_name
 from odf_engine.ingest.read.file_inference import InferredColumn, InferredFile
-from odf_tui.features.definitions.file_sample import FORMATS, is_url, split_extensions
+from odf_engine.ingest.read.file_sample import FORMATS, is_url, split_extensions
 
 _UNSAFE: Final = re.compile(r"[^a-z0-9.]+")
 _DEFAULT_NAME: Final = "my.dataset"

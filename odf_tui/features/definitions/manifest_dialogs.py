@@ -18,9 +18,9 @@ from textual.widgets import Input
 from odf_engine.api.model import PendingEvent
 from odf_engine.api.text import format_bytes, printable
 from odf_engine.errors import OdfError, has_surrogates
+from odf_engine.ingest.read.file_sample import is_url
 from odf_engine.jobs.definition import ValidateResult
 from odf_engine.workspace.remotes import RemoteInputs
-from odf_tui.features.definitions.file_sample import is_url
 from odf_tui.text.format import Span
 from odf_tui.text.highlight import yaml_spans
 from odf_tui.widgets.choice_list import Choice, Choices, fuzzy_rank

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from textual.message import Message
 from textual.timer import Timer
 
-from odf_engine.alerts.store import Delivery, has_queue, read_terminal_messages
+from odf_engine.alerts.store import Delivery
 from odf_engine.api.model import Target, WrittenBlock
 from odf_engine.api.text import count_of, format_count, printable
 from odf_engine.coordinator.protocol import (
@@ -131,11 +131,9 @@ class JobsController(Controller):
     # --- Alerts with the sink Terminal ---
 
     def _read_alerts(self) -> None:
-        odf = self.workspace.folder / ".odf"
-        if has_queue(odf):
-            self.reader.read(
-                "alerts", partial(read_terminal_messages, odf, self._last_alert), self._show_alerts
-            )
+        self.reader.read(
+            "alerts", partial(self.workspace.terminal_messages, self._last_alert), self._show_alerts
+        )
 
     def _show_alerts(self, found: tuple[float, list[Delivery]] | None, _: str) -> None:
         """Show a notice for each message, and one terminal notification."""
