@@ -12,13 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
+from odf_engine.api import escape_standard_streams, use_ascii
 from odf_engine.errors import ChainRuleViolated, OdfError, disk_hint
-from odf_engine.terminal_text import escape_standard_streams, use_ascii
 
 if TYPE_CHECKING:
+    from odf_engine.api import Client, UiConfig
     from odf_engine.api.workspace import Workspace
-    from odf_engine.config import UiConfig
-    from odf_engine.coordinator.client import Client
     from odf_tui.state.app_state import EarlyReads
 
 
@@ -190,7 +189,7 @@ def open_workstation(folder: Path | None) -> None:
         folder: the workspace, or None for the environment's, else the current directory's.
     """
     gc.disable()  # until the first paint: the objects created until then stay
-    from odf_engine.workspace.discovery import workspace_folder
+    from odf_engine.api import workspace_folder
 
     run(workspace_folder(Path.cwd(), folder))
 

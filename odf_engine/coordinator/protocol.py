@@ -9,7 +9,7 @@ import msgspec
 
 from odf_engine import errors
 from odf_engine.errors import OdfError, UsageError
-from odf_engine.jobs import KINDS
+from odf_engine.jobs import JOB_KINDS
 from odf_engine.jobs.base import JobRequest, decode_result
 from odf_engine.progress import JobWarning
 
@@ -17,7 +17,7 @@ R = TypeVar("R")
 if TYPE_CHECKING:
     Request = JobRequest[Any]
 else:
-    Request = Union[tuple(KINDS.values())]  # noqa: UP007
+    Request = Union[tuple(JOB_KINDS.values())]  # noqa: UP007
 
 
 class JobState(Enum):
@@ -98,7 +98,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def request_type(self) -> type[JobRequest[Any]] | None:
         """The type of the job's request, or None for a kind of another version."""
-        return KINDS.get(self.kind)
+        return JOB_KINDS.get(self.kind)
 
     @property
     def read_only(self) -> bool:

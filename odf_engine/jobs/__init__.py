@@ -1,7 +1,7 @@
 """Kinds of jobs, one module per kind with its request, its result and its work.
 
-A new kind of job is a module here: :data:`KINDS` has the requests of all modules. The modules import what a
-job runs only when it runs, since clients import them too. The package must not import `coordinator`.
+A new kind of job is a module here: :data:`JOB_KINDS` has the requests of all modules. The modules import what
+a job runs only when it runs, since clients import them too. The package must not import `coordinator`.
 """
 
 from __future__ import annotations
@@ -23,5 +23,5 @@ def _requests(base: type[JobRequest[Any]]) -> list[type[JobRequest[Any]]]:
 for _module in iter_modules(__path__, f"{__name__}."):
     import_module(_module.name)
 
-KINDS: Final = {request.kind(): request for request in _requests(JobRequest)}
+JOB_KINDS: Final = {request.kind(): request for request in _requests(JobRequest)}
 """The requests by kind of job."""

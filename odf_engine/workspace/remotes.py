@@ -36,7 +36,7 @@ from odf_engine.storage.atomic_files import file_lock, make_folder, read_small_f
 
 Kind = Literal["pull", "push"]
 """Whether a dataset is pulled from an address, or pushed to it."""
-KINDS: Final[tuple[Kind, ...]] = ("pull", "push")
+REMOTE_KINDS: Final[tuple[Kind, ...]] = ("pull", "push")
 PATHS: Final = ("/", "./", "../", "~/", "file:")
 """Prefixes of texts that are folders, not names."""
 
@@ -197,7 +197,7 @@ class Remotes:
         with file_lock(self._lock):
             self.set(dataset, _with_address(self.get(dataset), url, kind))
 
-    def detach(self, dataset: DatasetId, url: str, kinds: tuple[Kind, ...] = KINDS) -> list[Kind]:
+    def detach(self, dataset: DatasetId, url: str, kinds: tuple[Kind, ...] = REMOTE_KINDS) -> list[Kind]:
         """Remove an address of a dataset; return the kinds that it had."""
         with file_lock(self._lock):
             remotes = self.get(dataset)
@@ -220,7 +220,7 @@ class Remotes:
     def find_by_url(self, url: str) -> DatasetId | None:
         """Return the dataset that is pulled from an address, otherwise one that is pushed to it, or None."""
         known = [(dataset, self.get(dataset)) for dataset in self._known()]
-        for kind in KINDS:
+        for kind in REMOTE_KINDS:
             for dataset, remotes in known:
                 if url in getattr(remotes, kind):
                     return dataset

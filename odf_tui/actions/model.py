@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from odf_engine.api import Job
 from odf_engine.api.model import BlockLine, DatasetRow
-from odf_engine.coordinator.protocol import Job
 
 PANES: Final = ("datasets", "blocks", "data", "jobs")
 ANYWHERE: Final = "anywhere"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from odf_engine.api import JobState
 from odf_engine.api.model import REVISABLE_EVENTS
-from odf_engine.coordinator.protocol import JobState
 from odf_tui.actions.model import (
     Action,
     Guard,

@@ -11,9 +11,8 @@ from typing import Any, Final
 
 from textual.keys import _character_to_key
 
+from odf_engine.api import read_small_file, user_folder
 from odf_engine.errors import UsageError
-from odf_engine.settings import user_folder
-from odf_engine.storage.atomic_files import read_small_file
 from odf_tui.actions.model import ANYWHERE, KeyMap, key_name
 from odf_tui.actions.table import DEFAULT_KEYMAP
 

@@ -23,7 +23,7 @@ from odf_engine.jobs.remotes import Compare, FoundDataset, Search, SearchResult
 from odf_engine.net.credentials import Credentials, Login
 from odf_engine.net.urls import folder_of, is_s3, normalize_login_url, origin_of, supports_login
 from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
-from odf_engine.workspace.remotes import KINDS, Kind, Remotes, resolve_address
+from odf_engine.workspace.remotes import REMOTE_KINDS, Kind, Remotes, resolve_address
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.follow import error_entry, exit_code, follow, print_failure
 from odf_tui.cli.output import (
@@ -305,7 +305,7 @@ def list_aliases(names: tuple[str, ...]) -> None:
     rows = [
         [name, {"pull": "from", "push": "to"}[kind], url]
         for name, each in known
-        for kind in KINDS
+        for kind in REMOTE_KINDS
         for url in getattr(each, kind)
     ]
     if rows:
@@ -347,7 +347,7 @@ def remove_alias(name: str, place: str | None, kind: Kind | None) -> None:
     workspace = open_workspace()
     entry, remotes = workspace.resolve(name), Remotes(workspace.odf)
     known = remotes.get(entry.id)
-    kinds: tuple[Kind, ...] = KINDS if kind is None else (kind,)
+    kinds: tuple[Kind, ...] = REMOTE_KINDS if kind is None else (kind,)
     if place is None:
         urls = list(dict.fromkeys(url for each in kinds for url in getattr(known, each)))
     else:

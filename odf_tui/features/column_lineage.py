@@ -12,16 +12,16 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 
-from odf_engine.api.text import printable
-from odf_engine.sql.lineage_model import TransformationType
-from odf_engine.workspace.column_lineage import (
+from odf_engine.api import (
     ROWS,
     ColumnGraph,
     ColumnRef,
     ReachableColumn,
+    TransformationType,
     is_source,
     source_id,
 )
+from odf_engine.api.text import printable
 from odf_tui.panes.data.view import DataPane
 from odf_tui.services.controller import Controller
 from odf_tui.text.format import Span, dataset_glyph, ellipsize_middle, error_with_hint, fit_width

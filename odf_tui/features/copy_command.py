@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Callable
 from functools import partial
 
+from odf_engine.api import Job
 from odf_engine.api.model import DatasetRow
-from odf_engine.coordinator.protocol import Job
 from odf_engine.errors import OdfError
 from odf_tui.panes.data.view import QUERY, DataPane
 from odf_tui.services.controller import Controller

@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from msgspec.structs import replace
 from textual.binding import Binding, BindingType
 
+from odf_engine.api import Job, JobState, Pull, Timestamp, Verify
 from odf_engine.api.model import DatasetDetail, DatasetRow, Remote, TrustRequest
 from odf_engine.api.text import count_of, format_count, format_zoned_time, printable, short_hash
-from odf_engine.coordinator.protocol import Job, JobState
-from odf_engine.jobs.pull import Pull
-from odf_engine.jobs.verify import Verify
-from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.features.sharing.remote_picker import choose_remote
 from odf_tui.services.controller import Controller
 from odf_tui.state.model import UNTRUSTED, Health, sort_by_dependency

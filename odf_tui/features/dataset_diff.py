@@ -14,13 +14,11 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 
+from odf_engine.api import CHANGE_COLUMN, Diff, Difference, Export
 from odf_engine.api.model import BlockFilter, DatasetRow
 from odf_engine.api.readers.row_window import RowWindow, UnreadableRange, read_part
 from odf_engine.api.text import count_of, format_count, format_zoned_time, printable
 from odf_engine.errors import OdfError
-from odf_engine.jobs.diff import Diff
-from odf_engine.jobs.export import Export
-from odf_engine.views.diff import CHANGE_COLUMN, Difference
 from odf_tui.services.controller import Controller
 from odf_tui.services.jobs_client import LeftRunning
 from odf_tui.text import diff_text

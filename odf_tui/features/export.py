@@ -15,11 +15,11 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Input
 
+from odf_engine.api import Export, ExportResult
 from odf_engine.api.model import DatasetRow
 from odf_engine.api.readers.row_window import RowPrefix, RowWindow
 from odf_engine.api.text import count_of, format_bytes, format_count, printable
 from odf_engine.errors import OdfError
-from odf_engine.jobs.export import Export, ExportResult
 from odf_tui.panes.data.view import QUERY, STATE, TIME, DataPane, TableView
 from odf_tui.services.controller import Controller
 from odf_tui.services.jobs_client import LeftRunning

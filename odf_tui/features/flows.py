@@ -12,16 +12,11 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 
-from odf_engine.alerts.store import Delivery
+from odf_engine.api import Check, CheckReport, Delivery, Job, Run, Timestamp
 from odf_engine.api.flows import ChecksView, FlowSummary, WorkspaceFlows
 from odf_engine.api.model import DatasetRow
 from odf_engine.api.text import count_of, format_time_seconds, printable, zone_label
-from odf_engine.checks.reports import CheckReport
-from odf_engine.coordinator.protocol import Job
 from odf_engine.errors import OdfError
-from odf_engine.flows.store import Run
-from odf_engine.jobs.check import Check
-from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.services.controller import Controller
 from odf_tui.text.format import Span, error_with_hint, fit_width, format_duration
 from odf_tui.text.job_text import jobs_of_run, outcomes_of_jobs

@@ -11,15 +11,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from odf_engine.api import INGEST_FORMATS, Compact, Ingest, Pull, Request, Timestamp, Verify, parse_user_time
 from odf_engine.api.model import DatasetRow
 from odf_engine.api.text import format_time, printable
-from odf_engine.coordinator.protocol import Request
 from odf_engine.errors import OdfError
-from odf_engine.jobs.compact import Compact
-from odf_engine.jobs.ingest import INGEST_FORMATS, Ingest
-from odf_engine.jobs.pull import Pull
-from odf_engine.jobs.verify import Verify
-from odf_engine.metadata.timestamp import Timestamp, parse_user_time
 from odf_tui.features.dataset_actions import reset_lines
 from odf_tui.services.controller import Controller
 from odf_tui.state.model import sort_by_dependency

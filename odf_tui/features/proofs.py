@@ -7,12 +7,10 @@ import json
 from pathlib import Path
 from typing import Final
 
+from odf_engine.api import CheckProof, CheckProofResult, Query, one_line_summary, replace_text_file
 from odf_engine.api.administration import read_proof
 from odf_engine.api.model import DatasetRow
 from odf_engine.api.text import count_of, printable
-from odf_engine.jobs.query import CheckProof, CheckProofResult, Query
-from odf_engine.sql.query_text import one_line_summary
-from odf_engine.storage.atomic_files import replace_text_file
 from odf_tui.features.sql.sql_editor import SqlPanel
 from odf_tui.services.controller import Controller
 from odf_tui.services.jobs_client import LeftRunning

@@ -13,13 +13,10 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.timer import Timer
 
+from odf_engine.api import ColumnStatistics, ComputeStatistics, JobState, Timestamp
 from odf_engine.api.model import DatasetRow
 from odf_engine.api.readers.row_window import RowPrefix
 from odf_engine.api.text import count_of, format_count, printable
-from odf_engine.coordinator.protocol import JobState
-from odf_engine.jobs.views import ComputeStatistics
-from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.views.statistics import ColumnStatistics
 from odf_tui.features.export import dataset_of_view, parquet_file_of
 from odf_tui.panes.data.view import TIME, DataPane
 from odf_tui.services.controller import Controller

@@ -8,17 +8,16 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
+from odf_engine.api import Event, Job, JobRequest, JobState, Request, decode_result
 from odf_engine.api.text import format_count
-from odf_engine.coordinator.protocol import Event, Job, JobState, Request
 from odf_engine.errors import Cancelled, OdfError
-from odf_engine.jobs.base import JobRequest, decode_result
 from odf_tui.services.host import Host
 from odf_tui.state.app_state import WORKER_ENDED, AppState, JobNews, WorkerConnectionState
 from odf_tui.text.format import error_line
 
 if TYPE_CHECKING:
+    from odf_engine.api import Client
     from odf_engine.api.workspace import Workspace
-    from odf_engine.coordinator.client import Client
 
 BATCH_SECONDS: Final = 0.25
 _STOPPING_SECONDS: Final = 2.0

@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from odf_engine.api import DatasetsChanged, Event, Job, WorkerStatus
 from odf_engine.api.model import DatasetRow
-from odf_engine.coordinator.protocol import DatasetsChanged, Event, Job, WorkerStatus
 from odf_tui.state.job_book import JobBook, JobChanges, dataset_healths
 from odf_tui.state.model import Health
 from odf_tui.state.saved_session import SavedLayout

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from odf_engine.api.model import LOG_LINES, LogPage
-from odf_engine.api.readers.job_log import Entry, merge_log_entries
-from odf_engine.coordinator.protocol import (
+from odf_engine.api import (
     Committed,
+    Compare,
     Event,
     Job,
     JobChanged,
@@ -22,7 +21,8 @@ from odf_engine.coordinator.protocol import (
     LogLine,
     WorkerStatus,
 )
-from odf_engine.jobs.remotes import Compare
+from odf_engine.api.model import LOG_LINES, LogPage
+from odf_engine.api.readers.job_log import Entry, merge_log_entries
 from odf_tui.state.model import Health
 from odf_tui.text.job_text import has_findings, known_result, verified_head
 

@@ -12,15 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
 
 import msgspec
 
-from odf_engine.api import model
+from odf_engine.api import (
+    CONFIG_FILE,
+    PROTOCOL_VERSION,
+    Job,
+    UiConfig,
+    model,
+    open_file,
+    read_small_file,
+    user_file,
+    workspace_user_file,
+)
 from odf_engine.api.model import DatasetRow
 from odf_engine.api.readers.fingerprint import data_fingerprint, file_fingerprint
-from odf_engine.config import UiConfig
-from odf_engine.coordinator.protocol import PROTOCOL_VERSION, Job
 from odf_engine.errors import OdfError
-from odf_engine.files import open_file
-from odf_engine.settings import CONFIG_FILE, user_file, workspace_user_file
-from odf_engine.storage.atomic_files import read_small_file
 
 MAX_RECENT: Final = 8
 MAX_DATASETS: Final = 200

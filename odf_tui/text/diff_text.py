@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from odf_engine.api import DiffColumn, Difference
 from odf_engine.api.text import count_of, format_count, format_time, printable
-from odf_engine.views.diff import DiffColumn, Difference
 from odf_tui.text.format import NULL
 
 if TYPE_CHECKING:
@@ -105,8 +105,7 @@ class DiffRowFormatter:
     def __init__(
         self, columns: Sequence[DiffColumn], keyed: bool, table: pa.Table, longest: int | None = None
     ) -> None:
-        from odf_engine.views.diff import CHANGE_COLUMN
-        from odf_engine.views.diff_columns import changed_cells
+        from odf_engine.api import CHANGE_COLUMN, changed_cells
         from odf_tui.text.values import column_texts
 
         self._columns, self._keyed = columns, keyed
@@ -157,7 +156,7 @@ def _short(column: pa.ChunkedArray, longest: int | None) -> pa.ChunkedArray:
     """Truncate long texts before they become Python objects: a value may have megabytes."""
     import pyarrow as pa
 
-    from odf_engine.data.arrow_compute import pc
+    from odf_engine.api import pc
 
     if longest is None or not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return column

@@ -7,10 +7,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
+from odf_engine.api import ColumnGraph, ColumnRef, DatasetKind, RowSource, TraceStep
 from odf_engine.api.text import count_of, format_zoned_time, printable
-from odf_engine.metadata.model import DatasetKind
-from odf_engine.provenance.model import RowSource, TraceStep
-from odf_engine.workspace.column_lineage import ColumnGraph, ColumnRef
 from odf_tui.text.lineage_text import HOW_WORDS, dataset_title, source_name
 from odf_tui.text.row_trace import runs_text
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from odf_engine.api import Committed, Job, LogLine
 from odf_engine.api.readers.job_log import Entry, count_rows
 from odf_engine.api.text import format_clock, short_hash
-from odf_engine.coordinator.protocol import Committed, Job, LogLine
 
 _MAX_LINE: Final = 4000
 _HASH: Final = re.compile(r"\bf1620([0-9a-f]{8})[0-9a-f]{56}\b")

@@ -10,16 +10,24 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 from rich.cells import cell_len
 
+from odf_engine.api import JOB_KINDS as JOB_KINDS
+from odf_engine.api import (
+    Check,
+    Failure,
+    Job,
+    JobRequest,
+    JobState,
+    JobWarning,
+    Progress,
+    Rate,
+    Run,
+    Sample,
+    Timestamp,
+    Verify,
+    decode_result,
+)
 from odf_engine.api.text import count_of, format_bytes, format_count, printable
-from odf_engine.coordinator.protocol import Failure, Job, JobState, Progress, Rate, Sample
 from odf_engine.errors import BadData
-from odf_engine.flows.store import Run
-from odf_engine.jobs import KINDS
-from odf_engine.jobs.base import JobRequest, decode_result
-from odf_engine.jobs.check import Check
-from odf_engine.jobs.verify import Verify
-from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import JobWarning
 from odf_tui.text.format import (
     Span,
     ellipsize_middle,
@@ -340,7 +348,7 @@ def _summary(kind: str, result: str) -> tuple[str, str]:
 
     Cached: results can be long, and each paint reads them.
     """
-    request = KINDS.get(kind)
+    request = JOB_KINDS.get(kind)
     decoded = None if request is None else known_result(result, request)
     if request is None or decoded is None:  # of another version
         return "done", "muted"

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from odf_engine.api import (
+    ANY_COLUMN,
+    ROWS,
+    ColumnGraph,
+    ColumnRef,
+    DatasetKind,
+    TransformationType,
+    is_source,
+)
 from odf_engine.api.text import printable
-from odf_engine.metadata.model import DatasetKind
-from odf_engine.sql.lineage_model import ANY_COLUMN, TransformationType
-from odf_engine.workspace.column_lineage import ROWS, ColumnGraph, ColumnRef, is_source
 from odf_tui.text.format import dataset_glyph
 
 HOW_WORDS: Final[dict[TransformationType, str]] = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from odf_engine.api import PinnedBlock
 from odf_engine.api.text import format_count, printable, short_hash
-from odf_engine.jobs.views import PinnedBlock
 
 if TYPE_CHECKING:
-    from odf_engine.views.as_at import PinnedVersion
+    from odf_engine.api import PinnedVersion
 
 
 def pin_lines(pins: Sequence[PinnedBlock]) -> list[str]:

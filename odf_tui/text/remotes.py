@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
+from odf_engine.api import RemoteRelation, Timestamp
 from odf_engine.api.model import Remote
 from odf_engine.api.text import count_of, format_count, format_zoned_time
-from odf_engine.jobs.remotes import RemoteRelation
-from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.text.format import ellipsize_middle, format_count_short, format_duration
 
 FROM: Final = "⇣"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
+from odf_engine.api import python_values
 from odf_engine.api.readers.row_window import RowWindow, UnreadableRange, read_part
 from odf_engine.api.text import printable, type_name
-from odf_engine.data.arrow_compute import python_values
 from odf_engine.errors import NotFound
 from odf_tui.text.format import OPERATION_SIGNS, OPERATION_WORDS
 from odf_tui.text.values import as_json, cell_column, column_texts, is_bytes, is_number, release_memory

@@ -7,14 +7,8 @@ from typing import Final
 
 import msgspec
 
+from odf_engine.api import OffsetRange, ProducingTransaction, RowSource, TracedInput, TraceStep
 from odf_engine.api.text import count_of, format_count, format_zoned_time, short_hash
-from odf_engine.provenance.model import (
-    OffsetRange,
-    ProducingTransaction,
-    RowSource,
-    TracedInput,
-    TraceStep,
-)
 from odf_tui.text.format import ellipsize_middle
 
 _MAX_RANGES: Final = 6

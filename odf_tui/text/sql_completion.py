@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from odf_engine.sql.query_text import TABLE_FUNCTIONS, Token, table_names, tokenize
+from odf_engine.api import TABLE_FUNCTIONS, Token, table_names, tokenize
 
 KEYWORDS: Final = (
     "SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "HAVING", "LIMIT", "OFFSET", "JOIN", "LEFT JOIN",

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 from rich.cells import cell_len
 
+from odf_engine.api import pc, python_values
 from odf_engine.api.text import printable
-from odf_engine.data.arrow_compute import pc, python_values
 from odf_tui.text.format import NULL, OPERATION_SIGNS
 
 _MAX_CELL: Final = 400

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from odf_engine.api import NOT_RECOMPUTED, CheckProofResult, Origin, OriginSource, VerifyResult
 from odf_engine.api.text import (
     count_of,
     format_bytes,
@@ -16,12 +17,9 @@ from odf_engine.api.text import (
     signed_range_text,
     zone_label,
 )
-from odf_engine.data.finding_kinds import NOT_RECOMPUTED
-from odf_engine.jobs.query import CheckProofResult
-from odf_engine.jobs.verify import Origin, OriginSource, VerifyResult
 
 if TYPE_CHECKING:
-    from odf_engine.workspace.fsck import FsckFinding, FsckReport
+    from odf_engine.api import FsckFinding, FsckReport
 
 # A checkpoint with other bytes leaves nothing unchecked: later rows were replayed from the rebuilt one.
 # Neither does a proof of another dataset.
@@ -219,7 +217,7 @@ def proof_verdict(report: CheckProofResult, names: Mapping[str, str]) -> str:
     Args:
         names: names of datasets by their ids, for the dataset with whose key the proof is signed.
     """
-    from odf_engine.sql.query_text import one_line_summary  # deferred: not needed before the first paint
+    from odf_engine.api import one_line_summary  # deferred: not needed before the first paint
 
     query = printable(one_line_summary(report.query))
     if not report.valid:

@@ -14,8 +14,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from odf_engine.api import open_file
 from odf_engine.errors import NotFound, OdfError, UsageError
-from odf_engine.files import open_file
 
 NotifyBy = Literal["both", "bell", "osc9", "none"]
 BELL: Final = "\a"

@@ -19,9 +19,8 @@ from textual.color import Color, ColorParseError
 from textual.filter import LineFilter
 from textual.theme import Theme
 
+from odf_engine.api import read_small_file, user_folder
 from odf_engine.errors import InvalidManifest, NotFound, OdfError, has_surrogates
-from odf_engine.settings import user_folder
-from odf_engine.storage.atomic_files import read_small_file
 
 COLOURS: Final = (
     "background", "foreground", "muted", "rule", "primary", "accent", "success", "warning", "error",

@@ -15,10 +15,9 @@ from textual.content import Content
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input
 
+from odf_engine.api import DatasetAlias, Timestamp, parse_user_time
 from odf_engine.api.text import printable
 from odf_engine.errors import OdfError, UsageError
-from odf_engine.identity.names import DatasetAlias
-from odf_engine.metadata.timestamp import Timestamp, parse_user_time
 from odf_tui.actions.model import key_name
 from odf_tui.state.job_book import JobBook
 from odf_tui.text.format import Span, error_with_hint

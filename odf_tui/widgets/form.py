@@ -15,9 +15,9 @@ from textual.content import Content
 from textual.suggester import Suggester
 from textual.widgets import Input
 
+from odf_engine.api import parse_user_time
 from odf_engine.api.text import printable
 from odf_engine.errors import UsageError
-from odf_engine.metadata.timestamp import parse_user_time
 from odf_tui.text.format import Span, error_with_hint
 from odf_tui.widgets.choice_list import Choice, Choices
 from odf_tui.widgets.dialogs import Dialog, PickerDialog

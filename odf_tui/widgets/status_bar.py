@@ -14,10 +14,9 @@ from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import Input
 
+from odf_engine.api import Job, JobState, Timestamp, WorkerStatus
 from odf_engine.api.model import DatasetRow
 from odf_engine.api.text import count_of, format_bytes, format_count, format_zoned_time, printable
-from odf_engine.coordinator.protocol import Job, JobState, WorkerStatus
-from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.actions.model import LAST, Hint
 from odf_tui.state.model import Health
 from odf_tui.text.format import Span, ellipsize_middle, format_duration

@@ -14,7 +14,7 @@ from odf_engine.coordinator.job_log import JobLog, JobLogReader
 from odf_engine.coordinator.protocol import Job, JobState, Request
 from odf_engine.data.finding_kinds import ProofFinding
 from odf_engine.errors import BadData
-from odf_engine.jobs import KINDS
+from odf_engine.jobs import JOB_KINDS
 from odf_engine.jobs.base import JobRequest
 from odf_engine.jobs.check import Check, CheckResult
 from odf_engine.jobs.compact import Compact, CompactResult
@@ -186,7 +186,7 @@ def write_job(journal: JobLog, request: Request, result: object) -> str:
     return job.id
 
 
-@pytest.mark.parametrize("request_kind", KINDS.values(), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("request_kind", JOB_KINDS.values(), ids=lambda kind: kind.__name__)
 def test_every_request_declares_the_type_of_its_result(request_kind: type[JobRequest[Any]]) -> None:
     assert issubclass(request_kind.result_type(), msgspec.Struct)
     assert any(isinstance(request, request_kind) for request, _, _ in RESULTS)

@@ -20,7 +20,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.dataset_summary import DatasetEntry, Summary, find_waiting, is_behind
 from odf_engine.workspace.remotes import (
-    KINDS,
+    REMOTE_KINDS,
     DatasetRemotes,
     Kind,
     Remotes,
@@ -106,7 +106,7 @@ class RemoteReader(WorkspaceEntries):
         self._remotes.attach(self.entry(dataset).id, url, kind)
         notify_datasets_changed(self.folder)
 
-    def detach(self, dataset: str, url: str, kinds: tuple[Kind, ...] = KINDS) -> None:
+    def detach(self, dataset: str, url: str, kinds: tuple[Kind, ...] = REMOTE_KINDS) -> None:
         """Remove a remote of a dataset, for pulls, pushes or both. The data at its URL stays.
 
         Raises:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from odf_engine.api import Login, is_s3, normalize_login_url, origin_of, supports_login
 from odf_engine.api.administration import unencrypted_warning
 from odf_engine.api.model import NamedUrl
 from odf_engine.api.text import printable
 from odf_engine.errors import OdfError
-from odf_engine.net.credentials import Login
-from odf_engine.net.urls import is_s3, normalize_login_url, origin_of, supports_login
 from odf_tui.services.controller import Controller
 from odf_tui.text.format import Span, error_with_hint
 from odf_tui.widgets.choice_list import Choice

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Final, cast
 
+from odf_engine.api import REMOTE_KINDS as REMOTE_KINDS
+from odf_engine.api import Kind
 from odf_engine.api.model import DatasetRow, Remote
 from odf_engine.api.text import format_time, printable
-from odf_engine.workspace.remotes import KINDS, Kind
 from odf_tui.features.sharing.controller import address_validator, resolve_address
 from odf_tui.services.controller import Controller
 from odf_tui.text.format import Span
@@ -67,14 +68,14 @@ class DatasetRemotesController(Controller):
             )
             if not await self.host.ask(question):
                 return
-        for each in KINDS if kind == "both" else (cast("Kind", kind),):
+        for each in REMOTE_KINDS if kind == "both" else (cast("Kind", kind),):
             await asyncio.to_thread(self.workspace.attach, row.id, url, each)
         self.state.datasets_outdated.send(None)
         self.host.notice(f"added the remote {form.text('address')} to {row.name}")
 
     async def _detach(self, row: DatasetRow, remote: Remote) -> None:
         """Detach a remote for pulls, for pushes, or for both."""
-        used: list[Kind] = [kind for kind in KINDS if getattr(remote, kind)]
+        used: list[Kind] = [kind for kind in REMOTE_KINDS if getattr(remote, kind)]
         actions = [
             Choice(kind, f"do not use it for {_WORDS[kind]}", (_KEYS[kind],), _KEYS[kind])
             for kind in (used if len(used) > 1 else ())
@@ -83,7 +84,7 @@ class DatasetRemotesController(Controller):
         answer = await self.host.ask(PickerDialog(printable(remote.label), actions, typing=False))
         if answer is None:
             return
-        kinds = KINDS if answer == "all" else (cast("Kind", answer),)
+        kinds = REMOTE_KINDS if answer == "all" else (cast("Kind", answer),)
         await asyncio.to_thread(self.workspace.detach, row.id, remote.url, kinds)
         self.state.datasets_outdated.send(None)
         what = "is detached from" if answer == "all" else f"has no {_WORDS[answer]} with"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+from odf_engine.api import FsckReport, Reporter
 from odf_engine.api.text import count_of
-from odf_engine.progress import Reporter
-from odf_engine.workspace.fsck import FsckReport
 from odf_tui.services.controller import Controller
 from odf_tui.text.format import Span
 from odf_tui.text.verification_text import workspace_check_lines

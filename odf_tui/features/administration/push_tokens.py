@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from odf_engine.api import ALL_DATASETS, AccessToken, is_valid_name
 from odf_engine.api.text import format_time, printable
-from odf_engine.identity.names import is_valid_name
-from odf_engine.workspace.tokens import ALL_DATASETS, AccessToken
 from odf_tui.features.administration.server import check_patterns, split_patterns
 from odf_tui.services.controller import Controller
 from odf_tui.text.format import Span

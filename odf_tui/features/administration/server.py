@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 
+from odf_engine.api import HOST_NAME, DatasetPattern
 from odf_engine.api.server_process import ServerProcess
 from odf_engine.api.text import printable
-from odf_engine.config import HOST_NAME
 from odf_engine.errors import OdfError
-from odf_engine.identity.names import DatasetPattern
 from odf_tui.services.controller import Context, Controller
 from odf_tui.text.format import Span, error_with_hint
 from odf_tui.widgets.dialogs import ConfirmDialog, DecisionDialog

@@ -6,11 +6,9 @@ import asyncio
 from functools import partial
 from typing import Final
 
-from odf_engine import settings
+from odf_engine.api import Config, Setting, set_value
 from odf_engine.api.text import printable
-from odf_engine.config import Config
 from odf_engine.errors import OdfError
-from odf_engine.settings import Setting
 from odf_tui.actions.user_keys import check_key_setting
 from odf_tui.services.controller import Controller
 from odf_tui.text.format import Span, error_with_hint, format_setting
@@ -54,7 +52,7 @@ class SettingsController(Controller):
             try:
                 if not form.flag("remove"):
                     config = Config()  # the value is checked alone: others may be invalid
-                    settings.set_value(config, changed_key(setting, form), form.text("value"))
+                    set_value(config, changed_key(setting, form), form.text("value"))
             except OdfError as error:
                 return error_with_hint(error)
             return ""

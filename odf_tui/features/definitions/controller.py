@@ -8,12 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from odf_engine.api import Pull, RemoteInputs, Update, Validate, ValidateResult
 from odf_engine.api.model import DatasetRow, PendingEvent
 from odf_engine.api.text import count_of, format_count
 from odf_engine.errors import OdfError
-from odf_engine.jobs.definition import Update, Validate, ValidateResult
-from odf_engine.jobs.pull import Pull
-from odf_engine.workspace.remotes import RemoteInputs
 from odf_tui.features.definitions import manifest_draft
 from odf_tui.features.definitions.manifest_draft import ManifestDraft
 from odf_tui.panes.datasets.view import GraphView
@@ -205,7 +203,7 @@ class DefinitionsController(Controller):
 
     async def _add_from_data_file(self) -> None:
         """Add a dataset with a manifest inferred from the first rows of a data file."""
-        from odf_engine.ingest.read.file_sample import find_data_files, load_sample
+        from odf_engine.api import find_data_files, load_sample
         from odf_tui.features.definitions.file_dialog import DataFileDialog
         from odf_tui.features.definitions.file_manifest import example_file, manifest_text, suggest_name
         from odf_tui.features.definitions.manifest_dialogs import DataFilePicker, manifest_lines

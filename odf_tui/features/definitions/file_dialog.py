@@ -13,19 +13,21 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
 
-from odf_engine.api.text import count_of, format_count, printable
-from odf_engine.errors import Cancelled
-from odf_engine.ingest.read.file_inference import (
+from odf_engine.api import (
+    ENCODINGS,
     MAX_ROWS,
     NUMBER_FORMS,
     TYPES,
     FileChoices,
+    FileSample,
     InferredColumn,
     InferredFile,
+    Reporter,
+    infer_file,
     time_parser,
 )
-from odf_engine.ingest.read.file_sample import ENCODINGS, FileSample, infer_file
-from odf_engine.progress import Reporter
+from odf_engine.api.text import count_of, format_count, printable
+from odf_engine.errors import Cancelled
 from odf_tui.text.format import Span, error_with_hint, fit_width
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import LINE_KEYS, Dialog, PickerDialog, PromptDialog

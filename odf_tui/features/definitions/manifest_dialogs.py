@@ -15,12 +15,10 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input
 
+from odf_engine.api import RemoteInputs, ValidateResult, is_url
 from odf_engine.api.model import PendingEvent
 from odf_engine.api.text import format_bytes, printable
 from odf_engine.errors import OdfError, has_surrogates
-from odf_engine.ingest.read.file_sample import is_url
-from odf_engine.jobs.definition import ValidateResult
-from odf_engine.workspace.remotes import RemoteInputs
 from odf_tui.text.format import Span
 from odf_tui.text.highlight import yaml_spans
 from odf_tui.widgets.choice_list import Choice, Choices, fuzzy_rank
@@ -28,8 +26,8 @@ from odf_tui.widgets.dialogs import Dialog, PickerDialog
 from odf_tui.widgets.line_view import WrappedLines
 
 if TYPE_CHECKING:
+    from odf_engine.api import TranslatedQuery
     from odf_engine.api.workspace import Workspace
-    from odf_engine.sql.manifest_translation import TranslatedQuery
 
 _FILE: Final = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?::(?P<column>\d+))?$", re.DOTALL)
 _OTHER_PROBLEM: Final = re.compile(r"^\S.*?:(?P<line>\d+):(?P<column>\d+): (?P<message>.*)$")

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from odf_engine.api import TraceStep
 from odf_engine.api.model import Target
 from odf_engine.api.text import format_bytes
 from odf_engine.errors import OdfError
-from odf_engine.provenance.model import TraceStep
 from odf_tui.features.provenance.trace_screen import TraceScreen
 from odf_tui.features.provenance.trace_text import complete_trace, trace_dot, trace_json
 from odf_tui.features.provenance.trace_tree import TraceSession

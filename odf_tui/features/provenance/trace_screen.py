@@ -12,13 +12,10 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.timer import Timer
 
+from odf_engine.api import Job, JobState, Timestamp, Trace, decode_result
 from odf_engine.api.model import Target
 from odf_engine.api.text import format_count, printable
-from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.errors import NotFound
-from odf_engine.jobs.base import decode_result
-from odf_engine.jobs.trace import Trace
-from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.features.provenance.trace_text import (
     detail_lines,
     highlighted_columns,

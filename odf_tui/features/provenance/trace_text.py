@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
+from odf_engine.api import OffsetRange, ProducingTransaction, RowSource, TracedInput, TraceStep, row_count
 from odf_engine.api.text import count_of, format_count, format_zoned_time, printable
-from odf_engine.provenance.model import (
-    OffsetRange,
-    ProducingTransaction,
-    RowSource,
-    TracedInput,
-    TraceStep,
-    row_count,
-)
 from odf_tui.features.provenance.trace_tree import (
     UNKNOWN_REASON,
     EarlierGroup,

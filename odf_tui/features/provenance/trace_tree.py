@@ -12,17 +12,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import structs
 
+from odf_engine.api import OffsetRange, ProducingTransaction, RowSource, TracedInput, TraceStep, to_ranges
 from odf_engine.api.readers.row_window import RowWindow, StoredWindow, read_part
 from odf_engine.api.text import count_of
 from odf_engine.errors import NotFound
-from odf_engine.provenance.model import (
-    OffsetRange,
-    ProducingTransaction,
-    RowSource,
-    TracedInput,
-    TraceStep,
-    to_ranges,
-)
 from odf_tui.text.format import OPERATION_SIGNS
 
 if TYPE_CHECKING:
@@ -160,7 +153,7 @@ class TracedRowReader:
     def _read_stored(self, row: int, count: int, selected: Sequence[int]) -> tuple[pa.Table, list[int]]:
         import pyarrow as pa
 
-        from odf_engine.data.arrow_compute import pc  # deferred: Arrow is slow to import
+        from odf_engine.api import pc  # deferred: Arrow is slow to import
 
         first = [self._offset] if self._offset >= 0 else []
         table, gaps = read_part(self.window, row, count, [*first, *selected])

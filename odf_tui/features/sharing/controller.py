@@ -7,15 +7,23 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
+from odf_engine.api import (
+    Compare,
+    DatasetAliasRemote,
+    DatasetUrl,
+    Job,
+    Pull,
+    Push,
+    Request,
+    Search,
+    dataset_name_from_url,
+    is_valid_name,
+    normalize_url,
+    parse_ref_remote,
+)
 from odf_engine.api.model import BlockLine, DatasetRow, DivergedBranches, NamedUrl, Remote, is_writable
 from odf_engine.api.text import count_of, format_count, format_zoned_time, printable
-from odf_engine.coordinator.protocol import Job, Request
 from odf_engine.errors import NotFound, OdfError, UsageError
-from odf_engine.identity.names import DatasetAliasRemote, DatasetUrl, is_valid_name, parse_ref_remote
-from odf_engine.jobs.pull import Pull
-from odf_engine.jobs.push import Push
-from odf_engine.jobs.remotes import Compare, Search
-from odf_engine.net.urls import dataset_name_from_url, normalize_url
 from odf_tui.features.sharing.remote_picker import choose_remote, numbered_choice
 from odf_tui.services.controller import Controller
 from odf_tui.text.format import Span, ellipsize_middle, error_with_hint

@@ -14,12 +14,10 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input
 
+from odf_engine.api import FoundDataset, Job, JobState, Search, SearchResult, Timestamp
 from odf_engine.api.model import DatasetRow
 from odf_engine.api.text import count_of, format_bytes, format_count, printable
-from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.errors import OdfError
-from odf_engine.jobs.remotes import FoundDataset, Search, SearchResult
-from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.state.job_book import JobBook
 from odf_tui.text.format import (
     Span,

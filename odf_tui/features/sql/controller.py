@@ -6,12 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from odf_engine.api import Job, JobState, Query, QueryResult, Timestamp, one_line_summary
 from odf_engine.api.text import printable
-from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.errors import OdfError
-from odf_engine.jobs.query import Query, QueryResult
-from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.sql.query_text import one_line_summary
 from odf_tui.actions.model import Hint
 from odf_tui.features.sql.sql_editor import SqlEditor, SqlPanel, error_position, state_spans
 from odf_tui.panes.data.view import QUERY, DataPane

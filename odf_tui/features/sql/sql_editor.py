@@ -21,11 +21,8 @@ from textual.strip import Strip
 from textual.widgets import TextArea
 from textual.widgets.text_area import TextAreaTheme
 
+from odf_engine.api import Failure, Job, JobState, Query, QueryResult, Timestamp, line_and_column, table_names
 from odf_engine.api.text import count_of, printable
-from odf_engine.coordinator.protocol import Failure, Job, JobState
-from odf_engine.jobs.query import Query, QueryResult
-from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.sql.query_text import line_and_column, table_names
 from odf_tui.text.format import Span, ellipsize_middle, fit_width, format_duration, wrapped
 from odf_tui.text.job_text import job_amounts, job_seconds, known_result
 from odf_tui.text.pinned_blocks import pins_text

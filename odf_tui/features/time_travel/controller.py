@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from odf_engine.api import BuildProjection, Job, ProjectionResult, Timestamp, looks_like_time, parse_user_time
 from odf_engine.api.model import BlockFilter, DatasetRow, FileTimeRange, Target
 from odf_engine.api.readers.row_window import RowPrefix, slices_of
 from odf_engine.api.text import count_of, format_count, printable
-from odf_engine.coordinator.protocol import Job
 from odf_engine.errors import Cancelled, OdfError
-from odf_engine.jobs.views import BuildProjection, ProjectionResult
-from odf_engine.metadata.timestamp import Timestamp, looks_like_time, parse_user_time
 from odf_tui.actions.model import Hint
 from odf_tui.features.time_travel.timeline import (
     MAX_PROBED,
@@ -44,8 +42,8 @@ if TYPE_CHECKING:
     from textual.timer import Timer
     from textual.worker import Worker
 
+    from odf_engine.api import PinnedVersion
     from odf_engine.api.readers.row_reader import RowTimeline
-    from odf_engine.views.as_at import PinnedVersion
 
 REST_SECONDS: Final = 0.5
 """Seconds without a move of the slider after which a job starts."""

@@ -19,9 +19,9 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input
 
+from odf_engine.api import Timestamp
 from odf_engine.api.model import FileTimeRange
 from odf_engine.api.text import count_of, format_count, printable
-from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.text.format import Span, ellipsize_middle, fit_width
 from odf_tui.widgets.line_view import LineScroll
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from textual.message import Message
 
+from odf_engine.api import Job, JobChanged, JobState, Verify
 from odf_engine.api.model import (
     BlockBytes,
     BlockDocument,
@@ -22,8 +23,6 @@ from odf_engine.api.model import (
     Target,
 )
 from odf_engine.api.text import format_count, printable
-from odf_engine.coordinator.protocol import Job, JobChanged, JobState
-from odf_engine.jobs.verify import Verify
 from odf_tui.panes.blocks.view import PAGE, BlocksPane, BlocksRequested, BlocksView
 from odf_tui.services.controller import Context, Controller
 from odf_tui.services.navigation import TrailEntry
@@ -32,8 +31,7 @@ from odf_tui.state.model import ShownFinding, Verdict
 from odf_tui.text.job_text import known_result, verified_head
 
 if TYPE_CHECKING:
-    from odf_engine.chain.references import Branch
-    from odf_engine.views.as_at import PinnedVersion
+    from odf_engine.api import Branch, PinnedVersion
     from odf_tui.panes.blocks.block_dialogs import BlockDialog
 
 JUMPS: Final[Sequence[tuple[str, str]]] = (

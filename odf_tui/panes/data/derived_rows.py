@@ -10,8 +10,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.types as pt
 
+from odf_engine.api import pc
 from odf_engine.api.readers.row_window import RowWindow, UnreadableRange, read_part
-from odf_engine.data.arrow_compute import pc
 from odf_tui.text.row_text import read_scalar
 from odf_tui.text.values import column_texts, is_bytes
 

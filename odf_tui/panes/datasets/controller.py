@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from textual.message import Message
 from textual.timer import Timer
 
+from odf_engine.api import JobState
 from odf_engine.api.model import DatasetDetail, DatasetRow
 from odf_engine.api.text import format_count
-from odf_engine.coordinator.protocol import JobState
 from odf_tui.panes.datasets.dataset_filter import count_terms, parse_filter, toggle_term
 from odf_tui.panes.datasets.view import DatasetsPane, GraphView, find_card_jobs
 from odf_tui.services.controller import Context, Controller

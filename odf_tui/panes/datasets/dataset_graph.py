@@ -9,9 +9,9 @@ import msgspec
 from rich.cells import cell_len
 from textual.geometry import Size
 
+from odf_engine.api import Job
 from odf_engine.api.model import DatasetRow
 from odf_engine.api.text import format_bytes, format_count, format_time, printable, zone_label
-from odf_engine.coordinator.protocol import Job
 from odf_tui.panes.datasets.dataset_filter import list_kinds
 from odf_tui.state.model import BRANCH, UNTRUSTED, Health
 from odf_tui.text import remotes

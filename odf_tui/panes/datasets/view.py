@@ -10,9 +10,9 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.geometry import Size
 
+from odf_engine.api import Failure, Job, JobState
 from odf_engine.api.model import DatasetDetail, DatasetRow
 from odf_engine.api.text import count_of, format_zoned_time, printable
-from odf_engine.coordinator.protocol import Failure, Job, JobState
 from odf_tui.panes.datasets.dataset_filter import depends_on_health, filter_graph
 from odf_tui.panes.datasets.dataset_graph import SORTS, DatasetTable, GraphDrawing, GraphModel
 from odf_tui.state.job_book import INGEST_KINDS, JobBook

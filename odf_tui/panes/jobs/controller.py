@@ -11,20 +11,10 @@ from msgspec.structs import replace
 from textual.message import Message
 from textual.timer import Timer
 
-from odf_engine.alerts.store import Delivery
+from odf_engine.api import Committed, Delivery, Event, Job, JournalEvent, LogLine, Request, Samples, Timestamp
 from odf_engine.api.model import Target, WrittenBlock
 from odf_engine.api.text import count_of, format_count, printable
-from odf_engine.coordinator.protocol import (
-    Committed,
-    Event,
-    Job,
-    JournalEvent,
-    LogLine,
-    Request,
-    Samples,
-)
 from odf_engine.errors import OdfError
-from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.panes.jobs.view import JobsPane, JobsView, worker_problem_lines
 from odf_tui.services.controller import Context, Controller
 from odf_tui.state import saved_session

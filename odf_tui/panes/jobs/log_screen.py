@@ -15,10 +15,10 @@ from textual.geometry import Region
 from textual.timer import Timer
 from textual.widgets import Input
 
+from odf_engine.api import Job, JournalEvent
 from odf_engine.api.model import LogPage
 from odf_engine.api.readers.job_log import Entry, format_log_line, log_search_text
 from odf_engine.api.text import printable
-from odf_engine.coordinator.protocol import Job, JournalEvent
 from odf_tui.panes.jobs.view import Gauges, LogLines, end_lines
 from odf_tui.services.controller import Reader
 from odf_tui.state.job_book import LogWindow

@@ -12,10 +12,9 @@ from textual.app import ComposeResult
 from textual.geometry import Size
 from textual.scroll_view import ScrollView
 
+from odf_engine.api import Committed, Job, JobState, Timestamp, WorkerStatus
 from odf_engine.api.readers.job_log import Entry, format_log_line, merge_log_entries
 from odf_engine.api.text import count_of, format_clock, printable, zone_label
-from odf_engine.coordinator.protocol import Committed, Job, JobState, WorkerStatus
-from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.state.app_state import WORKER_ENDED, WorkerConnectionState
 from odf_tui.state.job_book import JobBook, is_commit, job_glyph
 from odf_tui.text.format import Span, ellipsize_middle, fit_width, format_duration, right, wrapped
