@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from odf_engine.alerts.store import Delivery, has_queue, read_newest, read_terminal_messages
 from odf_engine.api.administration import change_setting
+from odf_engine.api.flows import WorkspaceFlows
 from odf_engine.api.model import (
     DatasetDetail,
     DatasetRow,
@@ -305,6 +306,10 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQueries, FakeStatistics, FakeSharing)
     def _stand(self, dataset: str, standing: str) -> None:
         at = self.rows_.index(self._row(dataset))
         self.rows_[at] = replace(self.rows_[at], standing=standing)  # type: ignore[arg-type]
+
+    def flows(self) -> WorkspaceFlows:
+        """Return the flows in the folder."""
+        return WorkspaceFlows(self.folder / ".odf")
 
     def alert_messages(self, limit: int) -> list[Delivery]:
         """Return the messages of alerts in the folder."""
