@@ -113,7 +113,7 @@ def main() -> NoReturn:
     code = 0
     try:
         if len(sys.argv) > 1 or "_ODF_COMPLETE" in os.environ:  # the latter: completion in a shell
-            _run_verb()
+            _run_command()
         else:
             open_workstation(None)
     except SystemExit as ended:
@@ -194,12 +194,12 @@ def open_workstation(folder: Path | None) -> None:
     run(workspace_folder(Path.cwd(), folder))
 
 
-def _run_verb() -> None:
+def _run_command() -> None:
     # Imported here for a fast start of the workstation, which does not use it.
     import click
 
-    from odf_tui.cli.output import OpenWorkstation
-    from odf_tui.cli.verbs import COMPLETION, odf
+    from odf_tui.cli.shared.options import OpenWorkstation
+    from odf_tui.cli.shared.root import COMPLETION, odf
     from odf_tui.text.format import ASCII
     from odf_tui.theming.terminal import supported_characters
 

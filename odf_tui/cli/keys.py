@@ -1,15 +1,19 @@
-"""keys, trust, untrust: keys, ownership proofs, tokens and trusted datasets."""
+"""Manage private keys, ownership proofs and tokens.
+
+The id of a dataset is a public key. The owner of the dataset is the holder of its private key.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from odf_engine.api import ALL_DATASETS, AccessToken
 from odf_engine.api.key_files import (
     MAX_PEM,
     export_private_key,
@@ -18,53 +22,35 @@ from odf_engine.api.key_files import (
     write_secret_file,
 )
 from odf_engine.api.text import format_time, format_zoned_time, signed_range_text
+from odf_engine.chain.block_search import resolve_block_number
+from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.errors import BadData, InvalidIdentity, NotFound, UsageError
 from odf_engine.identity import ownership_proof as proofs
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash, multibase_decode, multibase_encode
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.tokens import ALL_DATASETS, AccessToken, Tokens
-from odf_engine.workspace.trust import KINDS, Execution, Trust
+from odf_engine.workspace.tokens import Tokens
+from odf_engine.workspace.trust import Trust, prove_block
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.output import (
-    common_options,
-    console,
-    open_workspace,
-    options_of,
-    print_json,
-    print_note,
-    print_table,
-    read_bytes,
-    use_timezone,
-    verb,
-)
+from odf_tui.cli.shared.input import is_interactive, read_bytes
+from odf_tui.cli.shared.options import DATASET, CommandGroup, F, options_of
+from odf_tui.cli.shared.output import Table, print_json, print_note, select_fields, show
+from odf_tui.cli.shared.workspace import open_workspace, use_timezone
+
+ORDER = 350
+MEANINGS = "key token tokens sign"
 
 _MAX_FILE: Final = 1 << 28
 _TYPED_CHARACTERS: Final = 8
 
-
-class _KeysGroup(click.Group):
-    """The group of commands; the commands for tokens are a separate group."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self.commands, "token"]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name == "token":
-            return token_verb
-        return super().get_command(ctx, cmd_name)
+command = CommandGroup("keys", help=__doc__, example="odf keys prove port-haven.stations")
 
 
-@click.group("keys", cls=_KeysGroup, epilog="Example:  odf keys prove port-haven.stations")
-@common_options
-def keys_verb() -> None:
-    """Manage private keys, ownership proofs and tokens.
-
-    The id of a dataset is a public key. The owner of the dataset is the holder of its private key.
-    """
+def _passphrase_option(text: str) -> Callable[[F], F]:
+    return click.option("--passphrase-file", type=click.Path(path_type=Path), help=text)
 
 
-@verb("list", example="odf keys list --json", json=True)
+@command.subcommand("list", example="odf keys list --json", json=True)
 def list_keys() -> None:
     """List the private keys in the workspace.
 
@@ -73,33 +59,23 @@ def list_keys() -> None:
     workspace = open_workspace()
     names = {entry.id: str(entry.alias) for entry in workspace.datasets()}
     ids = list(workspace.keys.ids())
-    if options_of().json:
-        print_json([{"id": each, "name": names.get(each)} for each in ids])
-        return
-    if not ids:
-        print_note("no private keys: new datasets get one, odf keys import adds others")
-        return
-    rows = sorted((names.get(each, ""), str(each)) for each in ids)
-    print_table(["dataset", "id"], [[name or "(not in this workspace)", each] for name, each in rows])
+    rows = sorted((names.get(dataset, ""), str(dataset)) for dataset in ids)
+    show(
+        [{"id": dataset, "name": names.get(dataset)} for dataset in ids],
+        Table(
+            ["dataset", "id"],
+            [[name or "(not in this workspace)", dataset] for name, dataset in rows],
+            empty="no private keys: new datasets get one, odf keys import adds others",
+        ),
+    )
 
 
-# --- Export and import -------------------------------------------------------------------------
-
-
-@verb("export", example="odf keys export port-haven.stations -o stations.pem")
-@click.argument("name")
+@command.subcommand("export", example="odf keys export port-haven.stations -o stations.pem")
+@click.argument("name", type=DATASET)
 @click.option(
-    "-o",
-    "--output",
-    type=click.Path(),
-    metavar="FILE",
-    help="New file, readable by its owner only; - for stdout.",
+    "-o", "--output", metavar="FILE", type=click.Path(), help="New file for its owner only; - for stdout."
 )
-@click.option(
-    "--passphrase-file",
-    type=click.Path(path_type=Path),
-    help="Encrypt the key with the first line of this file.",
-)
+@_passphrase_option("Encrypt the key with the first line of this file.")
 def export_key(name: str, output: str | None, passphrase_file: Path | None) -> None:
     """Export the private key of a dataset as PKCS#8 PEM.
 
@@ -123,18 +99,9 @@ def export_key(name: str, output: str | None, passphrase_file: Path | None) -> N
     )
 
 
-def is_terminal() -> bool:
-    """Return whether stdout is a terminal."""
-    return sys.stdout.isatty()
-
-
-@verb("import", example="odf keys import stations.pem", json=True)
+@command.subcommand("import", example="odf keys import stations.pem", json=True)
 @click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
-@click.option(
-    "--passphrase-file",
-    type=click.Path(path_type=Path),
-    help="Decrypt the keys with the first line of this file.",
-)
+@_passphrase_option("Decrypt the keys with the first line of this file.")
 def import_keys(files: tuple[str, ...], passphrase_file: Path | None) -> None:
     """Import private keys of datasets from PEM files.
 
@@ -142,32 +109,30 @@ def import_keys(files: tuple[str, ...], passphrase_file: Path | None) -> None:
     """
     workspace = open_workspace()
     secret = None if passphrase_file is None else _read_passphrase(passphrase_file)
-    found: dict[DatasetId, str] = {}
+    keys: dict[DatasetId, str] = {}
     for file in files:
         try:
             dataset, pem = parse_private_key(_read_limited(file, MAX_PEM), secret)
         except BadData as error:
             raise BadData(error.message, hint=error.hint, where=file) from None
-        found[dataset] = pem
+        keys[dataset] = pem
     names = {entry.id: str(entry.alias) for entry in workspace.datasets()}
     document = [
-        {"id": each, "name": names.get(each), "status": store_private_key(workspace, each, pem)}
-        for each, pem in found.items()
+        {"id": dataset, "name": names.get(dataset), "status": store_private_key(workspace, dataset, pem)}
+        for dataset, pem in keys.items()
     ]
-    if options_of().json:
-        print_json(document)
-        return
-    for each in document:
-        owner = each["name"] or f"{each['id']} (not in this workspace)"
-        done = "already in this workspace" if each["status"] == "known" else "imported"
-        print_note(f"private key of {owner}: {done}")
+    show(document, lambda: _print_imported(document))
 
 
-# --- Deletion ----------------------------------------------------------------------------------
+def _print_imported(keys: Sequence[Mapping[str, Any]]) -> None:
+    for key in keys:
+        owner = key["name"] or f"{key['id']} (not in this workspace)"
+        outcome = "already in this workspace" if key["status"] == "known" else "imported"
+        print_note(f"private key of {owner}: {outcome}")
 
 
-@verb("delete", example="odf keys delete port-haven.stations")
-@click.argument("name")
+@command.subcommand("delete", example="odf keys delete port-haven.stations")
+@click.argument("name", type=DATASET)
 @click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
 def delete_key(name: str, yes: bool) -> None:
     """Delete the private key of a dataset.
@@ -175,11 +140,9 @@ def delete_key(name: str, yes: bool) -> None:
     NAME is the name or the id of a dataset. The key cannot be created again: without a copy of it,
     ownership of the dataset cannot be proven any more. The data of the dataset are not deleted.
     """
-    from odf_engine.coordinator.endpoint import notify_datasets_changed
-
     workspace = open_workspace()
     dataset = _resolve_id(name, workspace)
-    entry = next((each for each in workspace.datasets() if each.id == dataset), None)
+    entry = next((known for known in workspace.datasets() if known.id == dataset), None)
     label = str(dataset if entry is None else entry.alias)
     if not yes and workspace.keys.has_key(dataset):
         if not is_interactive():
@@ -193,17 +156,8 @@ def delete_key(name: str, yes: bool) -> None:
     print_note(f"deleted the private key of {label}")
 
 
-def is_interactive() -> bool:
-    """Return whether stdin is a terminal."""
-    return sys.stdin.isatty()
-
-
 def _confirm_deletion(workspace: Workspace, dataset: DatasetId, entry: DatasetEntry | None) -> None:
-    """Print the consequences, and prompt for the name of the dataset.
-
-    Raises:
-        Abort: another text was typed.
-    """
+    """Print the consequences, and prompt for the name of the dataset."""
     label = str(dataset if entry is None else entry.alias)
     lines = [
         f"The private key of {label} cannot be restored. Without a copy of it, ownership proofs of",
@@ -222,11 +176,8 @@ def _confirm_deletion(workspace: Workspace, dataset: DatasetId, entry: DatasetEn
         raise click.Abort
 
 
-# --- Proofs and signatures ---------------------------------------------------------------------
-
-
-@verb("prove", example="odf keys prove port-haven.stations", json=True)
-@click.argument("name")
+@command.subcommand("prove", example="odf keys prove port-haven.stations", json=True)
+@click.argument("name", type=DATASET)
 @click.option("--block", metavar="BLOCK", help="Number or hash of a block. Default: the newest block.")
 def prove(name: str, block: str | None) -> None:
     """Sign a block with the private key of the dataset.
@@ -234,10 +185,6 @@ def prove(name: str, block: str | None) -> None:
     The signature is an ownership proof of the block and all earlier blocks. It is stored with the
     dataset, included in pulls and pushes, and verified by `odf verify`.
     """
-    from odf_engine.chain.block_search import resolve_block_number
-    from odf_engine.coordinator.endpoint import notify_datasets_changed
-    from odf_engine.workspace.trust import prove_block
-
     workspace = open_workspace()
     entry = workspace.resolve(name)
     state = entry.dataset.state()
@@ -246,15 +193,15 @@ def prove(name: str, block: str | None) -> None:
     proof = prove_block(workspace, entry, block_hash)
     notify_datasets_changed(workspace.folder)
     file = entry.dataset.folder / proofs.PROOFS_FOLDER / str(proof.head)
-    if options_of().json:
-        print_json({"name": str(entry.alias), "block": number, "file": str(file), "proof": proof.document})
-        return
-    sys.stdout.write(bytes(proof).decode())
-    print_note(f"{entry.alias}: ownership proven {signed_range_text(number, state.sequence_number - number)}")
+    document = {"name": str(entry.alias), "block": number, "file": str(file), "proof": proof.document}
+    show(document, lambda: sys.stdout.writelines([bytes(proof).decode()]))
+    if not options_of().json:
+        later = state.sequence_number - number
+        print_note(f"{entry.alias}: ownership proven {signed_range_text(number, later)}")
 
 
-@verb("sign", example="odf keys sign port-haven.stations report.pdf > report.sig", json=True)
-@click.argument("name")
+@command.subcommand("sign", example="odf keys sign port-haven.stations report.pdf > report.sig", json=True)
+@click.argument("name", type=DATASET)
 @click.argument("file", type=click.Path())
 def sign(name: str, file: str) -> None:
     """Sign a file with the private key of a dataset.
@@ -271,14 +218,11 @@ def sign(name: str, file: str) -> None:
             hint=f"to create a proof, use odf keys prove {name} --block HASH",
         )
     signature = multibase_encode(proofs.sign(key, data))
-    if options_of().json:
-        print_json({"id": dataset, "signature": signature})
-    else:
-        sys.stdout.write(signature + "\n")
+    show({"id": dataset, "signature": signature}, signature)
 
 
-@verb("check", example="odf keys check port-haven.stations report.pdf report.sig", json=True)
-@click.argument("name")
+@command.subcommand("check", example="odf keys check port-haven.stations report.pdf report.sig", json=True)
+@click.argument("name", type=DATASET)
 @click.argument("file", type=click.Path())
 @click.argument("signature", required=False)
 def check(name: str, file: str, signature: str | None) -> None:
@@ -302,16 +246,11 @@ def check(name: str, file: str, signature: str | None) -> None:
     else:
         is_valid = proofs.verify_signature(dataset, data, _read_signature(signature))
         problem = "" if is_valid else f"not a signature of {name} over this file"
-    if options_of().json:
-        print_json({**document, "valid": not problem, "message": problem or None})
-    elif problem:
-        sys.stdout.write(f"INVALID: {problem}\n")
-    else:
-        sys.stdout.write(f"valid: signed with the key of {name}\n")
+    show(
+        {**document, "valid": not problem, "message": problem or None},
+        f"INVALID: {problem}" if problem else f"valid: signed with the key of {name}",
+    )
     sys.exit(3 if problem else 0)
-
-
-# --- Arguments ---------------------------------------------------------------------------------
 
 
 def _resolve_id(name: str, workspace: Workspace | None) -> DatasetId:
@@ -339,6 +278,11 @@ def _is_hash(data: bytes) -> bool:
     return True
 
 
+def is_terminal() -> bool:
+    """Return whether stdout is a terminal."""
+    return sys.stdout.isatty()
+
+
 def _read_limited(name: str, max_bytes: int) -> bytes:
     return read_bytes(name, max_bytes, hint="for a large file, sign its hash")
 
@@ -354,26 +298,25 @@ def _read_passphrase(file: Path) -> str:
     return lines[0]
 
 
-for _command in (list_keys, export_key, import_keys, delete_key, prove, sign, check):
-    keys_verb.add_command(_command)
-
-
-@click.group("token", epilog="Example:  odf keys token new nightly --dataset 'weather.%' --days 90")
-@common_options
-def token_verb() -> None:
-    """Manage the tokens for pushes to this workspace.
+token = CommandGroup(
+    "token",
+    help="""Manage the tokens for pushes to this workspace.
 
     `odf serve --allow-push` accepts pushes by clients with a token.
-    """
+    """,
+    example="odf keys token new nightly --dataset 'weather.%' --days 90",
+)
+command.add_command(token)
 
 
-@verb("new", example="odf keys token new nightly --dataset 'weather.%' --days 90", json=True)
+@token.subcommand("new", example="odf keys token new nightly --dataset 'weather.%' --days 90", json=True)
 @click.argument("name")
 @click.option(
     "--dataset",
     "patterns",
     multiple=True,
     metavar="PATTERN",
+    type=DATASET,
     help="Datasets that can be pushed. Can be repeated. Default: all.",
 )
 @click.option(
@@ -395,63 +338,49 @@ def new_token(name: str, patterns: tuple[str, ...], days: float | None) -> None:
         return
     sys.stdout.write(text + "\n")
     use_timezone(workspace)
-    until = (
-        "until revoked" if token.expires is None else f"until {format_zoned_time(_format_utc(token.expires))}"
-    )
-    print_note(f"token '{name}' is valid for {', '.join(token.datasets)} {until}; it is not printed again")
+    end = "revoked" if token.expires is None else format_zoned_time(_format_utc(token.expires))
+    datasets = ", ".join(token.datasets)
+    print_note(f"token '{name}' is valid for {datasets} until {end}; it is not printed again")
 
 
-@verb("list", example="odf keys token list", json=True)
+@token.subcommand("list", example="odf keys token list", json=True)
 def list_tokens() -> None:
     """List the tokens, with their datasets, expiry and last use."""
     workspace = open_workspace()
     tokens = Tokens(workspace.odf).list_tokens()
-    if options_of().json:
-        print_json([_token_json(token) for token in tokens])
-        return
-    if not tokens:
-        print_note("no tokens yet: odf keys token new NAME")
-        return
     zone = use_timezone(workspace)
-    print_table(
-        ["token", "datasets", f"created ({zone})", f"expires ({zone})", f"last used ({zone})"],
+    rows = [
         [
-            [
-                token.name,
-                ", ".join(token.datasets),
-                format_time(_format_utc(token.created)),
-                "expired" if token.has_expired else format_time(_format_utc(token.expires)) or "never",
-                format_time(_format_utc(token.last_used)) or "never",
-            ]
-            for token in tokens
-        ],
+            token.name,
+            ", ".join(token.datasets),
+            format_time(_format_utc(token.created)),
+            "expired" if token.has_expired else format_time(_format_utc(token.expires)) or "never",
+            format_time(_format_utc(token.last_used)) or "never",
+        ]
+        for token in tokens
+    ]
+    headers = ["token", "datasets", f"created ({zone})", f"expires ({zone})", f"last used ({zone})"]
+    show(
+        [_token_json(token) for token in tokens],
+        Table(headers, rows, empty="no tokens yet: odf keys token new NAME"),
     )
 
 
-@verb("revoke", example="odf keys token revoke nightly")
+@token.subcommand("revoke", example="odf keys token revoke nightly")
 @click.argument("name")
 def revoke_token(name: str) -> None:
     """Revoke a token.
 
     Running servers reject it immediately.
     """
-    token = _open_tokens().revoke(name)
+    token = Tokens(open_workspace().odf).revoke(name)
     print_note(f"revoked token '{token.name}'")
 
 
-token_verb.add_command(new_token)
-token_verb.add_command(list_tokens)
-token_verb.add_command(revoke_token)
-
-
-def _open_tokens() -> Tokens:
-    return Tokens(open_workspace().odf)
-
-
 def _token_json(token: AccessToken) -> dict[str, object]:
+    """Return a token for ``--json``, without its hash. Times are in UTC, to the second."""
     return {
-        "name": token.name,
-        "datasets": list(token.datasets),
+        **select_fields(token, "name", "datasets"),
         "created": _format_utc(token.created),
         "expires": _format_utc(token.expires),
         "last_used": _format_utc(token.last_used),
@@ -461,151 +390,3 @@ def _token_json(token: AccessToken) -> dict[str, object]:
 
 def _format_utc(time: datetime | None) -> str | None:
     return None if time is None else time.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-@verb("trust", example="odf trust com.example.cases", json=True)
-@click.argument("name", required=False)
-@click.option(
-    "--own",
-    is_flag=True,
-    help="Confirm that you created the datasets whose private keys are in the workspace.",
-)
-@click.option(
-    "--private-network", is_flag=True, help="Allow requests to this machine and its private network."
-)
-@click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
-def trust_verb(name: str | None, own: bool, private_network: bool, yes: bool) -> None:
-    """Trust the source of a third-party dataset.
-
-    Prints what the source runs, and prompts for confirmation. If a later block changes the source,
-    the dataset is untrusted again.
-
-    The query of an untrusted derivative dataset runs in a sandbox. It has no network access, and reads
-    no files except the rows of its inputs.
-
-    Your own datasets need no trust. With --own, you confirm that you created this workspace, for example
-    on another machine: its datasets with private keys are your own from then on.
-    """
-    workspace = open_workspace()
-    if own or name is None:
-        if not own or private_network:
-            raise UsageError("use either NAME or --own", hint="trust one dataset: odf trust NAME")
-        _claim_datasets(workspace, name, yes)
-        return
-    entry, trust = workspace.resolve(name), Trust(workspace)
-    runs = trust.list_executions(entry)
-    needs_grant = not trust.is_own(entry) and bool(runs)
-    if not options_of().json:
-        _print_executions(trust, entry, runs)
-    if needs_grant and not yes:
-        _confirm_trust(trust, entry, runs, private_network)
-    if needs_grant:
-        trust.grant(entry, private_network=private_network, shown=runs)
-    if options_of().json:
-        print_json(_trust_json(trust, entry, runs))
-    elif needs_grant:
-        print_note(f"{entry.alias} is trusted until a block changes its source")
-
-
-def _claim_datasets(workspace: Workspace, name: str | None, yes: bool) -> None:
-    """Record datasets with private keys as own ones, after a confirmation."""
-    trust = Trust(workspace)
-    entries = workspace.datasets() if name is None else [workspace.resolve(name)]
-    entries = [entry for entry in entries if trust.is_claimable(entry)]
-    runs = {entry.id: trust.list_executions(entry) for entry in entries}
-    if not options_of().json:
-        for entry in entries:
-            _print_executions(trust, entry, runs[entry.id])
-    if entries and not yes:
-        if not is_interactive():
-            raise UsageError(
-                "this requires confirmation",
-                hint="check that you created the datasets, then use --yes to skip the prompt",
-            )
-        click.confirm(f"Did you create {_count_datasets(entries)}?", abort=True, err=True)
-    trust.claim(entries)
-    if options_of().json:
-        print_json([_trust_json(trust, entry, runs[entry.id]) for entry in entries])
-    elif entries:
-        print_note(f"{', '.join(str(entry.alias) for entry in entries)}: recorded as your own")
-    else:
-        print_note("there is no dataset with a private key that is not your own already")
-
-
-def _count_datasets(entries: Sequence[DatasetEntry]) -> str:
-    return "this dataset" if len(entries) == 1 else f"these {len(entries)} datasets"
-
-
-@verb("untrust", example="odf untrust com.example.cases", json=True)
-@click.argument("name")
-def untrust_verb(name: str) -> None:
-    """Revoke trust in a dataset.
-
-    Until it is trusted again, its source does not run, and its query runs in a sandbox.
-    """
-    workspace = open_workspace()
-    entry, trust = workspace.resolve(name), Trust(workspace)
-    was_trusted = trust.revoke(entry)
-    if options_of().json:
-        print_json(_trust_json(trust, entry, trust.list_executions(entry)))
-    elif trust.is_own(entry):
-        print_note(f"{entry.alias} is your own dataset and needs no trust")
-    else:
-        print_note(f"revoked trust in {entry.alias}" if was_trusted else f"{entry.alias} was not trusted")
-
-
-def _confirm_trust(
-    trust: Trust, entry: DatasetEntry, runs: Sequence[Execution], private_network: bool
-) -> None:
-    if not sys.stdin.isatty():
-        if options_of().json:
-            print_json(_trust_json(trust, entry, runs))
-        raise UsageError(
-            f"trusting {entry.alias} requires confirmation",
-            hint="check what it runs, then use --yes to skip the prompt",
-        )
-    also = " with access to the private network" if private_network else ""
-    click.confirm(f"Allow {entry.alias} to run this on each pull{also}?", abort=True, err=True)
-
-
-def _print_executions(trust: Trust, entry: DatasetEntry, runs: Sequence[Execution]) -> None:
-    if trust.is_own(entry):
-        print_note(f"{entry.alias} is your own dataset and needs no trust")
-        return
-    if not runs:
-        print_note(f"{entry.alias} has no source and needs no trust")
-        return
-    out = console()
-    if trust.is_claimable(entry):
-        out.print(f"{entry.alias} has its private key in this workspace, but was not created by you here.")
-    else:
-        origin = trust.read_origin(entry)
-        out.print(f"{entry.alias} is a dataset by another author" + (f" ({origin})" if origin else "") + ".")
-    block = None
-    for run in runs:
-        if run.block != block:
-            block = run.block
-            out.print(f"\nDefined by block {block}:", soft_wrap=True)
-        lines = run.text.splitlines() or [""]
-        out.print(f"  {KINDS.get(run.kind, run.kind):<32}  {lines[0]}", soft_wrap=True)
-        for line in lines[1:]:
-            out.print(f"{'':36}{line}", soft_wrap=True)
-    kinds = {run.kind for run in runs}
-    out.print()
-    if "variable" in kinds:
-        out.print("The source reads only the variables that the setting allowedEnv lists for it.")
-    if kinds & {"pipe", "image"}:
-        out.print("Commands and containers have full network access. Commands run with your permissions.")
-    if kinds & {"variable", "pipe", "image"}:
-        out.print()
-
-
-def _trust_json(trust: Trust, entry: DatasetEntry, runs: Sequence[Execution]) -> dict[str, Any]:
-    return {
-        "id": entry.id,
-        "name": str(entry.alias),
-        "trust": trust.describe_status(entry),
-        "origin": trust.read_origin(entry),
-        "private_network": trust.allows_private_network(entry),
-        "runs": [{"kind": run.kind, "text": run.text, "block": run.block} for run in runs],
-    }

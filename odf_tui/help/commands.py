@@ -65,7 +65,7 @@ def _describe(
     command: click.Command, context: click.Context, shared: Collection[str | None]
 ) -> Iterator[CommandDescription]:
     text = (command.help or "").partition("\f")[0]
-    paragraphs = [each.strip("\n") for each in cleandoc(text).split("\n\n") if each.strip()]
+    paragraphs = [part.strip("\n") for part in cleandoc(text).split("\n\n") if part.strip()]
     epilog = command.epilog or ""
     yield CommandDescription(
         context.command_path,

@@ -77,15 +77,16 @@ def man_page(root: click.Group) -> str:
         *_definitions(describe_shared_options(root)),
         *_section("COMMANDS"),
     ]
-    for each in describe_commands(root):
-        lines += [f".SS {_escape(each.name)}", ".B " + _escape(each.name), *_paragraph(each.usage)]
-        for paragraph in each.paragraphs:
+    for description in describe_commands(root):
+        name = _escape(description.name)
+        lines += [f".SS {name}", f".B {name}", *_paragraph(description.usage)]
+        for paragraph in description.paragraphs:
             fixed = paragraph.startswith("\b")
             body = paragraph.removeprefix("\b").strip("\n")
             lines += [".PP", *(_literal(textwrap.dedent(body)) if fixed else _paragraph(body))]
-        lines += _definitions(each.options)
-        if each.example:
-            lines += [".PP", "Example:", *_literal(each.example)]
+        lines += _definitions(description.options)
+        if description.example:
+            lines += [".PP", "Example:", *_literal(description.example)]
     lines += [*_section("EXIT STATUS"), *_definitions(EXIT_CODES)]
     lines += [*_section("ENVIRONMENT"), *_definitions(ENVIRONMENT)]
     lines += [*_section("FILES"), *_definitions(FILES)]
@@ -128,5 +129,5 @@ _ESCAPES: Final = str.maketrans(
 def _escape(text: str) -> str:
     """Escape a line for roff. A dot at its start would be a request."""
     escaped = text.translate(_ESCAPES)
-    escaped = "".join(each if each.isascii() else f"\\[u{ord(each):04X}]" for each in escaped)
+    escaped = "".join(letter if letter.isascii() else f"\\[u{ord(letter):04X}]" for letter in escaped)
     return f"\\&{escaped}" if escaped.startswith(".") else escaped

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 import pytest
 
-from odf_tui.cli.verbs import VERBS
-from odf_tui.cli.verbs import odf as odf_group
+from odf_tui.cli.shared.root import odf as odf_group
+from odf_tui.cli.shared.root import read_commands
 from tests.cli.conftest import Odf, call_odf, run_odf
 
 WRONG = "caf\udce9"  # as Python has the byte E9 of a command line
@@ -32,11 +32,11 @@ def _usual(param: click.Parameter) -> str:
 
 
 def _lines() -> Iterator[tuple[str, ...]]:
-    """A command line for each argument and option of each verb, in which that one is not UTF-8."""
-    for verb in VERBS:
-        top = odf_group.get_command(click.Context(odf_group), verb)
+    """A command line for each argument and option of each command, in which that one is not UTF-8."""
+    for name in read_commands():
+        top = odf_group.get_command(click.Context(odf_group), name)
         assert top is not None
-        for words, command in _commands(top, (verb,)):
+        for words, command in _commands(top, (name,)):
             arguments = [param for param in command.params if isinstance(param, click.Argument)]
             for argument in arguments:
                 yield (*words, *(WRONG if other is argument else _usual(other) for other in arguments))

@@ -1,14 +1,19 @@
-"""Verbs that need no Spark, and errors of the command line."""
+"""Commands that need no Spark, and errors of the command line."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.verbs import _MEANINGS, ALIASES, VERBS
+from odf_tui.cli.shared.root import odf as odf_group
+from odf_tui.cli.shared.root import read_commands
 from tests.cli.conftest import Odf, call_odf, run_odf
 from tests.sync.builders import make_derivative, make_root
 from tests.sync.hostile_server import Exchange, hostile
@@ -23,18 +28,46 @@ def test_missing_workspace_error_suggests_init(tmp_path: Path) -> None:
 
 def test_help_lists_every_command(tmp_path: Path) -> None:
     out = run_odf("--help", cwd=tmp_path).out
-    for verb in VERBS:
-        assert f"  {verb} " in out
+    listed = [line.split()[0] for line in out.partition("Commands:\n")[2].splitlines()]
+    assert listed == list(read_commands())
 
 
-@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "block"])
-def test_help_of_each_command_has_an_example(verb: str) -> None:
-    from click.testing import CliRunner
+def test_help_imports_no_module_of_a_command() -> None:
+    script = (
+        "import sys; sys.argv = ['odf', '--help']\n"
+        "from odf_tui.main import main\n"
+        "try: main()\n"
+        "except SystemExit: print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    modules = {f"odf_tui.cli.{name}" for name in read_commands()}
+    assert not modules & set(done.stderr.split())
 
-    from odf_tui.cli.verbs import odf as odf_group
 
-    out = CliRunner().invoke(odf_group, [verb, "--help"]).output
-    assert "Example:" in out
+@pytest.mark.parametrize("name", read_commands())
+def test_each_command_is_named_after_its_module(name: str) -> None:
+    command = odf_group.get_command(click.Context(odf_group), name)
+    assert command is not None
+    assert command.name == name
+    assert (command.help or "").partition("\n")[0] == read_commands()[name].summary
+
+
+def test_positions_of_commands_in_the_help_are_unique() -> None:
+    orders = [info.order for info in read_commands().values()]
+    assert len(set(orders)) == len(orders)
+
+
+@pytest.mark.parametrize("name", read_commands())
+def test_help_of_each_command_has_an_example(name: str) -> None:
+    assert "Example:" in CliRunner().invoke(odf_group, [name, "--help"]).output
+
+
+def test_options_of_a_subcommand_may_precede_its_name(fresh: Odf, tmp_path: Path) -> None:
+    assert fresh("worker", "--json", "status").json == {"running": False, "status": None}
+    assert call_odf("worker", "-w", str(tmp_path), "status", "-q", cwd=Path("/")).code == 0
+    assert fresh("keys", "-q", "token", "--json", "list").json == []
+    assert fresh("config", "--user", "get", "ui.theme").code == 0
+    assert call_odf("config", "--workspace", "list", "list", cwd=tmp_path).code == 1  # no such workspace
 
 
 def test_usage_errors_exit_with_code_two(fresh: Odf) -> None:
@@ -147,10 +180,10 @@ def test_endless_or_slow_manifest_download_is_rejected(
         server.says["endless"] = endless
         ran = fresh("add", f"{server.url}endless.yaml")
         assert (ran.code, ran.out) == (1, "")
-        assert "endless.yaml: the response exceeds 16,777,216 bytes" in ran.err
+        assert "endless.yaml: response too large: more than 16,777,216 bytes" in ran.err
         assert server.sent < 64 << 20
 
-        monkeypatch.setattr("odf_tui.cli.add._DOWNLOAD_SECONDS", 0.5)
+        monkeypatch.setattr("odf_tui.cli.shared.manifests._DOWNLOAD_SECONDS", 0.5)
         for name, answer in (
             ("body", head + b"\r\n" + b"#" * 9000),
             ("head", head + b"X-More: " + b"x" * 9000),
@@ -160,6 +193,20 @@ def test_endless_or_slow_manifest_download_is_rejected(
             assert (ran.code, ran.out) == (1, "")
             assert f"{name}.yaml: the download timed out after" in ran.err
             assert "download the manifest and add the file" in ran.err
+
+
+def test_manifest_download_sends_the_stored_login_and_refuses_web_pages(fresh: Odf, tmp_path: Path) -> None:
+    manifest = fresh("new", "cases", "--root").out
+    with hostile(tmp_path) as server:
+        server.says["cases"] = lambda exchange: exchange.answer(200, manifest.encode())
+        server.says["page"] = lambda exchange: exchange.answer(
+            200, b"<!DOCTYPE html><html></html>", "Content-Type: text/html"
+        )
+        assert fresh("repo", "login", server.url, "--stdin", input="secret\n").code == 0
+        assert fresh("add", f"{server.url}cases.yaml").code == 0
+        assert server.asked[-1].headers["authorization"] == "Bearer secret"
+        ran = fresh("add", f"{server.url}page.yaml")
+        assert (ran.code, "page.yaml" in ran.err, "HTML" in ran.err) == (1, True, True), ran.err
 
 
 def test_endless_files_and_pipes_are_refused(fresh: Odf) -> None:
@@ -217,19 +264,19 @@ def test_commands_print_ascii_in_a_locale_without_utf_8(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "verb"),
+    ("word", "command"),
     [("rm", "delete"), ("cat", "tail"), ("ps", "jobs"), ("upload", "push"), ("exprt", "export")],
 )
-def test_unknown_commands_suggest_one_by_meaning(fresh: Odf, word: str, verb: str) -> None:
+def test_unknown_commands_suggest_one_by_meaning(fresh: Odf, word: str, command: str) -> None:
     ran = fresh(word)
-    assert (ran.code, f"did you mean '{verb}'?" in ran.err) == (2, True)
+    assert (ran.code, f"did you mean '{command}'?" in ran.err) == (2, True)
 
 
 def test_suggested_words_are_unique_and_not_commands() -> None:
-    words = [word for text in _MEANINGS.values() for word in text.split()]
+    commands = read_commands()
+    words = [word for info in commands.values() for word in (*info.meanings, *info.aliases)]
     assert len(words) == len(set(words))
-    assert not set(words) & {*VERBS, *ALIASES}
-    assert set(_MEANINGS) <= set(VERBS)
+    assert not set(words) & set(commands)
 
 
 def test_ls_is_list(fresh: Odf) -> None:

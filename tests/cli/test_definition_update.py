@@ -21,7 +21,7 @@ from odf_engine.metadata.model import ExecuteTransform, ExecuteTransformInput
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.verbs import odf as odf_group
+from odf_tui.cli.shared.root import odf as odf_group
 from tests.cli.conftest import Odf
 
 

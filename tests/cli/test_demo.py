@@ -1,4 +1,4 @@
-"""The demo, and every verb that reads its datasets."""
+"""The demo, and every command that reads its datasets."""
 
 from __future__ import annotations
 

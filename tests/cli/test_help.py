@@ -1,4 +1,4 @@
-"""``odf help``: topics, the help of verbs, the command reference and the man page."""
+"""``odf help``: topics, the help of commands, the command reference and the man page."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 import pytest
 
-from odf_tui.cli.verbs import VERBS
-from odf_tui.cli.verbs import odf as root_command
+from odf_tui.cli.shared.root import odf as root_command
+from odf_tui.cli.shared.root import read_commands
 from odf_tui.help import pages
 from odf_tui.help.commands import describe_commands, reference_page
 from odf_tui.help.man_page import man_page
@@ -27,7 +27,7 @@ _PROJECT = _FOLDER.parents[1]
 def test_help_lists_topics_and_commands_without_a_workspace(tmp_path: Path) -> None:
     ran = call_odf("help", cwd=tmp_path)
     assert ran.code == 0
-    assert set(TOPICS) | set(VERBS) <= set(ran.out.split())
+    assert set(TOPICS) | set(read_commands()) <= set(ran.out.split())
 
 
 @pytest.mark.parametrize("topic", TOPICS)
@@ -43,8 +43,8 @@ def test_a_page_is_plain_text_in_a_pipe(topic: str, tmp_path: Path) -> None:
 
 def test_help_command_matches_the_help_option(tmp_path: Path) -> None:
     for words in (["pull"], ["repo", "add"], ["keys", "token", "new"]):
-        help_of_verb = call_odf(*words, "--help", cwd=tmp_path).out
-        assert call_odf("help", *words, cwd=tmp_path).out.split()[5:] == help_of_verb.split()[5:]
+        help_of_command = call_odf(*words, "--help", cwd=tmp_path).out
+        assert call_odf("help", *words, cwd=tmp_path).out.split()[5:] == help_of_command.split()[5:]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_help_does_not_load_the_engine(tmp_path: Path) -> None:
 def test_the_reference_has_every_command_and_option(tmp_path: Path) -> None:
     text = call_odf("help", "commands", cwd=tmp_path).out
     names = [each.name for each in describe_commands(root_command)]
-    assert {f"odf {verb}" for verb in VERBS} <= set(names)
+    assert {f"odf {name}" for name in read_commands()} <= set(names)
     assert "odf keys token new" in names
     lines = text.splitlines()
     assert not [name for name in names if name not in lines]

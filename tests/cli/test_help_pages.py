@@ -32,7 +32,7 @@ import yaml
 from odf_engine.metadata.yaml import read_manifests
 from odf_tui.actions.model import key_name
 from odf_tui.actions.table import ACTIONS, DEFAULT_KEYMAP
-from odf_tui.cli.verbs import odf as root_command
+from odf_tui.cli.shared.root import odf as root_command
 from odf_tui.help.pages import TOPICS, read_page
 from tests.cli.conftest import call_odf
 
@@ -255,7 +255,7 @@ def test_page_manifests_are_valid(topic: str) -> None:
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_the_commands_of_a_page_parse(topic: str) -> None:
-    """Check verbs and options of all blocks, above all of those that are not run."""
+    """Check commands and options of all blocks, above all of those that are not run."""
     for block in blocks_of(topic):
         if block.info.startswith("sh"):
             for command in split_commands(block.text):

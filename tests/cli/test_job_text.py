@@ -14,7 +14,8 @@ from odf_engine.jobs.query import CheckProofResult
 from odf_engine.jobs.verify import Finding, VerifyResult
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.fsck import FsckFinding, FsckReport
-from odf_tui.cli import add, pull, repositories
+from odf_tui.cli import push
+from odf_tui.cli.shared import definition_update, pulls
 from odf_tui.text import job_text, verification_text
 from odf_tui.text.job_log_text import log_failure_lines, log_line_text
 from odf_tui.text.remotes import remote_summary
@@ -65,28 +66,26 @@ def test_failure_lines_show_location_excerpt_and_hint() -> None:
 
 def test_result_lines_summarise_pull_push_and_update() -> None:
     pulled = PullResult(name="cases", status="updated", records=1200, blocks=1, bytes=1200)
-    assert pull.pull_line(pulled, "") == "cases: 1200 rows in 1 block, 1.2 kB"
-    assert pull.pull_line(pulled, "lab/cases", is_new=True).startswith("cases: new, 1200 rows in 1 ")
+    assert pulls.pull_line(pulled, "") == "cases: 1200 rows in 1 block, 1.2 kB"
+    assert pulls.pull_line(pulled, "lab/cases", is_new=True).startswith("cases: new, 1200 rows in 1 ")
     repeated = PullResult(name="cases", status="updated", records=2, blocks=1, repeated=2)
-    assert pull.pull_line(repeated, "") == "cases: 2 rows in 1 block, 2 rows repeated"
+    assert pulls.pull_line(repeated, "") == "cases: 2 rows in 1 block, 2 rows repeated"
     unchanged = PullResult(name="cases", status="up-to-date", ahead=2)
-    assert pull.pull_line(unchanged, "lab") == "cases: up to date (2 blocks ahead of lab)"
+    assert pulls.pull_line(unchanged, "lab") == "cases: up to date (2 blocks ahead of lab)"
     ingested = PullResult(name="cases", status="updated", records=2, blocks=1, already_ingested=1)
-    assert pull.pull_line(ingested, "") == "cases: 2 rows in 1 block, 1 file already ingested"
+    assert pulls.pull_line(ingested, "") == "cases: 2 rows in 1 block, 1 file already ingested"
     ingested = PullResult(name="cases", status="up-to-date", already_ingested=2)
-    assert pull.pull_line(ingested, "") == "cases: already ingested"
+    assert pulls.pull_line(ingested, "") == "cases: already ingested"
     pushed = PushResult(status="updated", blocks=2, bytes=10)
-    assert repositories.push_line("cases", pushed, "lab") == "cases: new at the remote, 2 blocks, 10 B to lab"
-    assert (
-        repositories.push_line("cases", PushResult(status="up-to-date"), "lab") == "cases: lab is up to date"
-    )
+    assert push.push_line("cases", pushed, "lab") == "cases: new at the remote, 2 blocks, 10 B to lab"
+    assert push.push_line("cases", PushResult(status="up-to-date"), "lab") == "cases: lab is up to date"
     updated = UpdateResult(name="cases", status="updated", blocks=1, records=3, state="flushed")
-    assert add.update_line(updated).startswith("updated cases: 1 block, 3 rows; ")
+    assert definition_update.update_line(updated).startswith("updated cases: 1 block, 3 rows; ")
     valid = ValidateResult("cases", checked=True, schema=["day DATE"], new=["day"])
-    assert list(add.validation_lines(valid)) == [
+    assert list(definition_update.validation_lines(valid)) == [
         "cases: query valid", "  day DATE", "  new columns: day"
     ]  # fmt: skip
-    (line,) = add.validation_lines(ValidateResult("cases", checked=True, state="lost", reads=7))
+    (line,) = definition_update.validation_lines(ValidateResult("cases", checked=True, state="lost", reads=7))
     assert line == "cases: query valid; its rows have to be replaced: use --rebuild"
 
 

@@ -12,8 +12,8 @@ import msgspec
 
 from odf_engine.provenance.model import ProducingTransaction, RowSource, TracedInput, TraceStep
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.history import print_trace
-from odf_tui.cli.output import Options
+from odf_tui.cli.provenance import print_trace
+from odf_tui.cli.shared.options import Options
 from odf_tui.text.graphviz import trace_to_dot
 from odf_tui.text.row_trace import rows_text
 from tests.cli.conftest import Odf

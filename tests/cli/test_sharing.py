@@ -29,7 +29,7 @@ from odf_engine.metadata.model import AddData, DataSlice, OffsetInterval
 from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.tokens import Tokens
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.repositories import _pull_command
+from odf_tui.cli.search import _pull_command
 from tests.cli.conftest import Odf, Ran, call_odf
 from tests.sync.builders import (
     add_blocks,
@@ -163,8 +163,8 @@ def test_unreadable_dataset_does_not_stop_others(fresh: Odf, there: Odf, shop: P
     assert "cities: last offset 18446744073709551615 is larger than 2^63 - 1" in ran.err
     assert fresh("graph").out == "◇ cities\n◇ numbers\n"
     assert fresh("show", "numbers").code == fresh("tail", "numbers").code == 0
-    for verb in ("show", "log", "tail"):
-        ran = fresh(verb, "cities")
+    for command in ("show", "log", "tail"):
+        ran = fresh(command, "cities")
         assert (ran.code, ran.out) == (1, "")
         assert "(rule number-range)" in ran.err
     ran = fresh("verify", "--all")

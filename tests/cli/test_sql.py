@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from odf_engine.views.query_results import ResultRows, sweep, write
-from odf_tui.cli.sql import write_table
+from odf_tui.cli.shared.query_rows import write_table
 from tests.cli.conftest import Odf, Ran, _environment
 from tests.waiting import wait_until
 

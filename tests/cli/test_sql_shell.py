@@ -16,7 +16,7 @@ from odf_engine.api.readers.query_history import load_history
 from odf_engine.coordinator.protocol import Failure, Job, JobState
 from odf_engine.jobs.query import Query
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.sql import SqlShell, split_statements
+from odf_tui.cli.shared.sql_shell import SqlShell, split_statements
 from tests.cli.conftest import call_odf
 from tests.sync.builders import make_root
 from tests.waiting import process_state, read_until, wait_until
@@ -85,7 +85,7 @@ def test_queries_keep_the_settings_and_the_shell_survives_failures(
         error = Failure("no such column", hint="correct it")
         return [Job("1", "sql", "", "", JobState.failed, "2024-03-01T00:00:00Z", error=error)]
 
-    monkeypatch.setattr("odf_tui.cli.sql.follow", follow)
+    monkeypatch.setattr("odf_tui.cli.shared.query_rows.follow", follow)
     shell = SqlShell(workspace, Query("", limit=7, as_at="2024-03-01T00:00:00Z"))
     typing = typed(["select x", "from my.numbers; select", "2;", "quit"])
     monkeypatch.setattr("builtins.input", typing)

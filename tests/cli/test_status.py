@@ -104,7 +104,7 @@ def test_watch_reports_each_change(workspace: Workspace, monkeypatch: pytest.Mon
         steps.pop(0)()
 
     # Not `time.sleep` itself, which servers in threads of this process call too.
-    monkeypatch.setattr("odf_tui.cli.jobs.time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("odf_tui.cli.watch.time", SimpleNamespace(sleep=sleep))
     ran = run(workspace, "watch")
     assert ran.code == 0
     texts = [line.partition("  ")[2] for line in ran.out.splitlines()]
@@ -131,7 +131,7 @@ def test_doctor_names_each_problem_with_a_remedy(
 
     make_root(workspace, slices=1)
     with monkeypatch.context() as patched:
-        patched.setattr("odf_tui.cli.verify.Timestamp.now", lambda: Timestamp.parse("2001-01-01T00:00:00Z"))
+        patched.setattr("odf_tui.cli.doctor.Timestamp.now", lambda: Timestamp.parse("2001-01-01T00:00:00Z"))
         assert "correct the clock" in failure(run(workspace, "doctor"), "clock")
     run(workspace, "config", "set", "spark.driverMemory", "900g")
     assert "spark.driverMemory" in failure(run(workspace, "doctor"), "memory")

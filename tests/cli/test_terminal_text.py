@@ -209,12 +209,12 @@ def commands(folder: Path, server: str) -> list[list[str]]:
     one, two = "hostile", "hostile-derived"
     return [
         ["list"], ["list", "--json"], ["graph"], ["graph", "--dot"], ["graph", "--columns", one, two],
-        *([verb, name, *more] for name in (one, two) for verb, *more in (
+        *([command, name, *more] for name in (one, two) for command, *more in (
             ["show"], ["show", "--json"], ["show", "--manifest"], ["log"], ["log", "--json"], ["schema"],
             ["tail"], ["tail", "--json"], ["trust"], ["verify"], ["verify", "--json"], ["pull", "-v"],
             ["pull", "--json"], ["provenance", "0"], ["path"],
         )),
-        *([verb, "hostile-foreign", *more] for verb, *more in (
+        *([command, "hostile-foreign", *more] for command, *more in (
             ["trust"], ["trust", "--json"], ["pull", "-v"], ["pull", "--json"], ["show"], ["verify"],
         )),
         *(["schema", one, "--format", form] for form in ("ddl", "arrow", "parquet", "json")),

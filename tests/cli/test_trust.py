@@ -18,7 +18,7 @@ from odf_engine.errors import NotTrusted, OdfError, UsageError
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.verbs import odf as odf_group
+from odf_tui.cli.shared.root import odf as odf_group
 
 MANIFEST = """
 kind: DatasetSnapshot
@@ -95,7 +95,10 @@ def test_trust_on_a_terminal_prompts(workspace: Workspace) -> None:
 
 
 def test_definition_from_a_url_is_not_trusted(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odf_tui.cli.add._download", lambda url: MANIFEST.replace("foreign", "web") + "---")
+    monkeypatch.setattr(
+        "odf_tui.cli.shared.manifests._download",
+        lambda workspace, url: MANIFEST.replace("foreign", "web") + "---",
+    )
     result = run(workspace, "add", "https://host/manifest.yaml")
     assert result.exit_code == 0 and "odf trust web" in result.stderr
     shown = document(workspace, "show", "web")

@@ -15,7 +15,7 @@ from odf_engine.jobs.verify import Verify
 from odf_engine.metadata.model import SetInfo
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.verbs import odf as odf_group
+from odf_tui.cli.shared.root import odf as odf_group
 
 MANIFESTS = """
 kind: DatasetSnapshot

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from odf_engine.data.arrow_compute import describe_row, to_text
-from odf_tui.cli.output import json_records
+from odf_tui.cli.shared.output import json_records
 
 FAR = 285_744_583_800_000_000  # microseconds: the year 11024
 TIME = pa.timestamp("us", "UTC")

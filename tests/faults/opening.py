@@ -1,4 +1,4 @@
-"""Opens a workspace with damaged files, by the workstation and verbs: ``python opening.py SCRATCH [short]``.
+"""Opens a workspace with damaged files, also by commands: ``python opening.py SCRATCH [short]``.
 
 Runs in a jail; prints what did not work, a line each, and exits with 1 then. ``short``: files are
 damaged in two ways at once, and the workspace is not opened again after its damaged caches were replaced.
@@ -146,8 +146,8 @@ def open_workstation(home: Path) -> str:
     return shown
 
 
-def run_verb(home: Path, *arguments: str) -> tuple[int, str]:
-    """The exit code of a verb, and what it said on standard error."""
+def run_command(home: Path, *arguments: str) -> tuple[int, str]:
+    """The exit code of a command, and what it said on standard error."""
     said = io.StringIO()
     with (
         contextlib.chdir(home),
@@ -198,17 +198,18 @@ def try_damages(
     problems = []
     if name == "caches" and is_linked:
         # A link may lead to a file outside the workspace: opening it is refused.
-        code, said = run_verb(home, "list")
+        code, said = run_command(home, "list")
         return [] if code == 1 and "is a symbolic link" in said else [f"odf list ends with {code}: {said}"]
     try:
         for opening in ("first", "second")[:openings]:
             if "boats" not in open_workstation(home):
                 problems.append(f"the {opening} opening does not show the dataset")
-        for verb in ("list", "jobs", "show boats", "log boats", "config list", "fsck"):
-            code, said = run_verb(home, *verb.split())
-            needed = verb in ("list", "show boats", "log boats") or (verb, name) == ("config list", "caches")
-            if (code and needed) or (code and "error: " not in said and verb != "fsck"):
-                problems.append(f"odf {verb} ends with {code}: {said}")
+        for command in ("list", "jobs", "show boats", "log boats", "config list", "fsck"):
+            code, said = run_command(home, *command.split())
+            needed = command in ("list", "show boats", "log boats")
+            needed = needed or (command, name) == ("config list", "caches")
+            if (code and needed) or (code and "error: " not in said and command != "fsck"):
+                problems.append(f"odf {command} ends with {code}: {said}")
     except BaseException:
         problems.append(traceback.format_exc())
     return problems

@@ -43,7 +43,7 @@ from odf_engine.workspace.definition import record_origin
 from odf_engine.workspace.fsck import check_workspace, collect_garbage
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.verbs import odf as odf_group
+from odf_tui.cli.shared.root import odf as odf_group
 from tests.cloud_stub import cloud_stub
 from tests.s3_server import S3Server, refuse, s3_server
 from tests.sync.builders import add_slices, describe, make_root

@@ -18,7 +18,7 @@ from odf_engine.identity.did import DatasetId
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.workspace.tokens import Tokens
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.verbs import odf as odf_group
+from odf_tui.cli.shared.root import odf as odf_group
 
 ID = DatasetId(bytes(range(32)))
 

@@ -1,89 +1,66 @@
-"""alert, metrics: messages about events to webhooks, mail, terminals, OpenLineage; Prometheus."""
+"""Send messages about events: failed jobs, flows and checks, and new heads of datasets.
+
+An alert has events, targets and a sink: a webhook, mail, open workstations, or OpenLineage. Its
+definition is a YAML file in the folder .odf/alerts. The worker delivers the messages. See odf help
+alerts.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import secrets
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, Final
 
 import click
 
 from odf_engine.alerts.definition import Alert, Webhook, accepted_alerts, active_alerts, alert_files
-from odf_engine.alerts.store import MAX_DEAD, AlertStore, Delivery, has_queue, read_newest
-from odf_engine.api.text import count_of, format_count, format_time_seconds, printable, zone_label
+from odf_engine.alerts.store import MAX_DEAD, AlertStore, has_queue, read_newest
+from odf_engine.api import Delivery, Timestamp
+from odf_engine.api.text import count_of, format_count, format_time_seconds, printable
 from odf_engine.errors import NotFound, UsageError
 from odf_engine.flows.documents import Unreadable
-from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.credentials import Credentials
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.output import (
-    check_parent_folder,
-    open_workspace,
-    options_of,
-    print_json,
-    print_note,
-    print_table,
-    read_bytes,
-    use_timezone,
-    verb,
-)
+from odf_tui.cli.shared.input import read_documents
+from odf_tui.cli.shared.options import CommandGroup
+from odf_tui.cli.shared.output import Table, print_note, select_fields, show
+from odf_tui.cli.shared.workspace import open_workspace, start_worker, use_timezone
+
+ORDER = 440
+MEANINGS = "alerts webhook webhooks notification notifications mail email smtp openlineage hook"
 
 _MIN_SECRET: Final = 16
 
-
-@click.group("alert", epilog="Example:  odf alert add ops.yaml")
-def alert_verb() -> None:
-    """Send messages about events: failed jobs, flows and checks, and new heads of datasets.
-
-    An alert has events, targets and a sink: a webhook, mail, open workstations, or OpenLineage. Its
-    definition is a YAML file in the folder .odf/alerts. The worker delivers the messages. See odf help
-    alerts.
-    """
+command = CommandGroup("alert", help=__doc__, example="odf alert add ops.yaml")
 
 
-@contextlib.contextmanager
-def _open_store(workspace: Workspace) -> Iterator[AlertStore]:
-    with contextlib.closing(AlertStore(workspace.odf)) as store:
-        yield store
+def _open_store(workspace: Workspace) -> contextlib.closing[AlertStore]:
+    return contextlib.closing(AlertStore(workspace.odf))
 
 
-def _start_worker(workspace: Workspace) -> None:
-    """Start the worker, which delivers the messages."""
-    from odf_engine.coordinator.client import Client
-
-    async def start() -> None:
-        client = await Client.connect(workspace.folder, warm=False)
-        await client.close()
-
-    asyncio.run(start())
-
-
-@verb("add", example="odf alert add ops.yaml")
+@command.subcommand("add", example="odf alert add ops.yaml")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("--replace", is_flag=True, help="Replace an alert of the same name.")
 def add(files: Sequence[str], replace: bool) -> None:
     """Add alerts from YAML files, or from standard input (-)."""
     workspace = open_workspace()
-    for file in files:
-        source = "standard input" if file == "-" else file
-        alert = alert_files(workspace.odf).write(read_bytes(file), source, replace=replace)
+    for text, source in read_documents(files):
+        alert = alert_files(workspace.odf).write(text, source, replace=replace)
         _activate(workspace, alert)
         print_note(f"added alert {alert.name}")
         if _lacks_secret(workspace, alert):
             print_note(f"! it has no secret, and cannot send: odf alert secret {alert.name}")
-    _start_worker(workspace)
+    start_worker(workspace)
 
 
 def _activate(workspace: Workspace, alert: Alert) -> None:
     """Accept an alert. It sends the events from now on."""
     from odf_engine.coordinator.alert_events import EventCollector  # deferred: slow to import
 
-    others = [each for each in active_alerts(workspace.odf) if each.name != alert.name]
+    others = [other for other in active_alerts(workspace.odf) if other.name != alert.name]
     with _open_store(workspace) as store, contextlib.closing(EventCollector(workspace.odf, store)) as events:
         events.begin([alert], workspace, replace=not others)
     accepted_alerts(workspace.odf).accept(alert.name, alert.digest)
@@ -95,7 +72,7 @@ def _lacks_secret(workspace: Workspace, alert: Alert) -> bool:
     return signed and Credentials(workspace.odf).alert_secret(alert.name) is None
 
 
-@verb("list", example="odf alert list", json=True)
+@command.subcommand("list", example="odf alert list", json=True)
 def list_alerts() -> None:
     """List the alerts with their state, events, sink, and numbers of deliveries."""
     workspace = open_workspace()
@@ -104,41 +81,33 @@ def list_alerts() -> None:
     if has_queue(workspace.odf):
         with _open_store(workspace) as store:
             counts = dict(store.counts())
-    rows: list[dict[str, Any]] = []
-    for alert in alert_files(workspace.odf).read_all():
-        row = _alert_json(workspace, alert, accepted.get(alert.name))
-        queued, dead = counts.get((alert.name, "queued"), 0), counts.get((alert.name, "dead"), 0)
-        rows.append(row | {"queued": queued, "dead": dead})
-    if options_of().json:
-        return print_json(rows)
-    if not rows:
-        return print_note("no alerts; to add one: odf alert add FILE, see odf help alerts")
-    return print_table(
-        ["alert", "state", "events", "target", "sink", "queued", "dead"],
+    rows: list[dict[str, Any]] = [
+        _alert_json(workspace, alert, accepted.get(alert.name))
+        | {state: counts.get((alert.name, state), 0) for state in ("queued", "dead")}
+        for alert in alert_files(workspace.odf).read_all()
+    ]
+    headers = ["alert", "state", "events", "target", "sink", "queued", "dead"]
+    cells = [
         [
-            [
-                row["name"],
-                row["state"] + (f": {row['reason']}" if row["reason"] else ""),
-                ", ".join(row["events"]),
-                ", ".join(row["targets"]),
-                printable(f"{row['sink'] or ''} {row['address'] or ''}".strip()),
-                format_count(row["queued"]),
-                format_count(row["dead"]),
-            ]
-            for row in rows
-        ],
-        right=["queued", "dead"],
-    )
+            row["name"],
+            row["state"] + (f": {row['reason']}" if row["reason"] else ""),
+            ", ".join(row["events"]),
+            ", ".join(row["targets"]),
+            printable(f"{row['sink'] or ''} {row['address'] or ''}".strip()),
+            format_count(row["queued"]),
+            format_count(row["dead"]),
+        ]
+        for row in rows
+    ]
+    empty = "no alerts; to add one: odf alert add FILE, see odf help alerts"
+    show(rows, Table(headers, cells, ["queued", "dead"], empty))
 
 
 def _alert_json(workspace: Workspace, alert: Alert | Unreadable, accepted: str | None) -> dict[str, Any]:
     """Return an alert for ``odf alert list --json``. The path of its address can be a secret."""
     if isinstance(alert, Unreadable):
-        reason = alert.error.format_line
-        return {"name": alert.name, "state": "invalid", "reason": reason, "events": [], "targets": []} | {
-            "sink": None,
-            "address": None,
-        }
+        document = {"name": alert.name, "state": "invalid", "reason": alert.error.format_line}
+        return document | {"events": [], "targets": [], "sink": None, "address": None}
     state, reason = "active", None
     if accepted != alert.digest:
         state = "new" if accepted is None else "changed"
@@ -156,15 +125,15 @@ def _alert_json(workspace: Workspace, alert: Alert | Unreadable, accepted: str |
     }
 
 
-@verb("show", example="odf alert show ops")
+@command.subcommand("show", example="odf alert show ops")
 @click.argument("alert_name", metavar="ALERT")
-def show(alert_name: str) -> None:
+def show_alert(alert_name: str) -> None:
     """Show the definition of an alert."""
     files = alert_files(open_workspace().odf)
     sys.stdout.write(files.text(alert_name).decode(errors="replace"))
 
 
-@verb("accept", example="odf alert accept ops")
+@command.subcommand("accept", example="odf alert accept ops")
 @click.argument("alert_names", nargs=-1, required=True, metavar="ALERT...")
 def accept(alert_names: Sequence[str]) -> None:
     """Accept new and changed alerts. Review the files first: they send data to other hosts."""
@@ -173,10 +142,10 @@ def accept(alert_names: Sequence[str]) -> None:
         alert = alert_files(workspace.odf).read(name)
         _activate(workspace, alert)
         print_note(f"accepted alert {name}")
-    _start_worker(workspace)
+    start_worker(workspace)
 
 
-@verb("remove", example="odf alert remove ops")
+@command.subcommand("remove", example="odf alert remove ops")
 @click.argument("alert_names", nargs=-1, required=True, metavar="ALERT...")
 def remove(alert_names: Sequence[str]) -> None:
     """Remove alerts, with their secrets, their queued deliveries, and their dead letters."""
@@ -190,7 +159,7 @@ def remove(alert_names: Sequence[str]) -> None:
         print_note(f"removed alert {name}")
 
 
-@verb("secret", example="odf alert secret ops")
+@command.subcommand("secret", example="odf alert secret ops")
 @click.argument("alert_name", metavar="ALERT")
 @click.option("--generate", is_flag=True, help="Generate a secret, and print it once.")
 @click.option("--stdin", is_flag=True, help="Read the secret from stdin instead of the terminal.")
@@ -226,13 +195,13 @@ def secret(alert_name: str, generate: bool, stdin: bool) -> None:
         sys.stdout.write(value + "\n")
 
 
-@verb("test", example="odf alert test ops")
+@command.subcommand("test", example="odf alert test ops")
 @click.argument("alert_name", metavar="ALERT")
 def test(alert_name: str) -> None:
     """Send a test message now, and report whether the receiver confirmed it."""
     from odf_engine.alerts.delivery import make_test_delivery, send  # deferred: slow to import
+    from odf_engine.api import Reporter
     from odf_engine.net.download import AttemptFailed
-    from odf_engine.progress import Reporter
 
     workspace = open_workspace()
     alert = alert_files(workspace.odf).read(alert_name)
@@ -248,7 +217,7 @@ def test(alert_name: str) -> None:
     print_note(f"sent a test message to {alert.spec.sink.address}")
 
 
-@verb("history", example="odf alert history", json=True)
+@command.subcommand("history", example="odf alert history", json=True)
 @click.argument("alert_name", required=False, metavar="[ALERT]")
 @click.option(
     "-n", "limit", type=click.IntRange(1), default=30, show_default=True, help="Number of messages."
@@ -257,84 +226,72 @@ def history(alert_name: str | None, limit: int) -> None:
     """List messages with their state, newest first: queued, sent, or dead."""
     workspace = open_workspace()
     _check_alert(workspace, alert_name)
-    newest = read_newest(workspace.odf, limit, alert_name)
-    _print_deliveries(workspace, newest, "no messages")
+    _show_deliveries(workspace, read_newest(workspace.odf, limit, alert_name), "no messages")
 
 
 def _check_alert(workspace: Workspace, name: str | None) -> None:
-    """Check that there is an alert of this name.
-
-    Raises:
-        NotFound: it does not exist.
-    """
+    """Check that there is an alert of this name."""
     if name is not None and name not in alert_files(workspace.odf).stamps():
         raise NotFound(f"alert '{name}' not found", hint="list the alerts: odf alert list")
 
 
-def _print_deliveries(workspace: Workspace, found: Sequence[Delivery], nothing: str) -> None:
-    if options_of().json:
-        return print_json([_delivery_json(each) for each in found])
-    if not found:
-        return print_note(nothing)
-    use_timezone(workspace)
-    return print_table(
-        ["number", f"time ({zone_label()})", "alert", "event", "state", "attempts", "message", "error"],
+def _show_deliveries(workspace: Workspace, deliveries: Sequence[Delivery], empty: str) -> None:
+    zone = use_timezone(workspace)
+    rows = [
         [
-            [
-                str(each.number),
-                format_time_seconds(str(Timestamp.from_seconds(each.created))) or "",
-                each.alert,
-                each.kind,
-                each.state,
-                str(each.attempts),
-                printable(each.message),
-                printable(each.error),
-            ]
-            for each in found
-        ],
-        right=["number", "attempts"],
-    )
+            str(delivery.number),
+            format_time_seconds(_format_utc(delivery.created)),
+            delivery.alert,
+            delivery.kind,
+            delivery.state,
+            str(delivery.attempts),
+            printable(delivery.message),
+            printable(delivery.error),
+        ]
+        for delivery in deliveries
+    ]
+    headers = ["number", f"time ({zone})", "alert", "event", "state", "attempts", "message", "error"]
+    documents = [_delivery_json(delivery) for delivery in deliveries]
+    show(documents, Table(headers, rows, ["number", "attempts"], empty))
+
+
+def _format_utc(seconds: float) -> str:
+    return str(Timestamp.from_seconds(seconds))
 
 
 def _delivery_json(delivery: Delivery) -> dict[str, Any]:
+    """Return a message for ``--json``, without its body, which can have secrets. Times are RFC 3339."""
     return {
-        "number": delivery.number,
-        "id": delivery.id,
-        "alert": delivery.alert,
+        **select_fields(delivery, "number", "id", "alert"),
         "event": delivery.kind,
-        "subject": delivery.subject,
-        "message": delivery.message,
-        "state": delivery.state,
-        "created": str(Timestamp.from_seconds(delivery.created)),
-        "due": str(Timestamp.from_seconds(delivery.due)) if delivery.state == "queued" else None,
-        "ended": None if delivery.ended is None else str(Timestamp.from_seconds(delivery.ended)),
+        **select_fields(delivery, "subject", "message", "state"),
+        "created": _format_utc(delivery.created),
+        "due": _format_utc(delivery.due) if delivery.state == "queued" else None,
+        "ended": None if delivery.ended is None else _format_utc(delivery.ended),
         "attempts": delivery.attempts,
         "error": delivery.error or None,
     }
 
 
-# --- Dead letters ------------------------------------------------------------------------------------
+dead = CommandGroup(
+    "dead", help="Messages whose delivery has failed for good.", example="odf alert dead list"
+)
+command.add_command(dead)
 
 
-@click.group("dead", epilog="Example:  odf alert dead list")
-def dead_group() -> None:
-    """Messages whose delivery has failed for good."""
-
-
-@verb("list", example="odf alert dead list", json=True)
+@dead.subcommand("list", example="odf alert dead list", json=True)
 @click.argument("alert_name", required=False, metavar="[ALERT]")
 def list_dead(alert_name: str | None) -> None:
     """List dead letters, newest first."""
     workspace = open_workspace()
     _check_alert(workspace, alert_name)
-    newest = read_newest(workspace.odf, MAX_DEAD, alert_name, "dead")
-    _print_deliveries(workspace, newest, "no dead letters")
+    _show_deliveries(workspace, read_newest(workspace.odf, MAX_DEAD, alert_name, "dead"), "no dead letters")
 
 
-@verb("retry", example="odf alert dead retry 12")
+@dead.subcommand("retry", example="odf alert dead retry 12")
 @click.argument("numbers", nargs=-1, type=int, metavar="NUMBER...")
 @click.option("--all", "everything", is_flag=True, help="All dead letters.")
-@click.option("--alert", "alert_name", metavar="ALERT", help="With --all: only those of this alert.")
+@click.option("--alert", "alert_name", metavar="ALERT", help="With --all: only dead letters of this alert.")
 def retry_dead(numbers: Sequence[int], everything: bool, alert_name: str | None) -> None:
     """Queue dead letters again. They keep their ids."""
     workspace = open_workspace()
@@ -342,13 +299,13 @@ def retry_dead(numbers: Sequence[int], everything: bool, alert_name: str | None)
     with _open_store(workspace) as store:
         count = store.retry(selected, time.time(), alert_name)
     print_note(f"queued {count_of(count, 'message')}")
-    _start_worker(workspace)
+    start_worker(workspace)
 
 
-@verb("remove", example="odf alert dead remove --all")
+@dead.subcommand("remove", example="odf alert dead remove --all")
 @click.argument("numbers", nargs=-1, type=int, metavar="NUMBER...")
 @click.option("--all", "everything", is_flag=True, help="All dead letters.")
-@click.option("--alert", "alert_name", metavar="ALERT", help="With --all: only those of this alert.")
+@click.option("--alert", "alert_name", metavar="ALERT", help="With --all: only dead letters of this alert.")
 def remove_dead(numbers: Sequence[int], everything: bool, alert_name: str | None) -> None:
     """Delete dead letters."""
     workspace = open_workspace()
@@ -361,48 +318,10 @@ def remove_dead(numbers: Sequence[int], everything: bool, alert_name: str | None
 def _selected(
     workspace: Workspace, numbers: Sequence[int], everything: bool, alert_name: str | None
 ) -> Sequence[int] | None:
-    """Return the selected numbers, or None for all.
-
-    Raises:
-        UsageError: neither or both are selected, or numbers and an alert.
-        NotFound: there is no such alert.
-    """
+    """Return the selected numbers, or None for all."""
     _check_alert(workspace, alert_name)
     if alert_name is not None and numbers:
         raise UsageError("--alert requires --all instead of numbers")
     if bool(numbers) == everything:
         raise UsageError("specify either numbers or --all", hint="list the dead letters: odf alert dead list")
     return None if everything else numbers
-
-
-for command in (list_dead, retry_dead, remove_dead):
-    dead_group.add_command(command)
-for command in (add, list_alerts, show, accept, remove, secret, test, history, dead_group):
-    alert_verb.add_command(command)
-
-
-# --- Metrics -----------------------------------------------------------------------------------------
-
-
-@verb("metrics", example="odf metrics -o /var/lib/node_exporter/odf.prom")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Replace this file at once, instead of writing to stdout.",
-)
-def metrics_verb(output: Path | None) -> None:
-    """Print metrics of the workspace in the text format of Prometheus.
-
-    The metrics are numbers of rows and blocks, watermarks, ended jobs, states of flows, and deliveries of
-    alerts. `odf serve --metrics` serves them over HTTP.
-    """
-    from odf_engine.alerts.metrics import collect_metrics, write_metrics  # deferred: slow to import
-
-    workspace = open_workspace()
-    if output is None:
-        sys.stdout.write(collect_metrics(workspace, workspace.summaries()))
-        return
-    check_parent_folder(output)
-    write_metrics(workspace, output.absolute())
-    print_note(f"wrote {output}")

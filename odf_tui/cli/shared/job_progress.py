@@ -7,38 +7,47 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from odf_engine.coordinator.client import run_jobs
-from odf_engine.coordinator.protocol import (
+from odf_engine.api import (
     Event,
     Job,
     JobChanged,
     JobProgress,
+    JobRequest,
     JobState,
     LogLine,
     Progress,
     Request,
 )
-from odf_engine.jobs.base import JobRequest
+from odf_engine.coordinator.client import run_jobs
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.output import console, options_of, print_note
+from odf_tui.cli.shared.options import options_of
+from odf_tui.cli.shared.output import console, print_note, select_fields
 from odf_tui.text.job_text import failure_lines, progress_line
 
 if TYPE_CHECKING:
     from rich.live import Live
 
+
 R = TypeVar("R")
+SECONDS_BETWEEN_LINES: Final = 5.0
 
 
 def error_entry(job: Job) -> dict[str, Any] | None:
     """Return the error of a job for ``--json``, or None if it has none."""
-    error = job.error
-    return None if error is None else {"message": error.message, "where": error.where, "hint": error.hint}
+    return None if job.error is None else select_fields(job.error, "message", "where", "hint")
 
 
 def print_failure(job: Job) -> None:
     """Print to stderr why a job failed or was stopped."""
     for line in failure_lines(job):
         sys.stderr.write(line + "\n")
+
+
+def print_failures(jobs: Sequence[Job]) -> None:
+    """Print to stderr why jobs failed or were stopped."""
+    for job in jobs:
+        if job.state is not JobState.done:
+            print_failure(job)
 
 
 def exit_code(jobs: list[Job]) -> int:
@@ -49,9 +58,6 @@ def exit_code(jobs: list[Job]) -> int:
         (1 if job.error is None else job.error.exit_code for job in jobs if job.state is not JobState.done),
         default=0,
     )
-
-
-SECONDS_BETWEEN_LINES: Final = 5.0
 
 
 def follow(workspace: Workspace, requests: Sequence[tuple[Request, str]]) -> list[Job]:

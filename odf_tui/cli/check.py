@@ -1,0 +1,225 @@
+"""Check new rows of datasets before they are committed.
+
+A check is a YAML file in the folder .odf/checks with targets and rules. Pulls, ingests and transforms
+evaluate the rules on new rows. If a rule fails, nothing is committed. See `odf help checks`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from odf_engine.api import Check, JobState
+from odf_engine.api.text import count_of, format_count, format_time_seconds, printable
+from odf_engine.checks.definition import CheckDefinition, accepted_checks, check_files
+from odf_engine.checks.reports import RejectedBatch, list_rejected, read_report, report_json, result_json
+from odf_engine.flows.documents import Unreadable
+from odf_engine.jobs.base import branch_title
+from odf_engine.jobs.check import CheckResult
+from odf_tui.cli.shared.input import read_documents
+from odf_tui.cli.shared.job_progress import exit_code, follow, print_failure
+from odf_tui.cli.shared.options import DATASET, CommandGroup, branch_option
+from odf_tui.cli.shared.output import Table, print_note, print_table, show
+from odf_tui.cli.shared.workspace import open_workspace, select_datasets, use_timezone
+
+ORDER = 430
+MEANINGS = "checks expectation expectations quality test tests rule rules assert"
+
+command = CommandGroup("check", help=__doc__, example="odf check add cases.yaml")
+
+
+@command.subcommand("add", example="odf check add cases.yaml")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--replace", is_flag=True, help="Replace a check of the same name.")
+def add_check(files: Sequence[str], replace: bool) -> None:
+    """Add checks from YAML files or standard input (-), and accept their queries."""
+    workspace = open_workspace()
+    for text, source in read_documents(files):
+        check = check_files(workspace.odf).write(text, source, replace=replace)
+        accepted_checks(workspace.odf).accept(check.name, check.digest)
+        print_note(f"added check {check.name}, {count_of(len(check.spec.rules), 'rule')}")
+
+
+@command.subcommand("list", example="odf check list", json=True)
+def list_checks() -> None:
+    """List the checks with their state, targets and rules."""
+    workspace = open_workspace()
+    accepted = accepted_checks(workspace.odf).read()
+    checks = [_check_json(check, accepted.get(check.name)) for check in check_files(workspace.odf).read_all()]
+    rows = [
+        [
+            check["name"],
+            check["state"] + (f": {check['reason']}" if check["reason"] else ""),
+            ", ".join(check["targets"]),
+            printable(", ".join(check["rules"])),
+        ]
+        for check in checks
+    ]
+    empty = "no checks; to add one: odf check add FILE, see odf help checks"
+    show(checks, Table(["check", "state", "target", "rules"], rows, empty=empty))
+
+
+def _check_json(check: CheckDefinition | Unreadable, accepted: str | None) -> dict[str, Any]:
+    """Return a check for ``odf check list --json``."""
+    if isinstance(check, Unreadable):
+        reason = check.error.format_line
+        return {"name": check.name, "state": "invalid", "reason": reason, "targets": [], "rules": []}
+    state = "active"
+    if check.has_queries and accepted != check.digest:
+        state = "new" if accepted is None else "changed"
+    return {
+        "name": check.name,
+        "state": state,
+        "reason": None if state == "active" else f"odf check accept {check.name} accepts its queries",
+        "targets": list(map(str, check.spec.targets)),
+        "rules": [rule.label for rule in check.spec.rules],
+    }
+
+
+@command.subcommand("show", example="odf check show cases")
+@click.argument("check_name", metavar="CHECK")
+def show_check(check_name: str) -> None:
+    """Show the definition of a check."""
+    files = check_files(open_workspace().odf)
+    sys.stdout.write(files.text(check_name).decode(errors="replace"))
+
+
+@command.subcommand("accept", example="odf check accept cases")
+@click.argument("check_names", nargs=-1, required=True, metavar="CHECK...")
+def accept_checks(check_names: Sequence[str]) -> None:
+    """Accept the queries of new and changed checks. Review the files first."""
+    workspace = open_workspace()
+    for name in check_names:
+        check = check_files(workspace.odf).read(name)
+        accepted_checks(workspace.odf).accept(name, check.digest)
+        print_note(f"accepted check {name}")
+
+
+@command.subcommand("remove", example="odf check remove cases")
+@click.argument("check_names", nargs=-1, required=True, metavar="CHECK...")
+def remove_checks(check_names: Sequence[str]) -> None:
+    """Remove checks. Their results are retained."""
+    workspace = open_workspace()
+    for name in check_names:
+        check_files(workspace.odf).remove(name)
+        accepted_checks(workspace.odf).accept(name, None)
+        print_note(f"removed check {name}")
+
+
+@command.subcommand("run", example="odf check run my.cases", json=True)
+@click.argument("names", nargs=-1, type=DATASET)
+@click.option("--all", "everything", is_flag=True, help="Check all datasets of the workspace.")
+@branch_option("Check the rows of this branch of the datasets.")
+def run_checks(names: tuple[str, ...], everything: bool, branch: str) -> None:
+    """Evaluate the checks of datasets on their stored rows.
+
+    RowCount and Retractions rules examine the newest commit. Exits with 3 if a rule fails.
+    """
+    workspace = open_workspace()
+    selected = select_datasets(workspace, names, everything, recursive=False)
+    entries = [entry.on_branch(branch) for entry in selected]
+    requests = [(Check(str(entry.id), branch), branch_title(str(entry.alias), branch)) for entry in entries]
+    jobs = follow(workspace, requests)
+    results = [job.result_of(Check) for job in jobs if job.state is JobState.done]
+    stopped = [job for job in jobs if job.state is not JobState.done]
+    for job in stopped:
+        print_failure(job)
+    checked = [result for result in results if result is not None]
+    show(
+        [
+            {"name": result.name, "results": [result_json(rule) for rule in result.results]}
+            for result in checked
+        ],
+        lambda: _print_results(checked),
+    )
+    sys.exit(exit_code(jobs) if stopped else 3 if any(result.failed for result in checked) else 0)
+
+
+def _print_results(results: Sequence[CheckResult]) -> None:
+    rows = [
+        [result.title, rule.check, rule.rule, rule.outcome, format_count(rule.examined), rule.message]
+        for result in results
+        for rule in result.results
+    ]
+    if rows:
+        print_table(
+            ["dataset", "check", "rule", "outcome", "rows", "problem"],
+            [[printable(cell) for cell in row] for row in rows],
+            right=["rows"],
+        )
+    for result in results:
+        if not result.results:
+            print_note(f"{result.title}: no checks or no rows")
+
+
+@command.subcommand("results", example="odf check results my.cases", json=True)
+@click.argument("name", type=DATASET)
+@click.option("-n", "limit", type=click.IntRange(1), default=20, show_default=True, help="Number of blocks.")
+def check_results(name: str, limit: int) -> None:
+    """List the results of checks for the newest blocks of a dataset, newest first."""
+    workspace = open_workspace()
+    entry = workspace.resolve(name)
+    reports: list[dict[str, Any]] = []
+    for data_slice in reversed(entry.dataset.slices()):
+        stored = read_report(entry.dataset.folder, entry.id, data_slice.physical_hash)
+        if stored is not None:
+            reports.append({"block": data_slice.sequence_number, **report_json(stored)})
+        if len(reports) == limit:
+            break
+    rows = [
+        [
+            str(report["block"]),
+            printable(result["check"]),
+            printable(result["rule"]),
+            result["outcome"],
+            format_count(result["examined"]),
+            printable(result["message"] or ""),
+            "yes" if report["signed"] else "no",
+        ]
+        for report in reports
+        for result in report["results"]
+    ]
+    headers = ["block", "check", "rule", "outcome", "rows", "problem", "signed"]
+    empty = "" if reports else f"{entry.alias}: no results of checks"
+    show(reports, Table(headers, rows, ["block", "rows"], empty))
+
+
+@command.subcommand("rejected", example="odf check rejected my.cases", json=True)
+@click.argument("name", required=False, type=DATASET)
+def rejected_rows(name: str | None) -> None:
+    """List batches of rows that were not committed, with the violated rules.
+
+    The cache of the workspace stores the rows of the newest 20 batches of each dataset, at most 1 GiB.
+    """
+    workspace = open_workspace()
+    entries = workspace.datasets() if name is None else [workspace.resolve(name)]
+    aliases = {str(entry.id): str(entry.alias) for entry in entries}
+    rejected = list_rejected(workspace.odf, [entry.id for entry in entries])
+    documents = [
+        {
+            "dataset": aliases[batch.report.dataset_id],
+            "time": batch.report.system_time,
+            "rows": batch.rows,
+            "file": str(batch.path),
+            "results": [result_json(result) for result in batch.report.results],
+        }
+        for batch in rejected
+    ]
+    show(documents, lambda: _print_rejected(rejected, aliases, use_timezone(workspace)))
+
+
+def _print_rejected(rejected: Sequence[RejectedBatch], aliases: Mapping[str, str], zone: str) -> None:
+    if not rejected:
+        print_note("no rejected rows")
+    for batch in rejected:
+        time = format_time_seconds(batch.report.system_time)
+        rows = count_of(batch.rows, "row")
+        sys.stdout.write(f"{aliases[batch.report.dataset_id]}  {time} {zone}  {rows}  {batch.path}\n")
+        for result in batch.report.failed + batch.report.warnings:
+            sys.stdout.write(f"  {result.outcome}: {printable(result.text)}\n")
+            for row in result.sample:
+                text = ", ".join(f"{key}={value}" for key, value in row.items())
+                sys.stdout.write(f"    {printable(text)}\n")

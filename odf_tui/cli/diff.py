@@ -1,0 +1,203 @@
+"""Compare two versions of a dataset, two datasets, or a dataset with its branch.
+
+The older side is NAME, and the newer side is OTHER, or NAME again. Two datasets are compared at
+their newest blocks by default. For one dataset, the default is the newest block with data and the
+block with data before it. If OTHER is a branch of NAME, its newest block is compared with the head.
+
+A version is a block, a time or a reference. A block is specified by its number, its hash, or a part
+of the hash. A time specifies the newest block at that time. A reference such as before-reset-1a2b3c4d
+specifies an earlier history.
+
+Rows are compared by the primary key of the datasets, or by the columns of --key. Without a key,
+entire rows are compared, and none are reported as changed.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+import click
+import msgspec
+from msgspec.structs import replace
+
+from odf_engine.api import Diff, Difference, Reporter, changed_cells
+from odf_engine.api.text import count_of
+from odf_engine.storage.refs import HEAD
+from odf_engine.terminal_text import escape_json
+from odf_engine.views.export import export
+from odf_engine.views.query_results import GROUP_ROWS, ResultRows
+from odf_engine.views.scan import Scan
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
+from odf_tui.cli.shared.job_progress import run_request
+from odf_tui.cli.shared.options import DATASET, FILE, define_command
+from odf_tui.cli.shared.output import console, data_stream, file_format, json_records, print_note, row_form
+from odf_tui.cli.shared.workspace import open_workspace
+from odf_tui.text import diff_text
+
+ORDER = 190
+MEANINGS = "compare changes"
+
+_ON_TERMINAL: Final = 100
+_WIDEST: Final = 48
+_STYLES: Final = {"good": "green", "bad": "red", "warn": "yellow", "strong": "bold", "muted": "dim"}
+
+
+@define_command("diff", help=__doc__, example="odf diff port-haven.stations --from 2026-01-01", json=True)
+@click.argument("name", type=DATASET)
+@click.argument("other", required=False, type=DATASET)
+@click.option("--from", "since", metavar="BLOCK|TIME|REF", help="Version of the older side.")
+@click.option("--to", "until", metavar="BLOCK|TIME|REF", help="Version of the newer side.")
+@click.option("--key", multiple=True, metavar="COLUMN", help="Key column. Can be repeated.")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(min=0),
+    metavar="ROWS",
+    help="Maximum number of rows. Default: all; on a terminal, 100.",
+)
+@click.option("--csv", "as_csv", is_flag=True, help="Print the rows that differ as CSV to stdout.")
+@click.option(
+    "-o", "--output", type=FILE, help="Write the rows that differ to a .csv, .json, .ndjson or .parquet file."
+)
+def command(
+    name: str,
+    other: str | None,
+    key: tuple[str, ...],
+    limit: int | None,
+    as_csv: bool,
+    output: Path | None,
+    **versions: str | None,
+) -> None:
+    form = row_form(as_csv, output)
+    workspace = open_workspace()
+    entry = workspace.resolve(name)
+    request = _make_request(workspace, entry, other, versions["since"], versions["until"])
+    difference = run_request(workspace, replace(request, key=list(key)), str(entry.alias))
+    if output is not None:
+        _write_file(difference, output)
+    elif form == "csv":
+        _write_csv(_FirstRows(difference, limit), data_stream())
+    elif form == "json":
+        _write_json(difference, _FirstRows(difference, limit), sys.stdout)
+    else:
+        _print_difference(difference, limit)
+
+
+def _make_request(
+    workspace: Workspace, entry: DatasetEntry, other: str | None, since: str | None, until: str | None
+) -> Diff:
+    """Return the request that compares a dataset with another one, with its branch, or with itself."""
+    if other is not None:
+        entry.dataset.refresh_branches()
+        if other in entry.dataset.branch_names():
+            since, until, other = since or f"refs/{HEAD}", until or f"refs/{other}", None
+    against = entry if other is None else workspace.resolve(other)
+    other_id = "" if against.id == entry.id else str(against.id)
+    return Diff(dataset=str(entry.id), other=other_id, as_at=since, other_as_at=until)
+
+
+class _FirstRows(ResultRows):
+    """The first rows of a difference; all rows if ``limit`` is None."""
+
+    def __init__(self, difference: Difference, limit: int | None) -> None:
+        super().__init__(Path(difference.file))
+        self._max_rows = limit
+
+    @property
+    def row_count(self) -> int:
+        """The number of these rows."""
+        return super().row_count if self._max_rows is None else min(self._max_rows, super().row_count)
+
+
+def _print_difference(difference: Difference, limit: int | None) -> None:
+    terminal = sys.stdout.isatty()
+    rows = _FirstRows(difference, _ON_TERMINAL if limit is None and terminal else limit)
+    print_line = _line_printer(terminal)
+    print_line([(diff_text.compared_versions_text(difference), "strong")])
+    print_line([("  ", ""), *diff_text.row_counts_text(difference)])
+    print_line([(f"  {diff_text.interval_text(difference)}", "muted")])
+    for line in diff_text.settings_changes(difference):
+        print_line(line)
+    if rows.row_count:
+        print_line([("rows", "strong")])
+    for start in range(0, rows.row_count, GROUP_ROWS):
+        texts = diff_text.DiffRowFormatter(
+            difference.columns, bool(difference.key), rows.window(start, GROUP_ROWS)
+        )
+        for at in range(len(texts.changes)):
+            print_line([("  ", ""), *texts.spans(at, _WIDEST if terminal else None)])
+    if rows.row_count < difference.rows:
+        more = difference.rows - rows.row_count
+        print_note(f"{count_of(more, 'more row')}, use -n, --csv or -o FILE to get them")
+
+
+def _line_printer(terminal: bool) -> Callable[[Sequence[tuple[str, str]]], None]:
+    if not terminal:
+        return lambda spans: print("".join(text for text, _ in spans).rstrip())
+    from rich.text import Text
+
+    out = console()
+
+    def print_line(spans: Sequence[tuple[str, str]]) -> None:
+        out.print(Text.assemble(*((text, _STYLES.get(style, "")) for text, style in spans)), soft_wrap=True)
+
+    return print_line
+
+
+def _write_json(difference: Difference, rows: ResultRows, out: TextIO) -> None:
+    """Write a :class:`Difference` and its ``changes`` as JSON; only a few changes are in memory at a time."""
+    head = msgspec.json.format(msgspec.json.encode(difference), indent=2).decode()
+    out.write(escape_json(head.removesuffix("\n}")) + ',\n  "changes": [')
+    before = "\n    "
+    for record in _records(difference, rows):
+        text = json.dumps(record, ensure_ascii=False, indent=2)
+        out.write(before + escape_json(text).replace("\n", "\n    "))
+        before = ",\n    "
+    out.write("\n  ]\n}\n" if rows.row_count else "]\n}\n")
+
+
+def _records(difference: Difference, rows: ResultRows) -> Iterator[dict[str, Any]]:
+    """Yield rows with ``key``, ``old`` and ``new`` values; of a changed row only the values that differ."""
+    for start in range(0, rows.row_count, GROUP_ROWS):
+        table = rows.window(start, GROUP_ROWS)
+        differ = {name: mask.to_pylist() for name, mask in changed_cells(table, difference.columns).items()}
+        for at, row in enumerate(json_records(table)):
+            change = row["change"]
+            record: dict[str, Any] = {"change": change, "key": {}, "old": {}, "new": {}}
+            for column in difference.columns:
+                if column.key and difference.key:
+                    record["key"][column.name] = row[str(column.new)]
+                    continue
+                if change == "changed" and not (column.name in differ and differ[column.name][at]):
+                    continue
+                for side, name, without in (("old", column.old, "added"), ("new", column.new, "removed")):
+                    if change != without and name is not None:
+                        record[side][column.name] = row[name]
+            yield record
+
+
+def _write_csv(rows: ResultRows, out: TextIO) -> None:
+    """Write a header and a line for each row; nulls are empty, nested values are JSON."""
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(rows.columns.names)
+    for start in range(0, rows.row_count, GROUP_ROWS):
+        for row in json_records(rows.window(start, GROUP_ROWS)):
+            writer.writerow(list(map(_csv_cell, row.values())))
+
+
+def _csv_cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return str(value) if not isinstance(value, bool | list | dict) else json.dumps(value, ensure_ascii=False)
+
+
+def _write_file(difference: Difference, output: Path) -> None:
+    rows = Scan.of_file(Path(difference.file))
+    export(rows, output.absolute(), file_format(output), Reporter(), replace=True)
+    print_note(f"{count_of(difference.rows, 'row')} in {output}")

@@ -1,0 +1,173 @@
+"""Ingest rows from files or stdin into a push source.
+
+Each file is one commit. The extensions .csv, .json, .ndjson and .parquet select the format of a
+file. Other files have the format of the source. --format overrides both.
+
+Columns are matched by name. A file must have exactly the columns that the source declares. In CSV
+without a header, columns are matched by position.
+
+A file that has not changed since it was ingested is skipped, unless --force is used. Equal contents in
+another file or on stdin are new rows. To repeat a push safely, use --idempotency-key: a push with the
+key of an earlier one is skipped. The exit code is 0 in both cases.
+
+Columns with links to objects have the hashes of files, or the names of attached files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import click
+
+from odf_engine.api import INGEST_FORMATS, Ingest
+from odf_engine.api.text import format_bytes
+from odf_engine.errors import NotFound, OdfError, UsageError
+from odf_engine.jobs.base import branch_title
+from odf_engine.storage.scratch import spool_stream
+from odf_engine.workspace.workspace import Workspace
+from odf_tui.cli.shared.job_progress import SECONDS_BETWEEN_LINES, exit_code, follow
+from odf_tui.cli.shared.options import (
+    DATASET,
+    branch_option,
+    define_command,
+    on_warning_option,
+    options_of,
+    parse_time_option,
+)
+from odf_tui.cli.shared.output import clear_line, print_note, show
+from odf_tui.cli.shared.pulls import print_pulls, pull_entry
+from odf_tui.cli.shared.workspace import open_workspace
+
+ORDER = 220
+MEANINGS = "import insert load append put"
+
+_SPECIAL: Final = ("/dev/", "/proc/")
+
+
+@define_command("ingest", help=__doc__, example="odf ingest port-haven.events today.ndjson", json=True)
+@click.argument("name", type=DATASET)
+@click.argument("files", nargs=-1, type=click.Path(), metavar="[FILE…|-]")
+@click.option("--source", metavar="S", help="Push source. Required if the dataset has several.")
+@click.option(
+    "--format",
+    type=click.Choice(INGEST_FORMATS, case_sensitive=False),
+    help="Format of the files. Default: by the file name, else the format of the source.",
+)
+@click.option(
+    "--event-time",
+    metavar="TIME",
+    help="Event time of rows without one (RFC 3339). Default: the current time.",
+)
+@click.option("--ignore-unknown", is_flag=True, help="Ignore unknown columns, and set missing ones to null.")
+@click.option(
+    "--strict", is_flag=True, help="Fail on rows whose key is already in the ledger with other values."
+)
+@on_warning_option
+@click.option("--idempotency-key", metavar="KEY", help="Skip the push if an earlier one had this key.")
+@click.option(
+    "--attach",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Store this file, or the files of this folder, as linked objects. Can be repeated.",
+)
+@click.option("--force", is_flag=True, help="Ingest files again that are already ingested.")
+@branch_option("Ingest into this branch. The head of the dataset does not move.")
+def command(
+    name: str,
+    files: tuple[str, ...],
+    event_time: str | None,
+    attach: tuple[Path, ...],
+    branch: str,
+    **options: Any,
+) -> None:
+    workspace = open_workspace()
+    entry = workspace.resolve(name).on_branch(branch)
+    event_time = parse_time_option("--event-time", event_time)
+    if options["idempotency_key"] is not None and len(files) > 1:
+        raise UsageError(
+            f"--idempotency-key identifies one file, not {len(files)}", hint="ingest the files separately"
+        )
+    for path in attach:
+        if not path.exists():
+            raise NotFound("file not found", where=str(path))
+    if not files and sys.stdin.isatty():
+        raise UsageError("no files specified", hint="specify files, or pipe rows to stdin")
+    with ExitStack() as spools:
+        paths = [spools.enter_context(_open_readable(workspace, file)) for file in files or ("-",)]
+        request = Ingest(
+            dataset=str(entry.id),
+            files=[str(path) for path in paths],
+            event_time=event_time,
+            attach=[str(path.resolve()) for path in attach],
+            branch=branch,
+            **options,
+        )
+        jobs = follow(workspace, [(request, branch_title(str(entry.alias), branch))])
+    show(
+        [pull_entry(job, str(entry.alias)) for job in jobs],
+        lambda: print_pulls([(job, None) for job in jobs]),
+    )
+    sys.exit(exit_code(jobs))
+
+
+@contextmanager
+def _open_readable(workspace: Workspace, file: str) -> Iterator[Path]:
+    """Yield a path that the worker can read: the file itself, or a copy of a pipe or a device."""
+    path = Path.cwd() / file
+    if file != "-" and not path.exists():
+        raise NotFound("file not found", where=file)
+    if path.is_dir():
+        raise UsageError("is a folder", hint=f"specify its files: {file.rstrip('/')}/*")
+    # Files in /dev and /proc depend on the process: the worker would read others.
+    if file != "-" and path.is_file() and not str(path).startswith(_SPECIAL):
+        yield path.resolve()
+        return
+    name = "stdin" if file == "-" else path.name
+    with ExitStack() as stack:
+        try:
+            stream = sys.stdin.buffer if file == "-" else stack.enter_context(path.open("rb"))
+            copy = stack.enter_context(_spool(workspace, stream, name))
+        except OSError as error:
+            problem = error.strerror or str(error)
+            raise OdfError(
+                f"cannot be read or copied: {problem}", where=str(error.filename or name)
+            ) from error
+        yield copy
+
+
+@contextmanager
+def _spool(workspace: Workspace, stream: BinaryIO, name: str) -> Iterator[Path]:
+    with spool_stream(workspace.odf, stream, name, _make_size_printer(name)) as path:
+        if sys.stderr.isatty() and not options_of().quiet:
+            clear_line()
+        yield path
+
+
+def _make_size_printer(name: str) -> Callable[[int], None]:
+    """Return a function that prints the size so far, at intervals: on one line of a terminal, or in lines."""
+    live = sys.stderr.isatty()
+    pause = 0.25 if live else SECONDS_BETWEEN_LINES
+    last_printed = time.monotonic()
+
+    def print_size(size: int) -> None:
+        nonlocal last_printed
+        if time.monotonic() - last_printed < pause:
+            return
+        last_printed = time.monotonic()
+        text = f"{name}: {format_bytes(size)} read"
+        if not live:
+            print_note(text)
+        elif not options_of().quiet:
+            with contextlib.suppress(OSError):
+                clear_line()
+                sys.stderr.write(text)
+                sys.stderr.flush()
+
+    return print_size

@@ -1,0 +1,36 @@
+"""Create a workspace.
+
+FOLDER is the current folder by default. It is created if it does not exist.
+
+With --store, the datasets are in an object store that several machines can use. The store is created if
+it does not exist. See `odf help stores`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from odf_engine.api.text import count_of
+from odf_engine.workspace.workspace import Workspace
+from odf_tui.cli.shared.options import define_command
+from odf_tui.cli.shared.output import print_note
+
+ORDER = 10
+
+
+@define_command("init", help=__doc__, example="odf init")
+@click.argument("folder", type=click.Path(path_type=Path), default=".")
+@click.option(
+    "--store",
+    metavar="URL",
+    help="Object store for the datasets: s3://BUCKET/PREFIX, gs://, az:// or file:FOLDER.",
+)
+def command(folder: Path, store: str | None) -> None:
+    workspace = Workspace.init(folder, store)
+    print_note(f"created a workspace in {workspace.folder}")
+    if workspace.config.store.url:
+        datasets = count_of(len(workspace.datasets()), "dataset")
+        print_note(f"{datasets} in the store {workspace.config.store.url}")
+    print_note("next: odf new NAME --root > dataset.yaml, edit the file, odf add dataset.yaml, odf pull NAME")

@@ -1,0 +1,87 @@
+"""Opens the workspace of a command, and selects its datasets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import click
+
+from odf_engine.api import Client
+from odf_engine.api.text import set_timezone, zone_label
+from odf_engine.errors import OdfError, UsageError
+from odf_engine.terminal_text import escape_controls
+from odf_engine.workspace.dataset_graph import DatasetGraph
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
+from odf_tui.cli.shared.options import options_of
+from odf_tui.cli.shared.output import print_note
+
+
+def start_worker(workspace: Workspace) -> None:
+    """Start the worker, which runs flows and delivers the messages of alerts."""
+
+    async def start() -> None:
+        async with connect(workspace, warm=False):  # a task starts Spark if it needs it
+            pass
+
+    asyncio.run(start())
+
+
+@asynccontextmanager
+async def connect(workspace: Workspace, *, start: bool = True, warm: bool = True) -> AsyncIterator[Client]:
+    """Connect to the worker, which is started on request; ``warm`` starts Spark too."""
+    client = await Client.connect(workspace.folder, start=start, warm=warm)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def open_workspace() -> Workspace:
+    """Open the workspace that the options, the environment or the current folder selects."""
+    workspace = Workspace.find(Path.cwd(), options_of().workspace)
+    click.get_current_context().call_on_close(lambda: _note_store_problem(workspace))
+    return workspace
+
+
+def _note_store_problem(workspace: Workspace) -> None:
+    """Note that the command has used the local copy of datasets, because their store cannot be read."""
+    if workspace.store_problem is not None:
+        print_note(
+            f"the datasets are shown as they were last read: {escape_controls(str(workspace.store_problem))}"
+        )
+
+
+def use_timezone(workspace: Workspace) -> str:
+    """Show times in the time zone of the settings. Returns its label, for the headings of tables."""
+    try:
+        set_timezone(workspace.config.ui.timezone)
+    except OdfError as error:  # Reading does not require valid settings.
+        print_note(f"times are in UTC: {error}")
+    return zone_label()
+
+
+def match_datasets(workspace: Workspace, names: tuple[str, ...], everything: bool) -> list[DatasetEntry]:
+    """Return the datasets that names or ``--all`` select; both or none of them are a UsageError."""
+    if bool(names) == everything:
+        raise UsageError(
+            "specify either datasets or --all" if names else "no datasets specified",
+            hint="specify names or patterns with %, or use --all",
+        )
+    return workspace.datasets() if everything else workspace.match(names)
+
+
+def select_datasets(
+    workspace: Workspace, names: tuple[str, ...], everything: bool, recursive: bool
+) -> list[DatasetEntry]:
+    """Return datasets as :func:`match_datasets` does, inputs before their outputs."""
+    entries = match_datasets(workspace, names, everything)
+    graph = DatasetGraph(workspace.summaries())
+    selected = {entry.id for entry in entries}
+    if recursive:
+        selected.update(*(graph.upstream(entry.id) for entry in entries))
+    by_id = {entry.id: entry for entry in workspace.datasets()}
+    return [by_id[dataset] for dataset in graph.order(selected) if dataset in by_id]

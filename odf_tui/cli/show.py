@@ -1,0 +1,134 @@
+"""Show the details of a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import click
+
+from odf_engine.api import Timestamp
+from odf_engine.api.model import Remote
+from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.state import ChainState
+from odf_engine.metadata.model import DisablePushSource
+from odf_engine.metadata.yaml import snapshot_to_yaml, to_builtins
+from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
+from odf_engine.workspace.definition import read_definition
+from odf_engine.workspace.environment import REDACTED
+from odf_engine.workspace.trust import Trust, find_newest_proven_block
+from odf_engine.workspace.workspace import Workspace
+from odf_tui.cli.shared.datasets import read_labels, read_statuses, remote_json, remotes_of, summary_json
+from odf_tui.cli.shared.options import DATASET, define_command
+from odf_tui.cli.shared.output import print_yaml, show, write_document
+from odf_tui.cli.shared.workspace import open_workspace
+from odf_tui.text.remotes import remote_summary
+
+ORDER = 80
+MEANINGS = "describe desc info inspect get"
+
+_DISABLING: Final = ("DisablePollingSource", "DisablePushSource")
+_MAX_TEXT: Final = 2000
+_MAX_BLOCKS: Final = 1000
+
+
+@define_command("show", help=__doc__, example="odf show port-haven.stations", json=True)
+@click.argument("name", type=DATASET)
+@click.option("--manifest", is_flag=True, help="Print its definition as a manifest for odf add --update.")
+def command(name: str, manifest: bool) -> None:
+    workspace = open_workspace()
+    entry = workspace.resolve(name)
+    if manifest:
+        snapshot = read_definition(entry, workspace.datasets())
+        document = {"kind": "DatasetSnapshot", "version": 1, "content": to_builtins(snapshot)}
+        show(document, lambda: write_document(snapshot_to_yaml(snapshot)))
+        return
+    summaries = workspace.summaries()
+    summary = next(summary for summary in summaries if summary.id == entry.id)
+    statuses = read_statuses(workspace, summaries)
+    labels = read_labels(workspace, [summary])[entry.id]
+    remotes = remotes_of(workspace, [summary]).get(str(entry.id), ())
+    document = summary_json(summary, statuses[entry.id], labels) | dataset_details(
+        workspace, entry, summaries
+    )
+    document["last_verification"] = statuses[entry.id].last_verification
+    document["remotes"] = [remote_json(remote) for remote in remotes]
+    show(document, lambda: _print_details(document, remotes))
+
+
+def _print_details(document: dict[str, Any], remotes: Sequence[Remote]) -> None:
+    now = Timestamp.now()
+    texts = document | {"remotes": [remote_summary(remote, now) for remote in remotes]}
+    print_yaml({key: truncate_long_texts(text) for key, text in texts.items() if text not in (None, [], {})})
+
+
+def dataset_details(
+    workspace: Workspace, entry: DatasetEntry, summaries: Sequence[Summary]
+) -> dict[str, Any]:
+    """Return the folder, the inputs and all settings of a dataset, for JSON and YAML."""
+    state = entry.dataset.state()
+    names = {summary.id: summary.name for summary in summaries}
+    trust, proof = Trust(workspace), find_newest_proven_block(entry)
+
+    def plain(event: Any) -> Any:
+        return None if event is None else to_builtins(event)
+
+    return {
+        "path": str(entry.dataset.folder),
+        "trust": trust.describe_status(entry),
+        "origin": trust.read_origin(entry),
+        # The newest block with a valid ownership proof, and the number of blocks after it.
+        "proof": proof and {"block": proof.number, "hash": proof.hash, "newer": proof.newer},
+        "references": entry.dataset.references(),
+        "branches": entry.dataset.branch_names(),
+        "inputs": [names.get(dataset, str(dataset)) for dataset in state.inputs()],
+        "outputs": [other.name for other in summaries if entry.id in other.inputs],
+        "sources": list(_list_sources(entry.dataset, state)),
+        "transform": plain(state.transform),
+        "vocabulary": plain(state.vocabulary),
+        "license": plain(state.license),
+        "info": plain(state.info),
+        "attachments": plain(state.attachments),
+        "not_understood": state.not_understood,
+    }
+
+
+def _list_sources(dataset: Dataset, state: ChainState) -> Iterator[dict[str, Any]]:
+    """Yield the active sources with their known state, then the disabled ones."""
+    if state.polling_source is not None:
+        plain = to_builtins(state.polling_source)
+        if "${{" not in (plain["fetch"].get("password") or "${{"):
+            plain["fetch"]["password"] = REDACTED
+        source = state.source_state
+        known = None if source is None else {"kind": source.kind, "value": source.value}
+        pulled = state.last_data_time if state.was_polled else None
+        yield {**plain, "active": True, "state": known, "last_pulled": pulled}
+    for pushed in state.push_sources.values():
+        yield {**to_builtins(pushed), "active": True}
+    yield from _list_disabled_sources(dataset, state)
+
+
+def _list_disabled_sources(dataset: Dataset, state: ChainState) -> Iterator[dict[str, Any]]:
+    listed = set(state.push_sources)
+    polling = state.polling_source is not None
+    for row in dataset.list_blocks(_MAX_BLOCKS, kinds=_DISABLING):
+        event = dataset.block(row.hash).block.event
+        disabled = {"active": False, "disabled": row.system_time, "block": row.sequence_number}
+        if isinstance(event, DisablePushSource):
+            if event.source_name not in listed:
+                listed.add(event.source_name)
+                yield {"kind": "AddPushSource", "sourceName": event.source_name, **disabled}
+        elif not polling:
+            polling = True
+            yield {"kind": "SetPollingSource", **disabled}
+
+
+def truncate_long_texts(value: Any) -> Any:
+    """Return a value with long texts truncated, such as attachments."""
+    if isinstance(value, dict):
+        return {key: truncate_long_texts(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [truncate_long_texts(item) for item in value]
+    if isinstance(value, str) and len(value) > _MAX_TEXT:
+        return f"{value[:_MAX_TEXT]}\n… {len(value) - _MAX_TEXT:,} more characters (odf show --json has all)"
+    return value
