@@ -17,9 +17,12 @@ import msgspec
 
 from odf_engine.alerts.definition import EventKind
 from odf_engine.alerts.events import Event, stable_id
+from odf_engine.chain.schema_evolution import column_descriptions, declared_schema
 from odf_engine.checks.reports import RuleResult, list_rejected, read_report
 from odf_engine.errors import NotFound, OdfError
+from odf_engine.metadata.model import Sql
 from odf_engine.sql.lineage_model import ANY_COLUMN, InputColumn
+from odf_engine.workspace.column_lineage import dataset_lineage
 
 if TYPE_CHECKING:
     from odf_engine.chain.state import ChainState
@@ -126,8 +129,6 @@ class _RunEvent:
         return facets
 
     def _query(self) -> str | None:
-        from odf_engine.metadata.model import Sql  # deferred: the worker starts faster
-
         if self._state is None or self._state.transform is None or self._reads_only:
             return None
         transform = self._state.transform.transform
@@ -183,8 +184,6 @@ class _RunEvent:
 
     def _column_lineage(self) -> dict[str, Any] | None:
         """Return the lineage of the columns of a derivative dataset, or None for others."""
-        from odf_engine.workspace.column_lineage import dataset_lineage  # deferred: parses SQL
-
         if self._entry is None or self._state is None or self._state.transform is None:
             return None
         names: dict[str, str] = {}
@@ -294,9 +293,7 @@ def _assertion(kind: str, rule: str, on_failure: str, outcome: str, message: str
 
 def _schema_fields(state: ChainState) -> list[dict[str, str]] | None:
     """Return the columns of a dataset, or None if it has no schema."""
-    # Deferred: Arrow is slow to import.
-    from odf_engine.chain.schema_evolution import column_descriptions, declared_schema
-    from odf_engine.data.ddl import type_ddl
+    from odf_engine.data.ddl import type_ddl  # Deferred: Arrow is slow to import.
 
     schema = declared_schema(state)
     if schema is None:

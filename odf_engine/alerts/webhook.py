@@ -14,6 +14,7 @@ import msgspec
 from odf_engine.alerts.events import stable_id
 from odf_engine.alerts.store import Delivery
 from odf_engine.errors import OdfError, SourceUnavailable
+from odf_engine.identity.ownership_proof import dataset_id_of_key, load_private_key, sign
 from odf_engine.net.credentials import RemoteAccess
 from odf_engine.net.http_client import HttpClient, RedirectProblem, Response
 from odf_engine.net.urls import origin_of
@@ -53,8 +54,6 @@ def key_signer(pem: str) -> Signer:
     Raises:
         BadData: the text is not such a key.
     """
-    from odf_engine.identity.ownership_proof import dataset_id_of_key, load_private_key, sign
-
     key = load_private_key(pem)
     return Signer("ed25519", str(dataset_id_of_key(key)), lambda data: sign(key, data))
 

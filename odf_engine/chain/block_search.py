@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -22,13 +22,10 @@ from odf_engine.errors import (
     UsageError,
 )
 from odf_engine.identity.multiformats import Multihash, hash_bytes
+from odf_engine.metadata.flatbuffers import DecodedBlock, decode_block
 from odf_engine.metadata.model import DatasetKind, ExecuteTransform, Seed, SetTransform
 from odf_engine.progress import Reporter
 from odf_engine.storage.object_store import find_object_name
-
-if TYPE_CHECKING:
-    from odf_engine.metadata.flatbuffers import DecodedBlock
-
 
 MIN_HASH_CHARACTERS: Final = 4
 _OFFSET: Final = re.compile(r"(?:#|offset\s)\s*(\d[\d ,_]*)", re.IGNORECASE)
@@ -308,9 +305,6 @@ class BlockFiles:
 
     def read_valid(self, block_hash: Multihash) -> DecodedBlock | None:
         """Return the block if it exists, its bytes match the hash, and it can be decoded; otherwise None."""
-        # Deferred: the codec is slow to import, and a search only needs the index.
-        from odf_engine.metadata.flatbuffers import decode_block
-
         try:
             data = self.read(block_hash)
             return decode_block(data) if hash_bytes(data, block_hash.code) == block_hash else None

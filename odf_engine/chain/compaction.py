@@ -44,6 +44,7 @@ from odf_engine.chain.state import next_block, push_state
 from odf_engine.errors import BadData, Conflict, NoOpEvent, OdfError, Unsupported
 from odf_engine.files import remove_temporary
 from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata.flatbuffers import encode_block
 from odf_engine.metadata.model import (
     AddData,
     DatasetKind,
@@ -54,6 +55,7 @@ from odf_engine.metadata.object_links import has_totals, read_totals, totals_att
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter, count_of
 from odf_engine.storage.atomic_files import translate_commit_errors
+from odf_engine.storage.object_store import hash_file
 from odf_engine.storage.refs import COMPACTED_PREFIX, COMPACTION_REF
 
 DEFAULT_MAX_ROWS: Final = 10_000_000
@@ -414,8 +416,6 @@ class _NewChain:
             number += 1
 
     def _append(self, quarantine: Quarantine, event: Any, system_time: Timestamp) -> Multihash:
-        from odf_engine.metadata.flatbuffers import encode_block  # deferred, as in Dataset
-
         block = next_block(quarantine.state, event, system_time)
         data = encode_block(block, self._version)
         block_hash = Multihash.sha3_256(data)
@@ -524,7 +524,6 @@ class _SliceWriter:
 
     def _batches(self, slices: Sequence[DataSlice]) -> Iterator[Any]:
         from odf_engine.data.slices import read_batches
-        from odf_engine.storage.object_store import hash_file
 
         for data_slice in slices:
             self._reporter.raise_if_cancelled()

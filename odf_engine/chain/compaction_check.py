@@ -10,6 +10,7 @@ from odf_engine.chain.compaction import BlockRun, extend_run, merge_key, merged_
 from odf_engine.chain.compaction_record import CompactionRecord
 from odf_engine.errors import BadData, MalformedBlock
 from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata.flatbuffers import decode_block
 from odf_engine.metadata.model import AddData, DataSlice, MetadataBlock
 from odf_engine.progress import Reporter
 
@@ -74,8 +75,6 @@ def check_chains(
 
 def _old_blocks(record: CompactionRecord) -> Iterator[MetadataBlock]:
     """Yield the old blocks; each must follow the previous one, and the first the fork."""
-    from odf_engine.metadata.flatbuffers import decode_block  # deferred, as in Dataset
-
     before, number = record.header.fork, record.header.fork_number + 1
     for data in record.blocks():
         block_hash = Multihash.sha3_256(data)

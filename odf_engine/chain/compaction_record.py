@@ -32,6 +32,7 @@ from odf_engine.errors import BadData, InvalidIdentity, NotFound, Unsupported
 from odf_engine.files import ensure_folder, fsync_file, fsync_folder, remove_temporary
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import SHA3_256, Multihash, multibase_decode, multibase_encode
+from odf_engine.identity.ownership_proof import load_private_key, sign, verify_signature
 from odf_engine.metadata.model import decode_hook, encode_hook
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.object_store import LocalObjectStore
@@ -132,9 +133,6 @@ class CompactionRecord:
         signed = self.header.signature
         if isinstance(signed, msgspec.UnsetType):
             return False
-        # Deferred: the cryptographic library is slow to import, and most readers only map blocks.
-        from odf_engine.identity.ownership_proof import verify_signature
-
         statement, _, rest = self._statement.rpartition(_SIGNATURE)
         try:
             signature = multibase_decode(signed)
@@ -302,8 +300,6 @@ def pack_record(
     packer = zlib.compressobj()
     statement = msgspec.json.encode(header, enc_hook=encode_hook)
     if private_key_pem is not None:
-        from odf_engine.identity.ownership_proof import load_private_key, sign
-
         signature = multibase_encode(sign(load_private_key(private_key_pem), statement))
         statement = statement[:-1] + _SIGNATURE + msgspec.json.encode(signature) + b"}"
     parts, total = [statement, b"\n"], 0

@@ -35,6 +35,7 @@ from odf_engine.errors import (
 )
 from odf_engine.files import ensure_folder
 from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata.flatbuffers import decode_block, encode_block
 from odf_engine.metadata.model import Checkpoint, DataSlice, MetadataEvent, SourceState
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.atomic_files import translate_commit_errors
@@ -299,9 +300,6 @@ class Dataset:
             NotFound: there is no such block.
             MalformedBlock: its bytes cannot be decoded, or do not match the hash.
         """
-        # Deferred: the codec is slow to import, and lists of blocks only need the index.
-        from odf_engine.metadata.flatbuffers import decode_block
-
         block_hash = self.block_hash(which) if isinstance(which, int) else which
         data = self.block_bytes(block_hash)
         if Multihash.sha3_256(data) != block_hash:
@@ -753,8 +751,6 @@ class Dataset:
         system_time: Timestamp,
         block_version: int,
     ) -> list[_NewBlock]:
-        from odf_engine.metadata.flatbuffers import encode_block
-
         new: list[_NewBlock] = []
         for event in events:
             block = next_block(state, event, system_time)

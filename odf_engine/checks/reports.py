@@ -25,6 +25,7 @@ from odf_engine.errors import BadData, InvalidIdentity
 from odf_engine.files import ensure_folder, translate_os_errors
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash, multibase_decode, multibase_encode
+from odf_engine.identity.ownership_proof import dataset_id_of_key, load_private_key, sign, verify_signature
 from odf_engine.storage.atomic_files import evict_oldest, read_small_file, replace_file
 from odf_engine.storage.object_store import CHECKS_FOLDER
 
@@ -148,9 +149,6 @@ def encode_report(report: CheckReport, private_key_pem: str | None) -> bytes:
     statement = msgspec.json.encode(report)
     signature: _Signature | None = None
     if private_key_pem is not None:
-        # Deferred: the cryptographic library is slow to import, and most readers do not sign.
-        from odf_engine.identity.ownership_proof import dataset_id_of_key, load_private_key, sign
-
         key = load_private_key(private_key_pem)
         signature = _Signature(str(dataset_id_of_key(key)), multibase_encode(sign(key, statement)))
     return msgspec.json.encode(_File(_KIND, _VERSION, statement.decode(), signature)) + b"\n"
@@ -182,8 +180,6 @@ def decode_report(data: bytes, dataset_id: DatasetId, slice_hash: Multihash) -> 
         raise BadData("the report of checks belongs to another dataset or slice")
     if signature is None:
         return StoredReport(report, signed=False)
-    from odf_engine.identity.ownership_proof import verify_signature
-
     if len(signature) != 64 or not verify_signature(dataset_id, file.statement.encode(), signature):
         raise BadData("invalid report of checks: not signed with the key of the dataset")
     return StoredReport(report, signed=True)

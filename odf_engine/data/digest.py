@@ -140,8 +140,9 @@ class SerialExecutor:
 _UNITS: Final = {"s": 0, "ms": 1, "us": 2, "ns": 3}
 _CHUNK_ROWS: Final = 1 << 16  # fits in processor caches, and amortizes the cost of a call
 _CHUNK_BYTES: Final = 64 << 20
-_NULL: Final = pa.scalar(b"\0", pa.large_binary())
-_EMPTY: Final = pa.scalar(b"", pa.large_binary())
+# Sliced from buffers, because pa.scalar and pa.array import pandas.
+_CELLS: Final = [None, pa.py_buffer(struct.pack("=3q", 0, 1, 1)), pa.py_buffer(b"\0")]
+_NULL, _EMPTY = pa.LargeBinaryArray.from_buffers(pa.large_binary(), 2, _CELLS)
 _INT: Final = 1
 _FLOAT: Final = 2
 _BINARY: Final = 3

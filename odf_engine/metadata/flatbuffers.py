@@ -12,9 +12,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, Final, NoReturn
 
-import flatbuffers
 import msgspec
-from flatbuffers import number_types as numbers
 
 from odf_engine.errors import InvalidIdentity, MalformedBlock, Unsupported
 from odf_engine.identity.did import DID_PREFIX, DatasetId
@@ -43,13 +41,6 @@ from odf_engine.metadata.descriptors import (
 from odf_engine.metadata.model import Manifest, MetadataBlock, Model
 from odf_engine.metadata.timestamp import Timestamp
 
-_FLAGS: Final = {
-    "Q": numbers.Uint64Flags,
-    "q": numbers.Int64Flags,
-    "I": numbers.Uint32Flags,
-    "i": numbers.Int32Flags,
-    "h": numbers.Int16Flags,
-}
 _DAY_NS: Final = 86_400 * 10**9
 
 
@@ -76,7 +67,16 @@ def encode_root(value: model.Model, *, aligned: bool = True) -> bytes:
 
 class _Writer:
     def __init__(self, aligned: bool) -> None:
-        self._builder = flatbuffers.Builder(512)
+        import flatbuffers  # Deferred: it imports NumPy, and decoding needs neither.
+
+        self._builder = builder = flatbuffers.Builder(512)
+        self._integer_slots = {
+            "Q": builder.PrependUint64Slot,
+            "q": builder.PrependInt64Slot,
+            "I": builder.PrependUint32Slot,
+            "i": builder.PrependInt32Slot,
+            "h": builder.PrependInt16Slot,
+        }
         self._instant_alignment = 4 if aligned else 1
         self._depth = 0
 
@@ -150,12 +150,12 @@ class _Writer:
         default = None if field.optional else 0
         match field.shape:
             case IntegerType(format):
-                self._builder.PrependSlot(_FLAGS[format], field.slot, value, default)
+                self._integer_slots[format](field.slot, value, default)
             case BoolType():
-                self._builder.PrependSlot(numbers.BoolFlags, field.slot, value, default)
+                self._builder.PrependBoolSlot(field.slot, value, default)
             case EnumType(enum, format):
                 index = list(enum).index(value)  # type: ignore[arg-type]
-                self._builder.PrependSlot(_FLAGS[format], field.slot, index, default)
+                self._integer_slots[format](field.slot, index, default)
             case InstantType():
                 self._instant(field.slot, value)  # type: ignore[arg-type]
             case UnionType() as union:

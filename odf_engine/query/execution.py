@@ -7,12 +7,20 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from odf_engine.chain.schema_evolution import Declaration, read_declaration
+from odf_engine.data.ddl import type_ddl
+from odf_engine.data.digest import LogicalHasher
+from odf_engine.data.slices import TableFiles
+from odf_engine.datafusion.client import UnknownTable, run_query, storable_rows
 from odf_engine.errors import InvalidIdentity, InvalidQuery, NotFound, OdfError, UsageError
-from odf_engine.metadata.model import SetDataSchema
+from odf_engine.metadata.model import SetDataSchema, SqlQueryStep
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.query.query_proof import ProofColumn, ProofTable, ResultSummary
+from odf_engine.sql.query_text import attach_query_excerpt, backquote_identifiers, line_and_column
 from odf_engine.sql.table_functions import RewrittenQuery, TableFunctionCall, parse_sql_timestamp
+from odf_engine.views.as_at import PinnedVersion, at_version, resolve_as_at
+from odf_engine.views.projection import Projection, build_projection, dataset_key
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,11 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from odf_engine.chain.block_summary import SliceSummary
-    from odf_engine.data.digest import LogicalHasher
-    from odf_engine.data.slices import TableFiles
     from odf_engine.spark import DataFrame, SparkSession
-    from odf_engine.views.as_at import PinnedVersion
-    from odf_engine.views.projection import Projection
     from odf_engine.workspace.dataset_summary import DatasetEntry
     from odf_engine.workspace.workspace import Workspace
 
@@ -103,8 +107,6 @@ class Tables:
             UsageError: the time is before its first block or in the future, or it has no key.
             InvalidSchema: the key is not among its columns.
         """
-        from odf_engine.views.as_at import at_version
-
         if self._seen.tables is None:
             call = call or TableFunctionCall(name, name)
             entry = resolve(self._workspace, call.dataset)
@@ -149,8 +151,6 @@ class Tables:
     def _files(
         self, entry: DatasetEntry, pin: PinnedVersion, call: TableFunctionCall, name: str
     ) -> TableFiles:
-        from odf_engine.data.slices import TableFiles
-
         of_all = self._seen.as_of if call.state is None else None
         state = call.state or ("changelog" if of_all is None else "as of")
         as_of = parse_sql_timestamp(call.as_of) if call.as_of is not None else of_all
@@ -185,8 +185,6 @@ class Tables:
     def _projection(
         self, entry: DatasetEntry, pin: PinnedVersion, key: Sequence[str], as_of: Timestamp | None
     ) -> Projection:
-        from odf_engine.views.projection import build_projection, dataset_key
-
         if as_of is None and not key and not dataset_key(entry.dataset):
             problem = f"the primary key of {entry.alias} is unknown"
             raise UsageError(problem, hint=f"specify it: current({entry.alias}, key, …)")
@@ -202,8 +200,6 @@ def resolve_pin(entry: DatasetEntry, as_at: str | None) -> PinnedVersion:
         UsageError: the time is before the first block, or in the future.
         NotFound: there is no such block.
     """
-    from odf_engine.views.as_at import resolve_as_at
-
     if as_at is None:
         return resolve_as_at(entry)
     time = parse_sql_timestamp(as_at)
@@ -245,8 +241,6 @@ def columns_at(entry: DatasetEntry, pin: PinnedVersion) -> pa.Schema:
     Raises:
         InvalidQuery: it had none yet.
     """
-    from odf_engine.chain.schema_evolution import Declaration, read_declaration
-
     state = entry.dataset.state()
     declaration: Declaration = state
     if str(state.head) != pin.block:
@@ -298,8 +292,6 @@ class QueryAnswer:
     @property
     def columns(self) -> list[ProofColumn]:
         """Names and types of the columns."""
-        from odf_engine.data.ddl import type_ddl
-
         return [ProofColumn(field.name, type_ddl(field.type)) for field in self.schema]
 
     def summarize(self, reporter: Reporter) -> ResultSummary:
@@ -347,7 +339,6 @@ def execute_query(
         OdfError: an invalid value in an expression, a missing slice, or a failure of Spark.
         Cancelled: the reporter was cancelled; Spark's jobs are stopped.
     """
-    from odf_engine.data.digest import LogicalHasher
     from odf_engine.spark.arrow_batches import arrow_batches
     from odf_engine.spark.readers import slices_frame
     from odf_engine.spark.row_order import with_total_order
@@ -429,10 +420,6 @@ def execute_with_datafusion(
         OdfError: an invalid value in an expression, a missing slice, or DataFusion is not installed.
         Cancelled: the reporter was cancelled; the process of the query is killed.
     """
-    from odf_engine.datafusion.client import UnknownTable, run_query, storable_rows
-    from odf_engine.metadata.model import SqlQueryStep
-    from odf_engine.sql.query_text import attach_query_excerpt, backquote_identifiers, line_and_column
-
     with attach_query_excerpt([SqlQueryStep(query=sql)]):
         query = RewrittenQuery(backquote_identifiers(sql), names)
     with query.locate_errors():

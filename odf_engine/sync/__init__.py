@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from odf_engine.errors import Unsupported
 from odf_engine.storage.refs import HEAD
 from odf_engine.sync.remotes.base import RemoteDataset, Repository
+from odf_engine.sync.remotes.folder_remote import FolderRemote, FolderRepository
 
 if TYPE_CHECKING:
     from odf_engine.net.credentials import RemoteAccess
@@ -30,11 +31,9 @@ def open_remote(url: str, access: RemoteAccess, reference: str = HEAD) -> Remote
     """
     match urlsplit(url).scheme:
         case "file":
-            # Deferred: each transport imports its network library.
-            from odf_engine.sync.remotes.folder_remote import FolderRemote
-
             return FolderRemote(url, reference)
         case "http" | "https":
+            # Deferred: each transport imports its network library.
             from odf_engine.sync.remotes.http_remote import HttpRemote
 
             return HttpRemote(url, access, reference=reference)
@@ -69,8 +68,6 @@ def open_repository(url: str, access: RemoteAccess) -> Repository:
     """
     match urlsplit(url).scheme:
         case "file":
-            from odf_engine.sync.remotes.folder_remote import FolderRepository
-
             return FolderRepository(url)
         case "odf+http" | "odf+https" | "http" | "https":
             from odf_engine.sync.remotes.http_remote import ServerRepository

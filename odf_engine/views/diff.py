@@ -9,6 +9,7 @@ import msgspec
 
 from odf_engine.chain.block_summary import BlockSummary
 from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.schema_evolution import read_declaration
 from odf_engine.chain.state import ChainState, apply_block
 from odf_engine.errors import OdfError, UsageError
 from odf_engine.identity.multiformats import Multihash
@@ -87,8 +88,6 @@ def column_changes(old: ChainState, new: ChainState) -> list[ColumnChange]:
 
 
 def _columns(state: ChainState) -> Iterator[tuple[str, str]]:
-    from odf_engine.chain.schema_evolution import read_declaration
-
     schema = read_declaration(state)
     if schema is not None:
         from odf_engine.data.ddl import type_ddl

@@ -47,6 +47,7 @@ from odf_engine.metadata.model import (
     kind_of,
 )
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.metadata.yaml import read_manifests
 from odf_engine.storage.atomic_files import read_small_file, replace_text_file
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definition import (
@@ -563,8 +564,6 @@ def _split_manifest(text: str) -> list[tuple[str, DatasetSnapshot | None]]:
     Raises:
         InvalidManifest: a document is invalid.
     """
-    from odf_engine.metadata.yaml import read_manifests  # Deferred: PyYAML is slow to import.
-
     documents: list[tuple[str, DatasetSnapshot | None]] = []
     for part in _SEPARATOR.split(text):
         is_blank = all(line.lstrip().startswith("#") or not line.strip() for line in part.splitlines())

@@ -1,7 +1,4 @@
-"""Finds the workspace of the current folder.
-
-For a fast start, it imports only the errors of the engine at the top.
-"""
+"""Finds the workspace of the current folder."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from typing import Final
 
 from odf_engine.errors import AlreadyExists, NotFound, OdfError, UsageError, disk_hint
 from odf_engine.files import fsync_folder
+from odf_engine.settings import CONFIG_FILE, load, user_file
 
 ODF_FOLDER: Final = ".odf"
 WORKSPACE_VARIABLE: Final = "ODF_WORKSPACE"
@@ -95,9 +93,6 @@ def check_odf_folder(odf: Path) -> None:
     Raises:
         OdfError: the folder or its settings belong to another user, or it contains a symbolic link.
     """
-    # Deferred, as everywhere in this module: finding a workspace is part of every start, also of completions.
-    from odf_engine.settings import CONFIG_FILE
-
     for path in (odf, odf / CONFIG_FILE):
         _check_owner(path, odf.parent)
     for folder in (odf, *(odf / name for name in _CHECKED_FOLDERS)):
@@ -181,8 +176,6 @@ def _check_link(path: Path) -> None:
 
 def _safe_folders() -> list[str]:
     """Return the safe folders in the user's own configuration as absolute paths; ``*`` is unchanged."""
-    from odf_engine.settings import load, user_file  # Deferred: most workspaces do not need it.
-
     folders = load(user_file()).safe_directories
     return [folder if folder == "*" else str(Path(folder).expanduser().resolve()) for folder in folders]
 

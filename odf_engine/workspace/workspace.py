@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from odf_engine import settings
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.schema_evolution import declared_schema
 from odf_engine.config import Config
 from odf_engine.errors import (
     AlreadyExists,
@@ -311,9 +312,7 @@ class Workspace:
 
         None if the dataset is not in the workspace or has no schema.
         """
-        # Deferred: Arrow is slow to import.
-        from odf_engine.chain.schema_evolution import declared_schema
-        from odf_engine.data.ddl import type_ddl
+        from odf_engine.data.ddl import type_ddl  # Deferred: Arrow is slow to import.
 
         try:
             schema = declared_schema(self.resolve(ref).dataset.state())

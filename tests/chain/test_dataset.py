@@ -295,7 +295,7 @@ def test_events_of_a_newer_specification_are_shown(
         strange: Any = msgspec.structs.replace(found.block, event=Opaque("MetadataEvent", 14))
         return msgspec.structs.replace(found, block=strange, unknown=("event: member 14",))
 
-    monkeypatch.setattr("odf_engine.metadata.flatbuffers.decode_block", newer)
+    monkeypatch.setattr("odf_engine.chain.dataset.decode_block", newer)
     assert dataset.state().not_understood == {"event 14": 2}
     row = dataset.list_blocks(1)[0]
     assert (row.hash, row.kind, row.summary) == (head, "Opaque", "event from a newer specification")

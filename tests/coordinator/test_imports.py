@@ -25,3 +25,8 @@ def test_worker_module_imports_neither_spark_nor_arrow():
     modules = loaded_by("odf_engine.coordinator.worker")
     for heavy in ("pyspark", "py4j", "pyarrow"):
         assert heavy not in modules
+
+
+def test_decoding_blocks_imports_no_numpy_and_hashing_no_pandas():
+    assert not loaded_by("odf_engine.metadata.flatbuffers") & {"flatbuffers", "numpy"}
+    assert "pandas" not in loaded_by("odf_engine.data.slices")

@@ -7,6 +7,11 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from odf_engine.errors import InvalidManifest, Unsupported
+from odf_engine.ingest.fetch.container import fetch_container
+from odf_engine.ingest.fetch.ethereum import fetch_ethereum_logs
+from odf_engine.ingest.fetch.files_glob import event_time_from_url, fetch_files
+from odf_engine.ingest.fetch.ftp import fetch_ftp
+from odf_engine.ingest.fetch.http import fetch_http
 from odf_engine.ingest.fetch.model import (
     LAST_MODIFIED,
     SOURCE_NAME,
@@ -15,6 +20,8 @@ from odf_engine.ingest.fetch.model import (
     file_stamp,
     require_readable,
 )
+from odf_engine.ingest.fetch.mqtt import fetch_mqtt
+from odf_engine.ingest.fetch.s3 import fetch_s3
 from odf_engine.metadata.model import (
     Container,
     EthereumLogs,
@@ -57,9 +64,6 @@ def fetch(step: FetchStep, context: FetchContext) -> Iterator[Payload]:
 
 def _payloads(step: FetchStep, context: FetchContext) -> Iterator[Payload]:
     if isinstance(step, FilesGlob):
-        # Deferred: the network clients are slow to import, and a source needs one fetcher.
-        from odf_engine.ingest.fetch.files_glob import fetch_files
-
         if find_variables(step.path):
             raise InvalidManifest(
                 f"'{step.path}': variables are supported in URLs and headers only, not in paths",
@@ -71,16 +75,10 @@ def _payloads(step: FetchStep, context: FetchContext) -> Iterator[Payload]:
         if payload is not None:
             yield payload
     elif isinstance(step, Container):
-        from odf_engine.ingest.fetch.container import fetch_container
-
         yield from fetch_container(step, context)
     elif isinstance(step, Mqtt):
-        from odf_engine.ingest.fetch.mqtt import fetch_mqtt
-
         yield from fetch_mqtt(step, context)
     elif isinstance(step, EthereumLogs):
-        from odf_engine.ingest.fetch.ethereum import fetch_ethereum_logs
-
         yield from fetch_ethereum_logs(step, context)
     else:
         kind = kind_of(step)  # type: ignore[arg-type]
@@ -99,9 +97,6 @@ def _fetch_url(step: Url, context: FetchContext) -> Payload | None:
         raise InvalidManifest(f"invalid URL: '{step.url}'", hint="check fetch.url") from None
     if not isinstance(step.event_time, FromPath):
         return _fetch_scheme(step, scheme, context)
-    # Deferred as in _payloads. Before the request: a URL without a time needs no download.
-    from odf_engine.ingest.fetch.files_glob import event_time_from_url
-
     event_time = event_time_from_url(step.event_time, url, without_login(step.url))
     payload = _fetch_scheme(step, scheme, context)
     return None if payload is None else replace(payload, event_time=event_time)
@@ -112,16 +107,10 @@ def _fetch_scheme(step: Url, scheme: str, context: FetchContext) -> Payload | No
         text = "headers are supported with http and https only: they are not sent"
         context.reporter.warn(text, "ignored-option")
     if scheme in ("http", "https"):
-        from odf_engine.ingest.fetch.http import fetch_http
-
         return fetch_http(step, context)
     if scheme in ("ftp", "ftps"):
-        from odf_engine.ingest.fetch.ftp import fetch_ftp
-
         return fetch_ftp(step, context)
     if scheme == "s3":
-        from odf_engine.ingest.fetch.s3 import fetch_s3
-
         return fetch_s3(step, context)
     if scheme in ("", "file"):
         return _fetch_file(step, context)
