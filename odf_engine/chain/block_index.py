@@ -153,12 +153,12 @@ class BlockIndex:
 
         def query(db: sqlite3.Connection) -> list[Any]:
             tail = "ORDER BY sequence DESC LIMIT ?"
-            where = f"SELECT {BLOCK_COLUMNS} FROM blocks WHERE chain = ? AND sequence < ?"
+            query = f"SELECT {BLOCK_COLUMNS} FROM blocks WHERE chain = ? AND sequence < ?"
             if kinds is None:
-                return db.execute(f"{where} {tail}", (at.chain, top, limit)).fetchall()
+                return db.execute(f"{query} {tail}", (at.chain, top, limit)).fetchall()
             rows: list[Any] = []
             for kind in set(kinds):  # one query for each kind, to use the index for rare kinds
-                rows += db.execute(f"{where} AND kind = ? {tail}", (at.chain, top, kind, limit))
+                rows += db.execute(f"{query} AND kind = ? {tail}", (at.chain, top, kind, limit))
             return sorted(rows, reverse=True)[:limit]
 
         return [parse_block_row(row) for row in self._run(query)]
@@ -297,9 +297,9 @@ class BlockIndex:
                 for table in _CHAIN_TABLES:
                     for first in range(0, at.sequence + 1, _MAX_BUFFERED):
                         last = min(at.sequence, first + _MAX_BUFFERED - 1)
-                        where = "chain = ? AND sequence BETWEEN ? AND ?"
+                        condition = "chain = ? AND sequence BETWEEN ? AND ?"
                         rows = source.query_rows(
-                            f"SELECT * FROM {table} WHERE {where}", at.chain, first, last
+                            f"SELECT * FROM {table} WHERE {condition}", at.chain, first, last
                         )
                         if rows:
                             values = ",".join("?" * len(rows[0]))

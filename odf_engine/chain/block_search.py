@@ -68,18 +68,18 @@ def find_blocks(
         return BlockPage(0, 0, [])
 
     def query_page(index: BlockIndex, at: BlockPosition) -> BlockPage:
-        where, values = _condition(at, kinds, text.strip().lower())
+        condition, values = _condition(at, kinds, text.strip().lower())
         if kinds or text:
-            total = index.query_rows(f"SELECT COUNT(*) FROM blocks WHERE {where}", *values)[0][0]
+            total = index.query_rows(f"SELECT COUNT(*) FROM blocks WHERE {condition}", *values)[0][0]
         else:
             total = at.sequence + 1
         start = max(total - limit, 0) if first is None else max(first, 0)
         if kinds or text:  # the subquery sorts and skips sequence numbers only, which is faster
-            numbers = f"SELECT sequence FROM blocks WHERE {where} ORDER BY sequence LIMIT ? OFFSET ?"
-            where, values = f"chain = ? AND sequence IN ({numbers})", [at.chain, *values, limit, start]
+            numbers = f"SELECT sequence FROM blocks WHERE {condition} ORDER BY sequence LIMIT ? OFFSET ?"
+            condition, values = f"chain = ? AND sequence IN ({numbers})", [at.chain, *values, limit, start]
         else:  # positions are sequence numbers
-            where, values = f"{where} AND sequence >= ?", [*values, start]
-        query = f"SELECT {BLOCK_COLUMNS} FROM blocks WHERE {where} ORDER BY sequence LIMIT ?"
+            condition, values = f"{condition} AND sequence >= ?", [*values, start]
+        query = f"SELECT {BLOCK_COLUMNS} FROM blocks WHERE {condition} ORDER BY sequence LIMIT ?"
         return BlockPage(
             total, start, [parse_block_row(row) for row in index.query_rows(query, *values, limit)]
         )
@@ -88,35 +88,37 @@ def find_blocks(
 
 
 def _condition(at: BlockPosition, kinds: Collection[str], text: str) -> _Condition:
-    where, values = "chain = ? AND sequence <= ?", [at.chain, at.sequence]
+    condition, values = "chain = ? AND sequence <= ?", [at.chain, at.sequence]
     if kinds:
-        where += f" AND kind IN ({','.join('?' * len(kinds))})"
+        condition += f" AND kind IN ({','.join('?' * len(kinds))})"
         values += sorted(kinds)
     if text:
         like = "%" + re.sub(r"([%_\\])", r"\\\1", text) + "%"
         number = int(text) if text.isdecimal() and len(text) < 16 else -1
         hashed, hash_values = _hash_condition(text)
-        where += rf" AND (kind LIKE ? ESCAPE '\' OR summary LIKE ? ESCAPE '\' OR sequence = ? OR {hashed})"
+        condition += (
+            rf" AND (kind LIKE ? ESCAPE '\' OR summary LIKE ? ESCAPE '\' OR sequence = ? OR {hashed})"
+        )
         values += [like, like, number, *hash_values]
-    return where, values
+    return condition, values
 
 
 def _hash_condition(text: str) -> _Condition:
     """Return an SQL condition: the base16 hash, or its digest, starts or (8 characters) ends so."""
-    where, values = "0", []
+    condition, values = "0", []
     if len(text) < MIN_HASH_CHARACTERS:
-        return where, values
+        return condition, values
     prefixes = [_HASH_PREFIX[1:] + text, *([text[1:]] if text[0] == "f" else [])]
     for prefix in prefixes:
         if _HEX.fullmatch(prefix):
             low = bytes.fromhex(prefix + "0" * (len(prefix) % 2))
             high = bytes.fromhex(prefix.ljust(2 * _HASH_BYTES, "f"))
-            where += " OR hash BETWEEN ? AND ?"
+            condition += " OR hash BETWEEN ? AND ?"
             values += [low, high]
     if len(text) == _HASH_TAIL_CHARACTERS and _HEX.fullmatch(text):
-        where += f" OR substr(hash, {-_HASH_TAIL_CHARACTERS // 2}) = ?"
+        condition += f" OR substr(hash, {-_HASH_TAIL_CHARACTERS // 2}) = ?"
         values += [bytes.fromhex(text)]
-    return f"({where})", values
+    return f"({condition})", values
 
 
 def count_kinds(dataset: Dataset) -> dict[str, int]:
@@ -226,8 +228,8 @@ def _find_by_hash(dataset: Dataset, text: str, newest: int) -> int:
 
 
 def _find_numbers(text: str, index: BlockIndex, at: BlockPosition) -> list[int]:
-    where, values = _hash_condition(text)
-    query = f"SELECT sequence FROM blocks WHERE chain = ? AND sequence <= ? AND {where} LIMIT 4"
+    condition, values = _hash_condition(text)
+    query = f"SELECT sequence FROM blocks WHERE chain = ? AND sequence <= ? AND {condition} LIMIT 4"
     return [row[0] for row in index.query_rows(query, at.chain, at.sequence, *values)]
 
 
@@ -361,8 +363,8 @@ class BlockFiles:
         return self._only(self._last_number())
 
     def _only(self, number: int) -> Multihash | None:
-        found = self._numbers().get(number, [])
-        return found[0] if len(found) == 1 else None
+        numbers = self._numbers().get(number, [])
+        return numbers[0] if len(numbers) == 1 else None
 
 
 def is_derivative(dataset: Dataset) -> bool:

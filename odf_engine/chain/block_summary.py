@@ -111,7 +111,7 @@ def _describe_transaction(event: model.ExecuteTransform, before: ChainState | No
 def _describe_inputs(event: model.ExecuteTransform, before: ChainState | None) -> str:
     """Return the number of new rows of each input, by its alias in the query."""
     transform = before and before.transform
-    names = {each.dataset_ref: each.alias for each in transform.inputs} if transform else {}
+    names = {source.dataset_ref: source.alias for source in transform.inputs} if transform else {}
     texts: list[str] = []
     for item in event.query_inputs:
         if item.new_offset is not None:

@@ -38,9 +38,9 @@ def find_position(dataset: Dataset, block: Multihash) -> HistoryPosition | None:
 
 def _replacing_record(dataset: Dataset, block: Multihash) -> CompactionRecord | None:
     """Return a record that has replaced a block, if possible one that leads to the current chain."""
-    found = list(_replacements(dataset, block))
-    leading = (record for record, replacement in found if reaches_chain(dataset, replacement.block))
-    return next(leading, found[0][0] if found else None)
+    replacements = list(_replacements(dataset, block))
+    leading = (record for record, replacement in replacements if reaches_chain(dataset, replacement.block))
+    return next(leading, replacements[0][0] if replacements else None)
 
 
 def _replacements(dataset: Dataset, block: Multihash) -> Iterator[tuple[CompactionRecord, Replacement]]:
@@ -102,11 +102,11 @@ def find_current_position(dataset: Dataset, position: HistoryPosition) -> Curren
             return None
         seen.add(position.block)
         cover = find_replacement(dataset, position)
-        found = None if cover is None else find_position(dataset, cover.block)
-        if cover is None or found is None:
+        current = None if cover is None else find_position(dataset, cover.block)
+        if cover is None or current is None:
             return None
         is_end = is_end and cover.last == position.number
-        position = found
+        position = current
     return CurrentPosition(position.number, is_end)
 
 

@@ -301,7 +301,7 @@ def compact(
                     files=writer.read_files, total_files=total, rows=writer.rows, bytes=writer.bytes
                 )
                 merged[part.first] = part, writer.write(part)
-        merged = {first: each for first, each in merged.items() if each[0].blocks > 1}
+        merged = {first: entry for first, entry in merged.items() if entry[0].blocks > 1}
         if not merged:
             return plan_compaction(dataset, CompactionPolicy(0, 0), Reporter())
         chain = _NewChain(dataset, planned_head, reporter, block_version, private_key_pem)
@@ -523,7 +523,7 @@ class _SliceWriter:
         )
 
     def _batches(self, slices: Sequence[DataSlice]) -> Iterator[Any]:
-        from odf_engine.data.slices import read_batches
+        from odf_engine.data.slices import read_batches  # deferred: loads Arrow
 
         for data_slice in slices:
             self._reporter.raise_if_cancelled()

@@ -62,14 +62,14 @@ def check_chains(
     old = _old_blocks(record)
     before, number, new_number = header.fork, header.fork_number + 1, header.fork_number + 1
     merged: list[DataSlice] = []
-    for each in header.blocks:
+    for entry in header.blocks:
         reporter.raise_if_cancelled()
-        block = read_block(each.block)
+        block = read_block(entry.block)
         if block.prev_block_hash != before or block.sequence_number != new_number:
-            raise _wrong(each.block, "it does not follow the previous new block")
-        replaced = [next(old) for _ in range(number, each.last + 1)]
-        merged += _check_replacement(each.block, block, replaced, number)
-        before, number, new_number = each.block, each.last + 1, new_number + 1
+            raise _wrong(entry.block, "it does not follow the previous new block")
+        replaced = [next(old) for _ in range(number, entry.last + 1)]
+        merged += _check_replacement(entry.block, block, replaced, number)
+        before, number, new_number = entry.block, entry.last + 1, new_number + 1
     return merged
 
 
@@ -98,13 +98,13 @@ def _check_replacement(
         return []
     run: BlockRun | None = None
     key = merge_key(old[0].event)
-    for number, each in enumerate(old, first):
-        if key is None or not isinstance(each.event, AddData) or merge_key(each.event) != key:
+    for number, old_block in enumerate(old, first):
+        if key is None or not isinstance(old_block.event, AddData) or merge_key(old_block.event) != key:
             raise _wrong(block_hash, "it replaces blocks that cannot be merged")
         if run is None:
-            run = start_run(number, each.event, each.system_time)
+            run = start_run(number, old_block.event, old_block.system_time)
         else:
-            extend_run(run, each.event, each.system_time)
+            extend_run(run, old_block.event, old_block.system_time)
     assert run is not None
     data = new.event.new_data if isinstance(new.event, AddData) else None
     if new.event != merged_event(run, data) or new.system_time != run.system_time:
@@ -135,15 +135,15 @@ def _check_rows(merged: Sequence[DataSlice], slices: Sequence[OffsetFile], repor
         if not within:
             continue
         batches = _Batches(file, within[0].offset_interval.start, within[-1].offset_interval.end)
-        for each in within:
+        for part in within:
             reporter.raise_if_cancelled()
             hasher = LogicalHasher(batches.schema)
             with hasher:
-                for batch in batches.take(each.offset_interval.end - each.offset_interval.start + 1):
+                for batch in batches.take(part.offset_interval.end - part.offset_interval.start + 1):
                     hasher.update(batch)
-                if hasher.finish() != each.logical_hash:
+                if hasher.finish() != part.logical_hash:
                     raise BadData(
-                        f"the rows of offsets {each.offset_interval.start} to {each.offset_interval.end} "
+                        f"the rows of offsets {part.offset_interval.start} to {part.offset_interval.end} "
                         "differ from those before the compaction",
                         where=str(file.path),
                     )
@@ -155,7 +155,7 @@ class _Batches:
     """The rows of a file from one offset to another, read in batches."""
 
     def __init__(self, file: OffsetFile, first: int, last: int) -> None:
-        from odf_engine.data.slices import read_batches_of
+        from odf_engine.data.slices import read_batches_of  # deferred: loads Arrow
 
         self.schema, self._source = read_batches_of(file.path, (first - file.start, last + 1 - file.start))
         self._rest: pa.RecordBatch | None = None

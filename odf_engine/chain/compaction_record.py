@@ -333,21 +333,21 @@ class RecordStore:
             NotFound: there is no such record.
             BadData: it is damaged, or belongs to another name.
         """
-        found = self._records.get(name)
-        if found is None:
-            where = str(self.folder / name)
+        record = self._records.get(name)
+        if record is None:
+            path = str(self.folder / name)
             try:
                 with self._store.open(name) as file:
-                    found = CompactionRecord(file, where)
+                    record = CompactionRecord(file, path)
             except OSError as error:
                 reason = f"the compaction record cannot be read: {error.strerror}"
-                raise BadData(reason, where=where) from error
-            if str(found.header.new_head) != name:
+                raise BadData(reason, where=path) from error
+            if str(record.header.new_head) != name:
                 raise BadData(
                     "the compaction record does not match its file name", where=str(self.folder / name)
                 )
-            self._records[name] = found
-        return found
+            self._records[name] = record
+        return record
 
     def all(self) -> Iterator[CompactionRecord]:
         """Yield all records that can be read. A damaged one is reported by ``odf verify``."""

@@ -187,8 +187,8 @@ class Dataset:
         """
         if self.origin is None:
             return
-        found = self.origin.newest_head(self.reference)
-        if found is not None and found != self.head():
+        newest = self.origin.newest_head(self.reference)
+        if newest is not None and newest != self.head():
             with self._refs.locked():
                 self._follow_origin(self.origin)
             with suppress(OdfError):  # reported when the blocks are read
@@ -196,15 +196,15 @@ class Dataset:
 
     def _follow_origin(self, origin: DatasetOrigin) -> None:
         """Set the head to the one in the origin. Requires the lock, which commits hold."""
-        known, found = self.head(), origin.newest_head(self.reference)
-        if found is None or found == known:
+        known, newest = self.head(), origin.newest_head(self.reference)
+        if newest is None or newest == known:
             return
         # Before the head moves: the new blocks may have sources of another author, which must not run.
         origin.read_author()
         # After a compaction by another machine, blocks of the old chain are found by its record.
         if origin.read_records() or known is None:
             self._follow_references(origin)
-        self._refs.compare_and_set(self.reference, known, found)
+        self._refs.compare_and_set(self.reference, known, newest)
 
     def copy_index(self, name: str, block: Multihash) -> None:
         """Copy the index of the chain up to a block, for a new branch. Its blocks need not be read again.
@@ -252,11 +252,11 @@ class Dataset:
 
     def _follow_references(self, origin: DatasetOrigin) -> None:
         """Set all references except the head to those in the origin. Requires the lock."""
-        found = {name: block for name, block in origin.references().items() if name != HEAD}
+        references = {name: block for name, block in origin.references().items() if name != HEAD}
         for name in self._refs.names():
-            if name != HEAD and name not in found:
+            if name != HEAD and name not in references:
                 self._refs.discard(name)
-        for name, block in found.items():
+        for name, block in references.items():
             if (known := self._refs.get(name)) != block:
                 self._refs.compare_and_set(name, known, block)
 
@@ -827,14 +827,14 @@ class Dataset:
 
 def _objects_of(new: Sequence[_NewBlock]) -> list[tuple[str, str]]:
     """Return the kinds and names of new objects: before each block those that it refers to."""
-    found: list[tuple[str, str]] = []
+    objects: list[tuple[str, str]] = []
     for item in new:
         event: Any = item.folded.stored.block.event
         for kind, field in (("data", "new_data"), ("checkpoints", "new_checkpoint")):
             if (described := getattr(event, field, None)) is not None:
-                found.append((kind, str(described.physical_hash)))
-        found.append(("blocks", str(item.folded.stored.hash)))
-    return found
+                objects.append((kind, str(described.physical_hash)))
+        objects.append(("blocks", str(item.folded.stored.hash)))
+    return objects
 
 
 class _EarlierHistory(Dataset):

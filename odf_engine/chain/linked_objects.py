@@ -135,10 +135,10 @@ def check_object_hash(path: Path, link: Multihash, reporter: Reporter) -> None:
         BadData: they do not match its hash, or the file cannot be read.
     """
     try:
-        found = hash_file(path, link.code, lambda read: reporter.raise_if_cancelled())
+        file_hash = hash_file(path, link.code, lambda read: reporter.raise_if_cancelled())
     except OSError as error:
         raise BadData(f"object {link} cannot be read: {error.strerror}", where=str(path)) from error
-    if found != link:
+    if file_hash != link:
         raise BadData(
             f"object {link} is damaged: its bytes do not match its hash",
             where=str(path),
@@ -189,18 +189,18 @@ def list_attachments(paths: Sequence[Path]) -> dict[str, Path]:
         NotFound: a path does not exist.
         UsageError: two files have the same name.
     """
-    found: dict[str, Path] = {}
+    attachments: dict[str, Path] = {}
     for path in paths:
         if path.is_dir():
-            files = {str(each.relative_to(path)): each for each in sorted(path.rglob("*")) if each.is_file()}
+            files = {str(item.relative_to(path)): item for item in sorted(path.rglob("*")) if item.is_file()}
         elif path.is_file():
             files = {path.name: path}
         else:
             raise NotFound("file not found", where=str(path))
         for name, file in files.items():
-            if found.setdefault(name, file) != file:
+            if attachments.setdefault(name, file) != file:
                 raise UsageError(f"two attached files have the name '{name}'", hint="attach their folder")
-    return found
+    return attachments
 
 
 def export_object(dataset: Dataset, link: Multihash, target: Path, reporter: Reporter) -> None:

@@ -49,19 +49,19 @@ class OldHead(msgspec.Struct, frozen=True):
 
 def list_old_heads(dataset: Dataset) -> list[OldHead]:
     """Return the references to old heads, newest first."""
-    found = [
+    heads = [
         OldHead(name, block, dataset.reference_time(name))
         for name, block in dataset.references().items()
         if name.startswith(OLD_HEAD_PREFIXES)
     ]
-    return sorted(found, key=lambda head: (-head.created, head.name))
+    return sorted(heads, key=lambda head: (-head.created, head.name))
 
 
 def select_expired(heads: Sequence[OldHead], rule: RetentionRule, now: float | None = None) -> list[OldHead]:
     """Return the old heads that have expired by a rule, newest first."""
     oldest = (time.time() if now is None else now) - rule.days * _DAY
     subject = [head for head in heads if not rule.compacted_only or head.name.startswith(COMPACTED_PREFIX)]
-    return [each for each in subject[rule.last :] if each.created <= oldest]
+    return [candidate for candidate in subject[rule.last :] if candidate.created <= oldest]
 
 
 class Branch(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,7 +156,7 @@ def create_branch(dataset: Dataset, name: str, block: Multihash, *, replace: boo
     """
     _check_name(name)
     dataset.refresh_branches()
-    same = [each for each in dataset.branch_names() if each.lower() == name.lower()]
+    same = [branch for branch in dataset.branch_names() if branch.lower() == name.lower()]
     if same and not (replace and same == [name]):
         raise AlreadyExists(
             f"branch '{same[0]}' already exists",
@@ -248,10 +248,10 @@ def promote_branch(dataset: Dataset, name: str) -> Promotion:
     if dataset.contains_block(new.head):
         return Promotion(old.head, old.head, 0, 0)
     if not branch.contains_block(old.head):
-        found = read_branch(dataset, name)
+        info = read_branch(dataset, name)
         raise Conflict(
             f"branch '{name}' cannot be promoted: the head has blocks that it does not have"
-            f" ({found.behind} behind, {found.ahead} ahead)",
+            f" ({info.behind} behind, {info.ahead} ahead)",
             hint=f"compare them with odf diff NAME --to {name}; odf branch NAME {name} --force moves the"
             " branch to the head, then pull into it again",
         )

@@ -233,7 +233,7 @@ def column_descriptions(state: ChainState) -> dict[str, str]:
     They are comments in the DDL of a source, and attributes in ODF schemas. Those of the dataset have
     precedence over those of its sources.
     """
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     for source in (state.polling_source, *state.push_sources.values()):
         read = getattr(source, "read", None)
         ddl = getattr(read, "schema", None) or ()
@@ -241,10 +241,10 @@ def column_descriptions(state: ChainState) -> dict[str, str]:
             from odf_engine.data.ddl import parse_comments
 
             with suppress(InvalidSchema):  # Reading the source reports it.
-                found |= parse_comments(ddl)
-        found |= schema_descriptions(getattr(read, "odf_schema", None))
-    found |= schema_descriptions(state.odf_schema)
-    return {name: text for name, text in found.items() if text}
+                descriptions |= parse_comments(ddl)
+        descriptions |= schema_descriptions(getattr(read, "odf_schema", None))
+    descriptions |= schema_descriptions(state.odf_schema)
+    return {name: text for name, text in descriptions.items() if text}
 
 
 def schema_from_ddl(ddl: Sequence[str], declared: pa.Schema | None, vocab: DatasetVocabulary) -> pa.Schema:
