@@ -103,13 +103,13 @@ def to_text(array: pa.Array) -> pa.Array:
     if is_list_like(data_type) or types.is_struct(data_type) or types.is_map(data_type):
         return pa.array([None if value is None else _json(value) for value in python_values(array)], _TEXT)
     if _is_bytes(data_type):
-        return pa.array([None if each is None else each.hex() for each in array.to_pylist()], _TEXT)
+        return pa.array([None if item is None else item.hex() for item in array.to_pylist()], _TEXT)
     if types.is_time(data_type):
         return _trimmed(array.cast(_TEXT))
     try:
         return array.cast(_TEXT)
     except pa.ArrowNotImplementedError:  # only results of queries have such types, slices do not
-        return pa.array([None if each is None else str(each) for each in array.to_pylist()], _TEXT)
+        return pa.array([None if item is None else str(item) for item in array.to_pylist()], _TEXT)
 
 
 def python_values(array: pa.Array | pa.ChunkedArray) -> list[Any]:
@@ -168,15 +168,15 @@ def describe_row(row: pa.RecordBatch | pa.Table, hidden: Container[str] = ()) ->
 
 def to_csv_fields(array: pa.Array) -> pa.Array:
     """Return each value as a field of RFC 4180. Null is empty, an empty text is a pair of quotes."""
-    found = to_text(array)
+    texts = to_text(array)
     if _never_special(decode_array(array).type):
-        return pc.fill_null(found, "")
-    special = pc.match_substring_regex(found, _CSV_SPECIAL)
+        return pc.fill_null(texts, "")
+    special = pc.match_substring_regex(texts, _CSV_SPECIAL)
     if pc.any(special).as_py():
-        doubled = pc.replace_substring(found, '"', '""')
+        doubled = pc.replace_substring(texts, '"', '""')
         quoted = pc.binary_join_element_wise('"', doubled, '"', "")
-        found = pc.if_else(special, quoted, found)
-    return pc.fill_null(found, "")
+        texts = pc.if_else(special, quoted, texts)
+    return pc.fill_null(texts, "")
 
 
 def to_json_values(array: pa.Array) -> pa.Array:
@@ -185,26 +185,26 @@ def to_json_values(array: pa.Array) -> pa.Array:
     data_type = array.type
     if types.is_floating(data_type):
         array = pc.if_else(pc.is_finite(array), array, None)
-    found = to_text(array)
+    texts = to_text(array)
     if not (
         _is_plain_json(data_type)
         or is_list_like(data_type)
         or types.is_struct(data_type)
         or types.is_map(data_type)
     ):
-        found = _quoted(found, data_type)
-    return pc.fill_null(found, "null")
+        texts = _quoted(texts, data_type)
+    return pc.fill_null(texts, "null")
 
 
-def _quoted(found: pa.Array, data_type: pa.DataType) -> pa.Array:
+def _quoted(texts: pa.Array, data_type: pa.DataType) -> pa.Array:
     if not _never_special(data_type):
-        special = pc.fill_null(pc.match_substring_regex(found, _JSON_SPECIAL), False)
+        special = pc.fill_null(pc.match_substring_regex(texts, _JSON_SPECIAL), False)
         if pc.any(special).as_py():
             escaped = [
-                json.dumps(text, ensure_ascii=False)[1:-1] for text in found.filter(special).to_pylist()
+                json.dumps(text, ensure_ascii=False)[1:-1] for text in texts.filter(special).to_pylist()
             ]
-            found = pc.replace_with_mask(found, special, pa.array(escaped, _TEXT))
-    return pc.binary_join_element_wise('"', found, '"', "")
+            texts = pc.replace_with_mask(texts, special, pa.array(escaped, _TEXT))
+    return pc.binary_join_element_wise('"', texts, '"', "")
 
 
 def _is_plain_json(data_type: pa.DataType) -> bool:
@@ -231,15 +231,15 @@ def _is_bytes(data_type: pa.DataType) -> bool:
 
 def _moments(array: pa.Array) -> pa.Array:
     # By Arrow, because Python has no years beyond 9999 and no nanoseconds.
-    found = array.cast(pa.timestamp(array.type.unit)).cast(_TEXT)
-    found = _trimmed(pc.replace_substring(found, " ", "T"))
-    return pc.binary_join_element_wise(found, "Z" if array.type.tz else "", "")
+    texts = array.cast(pa.timestamp(array.type.unit)).cast(_TEXT)
+    texts = _trimmed(pc.replace_substring(texts, " ", "T"))
+    return pc.binary_join_element_wise(texts, "Z" if array.type.tz else "", "")
 
 
-def _trimmed(found: pa.Array) -> pa.Array:
+def _trimmed(texts: pa.Array) -> pa.Array:
     """Return times with a fraction of 0, 3, 6 or 9 digits, as few as possible."""
-    found = pc.replace_substring_regex(found, r"\.0+$", "")
-    return pc.replace_substring_regex(found, r"(\.[0-9]{3}|\.[0-9]{6})(000)+$", r"\1")
+    texts = pc.replace_substring_regex(texts, r"\.0+$", "")
+    return pc.replace_substring_regex(texts, r"(\.[0-9]{3}|\.[0-9]{6})(000)+$", r"\1")
 
 
 def _json(value: Any) -> str:

@@ -64,10 +64,10 @@ class OperationCheck:
             return None
         known = pc.is_in(operations, pa.array(list(Op), operations.type))
         if (at := pc.index(known, False).as_py()) >= 0:
-            found = operations[at].as_py()
-            if found is None:
+            operation = operations[at].as_py()
+            if operation is None:
                 return f"row {start + at} has no operation"
-            return f"row {start + at} has invalid operation {found}, expected 0 to {max(Op):d}"
+            return f"row {start + at} has invalid operation {operation}, expected 0 to {max(Op):d}"
         if not self.has_retractions:
             self.has_retractions = pc.any(pc.greater(operations, int(Op.APPEND))).as_py()
         previous = pa.concat_arrays([pa.array([self._last], operations.type), operations[:-1]])

@@ -100,18 +100,18 @@ class ColumnSketch:
             return kept, False
         return min(round((kept - 1) / (self._hashes[-1].as_py() / _ALL_HASHES)), self.values), False
 
-    def heavy_hitters(self, most: int) -> tuple[pa.Array, list[int]]:
+    def heavy_hitters(self, max_values: int) -> tuple[pa.Array, list[int]]:
         """Return the most frequent values and a lower bound of their counts, most frequent first.
 
         Args:
-            most: the maximum number of values.
+            max_values: the maximum number of values.
         """
         order = [("count", "descending"), ("value", "ascending")]
         counts = self._counts
         if self.lost:  # the others may have occurred only once
             counts = counts.filter(pc.greater(counts["count"], self.lost))
-        found = counts.take(pc.sort_indices(counts, sort_keys=order)[:most]).combine_chunks()
-        return _array(found["value"]), found["count"].to_pylist()
+        top = counts.take(pc.sort_indices(counts, sort_keys=order)[:max_values]).combine_chunks()
+        return _array(top["value"]), top["count"].to_pylist()
 
     # --- Updates ---
 
@@ -120,9 +120,9 @@ class ColumnSketch:
             self.total += _sum(array)
         lengths = _lengths(array)
         if lengths is not None:
-            least, greatest = (each.as_py() for each in pc.min_max(lengths).values())
-            self.shortest = least if self.shortest is None else min(self.shortest, least)
-            self.longest = greatest if self.longest is None else max(self.longest, greatest)
+            min_length, max_length = (scalar.as_py() for scalar in pc.min_max(lengths).values())
+            self.shortest = min_length if self.shortest is None else min(self.shortest, min_length)
+            self.longest = max_length if self.longest is None else max(self.longest, max_length)
 
     def _update_ends(self, array: pa.Array) -> None:
         if types.is_fixed_size_binary(self.data_type):
@@ -133,8 +133,8 @@ class ColumnSketch:
         self.ends = ends
 
     def _update_counts(self, array: pa.Array) -> None:
-        found = pc.value_counts(array)
-        values, counts = found.field(0), found.field(1)
+        value_counts = pc.value_counts(array)
+        values, counts = value_counts.field(0), value_counts.field(1)
         if self.lost:
             self._add_hashes(values)
         table = pa.table({"value": values, "count": counts})
@@ -202,19 +202,19 @@ class ColumnSketch:
 
     @classmethod
     def _load(cls, data_type: pa.DataType, data: bytes) -> ColumnSketch:
-        kept, found = msgspec.msgpack.decode(data, type=_Serialized), cls(data_type)
-        found.rows, found.nulls = kept.rows, kept.nulls
-        found.not_numbers, found.lost = kept.not_numbers, kept.lost
+        kept, sketch = msgspec.msgpack.decode(data, type=_Serialized), cls(data_type)
+        sketch.rows, sketch.nulls = kept.rows, kept.nulls
+        sketch.not_numbers, sketch.lost = kept.not_numbers, kept.lost
         number = float if types.is_floating(data_type) else Decimal if types.is_decimal(data_type) else int
-        found.total = number(kept.total)
-        found.shortest, found.longest, found.histogram = kept.shortest, kept.longest, kept.histogram
-        found._counts = _table(kept.counts)
-        if found._counts["value"].type != found.data_type:
+        sketch.total = number(kept.total)
+        sketch.shortest, sketch.longest, sketch.histogram = kept.shortest, kept.longest, kept.histogram
+        sketch._counts = _table(kept.counts)
+        if sketch._counts["value"].type != sketch.data_type:
             raise ValueError("the sketch is of another type")
-        found._hashes = _array(_table(kept.hashes)["hash"])
+        sketch._hashes = _array(_table(kept.hashes)["hash"])
         if kept.ends:
-            found.ends = _array(_table(kept.ends)["value"])
-        return found
+            sketch.ends = _array(_table(kept.ends)["value"])
+        return sketch
 
 
 class _Serialized(msgspec.Struct, array_like=True):
@@ -253,8 +253,8 @@ def _lengths(array: pa.Array) -> pa.Array | None:
 
 
 def _array(column: pa.ChunkedArray) -> pa.Array:
-    found = column.combine_chunks()
-    return found if isinstance(found, pa.Array) else pa.concat_arrays(found.chunks)
+    chunk = column.combine_chunks()
+    return chunk if isinstance(chunk, pa.Array) else pa.concat_arrays(chunk.chunks)
 
 
 def _bytes(table: pa.Table) -> bytes:

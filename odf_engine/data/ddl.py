@@ -131,12 +131,12 @@ def parse_comments(entries: Sequence[str]) -> dict[str, str]:
     Raises:
         InvalidSchema: an entry is malformed.
     """
-    found: dict[str, str] = {}
+    comments: dict[str, str] = {}
     for number, entry in enumerate(entries, 1):
         parser = _Parser(entry, number)
         parser.columns()
-        found |= parser.comments
-    return {name: text for name, text in found.items() if text}
+        comments |= parser.comments
+    return {name: text for name, text in comments.items() if text}
 
 
 def _where(entry: str, number: int) -> str:
@@ -327,7 +327,7 @@ class _Parser:
             return _TIMESTAMPS[unit]
         return pa.time32(unit) if unit == "ms" else pa.time64(unit)
 
-    def _numbers(self, most: int) -> list[int]:
+    def _numbers(self, max_numbers: int) -> list[int]:
         if not self._accept("("):
             return []
         numbers: list[int] = []
@@ -337,7 +337,7 @@ class _Parser:
                 raise self._error(f"expected a number, found '{text}'")
             numbers.append(int(text))
         self._expect(")")
-        if len(numbers) > most:
+        if len(numbers) > max_numbers:
             raise self._error("too many numbers in parentheses")
         return numbers
 
@@ -355,8 +355,8 @@ class _Parser:
 
     def _expect(self, text: str) -> None:
         if not self._accept(text):
-            found = f"'{self._tokens[-1][1]}'" if self._tokens else "the end"
-            raise self._error(f"expected '{text}', found {found}")
+            token = f"'{self._tokens[-1][1]}'" if self._tokens else "the end"
+            raise self._error(f"expected '{text}', found {token}")
 
     def _error(self, message: str, hint: str | None = None) -> InvalidSchema:
         column = f"column '{self._column}': " if self._column else ""

@@ -562,8 +562,8 @@ def _batches(path: Path) -> Iterator[tuple[pa.Schema, Iterable[pa.RecordBatch]]]
                 yield read_parquet_schema(path), read_bounded(path)
             elif magic == b"ARROW1":
                 reader = pa.ipc.open_file(file)
-                found = (reader.get_batch(at) for at in range(reader.num_record_batches))
-                yield reader.schema, map(_validated, found)
+                batches = (reader.get_batch(at) for at in range(reader.num_record_batches))
+                yield reader.schema, map(_validated, batches)
             else:
                 stream = pa.ipc.open_stream(file)
                 yield stream.schema, map(_validated, stream)
@@ -593,14 +593,14 @@ def _digest_isolated(path: Path) -> FileDigest:
     if done.returncode < 0:
         raise BadData(f"damaged file: the Arrow reader crashed (signal {-done.returncode})", where=str(path))
     try:
-        found = json.loads(done.stdout)
-        if "error" in found:
-            raise _ERRORS[found["error"]](found["message"], hint=found["hint"], where=str(path))
+        answer = json.loads(done.stdout)
+        if "error" in answer:
+            raise _ERRORS[answer["error"]](answer["message"], hint=answer["hint"], where=str(path))
         return FileDigest(
-            Multihash.parse(found["logical"]),
-            Multihash.parse(found["physical"]),
-            found["size"],
-            found["rows"],
+            Multihash.parse(answer["logical"]),
+            Multihash.parse(answer["physical"]),
+            answer["size"],
+            answer["rows"],
         )
     except ValueError:
         lines = done.stderr.decode(errors="replace").splitlines()
@@ -613,12 +613,12 @@ def _main(path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
-        found = _digest(path)
+        digest = _digest(path)
     except (BadData, InvalidSchema) as error:
         answer = {"error": type(error).__name__, "message": error.message, "hint": error.hint}
     else:
-        logical, physical = str(found.logical_hash), str(found.physical_hash)
-        answer = {"logical": logical, "physical": physical, "size": found.size, "rows": found.rows}
+        logical, physical = str(digest.logical_hash), str(digest.physical_hash)
+        answer = {"logical": logical, "physical": physical, "size": digest.size, "rows": digest.rows}
     sys.stdout.write(json.dumps(answer))
 
 

@@ -25,14 +25,14 @@ class Histogram(msgspec.Struct):
         values = values.filter(pc.fill_null(pc.is_finite(values), False))
         if not len(values):
             return
-        least, greatest = pc.min_max(values).values()
-        exponent = _smallest_exponent(least.as_py(), greatest.as_py(), 0 if integral else _MIN_EXPONENT)
+        low, high = pc.min_max(values).values()
+        exponent = _smallest_exponent(low.as_py(), high.as_py(), 0 if integral else _MIN_EXPONENT)
         if self.exponent is not None:
             exponent = max(exponent, self.exponent)
         self._widen(exponent)
         numbers = pc.floor(pc.multiply(values, math.ldexp(1.0, -exponent))).cast(pa.int64())
-        for each in pc.value_counts(numbers).to_pylist():
-            self.bins[each["values"]] = self.bins.get(each["values"], 0) + each["counts"]
+        for entry in pc.value_counts(numbers).to_pylist():
+            self.bins[entry["values"]] = self.bins.get(entry["values"], 0) + entry["counts"]
         while max(self.bins) - min(self.bins) >= MAX_BINS:
             self._widen(exponent := exponent + 1)
 
@@ -50,13 +50,13 @@ class Histogram(msgspec.Struct):
             self.bins = bins
 
 
-def _smallest_exponent(least: float, greatest: float, narrowest: int) -> int:
+def _smallest_exponent(low: float, high: float, narrowest: int) -> int:
     """Return the smallest exponent with which the range needs at most :data:`MAX_BINS` bins."""
-    half: Any = greatest / 2 - least / 2
-    largest = max(abs(least), abs(greatest))
+    half: Any = high / 2 - low / 2
+    largest = max(abs(low), abs(high))
     # The numbers of bins must fit in 64-bit integers.
     floor = max(narrowest, math.frexp(largest)[1] - 52 if largest else 0)
     exponent = floor if half <= 0 else max(floor, math.frexp(half / MAX_BINS)[1])
-    while math.floor(math.ldexp(greatest, -exponent)) - math.floor(math.ldexp(least, -exponent)) >= MAX_BINS:
+    while math.floor(math.ldexp(high, -exponent)) - math.floor(math.ldexp(low, -exponent)) >= MAX_BINS:
         exponent += 1
     return max(exponent, _MIN_EXPONENT)

@@ -171,9 +171,9 @@ def _unit(data_type: model.Time | model.TimestampType | model.Duration) -> str:
     return _ARROW_UNITS[data_type.unit or TimeUnit.Millisecond]
 
 
-def _length(length: int | None, least: int, path: str) -> int | None:
-    if length is not None and not least <= length <= _MAX_LENGTH:
-        raise InvalidSchema(f"column '{path}': fixedLength {length} is not in {least} to {_MAX_LENGTH}")
+def _length(length: int | None, min_length: int, path: str) -> int | None:
+    if length is not None and not min_length <= length <= _MAX_LENGTH:
+        raise InvalidSchema(f"column '{path}': fixedLength {length} is not in {min_length} to {_MAX_LENGTH}")
     return length
 
 
@@ -199,41 +199,41 @@ _Layouts = dict[tuple[str, str | int | None], pa.DataType]
 
 def _encode(data_type: pa.DataType, key: str, value: Any, path: str) -> pa.DataType:
     """Return a type in the layout of an encoding attribute."""
-    found = None
+    encoded = None
     if key == DATE_ENCODING and types.is_date(data_type):
-        found = {"day": pa.date32(), "millisecond": pa.date64()}.get(
+        encoded = {"day": pa.date32(), "millisecond": pa.date64()}.get(
             _word(value, "unit", "Day", "Millisecond")
         )
     elif key == DECIMAL_ENCODING and types.is_decimal(data_type):
-        found = _encode_decimal(data_type, value)
+        encoded = _encode_decimal(data_type, value)
     elif key == BUFFER_ENCODING:
         layout = (_word(value, "kind", "Contiguous", "View"), _property(value, "offsetBitWidth", 32))
-        found = _layouts(data_type).get(layout)
-    if found is None:
+        encoded = _layouts(data_type).get(layout)
+    if encoded is None:
         raise InvalidSchema(
             f"column '{path}': the attribute {key} does not fit the type {data_type}: {value}",
             hint="remove the attribute",
         )
-    return found
+    return encoded
 
 
 def _layouts(data_type: pa.DataType) -> _Layouts:
     """Return the layouts of a type by the kind and the bit width of the attribute."""
-    made: list[pa.DataType] = []
+    variants: list[pa.DataType] = []
     if types.is_string(data_type):
-        made = [pa.string(), pa.large_string(), pa.string_view()]
+        variants = [pa.string(), pa.large_string(), pa.string_view()]
     elif types.is_binary(data_type):
-        made = [pa.binary(), pa.large_binary(), pa.binary_view()]
+        variants = [pa.binary(), pa.large_binary(), pa.binary_view()]
     elif types.is_list(data_type):
         item = data_type.value_field
-        made = [pa.list_(item), pa.large_list(item), pa.list_view(item), pa.large_list_view(item)]
+        variants = [pa.list_(item), pa.large_list(item), pa.list_view(item), pa.large_list_view(item)]
     keys: list[tuple[str, str | int | None]] = [
         ("contiguous", 32),
         ("contiguous", 64),
         ("view", 32),
         ("view", 64),
     ]
-    return dict(zip(keys, made, strict=False))
+    return dict(zip(keys, variants, strict=False))
 
 
 def _encode_decimal(data_type: pa.DataType, value: Any) -> pa.DataType | None:
@@ -248,8 +248,8 @@ def _encode_decimal(data_type: pa.DataType, value: Any) -> pa.DataType | None:
 
 
 def _property(value: Any, key: str, default: int | None) -> str | int | None:
-    found = value.get(key, default) if isinstance(value, dict) else None
-    return found if isinstance(found, str | int) else None
+    item = value.get(key, default) if isinstance(value, dict) else None
+    return item if isinstance(item, str | int) else None
 
 
 def _word(value: Any, key: str, *words: str) -> str:

@@ -36,7 +36,7 @@ class OperationCounts(NamedTuple):
 
 def count_batch(operations: pa.Array) -> OperationCounts:
     """Return the counts of a column of operations."""
-    counts = {each["values"]: each["counts"] for each in pc.value_counts(operations).to_pylist()}
+    counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(operations).to_pylist()}
     return OperationCounts(counts.get(Op.APPEND, 0), counts.get(Op.RETRACT, 0), counts.get(Op.CORRECT_TO, 0))
 
 
@@ -53,8 +53,8 @@ def count_operations(paths: Iterable[Path], column: str) -> OperationCounts:
     """
     total = OperationCounts()
     for path in paths:
-        for found in _counts_of_slice(path, column):
-            total = OperationCounts(*map(sum, zip(total, found, strict=True)))
+        for slice_counts in _counts_of_slice(path, column):
+            total = OperationCounts(*map(sum, zip(total, slice_counts, strict=True)))
     return total
 
 

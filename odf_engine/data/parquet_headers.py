@@ -83,7 +83,7 @@ _TYPES: Final = (
     "FIXED_LEN_BYTE_ARRAY",
 )
 _MAX_CODEC: Final = 7
-_MIN_AND_GREATEST: Final = (1, 2, 5, 6)
+_MIN_AND_MAX: Final = (1, 2, 5, 6)
 
 
 def check_footer(raw: BinaryIO, metadata: pq.FileMetaData) -> None:
@@ -115,7 +115,7 @@ def _check_column(about: _Struct, column: pq.ColumnSchema) -> None:
     if not isinstance(statistics, dict) or not isinstance(sizes, dict):
         raise _malformed()
     width = column.length if kind == "FIXED_LEN_BYTE_ARRAY" else WIDTHS.get(kind, 0)
-    for field in _MIN_AND_GREATEST:
+    for field in _MIN_AND_MAX:
         value = statistics.get(field, bytes(width))
         if not isinstance(value, bytes) or len(value) < width:
             raise _malformed()
@@ -131,7 +131,7 @@ def _structs(value: object, count: int) -> list[_Struct]:
     if (
         not isinstance(value, list)
         or len(value) != count
-        or not all(isinstance(each, dict) for each in value)
+        or not all(isinstance(item, dict) for item in value)
     ):
         raise _malformed()
     return value

@@ -117,15 +117,15 @@ def max_in_footer(metadata: pq.FileMetaData, schema: pa.Schema, name: str) -> in
     # Times may be stored in another unit than that of the column.
     if name not in schema.names or not types.is_signed_integer(schema.field(name).type):
         return None
-    found: list[int] = []
+    maxima: list[int] = []
     for group in range(metadata.num_row_groups):
         columns = (metadata.row_group(group).column(at) for at in range(metadata.num_columns))
-        column = next((each for each in columns if each.path_in_schema == name), None)
+        column = next((chunk for chunk in columns if chunk.path_in_schema == name), None)
         statistics = None if column is None else column.statistics
         if statistics is None or not statistics.has_min_max:
             return None
-        found.append(statistics.max_raw)
-    return max(found, default=None)
+        maxima.append(statistics.max_raw)
+    return max(maxima, default=None)
 
 
 def read_bounded(

@@ -104,7 +104,7 @@ def find_unmatched_row(
             live[change.fields] -= 1
         else:
             rows.setdefault(change.fields, []).append(change.row)
-    missing = {fields: len(found) for fields, found in rows.items()}
+    missing = {fields: len(unmatched) for fields, unmatched in rows.items()}
     times = _event_times(new, vocabulary, check)
     for path in reversed(history):
         if not missing:
@@ -170,13 +170,13 @@ def _is_one_of(operations: pa.Array, codes: Sequence[int]) -> pa.Array:
 
 def _retracted_fields(path: Path, vocabulary: DatasetVocabulary, check: Callable[[], None]) -> set[int]:
     """Return the hashes of the rows that a slice retracts."""
-    found: set[int] = set()
+    hashes: set[int] = set()
     for batch in read_batches(path):
         check()
         rows = batch.filter(_is_one_of(batch.column(vocabulary.operation_type_column), _RETRACTING))
         if rows.num_rows:
-            found.update(hash_data_fields(rows, vocabulary).to_pylist())
-    return found
+            hashes.update(hash_data_fields(rows, vocabulary).to_pylist())
+    return hashes
 
 
 def _matching(
@@ -192,10 +192,10 @@ def _matching(
         adds = _is_one_of(operations, _ADDING)
         known = pc.or_(adds, _is_one_of(operations, _RETRACTING))
         if batch.num_rows < len(wanted):  # is_in builds a table of all values for each call
-            found = pa.array(map(is_wanted, fields.to_pylist()), pa.bool_())
+            matches = pa.array(map(is_wanted, fields.to_pylist()), pa.bool_())
         else:
-            found = pc.is_in(fields, pa.array(list(wanted), _HASH))
-        at = pc.indices_nonzero(pc.and_(known, found))
+            matches = pc.is_in(fields, pa.array(list(wanted), _HASH))
+        at = pc.indices_nonzero(pc.and_(known, matches))
         for row, add, value in zip(
             at.to_pylist(), adds.take(at).to_pylist(), fields.take(at).to_pylist(), strict=True
         ):
@@ -205,11 +205,11 @@ def _matching(
 
 def _event_times(path: Path, vocabulary: DatasetVocabulary, check: Callable[[], None]) -> pa.Array:
     """Return the event times of the rows that a slice retracts."""
-    found: list[pa.Array] = []
+    times: list[pa.Array] = []
     for batch in read_batches(path, [vocabulary.operation_type_column, vocabulary.event_time_column]):
         check()
-        found.append(pc.unique(batch.column(1).filter(_is_one_of(batch.column(0), _RETRACTING))))
-    return pc.unique(pa.concat_arrays(found))
+        times.append(pc.unique(batch.column(1).filter(_is_one_of(batch.column(0), _RETRACTING))))
+    return pc.unique(pa.concat_arrays(times))
 
 
 def _has_event_time(

@@ -55,14 +55,14 @@ def split_row_groups(
     group: list[pa.RecordBatch] = []
     rows = bits = 0
     number = slice_rows = slice_bits = 0  # of the complete groups of the slice
-    most = MAX_ROWS if limits is None else min(MAX_ROWS, limits.rows)
+    max_rows = MAX_ROWS if limits is None else min(MAX_ROWS, limits.rows)
     for batch in batches:
         while batch.num_rows:
-            count = _rows_until(batch, most - rows, 8 * MAX_BYTES - bits)
+            count = _rows_until(batch, max_rows - rows, 8 * MAX_BYTES - bits)
             part, batch = batch.slice(0, count), batch.slice(count)
             group.append(part)
             rows, bits = rows + count, bits + _bits(part)
-            if rows < most and bits < 8 * MAX_BYTES:
+            if rows < max_rows and bits < 8 * MAX_BYTES:
                 continue
             whole = _concat(group)
             yield RowGroup(whole, number)
@@ -71,7 +71,7 @@ def split_row_groups(
                 is_full = slice_rows >= limits.rows or slice_bits >= 8 * limits.bytes
                 if is_full and may_end(whole):
                     is_full, number, slice_rows, slice_bits = False, number + 1, 0, 0
-                most = 1 if is_full else min(MAX_ROWS, limits.rows - slice_rows)
+                max_rows = 1 if is_full else min(MAX_ROWS, limits.rows - slice_rows)
             group, rows, bits = [], 0, 0
     if group:
         yield RowGroup(_concat(group), number)
@@ -92,17 +92,17 @@ def split_batch(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatc
 
 def _rows_until(batch: pa.RecordBatch, rows: int, bits: int) -> int:
     """Return how many rows reach a number of rows or bits; all rows if they are too few."""
-    most = min(rows, batch.num_rows)
-    if _bits(batch.slice(0, most)) < bits:
-        return most
-    least = 1
-    while least < most:
-        middle = (least + most) // 2
+    high = min(rows, batch.num_rows)
+    if _bits(batch.slice(0, high)) < bits:
+        return high
+    low = 1
+    while low < high:
+        middle = (low + high) // 2
         if _bits(batch.slice(0, middle)) < bits:
-            least = middle + 1
+            low = middle + 1
         else:
-            most = middle
-    return most
+            high = middle
+    return high
 
 
 def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -61,15 +61,15 @@ def without_layout(data_type: pa.DataType) -> pa.DataType:
     return data_type
 
 
-def find_mismatch(found: pa.Schema, declared: pa.Schema) -> str | None:
+def find_mismatch(schema: pa.Schema, declared: pa.Schema) -> str | None:
     """Return why rows with these columns do not belong to a dataset, as a clause, or None if they do.
 
     Number, names and order of columns are the same. Types are the same apart from layouts. Whether required
     values are null is checked with the rows (:func:`cast_lossless`).
     """
-    if found.names != declared.names:
-        return f"columns are {', '.join(found.names)}, expected {', '.join(declared.names)}"
-    for field, expected in zip(found, declared, strict=True):
+    if schema.names != declared.names:
+        return f"columns are {', '.join(schema.names)}, expected {', '.join(declared.names)}"
+    for field, expected in zip(schema, declared, strict=True):
         if without_layout(field.type) != without_layout(expected.type):
             return f"column '{field.name}' is {field.type}, expected {expected.type}"
     return None
@@ -88,7 +88,7 @@ def with_timestamp_unit(data_type: pa.DataType, unit: str) -> pa.DataType:
 
 def finest_timestamp_unit(data_types: Iterable[pa.DataType]) -> str:
     """Return the unit of the most precise timestamp at any depth: "ms", "us" or "ns"."""
-    found = "ms"
+    finest = "ms"
     for data_type in data_types:
         inner = [data_type.field(index).type for index in range(data_type.num_fields)]
         unit = (
@@ -98,8 +98,8 @@ def finest_timestamp_unit(data_types: Iterable[pa.DataType]) -> str:
             if inner
             else "s"
         )
-        found = max(found, unit, key=_UNITS.index)
-    return found
+        finest = max(finest, unit, key=_UNITS.index)
+    return finest
 
 
 def equal_except_precision(left: pa.DataType, right: pa.DataType) -> bool:
@@ -122,14 +122,14 @@ def match_columns(available: list[str], wanted: list[str]) -> list[int | None]:
     for index, name in enumerate(available):
         exact.setdefault(name, []).append(index)
         folded.setdefault(name.casefold(), []).append(index)
-    found: list[int | None] = []
+    positions: list[int | None] = []
     for name in wanted:
         places = exact.get(name) or folded.get(name.casefold()) or []
         if len(places) > 1:
             names = " and ".join(f"'{available[place]}'" for place in places)
             raise InvalidSchema(f"ambiguous column '{name}': {names}", hint="rename one of them in the query")
-        found.append(places[0] if places else None)
-    return found
+        positions.append(places[0] if places else None)
+    return positions
 
 
 def cast_lossless(array: pa.Array, target: pa.Field, row: int) -> pa.Array:
@@ -187,7 +187,7 @@ def _has_required_parts(data_type: pa.DataType) -> bool:
 
 def _find_missing_part(array: pa.Array) -> int | None:
     """Return the first row with a null in an item or member that is required; a cast does not check it."""
-    found: list[int] = []
+    places: list[int] = []
     if is_list_like(array.type):
         items, rows = array.flatten(), pc.list_parent_indices(array)
         parts = [(array.type.value_field, items, None)]
@@ -200,12 +200,12 @@ def _find_missing_part(array: pa.Array) -> int | None:
         if not field.nullable and part.null_count:
             missing = part.is_null() if parent is None else pc.and_(part.is_null(), parent.is_valid())
             place = pc.index(missing, True).as_py()
-            found += [place] if place >= 0 else []
+            places += [place] if place >= 0 else []
         if (place := _find_missing_part(part)) is not None:
-            found.append(place)
-    if not found:
+            places.append(place)
+    if not places:
         return None
-    return min(found) if rows is None else rows[min(found)].as_py()
+    return min(places) if rows is None else rows[min(places)].as_py()
 
 
 _Cast = Callable[[pa.Array], pa.Array]
@@ -282,8 +282,8 @@ def _to_nested(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _before_1970(array: pa.Array) -> bool:
-    least = pc.min(array.cast(pa.int64())).as_py()
-    return least is not None and least < 0
+    earliest = pc.min(array.cast(pa.int64())).as_py()
+    return earliest is not None and earliest < 0
 
 
 def _to_uuid(array: pa.Array) -> pa.Array:

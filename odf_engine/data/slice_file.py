@@ -110,10 +110,10 @@ class SliceFile:
         at = next((column for column in columns if metadata.schema.column(column).path == field.name), -1)
         if index < 0 or at < 0 or self.schema.field(index).type != field.type:
             return Bounds(None, None)
-        found = metadata.row_group(group).column(at).statistics
-        if found is None or not found.has_min_max or not isinstance(found.max_raw, int):
+        statistics = metadata.row_group(group).column(at).statistics
+        if statistics is None or not statistics.has_min_max or not isinstance(statistics.max_raw, int):
             return Bounds(None, None)
-        return Bounds(found.min_raw, found.max_raw)
+        return Bounds(statistics.min_raw, statistics.max_raw)
 
     def check_row_count(self, declared: int) -> None:
         """Compare the number of rows with that in the block.
@@ -157,10 +157,10 @@ class SliceFile:
                 for batch in read_bounded(
                     self._path, names, at, stop, max_rows=max_rows, max_bytes=max_bytes, opened=self._parquet
                 ):
-                    found = batch if len(span) == 1 else _rows_of(batch, at, span)
+                    rows = batch if len(span) == 1 else _rows_of(batch, at, span)
                     at += batch.num_rows
-                    if found is not None:
-                        yield self.align(found, schema)
+                    if rows is not None:
+                        yield self.align(rows, schema)
         except UNREADABLE as error:
             raise self._damaged(error) from error
 
@@ -290,10 +290,10 @@ def _position(rows: pa.Array, row: int) -> int:
 def _rows_of(batch: pa.RecordBatch, first: int, ranges: Sequence[RowRange]) -> pa.RecordBatch | None:
     """Return the rows of a batch in some ranges; its first row has the number ``first``."""
     last = first + batch.num_rows
-    found: list[pa.RecordBatch] = []
-    for start, stop in ranges[bisect_right(ranges, first, key=lambda each: each[1]) :]:
+    pieces: list[pa.RecordBatch] = []
+    for start, stop in ranges[bisect_right(ranges, first, key=lambda row_range: row_range[1]) :]:
         if start >= last:
             break
         begin = max(start, first)
-        found.append(batch.slice(begin - first, min(stop, last) - begin))
-    return pa.concat_batches(found) if len(found) > 1 else next(iter(found), None)
+        pieces.append(batch.slice(begin - first, min(stop, last) - begin))
+    return pa.concat_batches(pieces) if len(pieces) > 1 else next(iter(pieces), None)

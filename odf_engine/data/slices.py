@@ -105,8 +105,8 @@ def check_system_columns(schema: pa.Schema, vocab: DatasetVocabulary) -> None:
         field = schema.field(name)
         if field.nullable or field.type not in kinds:
             names = " or ".join(type_ddl(kind) for kind in kinds)
-            found = type_ddl(field.type) + ("" if field.nullable else " NOT NULL")
-            raise InvalidSchema(f"system column '{name}' is {found}, expected {names} NOT NULL")
+            actual = type_ddl(field.type) + ("" if field.nullable else " NOT NULL")
+            raise InvalidSchema(f"system column '{name}' is {actual}, expected {names} NOT NULL")
     check_event_time(vocab.event_time_column, schema.field(vocab.event_time_column).type)
 
 
@@ -214,12 +214,12 @@ class SliceRowBuilder:
         """Return the next rows of the slices, with their offsets and system time."""
         rows, before = group.num_rows, self.next_offset - 1
         ones = pa.repeat(pa.scalar(1, pa.int64()), rows)
-        made = {
+        builders = {
             self._offset: lambda kind: pc.cumulative_sum(ones, start=before).cast(kind),
             self._system_time: lambda _: pa.repeat(self._system_value, rows),
         }
         columns = [
-            made[field.name](field.type) if field.name in made else group.column(field.name)
+            builders[field.name](field.type) if field.name in builders else group.column(field.name)
             for field in self.schema
         ]
         self.next_offset += rows
@@ -244,39 +244,39 @@ class _EventTimes:
     def __init__(self, data_type: pa.DataType, counted_until: Timestamp | None) -> None:
         self._type = data_type
         self._counted_until = None if counted_until is None else counted_until.ns // _unit_ns(data_type)
-        self._least: int | None = None
-        self._greatest: int | None = None
-        self._greatest_counted: int | None = None
+        self._min: int | None = None
+        self._max: int | None = None
+        self._max_counted: int | None = None
         self.rows_ahead = 0
 
     def update(self, times: pa.Array) -> None:
         """Add rows; none of them is null."""
         values = times.cast(pa.int32() if types.is_date32(times.type) else pa.int64())
         extremes = pc.min_max(values)
-        least, greatest = extremes["min"].as_py(), extremes["max"].as_py()
-        self._least = least if self._least is None else min(self._least, least)
-        self._greatest = greatest if self._greatest is None else max(self._greatest, greatest)
-        if self._counted_until is not None and greatest > self._counted_until:
+        low, high = extremes["min"].as_py(), extremes["max"].as_py()
+        self._min = low if self._min is None else min(self._min, low)
+        self._max = high if self._max is None else max(self._max, high)
+        if self._counted_until is not None and high > self._counted_until:
             counted = values.filter(pc.less_equal(values, pa.scalar(self._counted_until, pa.int64())))
             self.rows_ahead += len(values) - len(counted)
-            greatest = pc.max(counted).as_py()
-        if greatest is not None and (self._greatest_counted is None or greatest > self._greatest_counted):
-            self._greatest_counted = greatest
+            high = pc.max(counted).as_py()
+        if high is not None and (self._max_counted is None or high > self._max_counted):
+            self._max_counted = high
 
     @property
-    def least(self) -> Timestamp | None:
+    def min(self) -> Timestamp | None:
         """The minimum so far."""
-        return _timestamp(self._least, self._type)
+        return _timestamp(self._min, self._type)
 
     @property
-    def greatest(self) -> Timestamp | None:
+    def max(self) -> Timestamp | None:
         """The maximum so far."""
-        return _timestamp(self._greatest, self._type)
+        return _timestamp(self._max, self._type)
 
     @property
-    def greatest_counted(self) -> Timestamp | None:
+    def max_counted(self) -> Timestamp | None:
         """The maximum so far of the rows that count for the watermark, or None without such rows."""
-        return _timestamp(self._greatest_counted, self._type)
+        return _timestamp(self._max_counted, self._type)
 
 
 def _unit_ns(data_type: pa.DataType) -> int:
@@ -628,9 +628,9 @@ class _SliceWriter:
             size=self._sink.size,
             rows=self._interval.end - self._interval.start + 1,
             offset_interval=self._interval,
-            max_event_time=self._times.greatest,
-            min_event_time=self._times.least,
-            max_counted_event_time=self._times.greatest_counted,
+            max_event_time=self._times.max,
+            min_event_time=self._times.min,
+            max_counted_event_time=self._times.max_counted,
             rows_ahead=self._times.rows_ahead,
         )
 

@@ -51,7 +51,7 @@ class Waiting(msgspec.Struct, frozen=True):
     @property
     def text(self) -> str:
         """The rows and the inputs, such as ``90 rows wait for population, complete up to 2023-12-31``."""
-        inputs = "; ".join(each.text for each in self.inputs)
+        inputs = "; ".join(waiting_input.text for waiting_input in self.inputs)
         if self.rows is not None:
             return f"{count_of(self.rows, 'row')} {'waits' if self.rows == 1 else 'wait'} for {inputs}"
         return f"waits for {inputs}" if self.inputs[0].reason else f"results wait for {inputs}"

@@ -132,7 +132,7 @@ class AbiEvent:
     @property
     def log_order(self) -> list[Parameter]:
         """The parameters in the order of logs: first those that are indexed."""
-        return sorted(self.parameters, key=lambda each: not each.indexed)
+        return sorted(self.parameters, key=lambda parameter: not parameter.indexed)
 
     def decode(self, topics: Sequence[bytes], data: bytes) -> list[Any]:
         """Return the values of a log in :attr:`log_order`.
@@ -147,21 +147,21 @@ class AbiEvent:
         Raises:
             DecodeError: the log is of another event, or its data are incomplete.
         """
-        found = list(topics)
-        if not all(isinstance(topic, bytes) and len(topic) == WORD for topic in found):
+        words = list(topics)
+        if not all(isinstance(topic, bytes) and len(topic) == WORD for topic in words):
             raise DecodeError(f"a topic is not a binary value of {WORD} bytes")
         if not self.anonymous:
-            if not found or found[0] != self.selector:
-                first = found[0].hex() if found else "none"
+            if not words or words[0] != self.selector:
+                first = words[0].hex() if words else "none"
                 raise DecodeError(f"topic0 is not the selector of {self.canonical}: {first}")
-            del found[0]
+            del words[0]
         indexed = [parameter for parameter in self.parameters if parameter.indexed]
-        if len(indexed) != len(found):
-            raise DecodeError(f"{self.name} has {len(indexed)} indexed parameters, the log has {len(found)}")
+        if len(indexed) != len(words):
+            raise DecodeError(f"{self.name} has {len(indexed)} indexed parameters, the log has {len(words)}")
         reader = _Reader(data)
         topic_values = [
-            _Reader(topic).value(each.log_type, 0, 0, each.name)
-            for each, topic in zip(indexed, found, strict=True)
+            _Reader(topic).value(declared.log_type, 0, 0, declared.name)
+            for declared, topic in zip(indexed, words, strict=True)
         ]
         rest = tuple(parameter for parameter in self.parameters if not parameter.indexed)
         return topic_values + reader.values(rest, 0)
@@ -210,7 +210,7 @@ def eth_decode_event(
         raise DecodeError("a topic is missing before another")
     values = event.decode(topics, data or b"")
     members = zip(event.log_order, values, strict=True)
-    shown = {each.name: plain_value(each.log_type, value, as_json=True) for each, value in members}
+    shown = {member.name: plain_value(member.log_type, value, as_json=True) for member, value in members}
     shown.setdefault("name", event.name)
     return json.dumps(shown, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
@@ -237,10 +237,10 @@ def plain_value(kind: AbiType, value: Any, *, as_json: bool = False) -> Any:
     """
     if kind.kind == "array":
         assert kind.item is not None
-        return [plain_value(kind.item, each, as_json=as_json) for each in value]
+        return [plain_value(kind.item, element, as_json=as_json) for element in value]
     if kind.kind == "tuple":
         members = zip(kind.members, value, strict=True)
-        return {each.name: plain_value(each.type, item, as_json=as_json) for each, item in members}
+        return {member.name: plain_value(member.type, item, as_json=as_json) for member, item in members}
     if as_json and isinstance(value, bytes):
         return value.hex()
     return _format_number(kind, value) if is_text_number(kind) else value
@@ -279,13 +279,13 @@ class _SignatureParser:
         self._tokens: list[tuple[str, int]] = []
         at = 0
         while at < len(text):
-            found = _TOKEN.match(text, at)
-            if found is None:
+            token = _TOKEN.match(text, at)
+            if token is None:
                 at += len(text[at:]) - len(text[at:].lstrip())
                 raise SignatureError(f"unexpected character {text[at]!r}", at + 1)
-            if word := found["name"] or found["number"] or found["sign"]:
-                self._tokens.append((word, found.end() - len(word) + 1))
-            at = found.end()
+            if word := token["name"] or token["number"] or token["sign"]:
+                self._tokens.append((word, token.end() - len(word) + 1))
+            at = token.end()
         self._tokens.append(("", len(text) + 1))
         self._at = 0
 
@@ -300,9 +300,9 @@ class _SignatureParser:
         self._accept(";")
         if self._word:
             raise self._unexpected("the end")
-        most = _MAX_TOPICS - (not anonymous)
-        if (indexed := sum(parameter.indexed for parameter in parameters)) > most:
-            raise SignatureError(f"{indexed} indexed parameters; at most {most} are possible", column)
+        max_indexed = _MAX_TOPICS - (not anonymous)
+        if (indexed := sum(parameter.indexed for parameter in parameters)) > max_indexed:
+            raise SignatureError(f"{indexed} indexed parameters; at most {max_indexed} are possible", column)
         return AbiEvent(name, parameters, anonymous)
 
     def _parameters(self, depth: int, *, indexing: bool) -> tuple[Parameter, ...]:
@@ -380,8 +380,8 @@ class _SignatureParser:
         return word
 
     def _unexpected(self, wanted: str) -> SignatureError:
-        found = f"found '{self._word}'" if self._word else "the signature ends"
-        return SignatureError(f"expected {wanted}, {found}", self._column)
+        problem = f"found '{self._word}'" if self._word else "the signature ends"
+        return SignatureError(f"expected {wanted}, {problem}", self._column)
 
 
 def _elementary(word: str, column: int) -> AbiType:
@@ -390,18 +390,18 @@ def _elementary(word: str, column: int) -> AbiType:
     Raises:
         SignatureError: it has none.
     """
-    if found := _INTEGER.fullmatch(word):
-        bits = int(found[2] or 256)
-        if 0 < bits <= 256 and bits % 8 == 0 and not found[2].startswith("0"):
-            return AbiType("uint" if found[1] == "uint" else "int", f"{found[1]}{bits}", bits)
-    elif found := _BYTES.fullmatch(word):
-        if 0 < int(found[1]) <= WORD and not found[1].startswith("0"):
-            return AbiType("fixed-bytes", word, int(found[1]))
-    elif found := _FIXED.fullmatch(word):
-        bits, decimals = int(found[2] or 128), int(found[3] or 18)
+    if match := _INTEGER.fullmatch(word):
+        bits = int(match[2] or 256)
+        if 0 < bits <= 256 and bits % 8 == 0 and not match[2].startswith("0"):
+            return AbiType("uint" if match[1] == "uint" else "int", f"{match[1]}{bits}", bits)
+    elif match := _BYTES.fullmatch(word):
+        if 0 < int(match[1]) <= WORD and not match[1].startswith("0"):
+            return AbiType("fixed-bytes", word, int(match[1]))
+    elif match := _FIXED.fullmatch(word):
+        bits, decimals = int(match[2] or 128), int(match[3] or 18)
         if 0 < bits <= 256 and bits % 8 == 0 and decimals <= 80:
-            name = f"{found[1]}{bits}x{decimals}"
-            return AbiType("fixed", name, bits, decimals, signed=found[1] == "fixed")
+            name = f"{match[1]}{bits}x{decimals}"
+            return AbiType("fixed", name, bits, decimals, signed=match[1] == "fixed")
     elif word in ("bool", "address", "bytes", "string"):
         return AbiType(word, word)
     elif word == "function":
@@ -421,12 +421,12 @@ class _Reader:
 
     def values(self, parameters: Sequence[Parameter], start: int, place: str = "") -> list[Any]:
         """Return the values of a tuple, whose offsets count from ``start``."""
-        found: list[Any] = []
+        values: list[Any] = []
         at = start
         for parameter in parameters:
-            found.append(self.value(parameter.type, start, at, f"{place}{parameter.name}"))
+            values.append(self.value(parameter.type, start, at, f"{place}{parameter.name}"))
             at += parameter.type.head_size
-        return found
+        return values
 
     def value(self, kind: AbiType, start: int, at: int, place: str) -> Any:
         """Return the value whose head is at ``at``, in a tuple or array that begins at ``start``."""

@@ -45,13 +45,13 @@ class LogFilter:
     def parameters(self) -> dict[str, Any]:
         """The parameters of ``eth_getLogs`` besides the blocks."""
         values = self.values or {}
-        found: dict[str, Any] = {}
+        parameters: dict[str, Any] = {}
         if "address" in values:
-            found["address"] = _hex_list(values["address"])
+            parameters["address"] = _hex_list(values["address"])
         topics = [_hex_list(values[name]) if name in values else None for name in sorted(_SIZES)[1:]]
         while topics and topics[-1] is None:
             topics.pop()
-        return found | ({"topics": topics} if topics else {})
+        return parameters | ({"topics": topics} if topics else {})
 
     def with_value(self, column: str, value: bytes) -> LogFilter:
         """Return the filter with another condition."""
@@ -67,9 +67,9 @@ def parse_filter(text: str) -> LogFilter:
     try:
         tree: Any = parse_one(text, dialect="postgres", into=exp.Condition)
     except SqlglotError as error:
-        found = (getattr(error, "errors", None) or [{}])[0]
-        position = f", line {found['line']}, column {found['col']}" if "line" in found else ""
-        problem = found.get("description") or "it cannot be parsed"
+        details = (getattr(error, "errors", None) or [{}])[0]
+        position = f", line {details['line']}, column {details['col']}" if "line" in details else ""
+        problem = details.get("description") or "it cannot be parsed"
         raise InvalidManifest(
             f"the filter is not a condition in SQL: {problem.rstrip('.').lower()}{position}",
             where="fetch.filter",
@@ -91,12 +91,12 @@ def _parse_term(term: exp.Expr) -> LogFilter:
     choices = _operands(term, exp.Or)
     if len(choices) > 1:
         parsed = [_parse_term(choice) for choice in choices]
-        columns = {next(iter(each.values or {_BLOCK: None})) for each in parsed}
-        if len(columns) > 1 or _BLOCK in columns or any(len(each.values or ()) > 1 for each in parsed):
+        columns = {next(iter(part.values or {_BLOCK: None})) for part in parsed}
+        if len(columns) > 1 or _BLOCK in columns or any(len(part.values or ()) > 1 for part in parsed):
             raise _too_complex(term)
         (column,) = columns
         return LogFilter(
-            values={column: frozenset().union(*((each.values or {})[column] for each in parsed))}
+            values={column: frozenset().union(*((part.values or {})[column] for part in parsed))}
         )
     if isinstance(term, exp.Between) and _column(term.this) == _BLOCK:
         return LogFilter(_integer(term.args["low"]), _integer(term.args["high"]))
@@ -136,39 +136,39 @@ def _integer(tree: exp.Expr) -> int:
 
 
 def _binary(tree: exp.Expr, column: str) -> bytes:
-    where, size = "fetch.filter", _SIZES[column]
+    place, size = "fetch.filter", _SIZES[column]
     if isinstance(tree, exp.Anonymous) and tree.name.lower() == "eth_event_selector":
         arguments = tree.expressions
         if len(arguments) != 1 or not (isinstance(arguments[0], exp.Literal) and arguments[0].is_string):
-            raise InvalidManifest("eth_event_selector requires one text", where=where, hint=_HINT)
+            raise InvalidManifest("eth_event_selector requires one text", where=place, hint=_HINT)
         try:
             value = eth_event_selector(arguments[0].this)
         except SignatureError as error:
-            raise InvalidManifest(str(error), where=where) from None
+            raise InvalidManifest(str(error), where=place) from None
     elif isinstance(tree, exp.HexString):
         try:
             value = bytes.fromhex(tree.this)
         except ValueError:
-            raise InvalidManifest(f"{_shown(tree)} is not hexadecimal", where=where) from None
+            raise InvalidManifest(f"{_shown(tree)} is not hexadecimal", where=place) from None
     else:
         raise InvalidManifest(
-            f"{_shown(tree)} is not a binary value, which column {column} has", where=where, hint=_HINT
+            f"{_shown(tree)} is not a binary value, which column {column} has", where=place, hint=_HINT
         )
     if len(value) != size:
         raise InvalidManifest(
             f"{_shown(tree)} has {len(value)} bytes; {column} has {size}",
-            where=where,
+            where=place,
             hint="write X'…' in full",
         )
     return value
 
 
 def _intersect(filters: Sequence[LogFilter]) -> LogFilter:
-    first = max((each.first for each in filters if each.first is not None), default=None)
-    last = min((each.last for each in filters if each.last is not None), default=None)
+    first = max((log_filter.first for log_filter in filters if log_filter.first is not None), default=None)
+    last = min((log_filter.last for log_filter in filters if log_filter.last is not None), default=None)
     values: dict[str, frozenset[bytes]] = {}
-    for each in filters:
-        for column, allowed in (each.values or {}).items():
+    for log_filter in filters:
+        for column, allowed in (log_filter.values or {}).items():
             values[column] = values.get(column, allowed) & allowed
     return LogFilter(first, last, values)
 
