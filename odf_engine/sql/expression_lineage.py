@@ -117,7 +117,7 @@ def _windows_as_identifiers(words: Sequence[Token]) -> list[Token]:
     for index, word in enumerate(words):
         if word.token_type != TokenType.WINDOW:
             continue
-        after = [each.token_type for each in words[index + 1 : index + 4]]
+        after = [token.token_type for token in words[index + 1 : index + 4]]
         if after[1:] != [TokenType.ALIAS, TokenType.L_PAREN]:
             result[index] = Token(
                 TokenType.VAR, word.text, line=word.line, col=word.col, start=word.start, end=word.end
@@ -218,8 +218,8 @@ class Scope:
 
     def find_source(self, name: str) -> SqlRelation | None:
         """Return the relation with this qualifier, if exactly one has it."""
-        found = [relation for known, relation in self.sources if known == name.casefold()]
-        return found[0] if len(found) == 1 else None
+        relations = [relation for known, relation in self.sources if known == name.casefold()]
+        return relations[0] if len(relations) == 1 else None
 
     def resolve(self, parts: Sequence[str]) -> OutputColumn:
         """Resolve a qualified name.
@@ -227,16 +227,16 @@ class Scope:
         Raises:
             LineageUnresolved: no relation has such a column.
         """
-        found = self._resolve(parts)
-        if found is None:
+        column = self._resolve(parts)
+        if column is None:
             raise LineageUnresolved(f"column '{'.'.join(parts)}' not found")
-        return found
+        return column
 
     def _resolve(self, parts: Sequence[str]) -> OutputColumn | None:
         if parts[0].casefold() in self.lambda_parameters:
             return OutputColumn(parts[0], {})
-        if (found := self._qualified(parts) or self._unqualified(parts)) is not None:
-            return found
+        if (column := self._qualified(parts) or self._unqualified(parts)) is not None:
+            return column
         around = self.outer._resolve(parts) if self.outer is not None else None
         return _merge_columns([*self._unresolved(parts), *([around] if around is not None else [])])
 
@@ -258,12 +258,12 @@ class Scope:
         return _merge_columns([_nested_field(out, parts[1:]) for out in outs])
 
     def _unresolved(self, parts: Sequence[str]) -> list[OutputColumn]:
-        found = [
+        outputs = [
             out for _, relation in self.sources if (out := relation.unresolved_column(parts[0])) is not None
         ]
-        if len(found) > 1:  # exactly one of them has the column
-            found = [replace(out, value=with_transformation(out.value, "unknown")) for out in found]
-        return [_nested_field(out, parts[1:]) for out in found]
+        if len(outputs) > 1:  # exactly one of them has the column
+            outputs = [replace(out, value=with_transformation(out.value, "unknown")) for out in outputs]
+        return [_nested_field(out, parts[1:]) for out in outputs]
 
 
 def _nested_field(out: OutputColumn, names: Sequence[str]) -> OutputColumn:
@@ -366,11 +366,11 @@ def _function_sources(node: exp.Anonymous, scope: Scope) -> OutputColumn:
     sources = merge_sources(*(part.value for part in parts))
     if name in WINDOWS:
         value = with_transformation(sources, "transformation")
-        return OutputColumn(name, value, {each: OutputColumn(each, value) for each in ("start", "end")})
+        return OutputColumn(name, value, {end: OutputColumn(end, value) for end in ("start", "end")})
     fields = None
     if name == "struct":
         named = [
-            default_column_name(each) or f"col{position}" for position, each in enumerate(node.expressions, 1)
+            default_column_name(item) or f"col{position}" for position, item in enumerate(node.expressions, 1)
         ]
         fields = {key.casefold(): replace(part, name=key) for key, part in zip(named, parts, strict=False)}
     elif name == "named_struct":
@@ -438,10 +438,12 @@ def expand_star(node: exp.Expr, scope: Scope) -> SqlRelation:
     """
     qualifiers = [part.name for part in node.parts[:-1]] if isinstance(node, exp.Column) else []
     star = node.this if isinstance(node, exp.Column) else node
-    if any(star.args.get(each) for each in ("replace", "rename")):
+    if any(star.args.get(option) for option in ("replace", "rename")):
         raise LineageUnresolved("`* REPLACE` and `* RENAME` are not supported")
     relation = _resolve_star(qualifiers, scope)
-    names = [each.parts for each in star.args.get("except_") or () if isinstance(each, exp.Column)]
+    names = [
+        excluded.parts for excluded in star.args.get("except_") or () if isinstance(excluded, exp.Column)
+    ]
     return relation.drop_columns(parts[-1].name for parts in names if len(parts) == 1)
 
 

@@ -109,8 +109,8 @@ class OutputColumn:
 
     def field(self, name: str) -> OutputColumn:
         """Return a field of the column."""
-        if self.fields is not None and (found := self.fields.get(name.casefold())) is not None:
-            return found
+        if self.fields is not None and (column := self.fields.get(name.casefold())) is not None:
+            return column
         return OutputColumn(name, with_transformation(self.value, "transformation"))
 
 
@@ -136,13 +136,13 @@ class UnresolvedColumns:
             "identity" if len(self.inputs) == 1 and not self.value else "unknown"
         )
         return merge_sources(
-            {(each, name): transformation for each in self.inputs},
+            {(relation, name): transformation for relation in self.inputs},
             with_transformation(self.value, transformation),
         )
 
     def all_sources(self) -> ValueSources:
         """Return the sources that any of the columns may have."""
-        return merge_sources({(each, ANY_COLUMN): "unknown" for each in self.inputs}, self.value)
+        return merge_sources({(relation, ANY_COLUMN): "unknown" for relation in self.inputs}, self.value)
 
 
 @dataclass(frozen=True)

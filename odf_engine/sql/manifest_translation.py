@@ -103,10 +103,10 @@ def translate_manifest(text: str, source: str, find_columns: FindColumns) -> Man
         # A layout that the edit does not support: the manifest is written again, without its own comments.
         edited = "---\n".join(
             "".join(
-                f"{line}\n" for query in queries if query.dataset == each.name for line in _comment(query)
+                f"{line}\n" for query in queries if query.dataset == manifest.name for line in _comment(query)
             )
-            + snapshot_to_yaml(each).removeprefix("---\n")
-            for each in snapshots
+            + snapshot_to_yaml(manifest).removeprefix("---\n")
+            for manifest in snapshots
         )
     return ManifestTranslation(edited, snapshots, queries)
 
@@ -137,8 +137,8 @@ def _with_query(event: MetadataEvent, query: Sql) -> MetadataEvent:
 def _inputs_of(event: MetadataEvent, find_columns: FindColumns) -> dict[str, Columns]:
     if not isinstance(event, SetTransform):
         return {}
-    found = {each.alias or each.dataset_ref: find_columns(each.dataset_ref) for each in event.inputs}
-    return {alias: columns for alias, columns in found.items() if columns is not None}
+    known = {source.alias or source.dataset_ref: find_columns(source.dataset_ref) for source in event.inputs}
+    return {alias: columns for alias, columns in known.items() if columns is not None}
 
 
 def _query_text(query: Sql) -> str:
@@ -177,7 +177,7 @@ def _edit(text: str, changes: Sequence[tuple[tuple[int, int], Sql, Sql]]) -> str
     for (document, event), old, new in changes:
         try:
             metadata = _entry(_entry(roots[document], "content")[1], "metadata")[1].value[event]
-            key, node = next(found for name in _KEYS if (found := _entry(metadata, name, None)) is not None)
+            key, node = next(entry for name in _KEYS if (entry := _entry(metadata, name, None)) is not None)
             edits += _query_edits(text, key, node, old, new)
         except (KeyError, IndexError, StopIteration, AttributeError):
             return None

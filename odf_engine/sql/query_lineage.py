@@ -217,7 +217,7 @@ class _LineageResolver:
         if (clause := node.args.get("from_")) is not None:
             self._add_source(clause.this, scope)
         self._add_joins(node, scope)
-        scope.windows = {each.name.casefold(): each for each in node.args.get("windows") or ()}
+        scope.windows = {window.name.casefold(): window for window in node.args.get("windows") or ()}
         group = node.args.get("group")
         self._add_filter(
             node.args.get("where"), scope
@@ -238,9 +238,9 @@ class _LineageResolver:
     def _add_windows(self, group: exp.Expr | None, scope: Scope) -> None:
         """Add the columns ``window`` and ``session_window``, which refer to a window in GROUP BY."""
         calls = [
-            each
-            for each in (group.find_all(exp.Anonymous) if group else ())
-            if function_name(each) in WINDOWS
+            function
+            for function in (group.find_all(exp.Anonymous) if group else ())
+            if function_name(function) in WINDOWS
         ]
         for call in calls:
             scope.sources.append(("", SqlRelation([expression_sources(call, scope)])))
@@ -250,10 +250,10 @@ class _LineageResolver:
         outs: list[OutputColumn] = []
         unresolved: list[UnresolvedColumns] = []
         for expression in node.expressions:
-            found = self._select_item(expression, scope)
-            outs += found.columns
-            unresolved += [found.open] if found.open is not None else []
-            for out in found.columns:
+            selected = self._select_item(expression, scope)
+            outs += selected.columns
+            unresolved += [selected.open] if selected.open is not None else []
+            for out in selected.columns:
                 if isinstance(expression, exp.Alias | exp.Aliases) and out.name:
                     scope.aliases.setdefault(out.name.casefold(), out)
         remaining = None
@@ -318,7 +318,7 @@ class _LineageResolver:
         before = list(scope.sources)
         self._add_source(join.this, scope)
         after = scope.sources[len(before) :]
-        names = [each.name for each in join.args.get("using") or ()]
+        names = [identifier.name for identifier in join.args.get("using") or ()]
         if join.method == "NATURAL":
             names = self._common_names(before, after)
         for name in names:
@@ -334,7 +334,7 @@ class _LineageResolver:
         if any(relation.open for _, relation in [*before, *after]):
             raise LineageUnresolved("NATURAL JOIN is not supported unless all columns are known")
         names = [out.name for _, relation in before for out in relation.columns if out.name]
-        return [name for name in dict.fromkeys(names) if any(each.find(name) for _, each in after)]
+        return [name for name in dict.fromkeys(names) if any(source.find(name) for _, source in after)]
 
     def _merge_joined_column(
         self,
@@ -344,7 +344,7 @@ class _LineageResolver:
         scope: Scope,
     ) -> None:
         """Merge a column of USING or of a NATURAL JOIN from both sides."""
-        sides = [Scope(scope.tables, self.query, sources=each) for each in (before, after)]
+        sides = [Scope(scope.tables, self.query, sources=source) for source in (before, after)]
         sides[0].using_columns = scope.using_columns
         columns = [side.resolve([name]) for side in sides]
         value = merge_sources(*(out.value for out in columns))
@@ -409,7 +409,7 @@ class _LineageResolver:
             expression.expressions if isinstance(expression, exp.Tuple) else [expression]
             for expression in node.expressions
         ]
-        if any(each.find(exp.Column) for row in rows for each in row):
+        if any(value.find(exp.Column) for row in rows for value in row):
             raise LineageUnresolved("VALUES with columns is not supported")
         return SqlRelation(
             [OutputColumn(f"col{position}", {}) for position, _ in enumerate(rows[0] if rows else (), 1)]

@@ -59,15 +59,15 @@ def find_nonrepeatable(steps: Sequence[SqlQueryStep]) -> NonRepeatable | None:
     """
     names: set[str] = set()
     for index, step in enumerate(steps):
-        found = [*_special_times(step.query)]
+        calls = [*_special_times(step.query)]
         try:
             tree = parse_query(step.query, ())
             names |= _defined_names(tree)
-            found += _calls(tree, names)
+            calls += _calls(tree, names)
         except (LineageUnresolved, RecursionError):
             pass
-        if found:
-            start, text = min(found)
+        if calls:
+            start, text = min(calls)
             return NonRepeatable(text, index, *line_and_column(step.query, start))
     return None
 
@@ -99,9 +99,9 @@ def find_stateful_operation(steps: Sequence[SqlQueryStep]) -> str | None:
         for kind, text in _OPERATIONS:
             if tree.find(kind) is not None:
                 return text
-        if any(each.args.get("distinct") for each in tree.find_all(exp.Union)):
+        if any(union.args.get("distinct") for union in tree.find_all(exp.Union)):
             return "UNION without ALL"
-        if any(each.args.get("query") for each in tree.find_all(exp.In)):
+        if any(condition.args.get("query") for condition in tree.find_all(exp.In)):
             return "a subquery in an expression"
     return None
 
@@ -130,9 +130,9 @@ def _has_random_vector(arguments: Sequence[exp.Expr]) -> bool:
 
 def _defined_names(tree: exp.Expr) -> set[str]:
     """Return the column names that a query defines, in lower case."""
-    names = {each.alias.lower() for each in tree.find_all(exp.Alias)}
-    for each in tree.find_all(exp.TableAlias):
-        names.update(column.name.lower() for column in each.columns)
+    names = {alias.alias.lower() for alias in tree.find_all(exp.Alias)}
+    for table in tree.find_all(exp.TableAlias):
+        names.update(column.name.lower() for column in table.columns)
     return names
 
 

@@ -155,15 +155,15 @@ def _arrow_cast(node: exp.Anonymous) -> exp.Expr | None:
 def _json_get(kind: str) -> _Rewrite:
     def rewrite(node: exp.Anonymous) -> exp.Expr | None:
         document, *path = node.expressions
-        if not path or not all(isinstance(each, exp.Literal) for each in path):
+        if not path or not all(isinstance(key, exp.Literal) for key in path):
             return None
         steps = "".join(
-            f".{each.name}"
-            if each.is_string and each.name.isidentifier()
-            else f"['{each.name}']"
-            if each.is_string
-            else f"[{each.name}]"
-            for each in path
+            f".{key.name}"
+            if key.is_string and key.name.isidentifier()
+            else f"['{key.name}']"
+            if key.is_string
+            else f"[{key.name}]"
+            for key in path
         )
         text = exp.Anonymous(this="get_json_object", expressions=[document, exp.Literal.string("$" + steps)])
         return text if kind == "STRING" else cast_to(text, kind)

@@ -76,7 +76,7 @@ def parse_table_function(sql: str, start: int) -> TableFunctionCall:
         InvalidQuery: the syntax is invalid; with line and column.
     """
     words = tokenize(sql)
-    index = next(number for number, each in enumerate(words) if each.start == start)
+    index = next(number for number, word in enumerate(words) if word.start == start)
     return _Reader(sql, words, index).call()
 
 
@@ -205,25 +205,27 @@ class RewrittenQuery:
         names = {name.casefold() for name in dataset_names}
         words = tokenize(sql)
         tables_found = table_names(sql)
-        tables = [each for each in tables_found if each.call is None]
+        tables = [source for source in tables_found if source.call is None]
         read = [table for table in tables if table.name.casefold() in names]
-        self.read = list(dict.fromkeys(each.name for each in read))
+        self.read = list(dict.fromkeys(source.name for source in read))
         self.unknown = [table for table in tables if table not in read and set(table.name) & set("-/:")]
-        self.unknown = [each for each in self.unknown if not each.quoted]
+        self.unknown = [source for source in self.unknown if not source.quoted]
         self.calls: dict[str, TableFunctionCall] = {}
-        edits = [(each.start, each.end, _backquoted(each.name)) for each in read if each.needs_quotes]
-        named = {each.name.casefold() for each in read if each.needs_quotes}
-        for each in tables_found:
-            if each.call is None:
+        edits = [
+            (source.start, source.end, _backquoted(source.name)) for source in read if source.needs_quotes
+        ]
+        named = {source.name.casefold() for source in read if source.needs_quotes}
+        for source in tables_found:
+            if source.call is None:
                 continue
-            call = parse_table_function(sql, each.call[0])
+            call = parse_table_function(sql, source.call[0])
             self.calls[call.text] = call
-            bare = not _has_alias(words, each.alias_start)
+            bare = not _has_alias(words, source.alias_start)
             edits.append(
-                (*each.call, _backquoted(call.text) + (f" AS {_backquoted(each.name)}" if bare else ""))
+                (*source.call, _backquoted(call.text) + (f" AS {_backquoted(source.name)}" if bare else ""))
             )
-            named |= {each.name.casefold()} if bare and set(each.name) & set(".-/:") else set()
-        quoted_starts = {each.start for each in read}
+            named |= {source.name.casefold()} if bare and set(source.name) & set(".-/:") else set()
+        quoted_starts = {source.start for source in read}
         edits += [
             qualifier
             for qualifier in _quote_qualifiers(words, named, quoted_starts)
@@ -252,7 +254,7 @@ class RewrittenQuery:
     def original_position(self, line: int, column: int) -> tuple[int, int]:
         """Return the line and column in the original query of a position in :attr:`text`; all from 1."""
         lines = self.text.split("\n")
-        offset = sum(len(each) + 1 for each in lines[: line - 1]) + column - 1
+        offset = sum(len(previous) + 1 for previous in lines[: line - 1]) + column - 1
         shift = 0
         for start, end, text in self._edits:
             begin = start + shift

@@ -193,14 +193,14 @@ class _StepTranslator:
         try:
             tokens, view = self._strip_clauses(dialect.tokenize(self._query))
             alias = view or alias
-            trees = [each for each in dialect.parser().parse(tokens, self._query) if each is not None]
+            trees = [root for root in dialect.parser().parse(tokens, self._query) if root is not None]
         except SqlglotError as error:
             details = (getattr(error, "errors", None) or [{}])[0]
-            where = self._place
+            place = self._place
             if details.get("line"):
-                where += f", line {details['line']}, column {details['col']}"
+                place += f", line {details['line']}, column {details['col']}"
             text = str(details.get("description") or "invalid syntax").partition(" but got <")[0].rstrip(".")
-            self.problems.append(_Problem(where, f"the query cannot be parsed: {text}"))
+            self.problems.append(_Problem(place, f"the query cannot be parsed: {text}"))
             return "", alias
         if len(trees) != 1 or not isinstance(trees[0], exp.Query):
             self.problems.append(_Problem(self._place, "it is not a single SELECT"))
@@ -294,7 +294,7 @@ class _StepTranslator:
         self._expand_ranks(select, scope)
         columns: dict[str, str | None] | None = {}
         for expression in list(select.expressions):
-            found = self._visit(expression, scope)
+            kind = self._visit(expression, scope)
             if isinstance(expression, exp.Star) or (
                 isinstance(expression, exp.Column) and isinstance(expression.this, exp.Star)
             ):
@@ -306,7 +306,7 @@ class _StepTranslator:
                     self._report(
                         expression, f"two columns are named '{name}', and Spark ignores the case of names"
                     )
-                columns[name] = found
+                columns[name] = kind
         if self._engine == "risingwave" and self._continuous and not self._emits_on_close:
             self._note_open_windows(select)
         return columns
@@ -316,7 +316,9 @@ class _StepTranslator:
         chosen = [columns for name, columns in scope.sources.items() if table in ("", name)]
         known = [columns for columns in chosen if columns is not None]
         return (
-            {key: kind for each in known for key, kind in each.items()} if len(known) == len(chosen) else None
+            {key: kind for relation in known for key, kind in relation.items()}
+            if len(known) == len(chosen)
+            else None
         )
 
     def _add_source(self, source: exp.Expr, scope: _Scope) -> None:
@@ -371,11 +373,11 @@ class _StepTranslator:
         for join in laterals:
             call = join.this.this
             inner = call.expressions[0] if isinstance(call, exp.Anonymous) and call.expressions else None
-            where = select.args.get("where")
+            condition = select.args.get("where")
             if (
                 not isinstance(inner, exp.Anonymous)
                 or len(inner.expressions) != 1
-                or (where is None and join.args.get("on") is None)
+                or (condition is None and join.args.get("on") is None)
             ):
                 self._report(join, "this LATERAL has no equivalent")
                 continue
@@ -385,8 +387,8 @@ class _StepTranslator:
             )
             on = join.args.get("on")
             if on is None or isinstance(on, exp.Boolean):
-                assert where is not None
-                on = where.this.copy()
+                assert condition is not None
+                on = condition.this.copy()
                 select.set("where", None)
             join.replace(exp.Join(this=table, on=on, side=join.args.get("side")))
             scope.sources[table.alias_or_name.lower()] = self._relations.get(inner.name.lower())
@@ -404,9 +406,9 @@ class _StepTranslator:
                 sources[1], "a join: DataFusion joins only the new rows of a transaction, Spark all rows"
             )
         if select.args.get("group") is not None or any(
-            isinstance(each, exp.Anonymous) and each.name.lower() in AGGREGATE_TYPES
+            isinstance(function, exp.Anonymous) and function.name.lower() in AGGREGATE_TYPES
             for part in select.expressions
-            for each in part.find_all(exp.Anonymous)
+            for function in part.find_all(exp.Anonymous)
         ):
             self._report(
                 select.args.get("group") or select,
@@ -414,7 +416,7 @@ class _StepTranslator:
             )
 
     def _note_open_windows(self, select: exp.Select) -> None:
-        if any(True for each in select.find_all(exp.Anonymous) if each.name == "window"):
+        if any(True for function in select.find_all(exp.Anonymous) if function.name == "window"):
             self.changes.append(
                 f"{self._place}: without EMIT ON WINDOW CLOSE, RisingWave emits changes of open windows; "
                 "Spark emits a row when its window closes"
@@ -487,11 +489,11 @@ class _StepTranslator:
                 items += [exp.column(exp.to_identifier(name)) for name in ranks[0][1]]
             else:
                 items.append(expression)
-        for index, each in enumerate(items):
-            column = each.unalias()
+        for index, item in enumerate(items):
+            column = item.unalias()
             if isinstance(column, exp.Column) and scope.column_type(column) == _RANK:
                 cast = cast_to(column.copy(), "BIGINT")
-                items[index] = exp.alias_(cast, each.alias_or_name, quoted=_is_quoted(column))
+                items[index] = exp.alias_(cast, item.alias_or_name, quoted=_is_quoted(column))
         select.set("expressions", items)
 
     # --- Expressions ------------------------------------------------------------------------------
@@ -499,9 +501,9 @@ class _StepTranslator:
     def _visit_arguments(self, node: exp.Expr, scope: _Scope, names: Sequence[str]) -> None:
         for name in names:
             value = node.args.get(name)
-            for each in value if isinstance(value, list) else [value]:
-                if isinstance(each, exp.Expr):
-                    self._visit(each, scope)
+            for part in value if isinstance(value, list) else [value]:
+                if isinstance(part, exp.Expr):
+                    self._visit(part, scope)
 
     def _visit(self, node: exp.Expr, scope: _Scope) -> str | None:
         """Translate an expression in place; return its type, if it is known."""
@@ -625,9 +627,9 @@ class _StepTranslator:
                 )
             elif node.args.get("order") is None:
                 self._report(node, "OVER without ORDER BY has no defined order")
-        constant = [each for each in node.args.get("partition_by") or () if isinstance(each, exp.Literal)]
-        for each in constant:
-            each.pop()
+        constant = [item for item in node.args.get("partition_by") or () if isinstance(item, exp.Literal)]
+        for item in constant:
+            item.pop()
         order = node.args.get("order")
         for expression in order.expressions if order is not None else ():
             if expression.this.name.lower() == "event_time":
@@ -652,11 +654,11 @@ class _StepTranslator:
             return _RANK
         special = SPECIAL[self._engine].get(name)
         if special is not None:
-            found = special(node)
-            if found is None:
+            replacement = special(node)
+            if replacement is None:
                 self._report(node, f"{node.name} with these arguments has no equivalent")
             else:
-                self._replace(node, found)
+                self._replace(node, replacement)
             return RESULTS.get(name)
         renamed = RENAMED[self._engine].get(name, name)
         if renamed not in FUNCTIONS:
@@ -679,7 +681,7 @@ class _StepTranslator:
 
     def _visit_aggregate(self, node: exp.Anonymous, name: str, types: Sequence[str | None]) -> str | None:
         argument = types[0] if types else None
-        engine, where = self._engine, self._where(node)
+        engine, place = self._engine, self._where(node)
         label = LABELS[engine]
         if name in ("min", "max"):
             return argument
@@ -688,9 +690,9 @@ class _StepTranslator:
                 self._cast(node, argument)
                 return argument
             if argument is None and engine == "flink":
-                self.changes.append(f"{where}: sum of an INT is INT in Flink and BIGINT in Spark")
+                self.changes.append(f"{place}: sum of an INT is INT in Flink and BIGINT in Spark")
             if argument == "BIGINT" and engine == "risingwave":
-                self.changes.append(f"{where}: sum of a BIGINT is NUMERIC in RisingWave and BIGINT in Spark")
+                self.changes.append(f"{place}: sum of a BIGINT is NUMERIC in RisingWave and BIGINT in Spark")
             if argument == "FLOAT" and engine == "risingwave":
                 self._cast(node, "FLOAT")
                 return "FLOAT"
@@ -702,9 +704,9 @@ class _StepTranslator:
                 self._cast(node, argument or "BIGINT")
                 return argument
             if argument is None and engine == "flink":
-                self.changes.append(f"{where}: avg of integers is an integer in Flink and DOUBLE in Spark")
+                self.changes.append(f"{place}: avg of integers is an integer in Flink and DOUBLE in Spark")
             elif argument in (None, *_INTEGERS) and engine == "risingwave":
-                self.changes.append(f"{where}: avg of integers is NUMERIC in {label} and DOUBLE in Spark")
+                self.changes.append(f"{place}: avg of integers is NUMERIC in {label} and DOUBLE in Spark")
             return "DECIMAL" if argument == "DECIMAL" else "DOUBLE"
         return AGGREGATE_TYPES[name]
 
@@ -725,7 +727,7 @@ class _StepTranslator:
         self.problems.append(_Problem(self._where(node), message))
 
     def _where(self, node: exp.Expr) -> str:
-        starts = [each.meta["start"] for each in node.walk() if "start" in each.meta]
+        starts = [part.meta["start"] for part in node.walk() if "start" in part.meta]
         if not starts:
             return self._place
         line, column = line_and_column(self._query, min(starts))
@@ -759,7 +761,7 @@ def _minus_millisecond(node: exp.Expr) -> exp.Expr:
 def _wider(types: Sequence[str | None]) -> str | None:
     if not types or None in types:
         return None
-    for each in ("DOUBLE", "FLOAT", "DECIMAL", *reversed(_INTEGERS)):
-        if each in types:
-            return each
+    for candidate in ("DOUBLE", "FLOAT", "DECIMAL", *reversed(_INTEGERS)):
+        if candidate in types:
+            return candidate
     return types[0]
