@@ -143,12 +143,12 @@ def adopt_attributes(schema: DataSchema, previous: DataSchema, *, spelling: bool
 
 def schema_descriptions(schema: DataSchema | None) -> dict[str, str]:
     """Return the descriptions of columns and of members of structs, by names such as ``subject.id``."""
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
 
     def visit(field: DataField, path: str) -> None:
         text = None if field.extra is None else field.extra.entries.get(DESCRIPTION)
         if isinstance(text, str) and text.strip():
-            found[path] = text.strip()
+            descriptions[path] = text.strip()
         inner: Any = field.type
         while isinstance(inner, Option | List):
             inner = inner.inner if isinstance(inner, Option) else inner.item_type
@@ -157,4 +157,4 @@ def schema_descriptions(schema: DataSchema | None) -> dict[str, str]:
 
     for field in () if schema is None else schema.fields:
         visit(field, field.name)
-    return found
+    return descriptions

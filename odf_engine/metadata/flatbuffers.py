@@ -254,10 +254,10 @@ class BufferDecoder:
             self._fail("offset past the end of the data")
 
     def _fail(self, problem: str, hint: str | None = None) -> NoReturn:
-        where = "".join(self._path).removeprefix(".")
-        if not where:  # nothing could be decoded: not a damaged block, but another format
+        path = "".join(self._path).removeprefix(".")
+        if not path:  # nothing could be decoded: not a damaged block, but another format
             raise MalformedBlock(f"not a block or message: {problem}", hint=hint)
-        raise MalformedBlock(problem, hint=hint, where=where)
+        raise MalformedBlock(problem, hint=hint, where=path)
 
     def _charge(self, cost: int) -> None:
         self._budget -= cost

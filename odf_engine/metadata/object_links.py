@@ -93,10 +93,10 @@ def _nested_problem(data_type: Any) -> str:
 
 def read_totals(event: object) -> LinkedTotals:
     """Return the summary of an event; zeros if it has none, or an invalid one."""
-    found = _entries(event.extra).get(_SUMMARY) if isinstance(event, AddData) else None
-    if not isinstance(found, dict):
+    entry = _entries(event.extra).get(_SUMMARY) if isinstance(event, AddData) else None
+    if not isinstance(entry, dict):
         return LinkedTotals()
-    totals = LinkedTotals(found.get("numObjectsNaive", 0), found.get("sizeNaive", 0))
+    totals = LinkedTotals(entry.get("numObjectsNaive", 0), entry.get("sizeNaive", 0))
     is_valid = all(type(number) is int and 0 <= number <= _MAX for number in totals)
     return totals if is_valid else LinkedTotals()
 

@@ -108,8 +108,8 @@ def _yaml_error(error: yaml.MarkedYAMLError, text: str, source: str) -> InvalidM
     line = text.splitlines()[mark.line : mark.line + 1]
     tab = line and line[0][mark.column : mark.column + 1] == "\t"
     hint = "indent with spaces; YAML does not allow tabs" if tab else None
-    where = f"{source}:{mark.line + 1}:{mark.column + 1}"
-    return InvalidManifest(f"invalid YAML: {problem}", hint=hint, where=where)
+    position = f"{source}:{mark.line + 1}:{mark.column + 1}"
+    return InvalidManifest(f"invalid YAML: {problem}", hint=hint, where=position)
 
 
 def _nesting_error(text: str, source: str) -> InvalidManifest | None:
@@ -740,10 +740,10 @@ def _parse_wrapper(reader: ModelReader, root: Mapping, kind: str) -> tuple[int |
 
 
 def _check_kind(reader: ModelReader, node: YamlNode, kind: str) -> bool:
-    found = node.text if isinstance(node, Scalar) else None
-    if found == kind:
+    actual = node.text if isinstance(node, Scalar) else None
+    if actual == kind:
         return True
-    reader.add_problem(node, "kind", f"expected {kind}" + (f", found '{found}'" if found else ""))
+    reader.add_problem(node, "kind", f"expected {kind}" + (f", found '{actual}'" if actual else ""))
     return False
 
 
