@@ -189,8 +189,8 @@ def read_start(url: str, config: FetchConfig, limit: int) -> Iterator[bytes]:
 
     location = BucketLocation.of(url)
     try:
-        found = obstore.get(open_store(location, config, retries=config.retries), location.prefix)
-        for chunk in found.stream(_PIECE_BYTES):
+        response = obstore.get(open_store(location, config, retries=config.retries), location.prefix)
+        for chunk in response.stream(_PIECE_BYTES):
             yield bytes(chunk)[:limit]
             limit -= len(chunk)
             if limit <= 0:
@@ -327,11 +327,11 @@ def parse_store_error(error: Exception) -> StoreError:
     """Return what an exception of the library reports."""
     text = str(error)
     summary = text.partition("\n\nDebug source:")[0]
-    status = int(found[1]) if (found := _STATUS.search(summary)) else None
+    status = int(match[1]) if (match := _STATUS.search(summary)) else None
     if any(f"://{host}/" in summary for host in _CREDENTIAL_HOSTS):
         return StoreError("denied", None, "no credentials found")
-    code = found[1] if (found := _CODE.search(text)) else ""
-    reason = html.unescape(found[1]) if (found := _MESSAGE.search(summary)) else ""
+    code = match[1] if (match := _CODE.search(text)) else ""
+    reason = html.unescape(match[1]) if (match := _MESSAGE.search(summary)) else ""
     if code in _NO_BUCKET:
         return StoreError("no bucket", status, reason)
     if isinstance(error, FileNotFoundError):
@@ -358,15 +358,15 @@ _CONDITION_ERRORS: Final = ("PreconditionError", "AlreadyExistsError", "NotModif
 
 
 def _connection_error(summary: str, text: str) -> StoreError:
-    host = found[1].rpartition("@")[2] if (found := _HOST.search(summary)) else ""
-    if (found := _CERTIFICATE.search(text)) is not None:
-        return StoreError("certificate", None, f"invalid certificate: {found[1]}")
+    host = match[1].rpartition("@")[2] if (match := _HOST.search(summary)) else ""
+    if (match := _CERTIFICATE.search(text)) is not None:
+        return StoreError("certificate", None, f"invalid certificate: {match[1]}")
     if "kind: Timeout" in text or "TimedOut" in text:
         return StoreError("connection", None, "no response: timeout")
     if '"dns error"' in text:
         return StoreError("connection", None, f"cannot resolve host name {host}".rstrip())
     if "HTTP error" in summary or "kind: Connect" in text or "kind: Body" in text:
-        reason = found[1].lower() if (found := _REASON.search(text)) else "closed by the server"
+        reason = match[1].lower() if (match := _REASON.search(text)) else "closed by the server"
         return StoreError("connection", None, f"connection failed: {host}: {reason}")
     return StoreError("service", None, "invalid response")
 
@@ -432,14 +432,14 @@ class BucketClient:
         import obstore  # deferred: few commands need the library
 
         def get(store: ObjectStore) -> StoredObject:
-            found = obstore.get(store, self.location.key(name))
-            data, chunks = b"", found.stream(max_bytes + 1)
+            response = obstore.get(store, self.location.key(name))
+            data, chunks = b"", response.stream(max_bytes + 1)
             for chunk in chunks:
                 data += bytes(chunk)
                 if len(data) > max_bytes:
                     break
-            writer = str(found.attributes.get(_WRITER, ""))
-            return StoredObject(data[: max_bytes + 1], version_of(found.meta), writer)
+            writer = str(response.attributes.get(_WRITER, ""))
+            return StoredObject(data[: max_bytes + 1], version_of(response.meta), writer)
 
         return self._run_if_exists(name, get)
 
@@ -452,10 +452,10 @@ class BucketClient:
         import obstore
 
         def get(store: ObjectStore) -> StoredObject:
-            found = obstore.get(
+            response = obstore.get(
                 store, self.location.key(name), options={"if_none_match": known.get("e_tag") or "*"}
             )
-            return StoredObject(bytes(found.bytes())[: max_bytes + 1], version_of(found.meta))
+            return StoredObject(bytes(response.bytes())[: max_bytes + 1], version_of(response.meta))
 
         if not known.get("e_tag"):
             return self.read(name, max_bytes)
@@ -481,8 +481,8 @@ class BucketClient:
         import obstore
 
         def get(store: ObjectStore) -> Iterator[bytes]:
-            found = obstore.get(store, self.location.key(name), options={"range": (start, end)})
-            return iter(found.stream(_PIECE_BYTES))
+            response = obstore.get(store, self.location.key(name), options={"range": (start, end)})
+            return iter(response.stream(_PIECE_BYTES))
 
         try:
             stream = self._run_if_exists(name, get)
@@ -569,11 +569,11 @@ class BucketClient:
         import obstore
 
         prefix = self.location.key(below)
-        found = self._run(
+        listing = self._run(
             "the list of objects", lambda store: obstore.list_with_delimiter(store, prefix or None)
         )
-        folders = [path.rpartition("/")[2] for path in found["common_prefixes"]]
-        names = [each["path"].rpartition("/")[2] for each in found["objects"]]
+        folders = [path.rpartition("/")[2] for path in listing["common_prefixes"]]
+        names = [entry["path"].rpartition("/")[2] for entry in listing["objects"]]
         if prefix and not folders and not names:
             raise NotFound("no such folder", where=self._url)
         return folders, names
@@ -585,13 +585,13 @@ class BucketClient:
         prefix = self.location.key(below)
 
         def collect(store: ObjectStore) -> dict[str, datetime]:
-            found: dict[str, datetime] = {}
+            times: dict[str, datetime] = {}
             for page in obstore.list(store, prefix or None):
                 self._reporter.raise_if_cancelled()
-                found.update(
-                    (each["path"].removeprefix(prefix).lstrip("/"), each["last_modified"]) for each in page
+                times.update(
+                    (entry["path"].removeprefix(prefix).lstrip("/"), entry["last_modified"]) for entry in page
                 )
-            return found
+            return times
 
         return self._run("the list of objects", collect)
 
@@ -662,21 +662,21 @@ class BucketClient:
             return known
 
     def _failure(self, what: str, error: StoreError, conditional: bool) -> OdfError:
-        bucket, where = self.location.bucket, self._url
+        bucket, url = self.location.bucket, self._url
         login = _LOGIN[self.location.provider]
         if self._login is not None:
             login = "check the stored login: odf repo login URL"
         match error.kind:
             case "missing":
-                return _ObjectMissing(f"{what} not found", where=where)
+                return _ObjectMissing(f"{what} not found", where=url)
             case "no bucket":
                 hint = "check the URL, or create the bucket first"
-                return NotFound(f"bucket {bucket} not found", where=where, hint=hint)
+                return NotFound(f"bucket {bucket} not found", where=url, hint=hint)
             case "condition" if conditional:
-                return WriteConditionFailed(f"{what} was changed by another client", where=where)
+                return WriteConditionFailed(f"{what} was changed by another client", where=url)
             case "unsupported" if conditional:
                 problem = f"the service does not support the request for {what}"
-                return ConditionalWriteUnsupported(problem, where=where)
+                return ConditionalWriteUnsupported(problem, where=url)
             case "expired":
                 text, hint = "the credentials have expired", login
             case "denied":
@@ -690,7 +690,7 @@ class BucketClient:
             case "connection" | "certificate":
                 text, hint = error.text, _NETWORK_HINT
             case _ if error.status == 416:
-                return _RangeNotSatisfiable(f"{what} is shorter than expected", where=where)
+                return _RangeNotSatisfiable(f"{what} is shorter than expected", where=url)
             case _ if error.status == 400 and not error.text:  # of a HEAD request, which has no body
                 text = f"the service returned 400 for {what}"
                 hint = f"check that the credentials have not expired: {login}"
@@ -698,7 +698,7 @@ class BucketClient:
                 words = self._without_secrets(error.text)
                 text = f"the service failed for {what}" + (f": {words}" if words else "")
                 hint = "try again later"
-        return SourceUnavailable(text, where=where, hint=hint)
+        return SourceUnavailable(text, where=url, hint=hint)
 
     def _without_secrets(self, text: str) -> str:
         login = self._login

@@ -45,8 +45,8 @@ def s3_options(login: Login | None, *, anonymous: bool) -> Options:
     key, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
     if key and secret:
         return _static(key, secret, os.environ.get("AWS_SESSION_TOKEN", ""))
-    if (found := _profile_options()) is not None:
-        return found
+    if (options := _profile_options()) is not None:
+        return options
     if any(os.environ.get(name) for name in _ROLE_VARIABLES) or _has_metadata_service():
         return {"config": {}}
     return {"config": {"skip_signature": True}}
@@ -121,7 +121,7 @@ def _profile_options() -> Options | None:
         return _static(key, secret, values.get("aws_session_token", ""))
     if command := values.get("credential_process"):
         return {"config": {"skip_signature": False}, "credential_provider": _process_provider(command)}
-    if not any(each in values for each in ("role_arn", "sso_session", "sso_start_url", "login_session")):
+    if not any(option in values for option in ("role_arn", "sso_session", "sso_start_url", "login_session")):
         return None
     try:
         from obstore.auth.boto3 import Boto3CredentialProvider  # deferred: boto3 is optional
@@ -158,12 +158,12 @@ def _process_provider(command: str) -> Callable[[], dict[str, Any]]:
             done = subprocess.run(
                 shlex.split(command), capture_output=True, timeout=_PROCESS_SECONDS, check=True
             )
-            found = json.loads(done.stdout)
-            expires = found.get("Expiration")
+            credentials = json.loads(done.stdout)
+            expires = credentials.get("Expiration")
             return {
-                "access_key_id": found["AccessKeyId"],
-                "secret_access_key": found["SecretAccessKey"],
-                "token": found.get("SessionToken"),
+                "access_key_id": credentials["AccessKeyId"],
+                "secret_access_key": credentials["SecretAccessKey"],
+                "token": credentials.get("SessionToken"),
                 "expires_at": datetime.fromisoformat(expires) if expires else None,
             }
         except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):

@@ -129,8 +129,8 @@ class Connector:
 
             def look_up() -> list[str]:
                 name = "localhost" if host.endswith(".localhost") else host  # RFC 6761
-                found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-                return list(dict.fromkeys(str(address[0]) for *_, address in found))
+                addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+                return list(dict.fromkeys(str(address[0]) for *_, address in addresses))
 
             addresses = run_cancellable(look_up, lambda: None, self._reporter)
             known = self._addresses.setdefault(host, addresses)

@@ -54,12 +54,12 @@ class Credentials:
 
     def origins(self) -> list[str]:
         """Return the origins that have a login, sorted."""
-        return sorted(each for each in self._read() if not each.startswith(_SECRET))
+        return sorted(name for name in self._read() if not name.startswith(_SECRET))
 
     def alert_secret(self, alert: str) -> str | None:
         """Return the secret that signs the requests of an alert, or None if absent."""
-        found = self._read().get(_SECRET + alert)
-        return None if found is None else found.secret
+        credentials = self._read().get(_SECRET + alert)
+        return None if credentials is None else credentials.secret
 
     def set_alert_secret(self, alert: str, secret: str | None) -> None:
         """Store the secret that signs the requests of an alert; None deletes it."""

@@ -69,8 +69,8 @@ class FtpSession:
         """Return modification time and size, or None where the server does not report them."""
         modified = size = None
         with suppress(ftplib.error_perm, ValueError):
-            if found := _TIME.match(self._client.sendcmd(f"MDTM {self._path}")):
-                moment = datetime.strptime(found[1], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
+            if match := _TIME.match(self._client.sendcmd(f"MDTM {self._path}")):
+                moment = datetime.strptime(match[1], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
                 modified = Timestamp.from_datetime(moment)
         with suppress(ftplib.error_perm, ValueError):
             size = self._client.size(self._path)

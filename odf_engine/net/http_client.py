@@ -261,8 +261,8 @@ class HttpClient:
         ``response`` is None if ``old`` is the URL of this client.
         """
         status = response.status if response is not None else None
-        scheme, most = sanitize_text(urlsplit(new).scheme), self.config.max_redirects
-        text = _REDIRECT_ERRORS[problem].format(status=status, scheme=scheme, most=most)
+        scheme, max_redirects = sanitize_text(urlsplit(new).scheme), self.config.max_redirects
+        text = _REDIRECT_ERRORS[problem].format(status=status, scheme=scheme, most=max_redirects)
         return SourceUnavailable(text, where=self.where(old))
 
     def status_error(self, response: Response, missing: tuple[int, ...] = ()) -> AttemptFailed:
@@ -407,8 +407,8 @@ class Response:
     @property
     def content_range(self) -> tuple[int, int | None] | None:
         """First byte of a part and total size (if known), by Content-Range, or None if absent."""
-        found = _CONTENT_RANGE.match(self.headers.get("Content-Range", ""))
-        return (int(found[1]), None if found[2] == "*" else int(found[2])) if found else None
+        match = _CONTENT_RANGE.match(self.headers.get("Content-Range", ""))
+        return (int(match[1]), None if match[2] == "*" else int(match[2])) if match else None
 
     def iter_chunks(self, max_bytes: int) -> Generator[bytes, None, None]:
         """Yield the body, up to ``max_bytes`` of it; also what arrived before the connection broke.
@@ -569,10 +569,10 @@ def _original_error(error: BaseException) -> BaseException:
     """Return the error that urllib3 wrapped."""
     while isinstance(error, urllib3.exceptions.HTTPError):
         wrapped = [error.__cause__, *error.args]
-        found = next((each for each in wrapped if isinstance(each, BaseException)), None)
-        if found is None:
+        nested = next((reason for reason in wrapped if isinstance(reason, BaseException)), None)
+        if nested is None:
             break
-        error = found
+        error = nested
     return error
 
 

@@ -127,8 +127,8 @@ class _LineLimitedReader(io.BufferedReader):
         Raises:
             ResponseTooLarge: the lines since the last bytes of a body are too long.
         """
-        most = MAX_HEADER_BYTES - self._line_bytes
-        line = super().readline(most + 1 if size is None or size < 0 else size)
+        limit = MAX_HEADER_BYTES - self._line_bytes
+        line = super().readline(limit + 1 if size is None or size < 0 else size)
         self._line_bytes += len(line)
         if self._line_bytes > MAX_HEADER_BYTES:
             raise ResponseTooLarge

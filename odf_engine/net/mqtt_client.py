@@ -137,10 +137,10 @@ class MqttSession:
             granted: list[int] = self._await("subscribe", "the subscription")
         if len(granted) != len(subscriptions):
             raise self._error("the broker sent an invalid answer to the subscription")
-        for each, qos in zip(subscriptions, granted, strict=True):
+        for topic, qos in zip(subscriptions, granted, strict=True):
             if qos >= _FAILURE:
                 raise self._error(
-                    f"the broker denied the subscription to '{each.path}'",
+                    f"the broker denied the subscription to '{topic.path}'",
                     hint="check fetch.topics, and the permissions of the user on the broker",
                 )
         return granted

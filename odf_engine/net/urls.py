@@ -73,7 +73,7 @@ def normalize_url(text: str, schemes: Sequence[str] = SCHEMES) -> str:
         raise UsageError(f"invalid URL: {str(error)[:100].lower()}") from None
     scheme = parts.scheme.lower()
     if scheme not in schemes:
-        known = ", ".join(f"{each}:" for each in schemes)
+        known = ", ".join(f"{name}:" for name in schemes)
         shown = f"{scheme}:" if scheme else f"'{redact_url(text)}'"
         raise UsageError(f"unsupported URL: {shown}", hint=f"supported schemes: {known}")
     if "@" in parts.netloc:
