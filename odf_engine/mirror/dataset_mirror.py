@@ -169,15 +169,15 @@ class DatasetMirror:
         known, client, key = self._known(), self._store.client, self._key("refs", HEAD)
         try:
             if known is None:
-                found = client.read(key, _MAX_HEAD_BYTES)
+                stored = client.read(key, _MAX_HEAD_BYTES)
             else:
-                found = client.read_changed(key, _MAX_HEAD_BYTES, _version(known.tag))
+                stored = client.read_changed(key, _MAX_HEAD_BYTES, _version(known.tag))
         except ObjectUnchanged:
             assert known is not None
             with suppress(OSError):
                 os.utime(self._folder / MARKER)
             return Multihash.parse(known.head)
-        return self._note(found)
+        return self._note(stored)
 
     def age(self) -> float:
         """Return the seconds since the head was last compared with the store."""
@@ -207,9 +207,9 @@ class DatasetMirror:
             except InvalidIdentity:
                 continue  # it becomes the name of a file
             if not (folder / str(new_head)).exists():
-                found = self._store.client.read(self._key(COMPACTIONS_FOLDER, name), MAX_RECORD_BYTES)
-                if found is not None:
-                    RecordStore(self._folder).store(new_head, found.data)
+                stored = self._store.client.read(self._key(COMPACTIONS_FOLDER, name), MAX_RECORD_BYTES)
+                if stored is not None:
+                    RecordStore(self._folder).store(new_head, stored.data)
                     is_changed = True
         return is_changed
 
@@ -217,9 +217,9 @@ class DatasetMirror:
         """Store the origin of the definition in the mirror, if the store has one. It is never removed."""
         if (self._folder / ORIGIN_FILE).exists():
             return
-        found = self._store.client.read(self._key(*ORIGIN_FILE.split("/")), _MAX_ORIGIN_BYTES)
-        if found is not None:
-            text = found.data[:_MAX_ORIGIN_BYTES].decode("utf-8", "replace")
+        stored = self._store.client.read(self._key(*ORIGIN_FILE.split("/")), _MAX_ORIGIN_BYTES)
+        if stored is not None:
+            text = stored.data[:_MAX_ORIGIN_BYTES].decode("utf-8", "replace")
             replace_text_file(self._folder / ORIGIN_FILE, text)  # durable, unlike a cache
 
     # --- Writing ------------------------------------------------------------------------------
@@ -314,19 +314,19 @@ class DatasetMirror:
         known = self._known() if reference == HEAD else None
         if known is not None and expected is not None and known.head == str(expected):
             return _version(known.tag)
-        head, found = self._read(reference)
+        head, stored = self._read(reference)
         if head != expected:
             raise self._moved()
-        return None if found is None else found.version
+        return None if stored is None else stored.version
 
     def _read(self, reference: str) -> tuple[Multihash | None, StoredObject | None]:
         """Return the value of a reference in the store, and its object; store it if it is the head."""
-        found = self._store.client.read(self._key("refs", reference), _MAX_HEAD_BYTES)
-        if found is None:
+        stored = self._store.client.read(self._key("refs", reference), _MAX_HEAD_BYTES)
+        if stored is None:
             return None, None
         if reference == HEAD:
-            return self._note(found), found
-        return parse_head(found.data, f"{self._store.url}{self._name}/"), found
+            return self._note(stored), stored
+        return parse_head(stored.data, f"{self._store.url}{self._name}/"), stored
 
     def _swap(
         self, reference: str, version: UpdateVersion | None, expected: Multihash | None, new: Multihash
@@ -346,15 +346,15 @@ class DatasetMirror:
                     self._keep(new, tag)
                 return
             except (WriteConditionFailed, SourceUnavailable) as error:
-                head, found = self._read(reference)
-                by = "" if found is None else found.writer
+                head, stored = self._read(reference)
+                by = "" if stored is None else stored.writer
                 if head == new and (by == writer or (not by and isinstance(error, SourceUnavailable))):
                     return
                 if head != expected:
                     raise self._moved() from None
                 if attempt == self._store.config.fetch.retries:
                     raise
-                version = None if found is None else found.version
+                version = None if stored is None else stored.version
 
     def _moved(self) -> Conflict:
         return Conflict(
@@ -375,7 +375,7 @@ class DatasetMirror:
                 present.add(Multihash.parse(name))
                 if Multihash.parse(name) not in needed and stored < before:
                     orphans.append(name)
-        missing = sorted((each for each in needed if each not in present), key=str)
+        missing = sorted((item for item in needed if item not in present), key=str)
         return CheckedObjects(sorted(orphans), missing)
 
     def claim_unused(self, names: Collection[str], *, now: bool) -> list[str]:
@@ -412,11 +412,11 @@ class DatasetMirror:
         except (OSError, msgspec.MsgspecError):
             return None
 
-    def _note(self, found: StoredObject | None) -> Multihash | None:
-        if found is None:
+    def _note(self, stored: StoredObject | None) -> Multihash | None:
+        if stored is None:
             return None
-        head = parse_head(found.data, f"{self._store.url}{self._name}/")
-        self._keep(head, found.version)
+        head = parse_head(stored.data, f"{self._store.url}{self._name}/")
+        self._keep(head, stored.version)
         return head
 
     def _keep(self, head: Multihash, version: UpdateVersion) -> None:

@@ -95,9 +95,9 @@ class DatasetStore:
 
         if isinstance(self.client, FolderClient):
             self.client.create_folder()
-        found = self.client.read(CATALOG, _MAX_CATALOG_BYTES)
-        if found is not None:
-            return len(self._decode(found.data).datasets)
+        stored = self.client.read(CATALOG, _MAX_CATALOG_BYTES)
+        if stored is not None:
+            return len(self._decode(stored.data).datasets)
         data = msgspec.json.encode(Catalog(revision=uuid.uuid4().hex))
         try:
             self.client.write(CATALOG, data, "create")
@@ -147,7 +147,7 @@ class DatasetStore:
         """
         known = self.cached()
         try:
-            found = (
+            stored = (
                 self.client.read(CATALOG, _MAX_CATALOG_BYTES)
                 if known is None
                 else self.client.read_changed(CATALOG, _MAX_CATALOG_BYTES, _version(known.tag))
@@ -156,10 +156,10 @@ class DatasetStore:
             assert known is not None
             self._cache.touch()
             return known
-        if found is None:
+        if stored is None:
             problem = "the store does not exist: its list of datasets is missing"
             raise NotFound(problem, where=self.url, hint="check the URL: odf config get store.url")
-        current = CachedCatalog(self._decode(found.data), dict(found.version))  # type: ignore[arg-type]
+        current = CachedCatalog(self._decode(stored.data), dict(stored.version))  # type: ignore[arg-type]
         self._keep(current)
         return current
 
@@ -227,7 +227,7 @@ class DatasetStore:
         """
 
         def edit(known: dict[str, CatalogEntry], pending: dict[str, Operation]) -> None:
-            names = {each.alias.lower() for each in known.values()}
+            names = {other.alias.lower() for other in known.values()}
             for name, entry in entries.items():
                 if not _is_owned(pending, name, token):
                     raise self._lost()
@@ -269,7 +269,7 @@ class DatasetStore:
         def edit(known: dict[str, CatalogEntry], pending: dict[str, Operation]) -> None:
             if name not in known:
                 raise NotFound("the dataset was deleted by another machine", where=self.url)
-            if any(each.alias.lower() == alias.lower() for key, each in known.items() if key != name):
+            if any(other.alias.lower() == alias.lower() for key, other in known.items() if key != name):
                 raise AlreadyExists(f"dataset {alias} already exists in the store")
             known[name] = msgspec.structs.replace(known[name], alias=alias)
 
@@ -357,11 +357,11 @@ class DatasetStore:
         Raises:
             Conflict: another machine has taken it over.
         """
-        names = sorted(self.client.list_all(name), key=lambda each: (not each.startswith("refs/"), each))
+        names = sorted(self.client.list_all(name), key=lambda key: (not key.startswith("refs/"), key))
         for start in range(0, len(names), _BATCH):
             if not _is_owned(self.read().catalog.pending, name, token):
                 raise self._lost()
-            self.client.delete([f"{name}/{each}" for each in names[start : start + _BATCH]])
+            self.client.delete([f"{name}/{part}" for part in names[start : start + _BATCH]])
 
     def _decode(self, data: bytes) -> Catalog:
         try:

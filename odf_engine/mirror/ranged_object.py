@@ -139,19 +139,19 @@ class _Chunks:
 
     def take(self, size: int) -> bytes:
         """Return the next ``size`` bytes, fewer at the end."""
-        found = [self._rest]
+        chunks = [self._rest]
         count = len(self._rest)
         while count < size and (chunk := next(self._chunks, b"")):
-            found.append(chunk)
+            chunks.append(chunk)
             count += len(chunk)
-        data = b"".join(found)
+        data = b"".join(chunks)
         self._rest = data[size:]
         return data[:size]
 
 
 def _requests(numbers: Sequence[int]) -> Iterator[range]:
     """Yield ranges of consecutive numbers, of limited length."""
-    for _, group in groupby(enumerate(numbers), lambda each: each[1] - each[0]):
+    for _, group in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
         run = [number for _, number in group]
         for start in range(run[0], run[-1] + 1, _MAX_REQUEST_BLOCKS):
             yield range(start, min(start + _MAX_REQUEST_BLOCKS, run[-1] + 1))

@@ -119,10 +119,10 @@ class FolderClient:
 
     def read_changed(self, name: str, max_bytes: int, known: UpdateVersion) -> StoredObject | None:
         """Return an object, unless it has the version ``known``."""
-        found = self.read(name, max_bytes)
-        if found is not None and found.version == known:
+        stored = self.read(name, max_bytes)
+        if stored is not None and stored.version == known:
             raise ObjectUnchanged(f"{name} has not changed")
-        return found
+        return stored
 
     def chunks(self, name: str, start: int, end: int) -> Iterator[bytes] | None:
         """Yield the bytes of an object from ``start`` up to ``end``, or None if it does not exist."""
@@ -148,9 +148,9 @@ class FolderClient:
             self.upload(name, len(data), [data])
             return _version(data)
         with self._errors(name), file_lock(self._root / ".lock"):
-            found = self.read(name, max(len(data), 1 << 26))
+            stored = self.read(name, max(len(data), 1 << 26))
             expected = None if mode == "create" else mode
-            if (found and found.version) != expected:
+            if (stored and stored.version) != expected:
                 raise WriteConditionFailed(f"{name} was changed by another client", where=self._url)
             self.upload(name, len(data), [data])
         return _version(data)

@@ -111,11 +111,11 @@ class UnusedObjects:
         self._write(_Unused(revision=uuid.uuid4().hex), self._claim)
 
     def _read(self) -> tuple[_Unused, UpdateVersion | None]:
-        found = self._client.read(self._key, _MAX_BYTES)
-        if found is None:
+        stored = self._client.read(self._key, _MAX_BYTES)
+        if stored is None:
             return _Unused(), None
         try:
-            return msgspec.json.decode(found.data, type=_Unused), found.version
+            return msgspec.json.decode(stored.data, type=_Unused), stored.version
         except msgspec.MsgspecError as error:
             raise BadData(
                 f"{UNUSED_FILE} is damaged: {error}", where=self._where, hint="delete it in the store"
