@@ -32,7 +32,7 @@ def store_block_warnings(folder: Path, block: str, warnings: Sequence[JobWarning
 def blocks_with_warnings(folder: Path) -> set[str]:
     """Return the hashes of the blocks of a dataset that have warnings."""
     try:
-        names = [each.name for each in (folder / _FOLDER).iterdir()]
+        names = [path.name for path in (folder / _FOLDER).iterdir()]
     except OSError:
         return set()
     return {match[1] for name in names if (match := _NAME.fullmatch(name)) is not None}

@@ -243,10 +243,10 @@ def _is_input_system_column(
 ) -> bool:
     """Return whether this is a system column of an input, which a dataset does not store."""
     return bool(value) and all(
-        each.how == "identity"
-        and each.column.casefold() == name.casefold()
-        and each.column in (*_generated_columns(vocabs[each.input]), vocabs[each.input].operation_type_column)
-        for each in value
+        part.how == "identity"
+        and part.column.casefold() == name.casefold()
+        and part.column in (*_generated_columns(vocabs[part.input]), vocabs[part.input].operation_type_column)
+        for part in value
     )
 
 
@@ -266,7 +266,7 @@ def _operation_inputs(
 
 def _root_lineage(state: ChainState) -> ColumnLineage:
     """Return the lineage of a root dataset's columns: the columns of its sources, before their queries."""
-    sources = [each for each in (state.polling_source, *state.push_sources.values()) if each is not None]
+    sources = [item for item in (state.polling_source, *state.push_sources.values()) if item is not None]
     declared = _declared_columns(state)
     generated = {*_generated_columns(state.vocabulary), state.vocabulary.operation_type_column}
     data_columns = None if declared is None else [name for name in declared if name not in generated]
@@ -393,14 +393,16 @@ class ColumnGraph:
         for dataset in datasets:
             self._add(dataset)
 
-    def _add(self, each: DatasetColumns) -> None:
-        sources = {item.alias: item.dataset for item in each.inputs}
-        for target, value in [*each.lineage.outputs.items(), (ROWS, each.lineage.rows)]:
+    def _add(self, reader: DatasetColumns) -> None:
+        sources = {item.alias: item.dataset for item in reader.inputs}
+        for target, value in [*reader.lineage.outputs.items(), (ROWS, reader.lineage.rows)]:
             for part in value:
-                source = sources.get(part.input) if each.inputs else source_id(each.id)
+                source = sources.get(part.input) if reader.inputs else source_id(reader.id)
                 if source is not None:
                     self._add_edge(
-                        ColumnEdge(self._column_ref(source, part, each), ColumnRef(each.id, target), part.how)
+                        ColumnEdge(
+                            self._column_ref(source, part, reader), ColumnRef(reader.id, target), part.how
+                        )
                     )
 
     def _add_edge(self, edge: ColumnEdge) -> None:
@@ -411,7 +413,10 @@ class ColumnGraph:
     def _column_ref(self, dataset: str, part: InputColumn, reader: DatasetColumns) -> ColumnRef:
         known = self.datasets.get(dataset)
         if known is None:
-            name = next((each.name for each in reader.inputs if each.dataset == dataset), reader.name)
+            name = next(
+                (item.name for item in reader.inputs if item.dataset == dataset),
+                reader.name,
+            )
             known = DatasetColumns(dataset, name, [], [], ColumnLineage({}, []))
             self.datasets[dataset] = known
         spelled = self._spelled.setdefault(dataset, {})

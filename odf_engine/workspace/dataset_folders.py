@@ -98,7 +98,7 @@ def _remove_expired(incoming: Path, exclude: str) -> None:
 
 def _is_empty(folder: Path) -> bool:
     """Return whether the folder has no files except locks."""
-    return not any(each.suffix != ".lock" for each in folder.rglob("*") if each.is_file())
+    return not any(path.suffix != ".lock" for path in folder.rglob("*") if path.is_file())
 
 
 ALIAS_FILE: Final = "info/alias"
@@ -183,11 +183,11 @@ class DatasetFolders:
         """
         if not heads:
             return
-        for each in heads:
-            fsync_folders(self._staging(each))
+        for dataset in heads:
+            fsync_folders(self._staging(dataset))
         if len(heads) > 1:
             replace_text_file(
-                self._journal, "".join(f"{each.multibase} {head}\n" for each, head in heads.items())
+                self._journal, "".join(f"{dataset.multibase} {head}\n" for dataset, head in heads.items())
             )
         for dataset_id in heads:
             self._staging(dataset_id).rename(self.path(dataset_id))
@@ -225,11 +225,11 @@ class DatasetFolders:
                 published.append(dataset_id)
                 is_changed |= RefStore(self.path(dataset_id) / "refs").read(HEAD) != head
         if is_changed:
-            for each in staged:
-                self._staging(each).rename(self.path(each))
+            for dataset in staged:
+                self._staging(dataset).rename(self.path(dataset))
         else:
-            for each in published:
-                self.path(each).rename(self._staging(each))
+            for dataset in published:
+                self.path(dataset).rename(self._staging(dataset))
         fsync_folder(self.home)
         self._end_publishing()
 
@@ -266,7 +266,7 @@ class DatasetFolders:
         Raises:
             OSError: a folder cannot be changed.
         """
-        existing = {each.id.multibase: each for each in self.aliases()}
+        existing = {dataset.id.multibase: dataset for dataset in self.aliases()}
         for name, entry in catalog.items():
             try:
                 dataset_id = DatasetId.parse(DID_PREFIX + name)
@@ -275,10 +275,10 @@ class DatasetFolders:
                 continue
             if dataset_id.multibase != name:
                 continue  # another spelling of the id of a dataset
-            found = existing.get(name)
-            if found is not None and (found.alias == alias and str(found.alias) == entry.alias):
+            known = existing.get(name)
+            if known is not None and (known.alias == alias and str(known.alias) == entry.alias):
                 continue
-            if found is None:
+            if known is None:
                 # The list has the dataset, so its creation is committed, even if it was interrupted.
                 folder = self._staging(dataset_id)
                 (folder / MARKER).parent.mkdir(parents=True, exist_ok=True)
@@ -292,10 +292,10 @@ class DatasetFolders:
                 folder.rename(self.path(dataset_id))
             else:
                 self.set_alias(dataset_id, alias)
-        for name, each in existing.items():
-            if name not in catalog and (self.path(each.id) / MARKER).exists():
+        for name, dataset in existing.items():
+            if name not in catalog and (self.path(dataset.id) / MARKER).exists():
                 with suppress(FileNotFoundError):
-                    self.remove(each.id)
+                    self.remove(dataset.id)
 
     def is_mirror(self, dataset_id: DatasetId) -> bool:
         """Return whether the dataset is in the store of the workspace."""
@@ -313,12 +313,12 @@ class DatasetFolders:
             forget: removes the private key of a dataset. If that fails, the folder stays, by which a later
                 :meth:`sweep` finds the key.
         """
-        for each in dataset_ids:
+        for dataset_id in dataset_ids:
             with suppress(OSError):
-                self.path(each).rename(self._staging(each))
+                self.path(dataset_id).rename(self._staging(dataset_id))
             with suppress(OdfError):
-                forget(each)
-                shutil.rmtree(self._staging(each), ignore_errors=True)
+                forget(dataset_id)
+                shutil.rmtree(self._staging(dataset_id), ignore_errors=True)
         with suppress(OSError):
             self._end_publishing()
 
@@ -489,5 +489,5 @@ def read_rejects(folder: Path) -> dict[str, Rejects]:
         files = list((folder / _REJECTS).iterdir())
     except OSError:
         return {}
-    found = ((_REJECTS_NAME.fullmatch(file.name), file) for file in files)
-    return {match[1]: Rejects(int(match[2]), file) for match, file in found if match is not None}
+    matches = ((_REJECTS_NAME.fullmatch(file.name), file) for file in files)
+    return {match[1]: Rejects(int(match[2]), file) for match, file in matches if match is not None}

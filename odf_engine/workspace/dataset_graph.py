@@ -48,14 +48,14 @@ class DatasetGraph:
 
     def __init__(self, datasets: Iterable[GraphDataset]) -> None:
         known = list(datasets)
-        nodes = {each.id: GraphNode(each.id, each.name, each.kind) for each in known}
+        nodes = {dataset.id: GraphNode(dataset.id, dataset.name, dataset.kind) for dataset in known}
         self._inputs: dict[DatasetId, list[DatasetId]] = {}
         self._outputs: dict[DatasetId, list[DatasetId]] = {}
-        for each in known:
-            inputs = list(dict.fromkeys(each.inputs))
-            self._inputs[each.id] = inputs
+        for dataset in known:
+            inputs = list(dict.fromkeys(dataset.inputs))
+            self._inputs[dataset.id] = inputs
             for source in inputs:
-                self._outputs.setdefault(source, []).append(each.id)
+                self._outputs.setdefault(source, []).append(dataset.id)
                 if source not in nodes:
                     nodes[source] = GraphNode(source, str(source), DatasetKind.Root, missing=True)
         self.nodes = nodes

@@ -106,10 +106,10 @@ def is_readable(state: ChainState) -> bool:
 
 def find_waiting(summary: Summary, others: Mapping[DatasetId, Summary]) -> Waiting | None:
     """Return what a derivative dataset waits for, or None if it waits for nothing or has input to process."""
-    inputs = [others[each] for each in summary.inputs if each in others]
-    unreadable = [each for each in inputs if not each.readable and each.problem is None]
+    inputs = [others[upstream] for upstream in summary.inputs if upstream in others]
+    unreadable = [upstream for upstream in inputs if not upstream.readable and upstream.problem is None]
     if unreadable:
-        return Waiting([_awaited_input(each) for each in unreadable])
+        return Waiting([_awaited_input(upstream) for upstream in unreadable])
     return None if is_behind(summary, others) else summary.waiting
 
 
@@ -121,18 +121,18 @@ def _awaited_input(input: Summary) -> AwaitedInput:
 
 def is_behind(summary: Summary, others: Mapping[DatasetId, Summary]) -> bool:
     """Return whether a derivative dataset has not processed all rows or the watermark of its inputs."""
-    inputs = [others[each] for each in summary.inputs if each in others]
-    if not inputs or len(inputs) < len(summary.inputs) or not all(each.readable for each in inputs):
+    inputs = [others[upstream] for upstream in summary.inputs if upstream in others]
+    if not inputs or len(inputs) < len(summary.inputs) or not all(upstream.readable for upstream in inputs):
         return False  # no input can be processed, or not yet
     consumed = summary.consumed or [None] * len(inputs)
-    if any(each.last_offset != offset for each, offset in zip(inputs, consumed, strict=True)):
+    if any(upstream.last_offset != offset for upstream, offset in zip(inputs, consumed, strict=True)):
         return True
     # The watermark of a result can be earlier than that of completely processed inputs, such as for lateness.
     if len(summary.last_blocks) == len(inputs) and all(
-        each.head == block for each, block in zip(inputs, summary.last_blocks, strict=True)
+        upstream.head == block for upstream, block in zip(inputs, summary.last_blocks, strict=True)
     ):
         return False
-    watermarks = [each.watermark for each in inputs if each.watermark is not None]
+    watermarks = [upstream.watermark for upstream in inputs if upstream.watermark is not None]
     return len(watermarks) == len(inputs) and (
         summary.watermark is None or min(watermarks) > summary.watermark
     )
@@ -141,7 +141,7 @@ def is_behind(summary: Summary, others: Mapping[DatasetId, Summary]) -> bool:
 def _last_inputs(state: ChainState) -> list[ExecuteTransformInput | None]:
     """Return the item of the last transaction for each input of the current query."""
     last = {item.dataset_id: item for item in state.last_inputs or ()}
-    return [last.get(each) for each in state.inputs()]
+    return [last.get(dataset_id) for dataset_id in state.inputs()]
 
 
 def summarize(
@@ -185,7 +185,7 @@ def _with_divergence(
     heads: Mapping[DatasetId, Multihash | OdfError | None],
 ) -> Summary:
     """Return the summary with ``diverged`` for the current heads of its inputs."""
-    input_heads = [heads.get(each) for each in summary.inputs]
+    input_heads = [heads.get(upstream) for upstream in summary.inputs]
     current_heads = [head if isinstance(head, Multihash) else None for head in input_heads]
     if current_heads == summary.compared:
         return summary
@@ -238,6 +238,6 @@ def _summarize_entry(
         last_offset=state.last_offset if state else None,
         readable=state is not None and is_readable(state),
         checkpoint=state.last_checkpoint.physical_hash if state and state.last_checkpoint else None,
-        consumed=[None if each is None else each.last_offset for each in last],
-        last_blocks=[None if each is None else each.last_block for each in last],
+        consumed=[None if upstream is None else upstream.last_offset for upstream in last],
+        last_blocks=[None if upstream is None else upstream.last_block for upstream in last],
     )

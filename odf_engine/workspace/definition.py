@@ -195,9 +195,9 @@ def plan_drafts(
         InvalidManifest: their inputs form a cycle.
     """
     ordered = _inputs_first(drafts)
-    ids = {each.alias: new_id() for each in ordered}
+    ids = {definition.alias: new_id() for definition in ordered}
     known = {**existing, **ids}
-    return [_plan(each, ids[each.alias], known, forms) for each in ordered]
+    return [_plan(definition, ids[definition.alias], known, forms) for definition in ordered]
 
 
 def check_definition(
@@ -230,7 +230,7 @@ def check_definition(
                 if not exists:
                     check_precision(event, vocabulary)
             elif isinstance(event, model.SetTransform):
-                inputs += [(parse_ref(each.dataset_ref), each.dataset_ref) for each in event.inputs]
+                inputs += [(parse_ref(source.dataset_ref), source.dataset_ref) for source in event.inputs]
             elif isinstance(event, model.SetDataSchema):
                 _check_schema(event, vocabulary, exists=exists)
             elif isinstance(event, model.SetAttachments) and not exists:
@@ -265,7 +265,8 @@ def check_inputs(existing: Mapping[DatasetAlias, DatasetId], drafts: Sequence[Ch
     matches = [match for text, _ in missing for match in get_close_matches(text, names, n=1)]
     hint = "did you mean " + " and ".join(f"'{name}'" for name in dict.fromkeys(matches)) + "?"
     raise NotFound(
-        "dataset not found: " + ", ".join(f"'{text}' (input of {each.alias})" for text, each in missing),
+        "dataset not found: "
+        + ", ".join(f"'{text}' (input of {definition.alias})" for text, definition in missing),
         hint=hint if matches else "add the inputs first, or in the same command",
     )
 
@@ -295,19 +296,19 @@ def topological_order(inputs: Mapping[DatasetAlias, Sequence[DatasetAlias]]) -> 
 
 
 def _plan(
-    each: CheckedDefinition,
+    definition: CheckedDefinition,
     dataset_id: DatasetId,
     known: Mapping[DatasetAlias, DatasetId],
     forms: MetadataConfig,
 ) -> NewDataset:
-    events: list[model.MetadataEvent] = [model.Seed(dataset_id, each.kind)]
-    for event in each.events:
+    events: list[model.MetadataEvent] = [model.Seed(dataset_id, definition.kind)]
+    for event in definition.events:
         if isinstance(event, model.SetTransform):
             event = with_engine_version(resolve_inputs(event, known))
         elif isinstance(event, model.SetDataSchema):
-            event = complete_declaration(event, each.vocabulary, forms)
+            event = complete_declaration(event, definition.vocabulary, forms)
         events.append(event)
-    return NewDataset(dataset_id, each.alias, events)
+    return NewDataset(dataset_id, definition.alias, events)
 
 
 def resolve_inputs(event: model.SetTransform, known: Mapping[DatasetAlias, DatasetId]) -> model.SetTransform:
@@ -318,7 +319,7 @@ def resolve_inputs(event: model.SetTransform, known: Mapping[DatasetAlias, Datas
         dataset_id = ref if isinstance(ref, DatasetId) else known[ref]
         return replace(item, dataset_ref=str(dataset_id), alias=item.alias or item.dataset_ref)
 
-    return replace(event, inputs=[by_id(each) for each in event.inputs])
+    return replace(event, inputs=[by_id(source) for source in event.inputs])
 
 
 def _definition_vocabulary(
@@ -606,7 +607,7 @@ def to_user_form(event: MetadataEvent, names: DatasetNames) -> Any:
     """Return the event as a user would write it: a single query as ``query``, inputs by name."""
     match event:
         case model.SetTransform():
-            inputs = [_with_dataset_name(each, names) for each in event.inputs]
+            inputs = [_with_dataset_name(source, names) for source in event.inputs]
             return replace(event, transform=_as_single_query(event.transform), inputs=inputs)
         case model.SetPollingSource() | model.AddPushSource() if event.preprocess is not None:
             return replace(event, preprocess=_as_single_query(event.preprocess))
@@ -648,7 +649,7 @@ def _definition_schema(state: ChainState) -> model.SetDataSchema | None:
         assert declared is not None
         sources = [source for source in (state.polling_source, *state.push_sources.values()) if source]
         read = [
-            columns for each in sources if (columns := declared_columns(each, state.vocabulary)) is not None
+            columns for item in sources if (columns := declared_columns(item, state.vocabulary)) is not None
         ]
         data = set(declared.names) - set(msgspec.structs.astuple(state.vocabulary))
         follows = any(data <= set(columns.names) for columns in read)

@@ -263,7 +263,7 @@ def _new_dataset_update(plan: NewDataset, names: DatasetNames, now: Timestamp) -
 
 
 def _existing_dataset_update(
-    each: CheckedDefinition,
+    definition: CheckedDefinition,
     entry: DatasetEntry,
     state: ChainState,
     known: Mapping[DatasetAlias, DatasetId],
@@ -272,7 +272,7 @@ def _existing_dataset_update(
     forms: MetadataConfig,
 ) -> PlannedUpdate:
     system_time = max(now, state.system_time)
-    steps = list(_plan_steps(each, state, known, forms))
+    steps = list(_plan_steps(definition, state, known, forms))
     for step in steps:
         check_options(step.event)
     check_commit(state, [step.event for step in steps], system_time)
@@ -291,7 +291,7 @@ def _check_cycles(
 ) -> None:
     """Check that the inputs form no cycle, if a transform changed."""
     changed = {
-        update.alias: [DatasetId.parse(each.dataset_ref) for each in event.inputs]
+        update.alias: [DatasetId.parse(query_input.dataset_ref) for query_input in event.inputs]
         for update in updates
         for event in update.events
         if isinstance(event, model.SetTransform)
@@ -305,7 +305,7 @@ def _check_cycles(
     aliases = {dataset_id: DatasetAlias.parse(name) for dataset_id, name in names.items()}
     topological_order(
         {
-            alias: [aliases[each] for each in ids if each in aliases]
+            alias: [aliases[source_id] for source_id in ids if source_id in aliases]
             for alias, ids in {**inputs, **changed}.items()
         }
     )
@@ -315,16 +315,18 @@ def _check_cycles(
 
 
 def _plan_steps(
-    each: CheckedDefinition,
+    definition: CheckedDefinition,
     state: ChainState,
     known: Mapping[DatasetAlias, DatasetId],
     forms: MetadataConfig,
 ) -> Iterator[_Step]:
     """Yield the missing events of the chain, in the order of their append."""
     # The last of several events of the same kind applies, as in a chain.
-    events_by_type: dict[type, Any] = {type(event): event for event in each.events}
-    pushed = {event.source_name: event for event in each.events if isinstance(event, AddPushSource)}
-    disabled = [event.source_name for event in each.events if isinstance(event, model.DisablePushSource)]
+    events_by_type: dict[type, Any] = {type(event): event for event in definition.events}
+    pushed = {event.source_name: event for event in definition.events if isinstance(event, AddPushSource)}
+    disabled = [
+        event.source_name for event in definition.events if isinstance(event, model.DisablePushSource)
+    ]
     polled: SetPollingSource | None = events_by_type.get(SetPollingSource)
     vocabulary: model.SetVocab | None = events_by_type.get(model.SetVocab)
     if vocabulary is not None and resolve_vocabulary(vocabulary) != state.vocabulary:
@@ -339,12 +341,14 @@ def _plan_steps(
     ]
     for each_source in sources:
         if each_source.is_changed:
-            check_precision(each_source.source, each.vocabulary, each_source.before)
-    schema = plan_schema(state, events_by_type.get(model.SetDataSchema), sources, each.vocabulary, forms)
+            check_precision(each_source.source, definition.vocabulary, each_source.before)
+    schema = plan_schema(
+        state, events_by_type.get(model.SetDataSchema), sources, definition.vocabulary, forms
+    )
     if schema is not None:
         before = model.SetDataSchema(state.schema, state.odf_schema) if state.has_schema else None
         yield _Step(schema, before)
-    yield from (_Step(each.source, each.before) for each in sources if each.is_changed)
+    yield from (_Step(item.source, item.before) for item in sources if item.is_changed)
     if (new_transform := events_by_type.get(model.SetTransform)) is not None:
         transform = _changed_transform(resolve_inputs(new_transform, known), state.transform)
         if transform is not None:
@@ -416,7 +420,7 @@ def normalize_for_comparison(event: Any) -> Any:
     with suppress(InvalidQuery):  # a foreign event may have no normal form; it then differs from all
         event = normalize_event(event)
     if isinstance(event, model.SetTransform):
-        event = replace(event, inputs=[_with_canonical_id(each) for each in event.inputs])
+        event = replace(event, inputs=[_with_canonical_id(query_input) for query_input in event.inputs])
     return event
 
 
@@ -498,7 +502,9 @@ def find_manifest_drift(
         return None
     try:
         documents = _split_manifest(_read_manifest(path))
-        defined = [found for _, found in documents if found is not None and _defines(found, entry)]
+        defined = [
+            snapshot for _, snapshot in documents if snapshot is not None and _defines(snapshot, entry)
+        ]
         if not defined:
             return ManifestDrift(path, [], f"it does not define {entry.alias}")
         ids = {dataset.alias: dataset.id for dataset in datasets}
@@ -523,8 +529,12 @@ def read_own_manifest(folder: Path, entry: DatasetEntry, datasets: Sequence[Data
     if path is None or find_manifest_drift(folder, entry, datasets) is not None:
         return None
     needed = {kind_of(event) for event in read_definition(entry, datasets).metadata}
-    for text, found in _split_manifest(_read_manifest(path)):
-        if found is not None and _defines(found, entry) and needed <= set(map(kind_of, found.metadata)):
+    for text, snapshot in _split_manifest(_read_manifest(path)):
+        if (
+            snapshot is not None
+            and _defines(snapshot, entry)
+            and needed <= set(map(kind_of, snapshot.metadata))
+        ):
             return text
     return None
 
@@ -544,10 +554,12 @@ def replace_definition(path: Path, entry: DatasetEntry, definition: str) -> str:
         OdfError: the file cannot be read.
     """
     documents = _split_manifest(_read_manifest(path))
-    if not any(found is not None and _defines(found, entry) for _, found in documents):
+    if not any(document is not None and _defines(document, entry) for _, document in documents):
         raise InvalidManifest(f"the file does not define {entry.alias}", where=str(path))
     text = definition.removeprefix("---\n").rstrip("\n") + "\n"
-    parts = [text if found is not None and _defines(found, entry) else part for part, found in documents]
+    parts = [
+        text if document is not None and _defines(document, entry) else part for part, document in documents
+    ]
     return "---\n".join(part if part.endswith("\n") or not part else part + "\n" for part in parts)
 
 

@@ -63,12 +63,12 @@ def make_workspace_folder(folder: Path) -> None:
     """
     odf = folder / ODF_FOLDER
     try:
-        created = [odf, *(each for each in (folder, *folder.parents) if not each.exists())]
+        created = [odf, *(path for path in (folder, *folder.parents) if not path.exists())]
         folder.mkdir(parents=True, exist_ok=True)
         _check_owner(folder, folder)
         odf.mkdir(mode=0o700)
-        for each in created:
-            fsync_folder(each.parent)
+        for path in created:
+            fsync_folder(path.parent)
     except FileExistsError:
         if odf.is_dir():
             raise AlreadyExists(f"{folder} is already a workspace") from None
@@ -186,5 +186,5 @@ def _allow_command(folder: Path) -> str:
     import shlex
 
     folders = [*_safe_folders(), str(folder)]
-    text = json.dumps(folders) if any("," in each for each in folders) else ",".join(folders)
+    text = json.dumps(folders) if any("," in name for name in folders) else ",".join(folders)
     return f"odf config set --user safeDirectories {shlex.quote(text)}"

@@ -173,7 +173,9 @@ def redacted_errors(secrets: Iterable[str]) -> Iterator[None]:
                 setattr(redacted, name, redact(value))
             elif isinstance(value, tuple):
                 setattr(
-                    redacted, name, tuple(redact(each) if isinstance(each, str) else each for each in value)
+                    redacted,
+                    name,
+                    tuple(redact(item) if isinstance(item, str) else item for item in value),
                 )
         redacted.__context__ = None  # `from None` alone would keep the context
         raise redacted.with_traceback(None) from None
@@ -183,11 +185,11 @@ def _iter_causes(error: BaseException) -> Iterator[BaseException]:
     seen: set[int] = set()
     pending: list[BaseException | None] = [error]
     while pending:
-        each = pending.pop()
-        if each is not None and id(each) not in seen:
-            seen.add(id(each))
-            yield each
-            pending += [each.__cause__, each.__context__]
+        cause = pending.pop()
+        if cause is not None and id(cause) not in seen:
+            seen.add(id(cause))
+            yield cause
+            pending += [cause.__cause__, cause.__context__]
 
 
 def _contains_secret(error: BaseException, redact: Callable[[str], str]) -> bool:

@@ -171,9 +171,9 @@ class FsckReport(msgspec.Struct):
 def _size_and_mtime(path: Path) -> tuple[int, float]:
     """Return the size of a file or of all files in a folder in bytes, and the newest modification time."""
     size, newest = 0, 0.0
-    for each in path.rglob("*") if path.is_dir() and not path.is_symlink() else (path,):
+    for file in path.rglob("*") if path.is_dir() and not path.is_symlink() else (path,):
         with suppress(OSError):  # its owner has removed it
-            status = each.lstat()
+            status = file.lstat()
             if not stat.S_ISDIR(status.st_mode):
                 size += status.st_size
                 newest = max(newest, status.st_mtime)
@@ -262,8 +262,8 @@ class _DatasetCheck:
             return
         chains = [dataset, *map(dataset.branch, dataset.branch_names())] if dataset.head() else []
         rows = {row.physical_hash: row for chain in chains for row in chain.slices()}
-        missing = [each for each in rows if not dataset.object_path("data", each).is_file()]
-        lost = [each for each in missing if dataset.equivalent_slice(each) is None]
+        missing = [slice_hash for slice_hash in rows if not dataset.object_path("data", slice_hash).is_file()]
+        lost = [slice_hash for slice_hash in missing if dataset.equivalent_slice(slice_hash) is None]
         if lost:
             message = f"missing: data/{lost[0]}; odf pull --force {self._name} " + (
                 "rebuilds it from the inputs" if self._is_derivative() else "downloads it from a remote"
@@ -442,7 +442,7 @@ class _DatasetCheck:
             fix = partial(self._restore_head, mirror, head)
             self._report.add_finding("missing-head", self._name, message, fix, left=self._left)
         found_by_kind = {kind: mirror.check_objects(kind, self._needed[kind]) for kind in _KINDS}
-        unused = [f"{kind}/{name}" for kind, found in found_by_kind.items() for name in found.orphans]
+        unused = [f"{kind}/{name}" for kind, objects in found_by_kind.items() for name in objects.orphans]
         left = self._left
         deleted: set[str] = set()
         if unused and self._report.repair and not left:
@@ -453,8 +453,8 @@ class _DatasetCheck:
         message = "in the store, not used by any block or reference, older than a day"
         for kind, word in _KINDS.items():
             self._reporter.raise_if_cancelled()
-            found = found_by_kind[kind]
-            names = {f"{kind}/{name}" for name in found.orphans}
+            objects = found_by_kind[kind]
+            names = {f"{kind}/{name}" for name in objects.orphans}
             waiting = names - deleted if self._report.repair and not left else set()
             if waiting:
                 note = f"{message}; deleted by a repair or odf gc in an hour or later"
@@ -468,12 +468,12 @@ class _DatasetCheck:
                     count=len(names - waiting),
                     left=left,
                 )
-            if found.missing:
-                message = f"missing in the store: {kind}/{found.missing[0]}"
-                fixable = [each for each in found.missing if (self._folder / kind / str(each)).exists()]
-                fix = partial(_upload_all, mirror, kind, fixable) if fixable == found.missing else None
+            if objects.missing:
+                message = f"missing in the store: {kind}/{objects.missing[0]}"
+                fixable = [item for item in objects.missing if (self._folder / kind / str(item)).exists()]
+                fix = partial(_upload_all, mirror, kind, fixable) if fixable == objects.missing else None
                 self._report.add_finding(
-                    f"missing-{word}", self._name, message, fix, count=len(found.missing), left=self._left
+                    f"missing-{word}", self._name, message, fix, count=len(objects.missing), left=self._left
                 )
 
     def _restore_head(self, mirror: DatasetOrigin, head: Multihash) -> None:
@@ -524,8 +524,8 @@ class _DatasetCheck:
 
 
 def _upload_all(mirror: DatasetOrigin, kind: str, hashes: Sequence[Multihash]) -> None:
-    for each in hashes:
-        mirror.upload(kind, str(each))
+    for object_hash in hashes:
+        mirror.upload(kind, str(object_hash))
 
 
 def _find_files(folder: Path) -> Iterator[Path]:
@@ -651,7 +651,7 @@ def collect_garbage(
         expired = select_expired(list_old_heads(entry.dataset), rule)
         if not now:  # jobs that started before may still read the rows of an old head
             recent = time.time() - _SETTLED_SECONDS
-            expired = [each for each in expired if each.created <= recent]
+            expired = [expired_head for expired_head in expired if expired_head.created <= recent]
         for head in expired:
             report.add_finding(
                 "old-head",
@@ -748,19 +748,19 @@ class _WorkspaceCheck:
     def _incoming(self, folder: Path) -> None:
         """Check the files of an interrupted pull of a new dataset."""
         lock = folder.with_name(f"{folder.name}.lock")
-        where = str(folder.relative_to(self._odf))
+        path = str(folder.relative_to(self._odf))
         message = "left by an interrupted pull of a new dataset; the next pull resumes from it"
         if self._report.repair:
             os.close(open_no_follow(lock, os.O_RDONLY | os.O_CREAT, 0o600))
         elif not lock.exists():
-            self._report.add_files("arriving", where, message, [folder])
+            self._report.add_files("arriving", path, message, [folder])
             return
         with open_file(lock, "rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return  # the pull is running
-            self._report.add_files("arriving", where, message, [folder if folder.exists() else lock])
+            self._report.add_files("arriving", path, message, [folder if folder.exists() else lock])
             if self._report.repair and not folder.exists():
                 lock.unlink(missing_ok=True)
 
@@ -795,15 +795,15 @@ class _WorkspaceCheck:
             return  # otherwise everything would be reported as orphaned
         known_ids = {entry.id for entry in self._workspace.datasets()}
         for dataset in self._workspace.keys.ids():
-            where = f"keys/{dataset.multibase}.pem"
+            key_path = f"keys/{dataset.multibase}.pem"
             if problem := self._key_problem(dataset):
                 message = f"not the key of {dataset}: {problem}; run odf keys import"
                 path = self._workspace.keys.folder / f"{dataset.multibase}.pem"
                 # The key of an existing dataset would be missing, so this is not repaired.
                 fix = None if dataset in known_ids else partial(path.replace, f"{path}{_DAMAGED_SUFFIX}")
-                self._report.add_finding("key-damaged", where, message, fix)
+                self._report.add_finding("key-damaged", key_path, message, fix)
             elif dataset not in known_ids:
-                self._report.add_note("key-alone", where, "key of a dataset that is not in this workspace")
+                self._report.add_note("key-alone", key_path, "key of a dataset that is not in this workspace")
         for folder, description in (("trust", "permissions"), ("remotes", "remotes")):
             with self._locked():
                 known_ids = {entry.id for entry in self._workspace.datasets()}
@@ -820,12 +820,12 @@ class _WorkspaceCheck:
 
     def _key_problem(self, dataset: DatasetId) -> str:
         try:
-            found = dataset_id_of_key(load_private_key(self._workspace.keys.private_key_pem(dataset)))
+            key_id = dataset_id_of_key(load_private_key(self._workspace.keys.private_key_pem(dataset)))
         except OdfError as error:
             return error.message
         except (OSError, UnicodeDecodeError):
             return "cannot be read"
-        return "" if found == dataset else "another key"
+        return "" if key_id == dataset else "another key"
 
 
 def _owner_of_file(path: Path) -> DatasetId | None:

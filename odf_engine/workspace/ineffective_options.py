@@ -89,17 +89,17 @@ def check_fetch(fetch: model.FetchStep) -> None:
     event_time = getattr(fetch, "event_time", None)
     if not isinstance(event_time, model.FromPath):
         return
-    where = "fetch.eventTime.pattern"
+    place = "fetch.eventTime.pattern"
     try:
         pattern = re.compile(event_time.pattern)
     except re.error as error:
         raise InvalidManifest(
-            f"'{event_time.pattern}' is not a regular expression: {error}", where=where
+            f"'{event_time.pattern}' is not a regular expression: {error}", where=place
         ) from None
     if not pattern.groups:
         raise InvalidManifest(
             f"'{event_time.pattern}' has no group",
-            where=where,
+            where=place,
             hint=r"enclose the time in parentheses, such as (\d{4}-\d{2}-\d{2})",
         )
 

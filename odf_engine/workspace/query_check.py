@@ -66,7 +66,7 @@ def check_engine(name: str, configured: Collection[str], kind: type[InvalidQuery
     Raises:
         InvalidQuery: it is not.
     """
-    external = {each.lower() for each in configured}
+    external = {engine.lower() for engine in configured}
     available = {*BUILT_IN_ENGINES, *external}
     if name.lower() not in external:
         _check_installed(name, "transform", kind)
@@ -175,13 +175,13 @@ def _check_variables(transform: Sql) -> None:
         return
     for index, step in enumerate(steps):
         if (variable := find_variable(step.query)) is not None:
-            where = f"{_step_name(index, steps)}, line {variable.line}, column {variable.column}"
+            place = f"{_step_name(index, steps)}, line {variable.line}, column {variable.column}"
             with attach_query_excerpt(steps):
-                raise InvalidQuery(variable.message, where=where, hint=variable.hint)
+                raise InvalidQuery(variable.message, where=place, hint=variable.hint)
 
 
 def _check_lateness(event: SetTransform) -> None:
-    aliases = [each.alias or each.dataset_ref for each in event.inputs]
+    aliases = [query_input.alias or query_input.dataset_ref for query_input in event.inputs]
     for name in allowed_lateness(event.transform):
         if name not in aliases:
             raise InvalidQuery(

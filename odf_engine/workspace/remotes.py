@@ -85,7 +85,7 @@ class DatasetRemotes(msgspec.Struct, frozen=True):
 
     def find_status(self, url: str) -> RemoteStatus | None:
         """Return the last known status relative to this URL, or None."""
-        return next((each for each in self.seen if each.url == url), None)
+        return next((status for status in self.seen if status.url == url), None)
 
 
 class ResolvedUrl(NamedTuple):
@@ -189,7 +189,7 @@ class Remotes:
             remotes = self.get(dataset)
             if kind is not None:
                 remotes = _with_address(remotes, status.url, kind)
-            rest = [each for each in remotes.seen if each.url != status.url]
+            rest = [seen for seen in remotes.seen if seen.url != status.url]
             self.set(dataset, msgspec.structs.replace(remotes, seen=[*rest, status]))
 
     def attach(self, dataset: DatasetId, url: str, kind: Kind) -> None:
@@ -203,10 +203,10 @@ class Remotes:
             remotes = self.get(dataset)
             removed: list[Kind] = [kind for kind in kinds if url in getattr(remotes, kind)]
             for kind in removed:
-                rest = [each for each in getattr(remotes, kind) if each != url]
+                rest = [item for item in getattr(remotes, kind) if item != url]
                 remotes = msgspec.structs.replace(remotes, **{kind: rest})
             if url not in (*remotes.pull, *remotes.push):
-                rest = [each for each in remotes.seen if each.url != url]
+                rest = [seen for seen in remotes.seen if seen.url != url]
                 remotes = msgspec.structs.replace(remotes, seen=rest)
             if removed:
                 self.set(dataset, remotes)
@@ -339,7 +339,7 @@ def localize_inputs(
         RemoteInputs: some were not pulled; the message lists all of them.
         UsageError: a URL is invalid.
     """
-    local = {*map(str.lower, map(str, existing)), *(each.name.lower() for each in snapshots)}
+    local = {*map(str.lower, map(str, existing)), *(other.name.lower() for other in snapshots)}
     ids, missing = set(existing.values()), dict[str, tuple[ResolvedUrl, str]]()
 
     def localize(item: TransformInput, dataset: str) -> TransformInput:
@@ -363,11 +363,11 @@ def localize_inputs(
         missing.setdefault(location.url, (location, f"'{text}' (input of {dataset})"))
         return item
 
-    found = [
+    localized = [
         replace(
             snapshot,
             metadata=[
-                replace(event, inputs=[localize(each, snapshot.name) for each in event.inputs])
+                replace(event, inputs=[localize(query_input, snapshot.name) for query_input in event.inputs])
                 if isinstance(event, SetTransform)
                 else event
                 for event in snapshot.metadata
@@ -383,7 +383,7 @@ def localize_inputs(
             [location for location, _ in missing.values()],
             hint=f"pull them: odf add --pull-inputs, or: odf pull {names}",
         )
-    return found
+    return localized
 
 
 def _with_address(known: DatasetRemotes, url: str, kind: Kind) -> DatasetRemotes:

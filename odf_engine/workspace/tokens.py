@@ -134,7 +134,7 @@ class Tokens:
             name=name, hash=_hash(text), datasets=tuple(datasets), created=now, expires=expires
         )
         with self._edit() as tokens:
-            if any(each.name.lower() == name.lower() for each in tokens):
+            if any(other.name.lower() == name.lower() for other in tokens):
                 raise AlreadyExists(
                     f"token '{name}' already exists",
                     hint=f"choose another name, or run: odf keys token revoke {name}",
@@ -170,9 +170,9 @@ class Tokens:
         if token.last_used is not None and now - token.last_used < _USE_PRECISION:
             return
         with suppress(OdfError), self._edit() as tokens:
-            for at, each in enumerate(tokens):
-                if each.hash == token.hash:
-                    tokens[at] = msgspec.structs.replace(each, last_used=now)
+            for at, other in enumerate(tokens):
+                if other.hash == token.hash:
+                    tokens[at] = msgspec.structs.replace(other, last_used=now)
 
     @contextmanager
     def _edit(self) -> Iterator[list[AccessToken]]:

@@ -331,9 +331,11 @@ class Trust:
                 if command := [*(fetch.command or ()), *(fetch.args or ())]:
                     yield "command", shlex.join(command)
                 env = fetch.env or []
-                yield from (("set", f"{each.name}={each.value}") for each in env if each.value is not None)
-                yield from _iter_variables(each.value for each in env if each.value is not None)
-                yield from (("variable", each.name) for each in env if each.value is None)
+                yield from (
+                    ("set", f"{entry.name}={entry.value}") for entry in env if entry.value is not None
+                )
+                yield from _iter_variables(entry.value for entry in env if entry.value is not None)
+                yield from (("variable", entry.name) for entry in env if entry.value is None)
             case model.Mqtt():
                 yield from (
                     ("topic", f"mqtt://{fetch.host}:{fetch.port} {topic.path}") for topic in fetch.topics
@@ -352,18 +354,18 @@ def _sealed_parts(entry: DatasetEntry, grant: Grant) -> list[str]:
 
 def _find_sources(entry: DatasetEntry) -> list[tuple[Multihash, Any]]:
     """Return the active sources, or the transform, with the blocks that define them."""
-    dataset, found = entry.dataset, []
+    dataset, sources = entry.dataset, []
     newest = dataset.list_blocks(1, kinds={"SetPollingSource", "DisablePollingSource"})
     for row in newest + dataset.list_blocks(1, kinds={"SetTransform"}):
         if row.kind != "DisablePollingSource":
-            found.append((row.hash, dataset.block(row.hash).block.event))
+            sources.append((row.hash, dataset.block(row.hash).block.event))
     names: set[str] = set()
     for row in dataset.list_blocks(_MAX_PUSH_SOURCE_BLOCKS, kinds={"AddPushSource", "DisablePushSource"}):
         event: Any = dataset.block(row.hash).block.event
         if event.source_name not in names and row.kind == "AddPushSource":
-            found.append((row.hash, event))
+            sources.append((row.hash, event))
         names.add(event.source_name)
-    return found
+    return sources
 
 
 def _iter_queries(sql: Any) -> Iterator[tuple[str, str]]:
@@ -399,8 +401,8 @@ def _shorten(kind: str, text: str) -> str:
 
 def _describe_changes(before: Iterable[tuple[str, str]], runs: Iterable[Execution]) -> str:
     old, new = list(before), [(run.kind, run.text) for run in runs]
-    added = [_shorten(*each) for each in new if each not in old]
-    removed = [_shorten(*each) for each in old if each not in new]
+    added = [_shorten(*item) for item in new if item not in old]
+    removed = [_shorten(*item) for item in old if item not in new]
     parts = ([f"new: {', '.join(added)}"] if added else []) + (
         [f"removed: {', '.join(removed)}"] if removed else []
     )

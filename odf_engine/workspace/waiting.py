@@ -24,7 +24,7 @@ class _Stored(msgspec.Struct):
 
 def find_slow_inputs(watermarks: dict[str, Timestamp | None]) -> list[AwaitedInput]:
     """Return the inputs with the smallest watermark, or without one; all of them if all are equal."""
-    known = [each for each in watermarks.values() if each is not None]
+    known = [time for time in watermarks.values() if time is not None]
     smallest = min(known) if len(known) == len(watermarks) else None
     return [
         AwaitedInput(name, None if watermark is None else str(watermark))
@@ -58,7 +58,7 @@ def read_waiting(folder: Path, checkpoint: Multihash | None) -> Waiting | None:
     if checkpoint is None:
         return None
     try:
-        found = msgspec.json.decode(read_small_file(folder / _FILE), type=_Stored)
+        stored = msgspec.json.decode(read_small_file(folder / _FILE), type=_Stored)
     except (OSError, OdfError, msgspec.MsgspecError):
         return None
-    return found.waiting if found.checkpoint == str(checkpoint) else None
+    return stored.waiting if stored.checkpoint == str(checkpoint) else None

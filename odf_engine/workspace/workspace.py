@@ -265,9 +265,9 @@ class Workspace:
         ref = parse_ref(text)
         self._read_catalog(_FRESH_SECONDS)
         named = list(self._folders.aliases())
-        for each in named:
-            if ref in (each.id, each.alias):
-                entry = self._entry(*each)
+        for listed in named:
+            if ref in (listed.id, listed.alias):
+                entry = self._entry(*listed)
                 self._refresh([entry], _FRESH_SECONDS)
                 return entry
         problem = None if isinstance(ref, DatasetId) else _find_name_problem(named)
@@ -394,20 +394,20 @@ class Workspace:
             new_id, forms = None if keys is None else keys.new, self.config.metadata
             snapshots = self.localize_inputs(snapshots)
             planned = plan_updates(self._readable_datasets(), snapshots, new_id, forms)
-            for each in planned.updates:
-                with error_context(f"dataset {each.alias}"):
-                    check_queries(each.events, self.config.engines)
+            for planned_update in planned.updates:
+                with error_context(f"dataset {planned_update.alias}"):
+                    check_queries(planned_update.events, self.config.engines)
             if keys is None:
                 return planned.updates
-            for each in planned.updates:
-                require_no_state(each)
-            if shown is not None and [each.changes for each in shown] != [
-                each.changes for each in planned.updates
+            for planned_update in planned.updates:
+                require_no_state(planned_update)
+            if shown is not None and [item.changes for item in shown] != [
+                item.changes for item in planned.updates
             ]:
                 raise Conflict("the datasets have changed", hint="review the changes, then try again")
-            made = {entry.alias: entry for entry in self._make(planned.plans, keys, origins)}
+            new_entries = {entry.alias: entry for entry in self._make(planned.plans, keys, origins)}
             foreign = _origins_by_alias(origins)
-            changed = [str(alias) for alias in made]
+            changed = [str(alias) for alias in new_entries]
             for update in planned.updates:
                 if update.entry is None or not update.events:
                     continue
@@ -419,7 +419,7 @@ class Workspace:
                     raise
                 changed.append(str(update.alias))
         return [
-            replace(update, entry=made[update.alias]) if update.is_new else update
+            replace(update, entry=new_entries[update.alias]) if update.is_new else update
             for update in planned.updates
         ]
 
@@ -459,11 +459,11 @@ class Workspace:
             AlreadyExists: the name exists, or the workspace has the dataset under another name.
         """
         self._check_free(alias)
-        for each in self._folders.aliases():
-            if each.id == dataset_id:
-                hint = f"update it: odf pull {each.alias}"
+        for known in self._folders.aliases():
+            if known.id == dataset_id:
+                hint = f"update it: odf pull {known.alias}"
                 raise AlreadyExists(
-                    f"the dataset already exists in this workspace, as {each.alias}", hint=hint
+                    f"the dataset already exists in this workspace, as {known.alias}", hint=hint
                 )
 
     def import_dataset(self, folder: Path, alias: DatasetAlias, origin: str) -> DatasetEntry:
@@ -623,14 +623,14 @@ class Workspace:
 
         store = self.store
         assert store is not None
-        names = [each.multibase for each in folders]
+        names = [new_id.multibase for new_id in folders]
         token = store.begin(names, "create")
         try:
             for dataset_id, folder in folders.items():
                 head = Dataset(folder, self.index).head()
                 assert head is not None, "the dataset is complete"
                 DatasetMirror(store, folder, dataset_id.multibase).publish(None, None, head)
-            store.add({each.multibase: entry for each, entry in entries.items()}, token)
+            store.add({new_id.multibase: entry for new_id, entry in entries.items()}, token)
         except BaseException:
             with suppress(OdfError):
                 store.end(names, token)
@@ -718,7 +718,7 @@ class Workspace:
                     listed = self.store.read().catalog.datasets
                 except OdfError:
                     raise error from None  # the store may list the datasets: their keys stay
-                if any(each.multibase in listed for each in ids):
+                if any(dataset_id.multibase in listed for dataset_id in ids):
                     raise
             self._folders.discard(ids, self.keys.delete)
             if isinstance(error, NotSynced):
@@ -748,7 +748,7 @@ class _NewKeys(dict["DatasetId", str]):
 
 def _find_name_problem(named: Iterable[NamedDataset | DatasetEntry]) -> OdfError | None:
     """Return why the name of one of these datasets cannot be read, or None if all can."""
-    return next((each.problem for each in named if each.problem is not None), None)
+    return next((item.problem for item in named if item.problem is not None), None)
 
 
 def _add_progress(
