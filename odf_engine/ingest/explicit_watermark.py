@@ -100,7 +100,10 @@ def _declare_columns(
 ) -> list[MetadataEvent]:
     """Return the event that declares the columns that the first rows will have; empty if they are unknown."""
     sources = [state.polling_source, *state.push_sources.values()]
-    source = next((each for each in sources if each is not None and columns_of_step(each.read)), None)
+    source = next(
+        (item for item in sources if item is not None and columns_of_step(item.read)),
+        None,
+    )
     if source is None:
         reporter.log("the columns are unknown: no source declares them, so queries wait for the first rows")
         return []

@@ -131,11 +131,11 @@ def adopt_declared_types(
         return None  # result_schema reports the difference.
     if missing:
         return columns
-    found = [columns.field(at).with_name(name) for at, name in zip(places, guessed.names, strict=True)]
+    fields = [columns.field(at).with_name(name) for at, name in zip(places, guessed.names, strict=True)]
     same = all(
-        equal_except_precision(left.type, right.type) for left, right in zip(guessed, found, strict=True)
+        equal_except_precision(left.type, right.type) for left, right in zip(guessed, fields, strict=True)
     )
-    return None if same else pa.schema(found)
+    return None if same else pa.schema(fields)
 
 
 def operation_column(names: list[str], vocab: DatasetVocabulary) -> str | None:
@@ -357,8 +357,8 @@ class PayloadJob:
             error.excerpt = tuple(map(self._name_origins, error.excerpt))
             raise
         finally:
-            for each in () if staged is None else staged.merged.written:
-                remove_temporary(each.path)
+            for part in () if staged is None else staged.merged.written:
+                remove_temporary(part.path)
         return head
 
     def _stage_valid_rows(self, prepared: PreparedFile) -> _StagedSlices | None:
@@ -594,7 +594,7 @@ class PayloadJob:
         if not written:
             self._reporter.log(f"{self._payload.name}: no new rows")
         else:
-            size = sum(each.size for each in written)
+            size = sum(part.size for part in written)
             files = f" in {count_of(len(written), 'slice')}" if len(written) > 1 else ""
             self._reporter.log(
                 f"{self._payload.name}: {count_of(_count_rows(written), 'row')}, {size:,} bytes{files}"
@@ -616,7 +616,7 @@ class PayloadJob:
         stored = [self._dataset.slice_path(data_slice) for data_slice in reversed(self._dataset.slices())]
         vocab = self._state.vocabulary
         system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
-        new = [each.path for each in written]
+        new = [part.path for part in written]
         times = (vocab.event_time_column, self._event_time)
         if repeats_stored_rows(new, stored, system, times, self._reporter):
             self.repeated = rows = _count_rows(written)
@@ -660,7 +660,7 @@ class PayloadJob:
         added = data_events(
             state,
             written,
-            [self._check_links(each) for each in written or [None]],
+            [self._check_links(part) for part in written or [None]],
             watermark=watermark,
             source_state=source_state,
         )
@@ -668,7 +668,7 @@ class PayloadJob:
             [*events, *added],
             system_time=self._system_time,
             expected_head=state.head,
-            data=[each.path for each in written],
+            data=[part.path for part in written],
             block_version=self._config.block_version,
         )
         rows = _count_rows(written)
@@ -711,11 +711,11 @@ class PayloadJob:
 
     def _next_watermark(self, written: Sequence[WrittenSlice]) -> Timestamp | None:
         """Return the watermark after the rows, which never decreases; report rows that do not count."""
-        ahead = sum(each.rows_ahead for each in written)
+        ahead = sum(part.rows_ahead for part in written)
         if ahead and self._max_ahead is not None:
-            latest = max(each.max_event_time for each in written if each.max_event_time is not None)
+            latest = max(part.max_event_time for part in written if part.max_event_time is not None)
             self._report_rows_ahead(ahead, latest, self._max_ahead)
-        counted = (each.max_counted_event_time for each in written)
+        counted = (part.max_counted_event_time for part in written)
         reached = [time.shifted(-self._delay) for time in counted if time is not None]
         before = self._state.watermark
         return max([*reached, *(() if before is None else (before,))], default=None)
@@ -779,7 +779,7 @@ def data_events(
 
 
 def _count_rows(written: Sequence[WrittenSlice]) -> int:
-    return sum(each.rows for each in written)
+    return sum(part.rows for part in written)
 
 
 @contextmanager
@@ -788,10 +788,10 @@ def _excerpts(prepared: PreparedFile, encoding: str | None) -> Iterator[None]:
     try:
         yield
     except OdfError as error:
-        found = _LINE.match((error.where or "").removeprefix(prepared.name))
-        if not error.excerpt and found is not None and (error.where or "").startswith(prepared.name):
+        match = _LINE.match((error.where or "").removeprefix(prepared.name))
+        if not error.excerpt and match is not None and (error.where or "").startswith(prepared.name):
             codec = detect_encoding(prepared.path, encoding) or "utf-8"
-            error.excerpt = _excerpt(prepared.path, int(found[1]), codec)
+            error.excerpt = _excerpt(prepared.path, int(match[1]), codec)
         raise
 
 

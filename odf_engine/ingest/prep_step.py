@@ -252,15 +252,15 @@ def _choose(archive: zipfile.ZipFile, sub_path: str | None, name: str) -> zipfil
                 hint=f"set subPath in the Decompress step, such as subPath: {_printable(files[0].filename)}",
             )
         return files[0]
-    found = [entry for entry in files if entry.filename == sub_path] or [
+    matches = [entry for entry in files if entry.filename == sub_path] or [
         entry for entry in files if fnmatch.fnmatchcase(entry.filename, sub_path)
     ]
-    if len(found) != 1:
-        problem = "no files" if not found else f"{len(found)} files"
+    if len(matches) != 1:
+        problem = "no files" if not matches else f"{len(matches)} files"
         raise BadData(
             f"{problem} in the archive match subPath '{sub_path}'", where=name, hint=f"choose one of: {names}"
         )
-    return found[0]
+    return matches[0]
 
 
 def _escapes(name: str) -> bool:

@@ -109,19 +109,19 @@ class PushedFileReader:
             step = replace(step, header=True)  # only a header can name the columns
         if columns is None or prepared.path.stat().st_size == 0:
             return read(session, step, prepared, folder, reporter, limits=self.limits)
-        found: list[str] | None = None
+        header: list[str] | None = None
         if isinstance(step, Csv):
-            found = self._header(step, prepared)
-            step = step if found is None else replace(step, header=True)
+            header = self._header(step, prepared)
+            step = step if header is None else replace(step, header=True)
         elif isinstance(step, Parquet):
-            found = _parquet_names(prepared.path)
-        if found is None:
+            header = _parquet_names(prepared.path)
+        if header is None:
             return self._read_keys(session, step, columns, prepared, folder, reporter)
-        places = match_columns(columns.names, found)
-        self._check(columns, found, prepared.name, reporter)
+        places = match_columns(columns.names, header)
+        self._check(columns, header, prepared.name, reporter)
         fields = [
             pa.field(name, pa.string()) if place is None else columns.field(place)
-            for name, place in zip(found, places, strict=True)
+            for name, place in zip(header, places, strict=True)
         ]
         if isinstance(step, Parquet):
             fields = [columns.field(place) for place in dict.fromkeys(places) if place is not None]
@@ -186,16 +186,16 @@ class PushedFileReader:
             reading, pa.schema([field for field in columns if field.name not in omitted])
         )
 
-    def _check(self, columns: pa.Schema, found: Collection[str], file: str, reporter: Reporter) -> list[str]:
+    def _check(self, columns: pa.Schema, header: Collection[str], file: str, reporter: Reporter) -> list[str]:
         """Compare names, ignoring case; return the missing columns.
 
         Raises:
             InvalidSchema: columns are unknown or missing, and may not be.
         """
-        present, known = {name.casefold() for name in found}, {name.casefold() for name in columns.names}
+        present, known = {name.casefold() for name in header}, {name.casefold() for name in columns.names}
         # These formats always have a geometry, which the source may omit.
         implicit = [_GEOMETRY] if isinstance(self.step, _WITH_GEOMETRY) else []
-        unknown = [name for name in found if name.casefold() not in known and name not in implicit]
+        unknown = [name for name in header if name.casefold() not in known and name not in implicit]
         missing = [name for name in columns.names if name.casefold() not in present]
         not_optional = [name for name in missing if name not in self.optional]
         required = [name for name in not_optional if not columns.field(name).nullable]
@@ -207,8 +207,8 @@ class PushedFileReader:
                 hint=f"add {self.operations} STRING to read.schema of the source and run odf add --update",
             )
         if required or ((unknown or not_optional) and not self.ignore_unknown):
-            if unknown and isinstance(found, Mapping) and isinstance(self.step, NdJson):
-                file = f"{file}: line {found[unknown[0]]}"
+            if unknown and isinstance(header, Mapping) and isinstance(self.step, NdJson):
+                file = f"{file}: line {header[unknown[0]]}"
             raise self._mismatch(columns, unknown, not_optional, required, file)
         if unknown:
             reporter.log(f"{file}: unknown columns are dropped: {_listed(unknown)}", "warning")
@@ -587,7 +587,7 @@ def _file_reader(
         plain=is_plain,
         columns=columns,
         declared=is_declared,
-        optional=tuple(name for name in names if name.casefold() in {each.casefold() for each in optional}),
+        optional=tuple(name for name in names if name.casefold() in {item.casefold() for item in optional}),
         operations=operations,
         ignore_unknown=ignore_unknown,
         limits=PrepareLimits.of(workspace.config.prepare),

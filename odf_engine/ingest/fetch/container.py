@@ -119,22 +119,22 @@ def _command(step: Container) -> list[str]:
 
 
 def _variables(step: Container, context: FetchContext) -> dict[str, str]:
-    found = {"ODF_BATCH_SIZE": str(BATCH_SIZE)}
-    for each in step.env or ():
-        if not _VARIABLE.fullmatch(each.name):
-            raise InvalidManifest(f"invalid name of a variable: '{each.name}'", where="fetch.env")
-        if each.value is None:
-            value = resolve_variable(each.name, context.environment, context.allowed, context.name)
+    variables = {"ODF_BATCH_SIZE": str(BATCH_SIZE)}
+    for variable in step.env or ():
+        if not _VARIABLE.fullmatch(variable.name):
+            raise InvalidManifest(f"invalid name of a variable: '{variable.name}'", where="fetch.env")
+        if variable.value is None:
+            value = resolve_variable(variable.name, context.environment, context.allowed, context.name)
         else:
-            value = context.substitute_variables(each.value)
+            value = context.substitute_variables(variable.value)
         if any(char in value for char in "\n\r\0"):
             raise InvalidManifest(
-                f"variable {each.name}: line breaks are not supported",
+                f"variable {variable.name}: line breaks are not supported",
                 where="fetch.env",
             )
-        found[each.name] = value
+        variables[variable.name] = value
     return {
-        **found,
+        **variables,
         "ODF_NEW_ETAG_PATH": f"{_OUT}/{_ETAG}",
         "ODF_NEW_LAST_MODIFIED_PATH": f"{_OUT}/{_LAST_MODIFIED}",
         "ODF_NEW_HAS_MORE_DATA_PATH": f"{_OUT}/{_HAS_MORE}",

@@ -56,8 +56,8 @@ class _Position(NamedTuple):
 
     @classmethod
     def parse(cls, state: SourceState | None) -> _Position | None:
-        found = _STATE.fullmatch(state.value) if state is not None and state.kind == ETAG else None
-        return cls(int(found[1]), found[2]) if found else None
+        match = _STATE.fullmatch(state.value) if state is not None and state.kind == ETAG else None
+        return cls(int(match[1]), match[2]) if match else None
 
     @property
     def state(self) -> SourceState:
@@ -100,9 +100,9 @@ def _open_node(step: EthereumLogs, context: FetchContext) -> EthereumNode:
     node = EthereumNode(url, name, context.config, context.reporter, policy, login)
     if step.chain_id is not None:
         try:
-            if (found := node.chain_id()) != step.chain_id:
+            if (served := node.chain_id()) != step.chain_id:
                 raise SourceUnavailable(
-                    f"the node serves chain {found}, not {step.chain_id}",
+                    f"the node serves chain {served}, not {step.chain_id}",
                     where=name,
                     hint="correct fetch.chainId, or the URL of the node",
                 )
@@ -164,12 +164,12 @@ class _Scan:
         while True:
             last = min(at + self._stride - 1, end)
             try:
-                found = [] if self._filter.is_empty else self._node.logs(at, last, self._filter.parameters)
+                new_logs = [] if self._filter.is_empty else self._node.logs(at, last, self._filter.parameters)
             except TooManyLogs as error:
                 self._reduce_stride(last - at + 1, error)
                 continue
-            logs += found
-            self._reporter.log(f"blocks {at:,} to {last:,} of {end:,}: {count_of(len(found), 'log')}")
+            logs += new_logs
+            self._reporter.log(f"blocks {at:,} to {last:,} of {end:,}: {count_of(len(new_logs), 'log')}")
             self._reporter.set_amounts(rows=len(logs))
             self._successes += 1
             if self._successes % _GROWTH == 0:
@@ -200,8 +200,8 @@ class _Scan:
         position = _Position(number, self._node.binary(block.hash).hex())
         hashes = {number: position.hash}
         for log in logs:
-            at, found = self._node.number(log.block_number), self._node.binary(log.block_hash).hex()
-            if log.removed or hashes.setdefault(at, found) != found:
+            at, block_hash = self._node.number(log.block_number), self._node.binary(log.block_hash).hex()
+            if log.removed or hashes.setdefault(at, block_hash) != block_hash:
                 raise self._reorganised(f"block {at:,} was replaced during the pull")
         return position
 
@@ -219,10 +219,10 @@ class _Scan:
             BadData: it has another hash, so rows of the dataset may be of blocks that were replaced.
         """
         block = self._node.find_block(position.number)
-        found = None if block is None else self._node.binary(block.hash).hex()
-        if found == position.hash:
+        block_hash = None if block is None else self._node.binary(block.hash).hex()
+        if block_hash == position.hash:
             return
-        is_now = "is missing" if found is None else f"has the hash 0x{found}"
+        is_now = "is missing" if block_hash is None else f"has the hash 0x{block_hash}"
         raise BadData(
             f"the chain was reorganised: block {position.number:,} {is_now}, but had 0x{position.hash} in the"
             " last pull",
@@ -311,11 +311,11 @@ class _Scan:
                 " use eth_try_decode_event in preprocess",
             ) from None
         members = zip(event.log_order, values, strict=True)
-        return {each.name: plain_value(each.log_type, value) for each, value in members}
+        return {member.name: plain_value(member.log_type, value) for member, value in members}
 
 
 def _event_type(event: AbiEvent) -> pa.StructType:
-    return pa.struct([pa.field(each.name, _arrow_type(each.log_type), False) for each in event.log_order])
+    return pa.struct([pa.field(field.name, _arrow_type(field.log_type), False) for field in event.log_order])
 
 
 def _arrow_type(kind: AbiType) -> pa.DataType:

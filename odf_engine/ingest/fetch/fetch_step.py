@@ -122,7 +122,7 @@ def _fetch_scheme(step: Url, scheme: str, context: FetchContext) -> Payload | No
 def _fetch_file(step: Url, context: FetchContext) -> Payload | None:
     """Return a local file, which is read in place, or None if its modification time is in the state."""
     url = context.substitute_variables(step.url)
-    mark = next((each for each in "?#" if each in url), None) if url[:5].lower() == "file:" else None
+    mark = next((char for char in "?#" if char in url), None) if url[:5].lower() == "file:" else None
     if mark is not None:
         raise InvalidManifest(
             f"'{step.url}': {mark} ends the path of a file: URL",

@@ -338,7 +338,7 @@ class IngestedFiles:
         self._greatest = max(names, default=None)
 
     def _walk(self, dataset: Dataset, head: str) -> None:
-        found: list[tuple[str, str]] = []  # folders, and values of states, newest first
+        states: list[tuple[str, str]] = []  # folders, and values of states, newest first
         pending: list[str] = []  # values whose source comes earlier in the chain
         folder: str | None = None
         source_met = reached = False
@@ -354,18 +354,18 @@ class IngestedFiles:
             elif isinstance(event, SetPollingSource):
                 its = glob_root(event.fetch.path) if isinstance(event.fetch, FilesGlob) else None
                 folder, source_met = (folder if source_met else its), True
-                found += [] if its is None else [(its, value) for value in pending]
+                states += [] if its is None else [(its, value) for value in pending]
                 pending = []
         if reached and self._folder is not None:
-            found += [(self._folder, value) for value in pending]
-        self._store(found, head, folder if source_met or not reached else self._folder, keep=reached)
+            states += [(self._folder, value) for value in pending]
+        self._store(states, head, folder if source_met or not reached else self._folder, keep=reached)
 
-    def _store(self, found: list[tuple[str, str]], head: str, folder: str | None, *, keep: bool) -> None:
+    def _store(self, states: list[tuple[str, str]], head: str, folder: str | None, *, keep: bool) -> None:
         with self._db:
             if not keep:
                 self._db.execute("DELETE FROM taken")
                 self._db.execute("DELETE FROM floors")
-            for its, value in reversed(found):
+            for its, value in reversed(states):
                 name, digest = self._parse(value)
                 if digest is not None:
                     self._db.execute("REPLACE INTO taken VALUES (?, ?, ?)", (name, its, digest))
@@ -417,8 +417,8 @@ def fetch_files(step: FilesGlob, context: FetchContext) -> Iterator[Payload]:
                 stamp = file_stamp(path)
                 reporter.set_amounts(files=number, total_files=len(new))
                 digest = hash_file(path, reporter, total=stamp[1])
-            greatest = max(name, taken.greatest() or name)
-            state = SourceState(SOURCE_NAME, ETAG, _value(greatest, name, digest))
+            last_name = max(name, taken.greatest() or name)
+            state = SourceState(SOURCE_NAME, ETAG, _value(last_name, name, digest))
             reporter.log(f"file {path}, {stamp[1]:,} bytes")
             yield Payload(path, name, state, _event_time(step, root, name), stamp)
             # The caller requests the next file after the commit of this one.
@@ -436,8 +436,8 @@ def read_state(value: str) -> tuple[str, str | None]:
     return match[3] if match[3] is not None else match[1], match[2]
 
 
-def _value(greatest: str, name: str, digest: str) -> str:
-    return f"{greatest}\t{digest}" + ("" if name == greatest else f"\t{name}")
+def _value(last_name: str, name: str, digest: str) -> str:
+    return f"{last_name}\t{digest}" + ("" if name == last_name else f"\t{name}")
 
 
 def _matching(pattern: str, base: Path) -> tuple[Path, list[str]]:

@@ -62,8 +62,8 @@ class _SourceClient(HttpClient):
         text, scheme = f"the server returned {response.status}", urlsplit(new).scheme
         hint = "check fetch.url in the manifest; the redirect cannot be followed"
         if problem in ("circle", "too many"):
-            most = self.config.max_redirects
-            text += f": redirect loop, or more than {most} redirects"
+            limit = self.config.max_redirects
+            text += f": redirect loop, or more than {limit} redirects"
         elif problem == "insecure":
             text += ": redirect from https to http, which is not encrypted"
             hint = "use the http URL in the manifest to allow an unencrypted connection"

@@ -51,9 +51,10 @@ def _open(step: Mqtt, context: FetchContext) -> MqttSession:
         except BaseException:
             session.close()
             raise
-        for each, qos in zip(subscriptions, granted, strict=True):
-            if qos < each.qos:
-                text = f"the broker grants QoS {qos} instead of {each.qos} for topic '{each.path}'"
+        for subscription, qos in zip(subscriptions, granted, strict=True):
+            if qos < subscription.qos:
+                wanted, topic = subscription.qos, subscription.path
+                text = f"the broker grants QoS {qos} instead of {wanted} for topic '{topic}'"
                 context.reporter.log(text, "warning")
         return session
 

@@ -37,12 +37,12 @@ def fetch_s3(step: Url, context: FetchContext) -> Payload | None:
         BadData: the object was overwritten during the download.
         InvalidManifest: the URL is not of the form ``s3://BUCKET/KEY``.
     """
-    found = _URL.fullmatch(context.substitute_variables(step.url))
-    if found is None or not BUCKET.fullmatch(found[1]):
+    match = _URL.fullmatch(context.substitute_variables(step.url))
+    if match is None or not BUCKET.fullmatch(match[1]):
         raise InvalidManifest(
             "invalid S3 URL", where=step.url, hint="use the form s3://BUCKET/KEY in fetch.url"
         )
-    return _S3Transfer(step, found[1], found[2], context).fetch()
+    return _S3Transfer(step, match[1], match[2], context).fetch()
 
 
 class _S3Transfer(Transfer):
@@ -86,16 +86,16 @@ class _S3Transfer(Transfer):
 
     def _exchange(self, store: ObjectStore) -> Payload | None:
         self.reporter.log(f"GET {self.name}")
-        found = self._resume(store)
-        if found is None:
-            found = self._get(store, self._condition())
-            facts = _version(found)
+        response = self._resume(store)
+        if response is None:
+            response = self._get(store, self._condition())
+            facts = _version(response)
             state = source_state(facts.get("etag"), _modified(facts))
             if state is not None and self.is_unchanged(state, f"({state.kind} {state.value})"):
                 return None
             self.partial.restart(**facts)
-        facts = _version(found)
-        self.store(self._pieces(found), int(facts["size"]))
+        facts = _version(response)
+        self.store(self._pieces(response), int(facts["size"]))
         state = source_state(facts.get("etag"), _modified(facts))
         return self.finish(state, _modified(facts), f"modified {facts['modified']}")
 
@@ -116,8 +116,8 @@ class _S3Transfer(Transfer):
         state = self.context.state
         return {"if_none_match": state.value} if state is not None and state.kind == ETAG else {}
 
-    def _pieces(self, found: GetResult) -> Iterator[bytes]:
-        for piece in found.stream(_CHUNK):
+    def _pieces(self, response: GetResult) -> Iterator[bytes]:
+        for piece in response.stream(_CHUNK):
             if self._is_stopped:
                 return
             yield bytes(piece)
@@ -144,8 +144,8 @@ class _S3Transfer(Transfer):
         return AttemptFailed(failure, again=error.is_temporary)
 
 
-def _version(found: GetResult) -> dict[str, Any]:
-    meta = found.meta
+def _version(response: GetResult) -> dict[str, Any]:
+    meta = response.meta
     facts: dict[str, Any] = {
         "size": meta["size"],
         "modified": str(Timestamp.from_datetime(meta["last_modified"])),

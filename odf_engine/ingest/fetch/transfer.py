@@ -109,10 +109,10 @@ class Transfer:
         return Payload(path, self.name, self._redacted(state), event_time)
 
     def _check_size(self, size: int) -> None:
-        most = self.context.config.max_bytes
-        if size > most:
+        limit = self.context.config.max_bytes
+        if size > limit:
             self.partial.restart()
-            problem = f"the file is larger than {most:,} bytes (fetch.maxBytes)"
+            problem = f"the file is larger than {limit:,} bytes (fetch.maxBytes)"
             error = BadData(problem, where=self.name, hint="check the source, or increase fetch.maxBytes")
             raise AttemptFailed(error, again=False)
 

@@ -413,8 +413,8 @@ def example_rows(inputs: MergeInputs, offsets: Sequence[int]) -> list[dict[str, 
     rows = [
         row for batch in stored_rows_at(inputs, pa.array(ascending, pa.int64())) for row in python_rows(batch)
     ]
-    found = dict(zip(ascending, rows, strict=True))
-    return [found[offset] for offset in offsets]
+    row_of_offset = dict(zip(ascending, rows, strict=True))
+    return [row_of_offset[offset] for offset in offsets]
 
 
 def _to_slice_schema(batch: pa.RecordBatch, inputs: MergeInputs) -> pa.RecordBatch:

@@ -69,7 +69,7 @@ def check_keyed_rows(
     if by_key:
         faults = _with_unpaired(ordered, faults, same_key)
     places = order.cast(pa.int64())
-    faults, times = (pc.scatter(each, places, max_index=len(order) - 1) for each in (faults, times))
+    faults, times = (pc.scatter(column, places, max_index=len(order) - 1) for column in (faults, times))
     if by_key:
         return faults, times
     return _with_unpaired(rows, faults, _has_key_of_previous(rows)), times
@@ -106,9 +106,9 @@ def check_unkeyed_rows(
         elif not times or (time is not None and time not in times):
             faults[at] = 5 if times else 4
         else:
-            found = times[-1] if time is None else time
-            times.remove(found)
-            retracted[at] = found
+            removed = times[-1] if time is None else time
+            times.remove(removed)
+            retracted[at] = removed
     any_pair = pa.repeat(True, rows.num_rows)
     return _with_unpaired(rows, pa.array(faults, pa.int32()), any_pair), pa.array(retracted, pa.int64())
 

@@ -118,18 +118,18 @@ class KeyFile:
         )
         if not pc.all(sound).as_py():
             raise CorruptKeyFile
-        found = pc.indices_nonzero(pc.and_(inside, pc.equal(here, keys))).cast(_NUMBER)
-        places = places.take(found)
-        return self._filter_by_second(found, places, keys, seconds, second)
+        matches = pc.indices_nonzero(pc.and_(inside, pc.equal(here, keys))).cast(_NUMBER)
+        places = places.take(matches)
+        return self._filter_by_second(matches, places, keys, seconds, second)
 
     def _filter_by_second(
-        self, found: pa.Array, places: pa.Array, keys: pa.Array, seconds: pa.Array, second: str
+        self, matches: pa.Array, places: pa.Array, keys: pa.Array, seconds: pa.Array, second: str
     ) -> tuple[pa.Array, pa.Array]:
         """Return the matches whose second hash is equal. Several keys may have the same first hash."""
-        agree = pc.equal(self.take(second, places), seconds.take(found))
+        agree = pc.equal(self.take(second, places), seconds.take(matches))
         if pc.all(agree).as_py() is not False:
-            return found, places
-        rows, ats = found.to_pylist(), places.to_pylist()
+            return matches, places
+        rows, ats = matches.to_pylist(), places.to_pylist()
         pairs: list[tuple[int, int]] = []
         for index, at in zip(rows, ats, strict=True):
             key, other = keys[index].as_py(), seconds[index].as_py()

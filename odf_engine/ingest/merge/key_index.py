@@ -111,11 +111,11 @@ class RowHasher:
 
     def _all(self, texts: frozenset[str]) -> list[str]:
         """Return the hashes; hashes of the key have no alias."""
-        found = [self._hash(1, self.keys, texts), self._hash(2, self.keys, texts)]
-        found.append(f"{self._hash(3, self.values, texts)} AS {VALUES}")
+        expressions = [self._hash(1, self.keys, texts), self._hash(2, self.keys, texts)]
+        expressions.append(f"{self._hash(3, self.values, texts)} AS {VALUES}")
         if self.compared is not None:
-            found.append(f"{self._hash(3, self.compared, texts)} AS {COMPARED}")
-        return found
+            expressions.append(f"{self._hash(3, self.compared, texts)} AS {COMPARED}")
+        return expressions
 
     def _hash(self, seed: int, names: Sequence[str], texts: frozenset[str]) -> str:
         parts = [str(seed)]
@@ -276,18 +276,18 @@ class KeyIndex:
 
     def _superseded(self) -> list[pa.Array]:
         """Return the positions of keys that occur in a newer file."""
-        found: list[pa.Array] = []
+        superseded: list[pa.Array] = []
         starts = list(self._starts())
         for at in range(1, len(starts)):
             for part in starts[at][0].ranges([]):
                 keys, seconds = part.column(KEY), part.column(SECOND)
                 for file, start in reversed(starts[:at]):
                     rows, places = file.find(keys, seconds)
-                    found.append(pc.add(places, pa.scalar(start, _NUMBER)))
+                    superseded.append(pc.add(places, pa.scalar(start, _NUMBER)))
                     if len(rows):
                         left = pc.scatter(pa.repeat(True, len(rows)), rows, max_index=len(keys) - 1).is_null()
                         keys, seconds = keys.filter(left), seconds.filter(left)
-        return found
+        return superseded
 
     # --- Updates ------------------------------------------------------------------------------
 

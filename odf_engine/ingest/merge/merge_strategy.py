@@ -133,17 +133,17 @@ def _milliseconds(time: pa.Scalar) -> int | None:
 
 def _has_row(path: Path, row: Mapping[str, pa.Scalar], reporter: Reporter) -> bool:
     """Return whether a slice has a row, without a comparison of nested values."""
-    found: pa.ChunkedArray | None = None
+    mask: pa.ChunkedArray | None = None
     for name, value in row.items():
         reporter.raise_if_cancelled()
         values = pa.chunked_array([batch.column(0) for batch in read_bounded(path, [name])])
         if pa.types.is_nested(values.type):
             continue
         same = pc.equal(values, value) if value.is_valid else values.is_null()
-        found = same if found is None else pc.and_(found, same)
-        if not pc.any(found).as_py():
+        mask = same if mask is None else pc.and_(mask, same)
+        if not pc.any(mask).as_py():
             return False
-    return found is not None
+    return mask is not None
 
 
 def _row_hashes(path: Path, names: list[str], reporter: Reporter) -> Iterator[int]:

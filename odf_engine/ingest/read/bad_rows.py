@@ -82,11 +82,11 @@ class BadRowSearch:
         Raises:
             BadData: a record is a conflict marker of version control.
         """
-        unread = map(self._unread_row, sorted(self.lines.invalid, key=lambda each: each[0]))
+        unread = map(self._unread_row, sorted(self.lines.invalid, key=lambda pair: pair[0]))
         yield from heapq.merge(unread, self._marked_rows(reporter), key=lambda row: row.line)
 
-    def _unread_row(self, found: tuple[int, BadData]) -> BadRow:
-        line, error = found
+    def _unread_row(self, pair: tuple[int, BadData]) -> BadRow:
+        line, error = pair
         place = (error.where or self.reading.place(line)).removeprefix(f"{self.name}: ")
         if isinstance(error, RejectedRow):
             self._raise_for_conflict(place, error.record)
@@ -228,14 +228,14 @@ def reject_bad_rows(search: BadRowSearch, folder: Path, reporter: Reporter) -> R
         def write_until(line: int, record: bytes | None) -> bool:
             """Write the invalid rows up to a line; return whether the record of this line is one of them."""
             nonlocal upcoming, count
-            found = False
+            is_line = False
             while upcoming is not None and upcoming.line <= line:
-                found = upcoming.line == line
-                content = record.decode("utf-8", "replace") if found and record is not None else ""
+                is_line = upcoming.line == line
+                content = record.decode("utf-8", "replace") if is_line and record is not None else ""
                 writer.writerow((search.name, upcoming.line, upcoming.column, upcoming.reason, content))
                 count += 1
                 upcoming = next(rows, None)
-            return found
+            return is_line
 
         selected = write_records(
             text, lambda line, record: None if write_until(line, record) else record, reporter

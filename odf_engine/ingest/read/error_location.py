@@ -138,18 +138,18 @@ def _is_same(text: str, value: str) -> bool:
 
 
 def _at_row(error: BadData, file: TextFile, line: int, row: list[str]) -> BadData:
-    where = f"{file.name}: line {line}"
+    place = f"{file.name}: line {line}"
     if not isinstance(error, RejectedRow) or (error.value is None and error.column is None):
-        return BadData(_wrong_length(row, file), where=where, hint=RAGGED_HINT)
+        return BadData(_wrong_length(row, file), where=place, hint=RAGGED_HINT)
     column = error.column
     if column is None and error.value is not None:
         at = next(at for at, text in enumerate(row) if _is_same(text, error.value))
         column = file.columns[at] if at < len(file.columns) else None
-    where += f', column "{column}"' if column else ""
+    place += f', column "{column}"' if column else ""
     named = [text.casefold() for text in row] == [name.casefold() for name in file.columns]
     if named and not file.header:
-        return bad_value(error, where, "set read.header to true: the line contains the column names")
-    return bad_value(error, where, None)
+        return bad_value(error, place, "set read.header to true: the line contains the column names")
+    return bad_value(error, place, None)
 
 
 RAGGED_HINT: Final = "check the row, and read.separator and read.quote in the manifest"
@@ -208,15 +208,15 @@ def explain_json(error: BadData, file: TextFile, reporter: Reporter, place: Call
                 reporter.raise_if_cancelled()
                 if monotonic() > until:
                     break
-            where = f"{file.name}: {place(number)}"
-            if (problem := _line_problem(line.strip(), where, error, file.columns)) is not None:
+            location = f"{file.name}: {place(number)}"
+            if (problem := _line_problem(line.strip(), location, error, file.columns)) is not None:
                 return problem
     return _at_file(error, file)
 
 
 def explain_parquet(error: BadData, path: Path, name: str, reporter: Reporter) -> BadData:
     """Return the error with its row in a Parquet file, or with the file if it is not found."""
-    where = error.where or name
+    place = error.where or name
     if isinstance(error, RejectedRow) and error.column is not None:
         try:
             row = _parquet_row(error, path, reporter)
@@ -224,14 +224,14 @@ def explain_parquet(error: BadData, path: Path, name: str, reporter: Reporter) -
             row = None
         if row is not None:
             return bad_value(error, f'{name}: row {row:,}, column "{error.column}"', None)
-    return BadData(error.message, where=where, hint=error.hint)
+    return BadData(error.message, where=place, hint=error.hint)
 
 
 def _parquet_row(error: RejectedRow, path: Path, reporter: Reporter) -> int | None:
     """Return the number, from 1, of the first row with the value of the error, or None if absent."""
     column = str(error.column)
     names = [name for name in read_parquet_schema(path).names if name.casefold() == column.casefold()]
-    names.sort(key=lambda each: each != column)  # The exact spelling is the one that is read.
+    names.sort(key=lambda spelling: spelling != column)  # The exact spelling is the one that is read.
     before = 0
     for batch in read_bounded(path, names[:1]) if names else ():
         reporter.raise_if_cancelled()
@@ -272,8 +272,8 @@ def _json_column(row: dict[str, Any], error: RejectedRow, columns: Sequence[str]
             return None
         path = [column] if column in columns else column.replace("[]", ".[]").split(".")
         return column if _is_null(row, path) else None
-    for path, found in _values(row, ""):
-        if (column is None or _is_path_of(path, column)) and _is_rejected(found, value):
+    for path, item in _values(row, ""):
+        if (column is None or _is_path_of(path, column)) and _is_rejected(item, value):
             return path
     return None
 
@@ -309,10 +309,10 @@ def _is_path_of(path: str, column: str) -> bool:
     return folded == name or folded.endswith("." + name)
 
 
-def _is_rejected(found: Any, value: str) -> bool:
+def _is_rejected(item: Any, value: str) -> bool:
     if value in ("{", "["):  # The value in Spark's error for an object or array.
-        return isinstance(found, dict if value == "{" else list)
-    return _is_same(_json_text(found), value)
+        return isinstance(item, dict if value == "{" else list)
+    return _is_same(_json_text(item), value)
 
 
 def _json_text(value: Any) -> str:
@@ -373,7 +373,7 @@ def shorten(text: object) -> str:
 
 def _at_file(error: BadData, file: TextFile) -> BadData:
     """Return the error with the name of the file."""
-    where = file.name if error.where is None else f"{file.name}, {error.where}"
+    place = file.name if error.where is None else f"{file.name}, {error.where}"
     if error.where is not None and error.where.startswith(file.name):
         return error
-    return BadData(error.message, where=where, hint=error.hint)
+    return BadData(error.message, where=place, hint=error.hint)

@@ -153,19 +153,19 @@ def infer_csv(
     """
     quote = _find_quote(text) if choices.quote is None else choices.quote
     separator = choices.separator or _find_separator(text, quote)
-    found = list(_parse_csv(text, separator, quote, MAX_ROWS + 2))
-    if not found:
+    records = list(_parse_csv(text, separator, quote, MAX_ROWS + 2))
+    if not records:
         raise BadData("the file has no rows", hint="choose a file with at least one row")
     reporter.raise_if_cancelled()
-    complete, found = complete and len(found) <= MAX_ROWS + 1, found[: MAX_ROWS + 1]  # with a header
-    first = found[0][1]
-    width, _ = Counter(len(row) for _, row in found).most_common(1)[0]
-    rows = [(line, row) for line, row in found[1:] if len(row) == width]
+    complete, records = complete and len(records) <= MAX_ROWS + 1, records[: MAX_ROWS + 1]  # with a header
+    first = records[0][1]
+    width, _ = Counter(len(row) for _, row in records).most_common(1)[0]
+    rows = [(line, row) for line, row in records[1:] if len(row) == width]
     header = choices.header
     if header is None:
         header = len(first) == width and _is_header(first, [row for _, row in rows])
     if not header and len(first) == width:
-        rows = [found[0], *rows][:MAX_ROWS]
+        rows = [records[0], *rows][:MAX_ROWS]
     names = _column_names(first if header and len(first) == width else [""] * width, choices)
     sources = first if header and len(first) == width else [""] * width
     comma = _has_decimal_comma([row for _, row in rows[:1000]], separator)
@@ -178,7 +178,7 @@ def infer_csv(
     bad = [UnreadableRow(line, "the encoding cannot decode it") for line in damaged]
     bad += [
         UnreadableRow(line, f"{count_of(len(row), 'value')} for {count_of(width, 'column')}")
-        for line, row in found
+        for line, row in records
         if len(row) != width
     ]
     bad += _invalid_values(columns, rows)
@@ -192,7 +192,7 @@ def infer_csv(
         header=header,
         columns=tuple(columns),
         rows=shown,
-        bad_rows=sorted(bad, key=lambda each: each.line),
+        bad_rows=sorted(bad, key=lambda bad_row: bad_row.line),
         complete=complete,
     )
 
@@ -241,13 +241,13 @@ def infer_rows(
         columns.append(msgspec.structs.replace(column, source=source))
     shown = [(line, tuple(_nullable(_as_text(row.get(source)), column)
               for source, column in zip(sources, columns, strict=True))) for line, row in rows]  # fmt: skip
-    bad = [*bad_rows, *_invalid_values(columns, [(line, [_as_text(row.get(each)) for each in sources])
+    bad = [*bad_rows, *_invalid_values(columns, [(line, [_as_text(row.get(path)) for path in sources])
                                                  for line, row in rows])]  # fmt: skip
     return InferredFile(
         kind=kind,
         columns=tuple(columns),
         rows=shown,
-        bad_rows=sorted(bad, key=lambda each: each.line),
+        bad_rows=sorted(bad, key=lambda bad_row: bad_row.line),
         complete=complete,
     )
 
@@ -279,11 +279,11 @@ def _invalid_values(
                 break
 
 
-def _column_names(found: Sequence[str], choices: FileChoices) -> list[str]:
+def _column_names(header: Sequence[str], choices: FileChoices) -> list[str]:
     """Return unique names of columns that are not names of system columns."""
     names: list[str] = []
     used: set[str] = set()
-    for at, text in enumerate(found):
+    for at, text in enumerate(header):
         name = choices.names.get(at) or " ".join(text.split()) or f"c{at + 1}"
         name = f"source_{name}" if name.lower() in ("offset", "op", "system_time") else name
         base, number = name, 1
@@ -331,7 +331,7 @@ def _readable_type(kind: pa.DataType) -> pa.DataType:
     if types.is_list(kind):
         return pa.list_(_readable_type(kind.value_type))
     if types.is_struct(kind):
-        return pa.struct([pa.field(each.name, _readable_type(each.type)) for each in kind])
+        return pa.struct([pa.field(field.name, _readable_type(field.type)) for field in kind])
     return kind
 
 
@@ -372,15 +372,15 @@ def _find_separator(text: str, quote: str) -> str:
             scores[separator] = (count / widths.total(), width)
             if scores[separator][0] >= _CONSISTENT:
                 return separator
-    return max(scores, key=lambda each: scores[each], default=",")
+    return max(scores, key=lambda separator: scores[separator], default=",")
 
 
 def _find_quote(text: str) -> str:
     """Return the quote that encloses most values."""
     text = text[:100_000]
-    found = {quote: len(re.findall(rf"(?m)(?:^|[,;\t|]){quote}[^{quote}\n]*{quote}(?=[,;\t|]|\r?$)", text))
+    counts = {quote: len(re.findall(rf"(?m)(?:^|[,;\t|]){quote}[^{quote}\n]*{quote}(?=[,;\t|]|\r?$)", text))
              for quote in "\"'"}  # fmt: skip
-    return "'" if found["'"] > 2 * found['"'] else '"'
+    return "'" if counts["'"] > 2 * counts['"'] else '"'
 
 
 def _is_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
@@ -473,7 +473,7 @@ def _infer_text(
     column = InferredColumn(name, name, nulls=nulls, examples=tuple(islice(counts, _EXAMPLES)))
     if chosen is not None and chosen[0] == "STRING":
         return msgspec.structs.replace(column, evidence="chosen")
-    null_texts = frozenset(each for each in counts if each.strip().lower() in _NULLS)
+    null_texts = frozenset(word for word in counts if word.strip().lower() in _NULLS)
     real = Counter({value: count for value, count in counts.items() if value not in null_texts})
     if not real:
         kind = "STRING" if chosen is None else chosen[0]
@@ -484,7 +484,7 @@ def _infer_text(
         code = None if chosen is not None else next(filter(_IDENTIFIER.fullmatch, real), None)
         text = f"text: {code} {_code_problem(code)}" if code else ""
         return msgspec.structs.replace(column, evidence=text)
-    invalid = frozenset(each for each in real if not best.accepts(each))
+    invalid = frozenset(word for word in real if not best.accepts(word))
     evidence = [best.evidence] if best.evidence else []
     if null_texts:
         evidence.append(f"null is written {', '.join(sorted(null_texts))}")
@@ -492,7 +492,7 @@ def _infer_text(
         column,
         type=best.type,
         form=best.form,
-        nulls=nulls + sum(counts[each] for each in null_texts),
+        nulls=nulls + sum(counts[word] for word in null_texts),
         null_texts=null_texts,
         examples=tuple(islice(real, _EXAMPLES)),
         evidence="; ".join(evidence),
@@ -535,9 +535,9 @@ def _best_type(
 ) -> _TextType | None:
     """Return the type that holds most values, or the chosen one, or None for STRING."""
     total = real.total()
-    most = total * _MAX_INVALID if total >= 10 else 1 if total >= 5 else 0
+    max_invalid = total * _MAX_INVALID if total >= 10 else 1 if total >= 5 else 0
     few = list(islice(real, _FEW))
-    found: _TextType | None = None
+    best: _TextType | None = None
     for candidate in _candidates(name, real, chosen, dialect):
         if chosen is not None:
             if candidate.type == chosen[0]:
@@ -546,11 +546,11 @@ def _best_type(
         if 2 * sum(map(candidate.accepts, few)) < len(few):
             continue
         invalid = sum(count for text, count in real.items() if not candidate.accepts(text))
-        if invalid < most or (found is None and invalid == most):
-            found, most = candidate, invalid
+        if invalid < max_invalid or (best is None and invalid == max_invalid):
+            best, max_invalid = candidate, invalid
             if not invalid:
                 break
-    return found if chosen is None else _TextType(chosen[0], chosen[1], lambda text: False)
+    return best if chosen is None else _TextType(chosen[0], chosen[1], lambda text: False)
 
 
 def _candidates(
@@ -560,7 +560,7 @@ def _candidates(
     kind, form = chosen or ("", "")
     if dialect.has_numbers:
         yield _TextType("BOOLEAN", "", lambda text: text.strip().lower() in _BOOLEANS)
-        is_padded = any(_IDENTIFIER.fullmatch(each.strip()) for each in real)
+        is_padded = any(_IDENTIFIER.fullmatch(word.strip()) for word in real)
         if form.startswith("epoch") or (not kind and not is_padded):
             yield from (epoch for epoch in _epochs(name, real) if form in ("", epoch.form))
         if kind == "BIGINT" or (not kind and not is_padded):
@@ -592,7 +592,7 @@ def _numbers(real: Counter[str], form: str, comma: bool | None, kind: str) -> It
     """Yield the way to write numbers that holds most values."""
     forms = [form] if form in NUMBER_FORMS and form else list(NUMBER_FORMS)
     if comma:
-        forms.sort(key=lambda each: not each.endswith(",5"))
+        forms.sort(key=lambda form: not form.endswith(",5"))
 
     few = list(islice(real, _FEW))
 
@@ -642,13 +642,13 @@ def _date_type(real: Counter[str], form: str, kind: str = "") -> _TextType | Non
     (best, _), *_ = layouts.most_common(1)
     number, sep = best[0], best[1]
     if number == 0 and sep == "-" and _is_iso(best):
-        clocks = any(each[0][0] == 0 and "hour" in each[1] for each in parts)
-        iso = [each for each in layouts if each[0] == 0 and each[1] == "-" and _is_iso(each)]
+        clocks = any(date_parts[0][0] == 0 and "hour" in date_parts[1] for date_parts in parts)
+        iso = [item for item in layouts if item[0] == 0 and item[1] == "-" and _is_iso(item)]
         kind = kind or ("TIMESTAMP" if clocks else "DATE")
         return _TextType(kind, "", lambda text: _is_iso_text(text, iso))
     chosen = [(part, count) for layout, part, count in parts if layout == best]
-    found = _pattern_type(best, chosen, real.total())
-    return found._replace(type=kind or found.type)
+    best_type = _pattern_type(best, chosen, real.total())
+    return best_type._replace(type=kind or best_type.type)
 
 
 def _layout(number: int, part: Mapping[str, str]) -> _Layout | None:
@@ -737,14 +737,14 @@ def _pattern_type(layout: _Layout, parts: Sequence[tuple[dict[str, str], int]], 
 
 def _seconds(parts: Sequence[tuple[dict[str, str], int]]) -> str:
     """Return the pattern of seconds and fractions, in brackets if some values have none."""
-    found = ""
+    fraction = ""
     for key, pattern in (("fraction", "S"), ("second", ":ss")):
         having = [part[key] for part, _ in parts if key in part]
         if having:
             if key == "fraction":
-                pattern = having[0][0] + pattern * max(len(each) - 1 for each in having)
-            found = pattern + found if len(having) == len(parts) else f"[{pattern}{found}]"
-    return found
+                pattern = having[0][0] + pattern * max(len(digits) - 1 for digits in having)
+            fraction = pattern + fraction if len(having) == len(parts) else f"[{pattern}{fraction}]"
+    return fraction
 
 
 def time_parser(form: str) -> Callable[[str], str | None]:
@@ -785,9 +785,9 @@ _LETTERS: Final[Mapping[str, str]] = {
 
 def _pattern_regex(form: str) -> re.Pattern[str]:
     """Return a regular expression for a Spark pattern; it matches nothing if the pattern is unknown."""
-    found = form.replace(":ss", "\0")
+    regex = form.replace(":ss", "\0")
     out: list[str] = []
-    for match in re.finditer(r"'([^']*)'|([A-Za-z])\2*|.", found, re.DOTALL):
+    for match in re.finditer(r"'([^']*)'|([A-Za-z])\2*|.", regex, re.DOTALL):
         token = match[0]
         if match[1] is not None:
             out.append(re.escape(match[1] or "'"))

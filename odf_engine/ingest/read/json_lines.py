@@ -135,8 +135,8 @@ def feature_lines_to_lines(
                 continue
             reporter.raise_if_cancelled()
             count += 1
-            where = f"{source.name}: line {number}"
-            size += file.write(_convert_element(convert, line.strip(), where, count, on_invalid))
+            place = f"{source.name}: line {number}"
+            size += file.write(_convert_element(convert, line.strip(), place, count, on_invalid))
             reporter.set_amounts(bytes=size)
     features.report(source.name, reporter)
 
@@ -257,7 +257,7 @@ def _check_crs(crs: Any, where: str) -> None:
         BadData: it is not WGS 84.
     """
     properties = crs.get("properties") if isinstance(crs, dict) else crs
-    texts = [str(each) for each in (properties.values() if isinstance(properties, dict) else [properties])]
+    texts = [str(value) for value in (properties.values() if isinstance(properties, dict) else [properties])]
     if not any(map(_WGS_84.search, texts)):
         system = ", ".join(texts)
         raise BadData(
@@ -336,8 +336,8 @@ def _convert(
         document = _Document(text, source.name)
         for number, (part, line) in enumerate(_elements(document, path.keys, path), 1):
             reporter.raise_if_cancelled()
-            where = f"{source.name}: line {line}"
-            size += file.write(_convert_element(form, part, where, number, on_invalid))
+            place = f"{source.name}: line {line}"
+            size += file.write(_convert_element(form, part, place, number, on_invalid))
             reporter.set_amounts(bytes=size)
         document.end()
 

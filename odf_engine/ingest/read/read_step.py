@@ -275,7 +275,7 @@ def _check_header(header: list[str], columns: pa.Schema | None, name: str, repor
     Raises:
         InvalidSchema: the header differs from the columns, or has empty or repeated names.
     """
-    where = f"{name}: line 1"
+    place = f"{name}: line 1"
     folded = [text.strip().casefold() for text in header]
     if columns is None:
         duplicate = next((text for at, text in enumerate(header) if folded[at] in folded[:at]), None)
@@ -287,7 +287,7 @@ def _check_header(header: list[str], columns: pa.Schema | None, name: str, repor
             )
             raise InvalidSchema(
                 problem,
-                where=where,
+                where=place,
                 hint="declare the columns in read.schema; they are then matched by position",
             )
         return
@@ -298,7 +298,7 @@ def _check_header(header: list[str], columns: pa.Schema | None, name: str, repor
         if folded[:-1] == declared and not folded[-1]:
             raise InvalidSchema(
                 "the header ends with a separator, after which a column has no name",
-                where=where,
+                where=place,
                 hint="remove the separator at the end of each line in the source or in a prepare step, or add"
                 " a column such as `unused STRING` to the end of read.schema",
             )
@@ -308,14 +308,14 @@ def _check_header(header: list[str], columns: pa.Schema | None, name: str, repor
             added = f"column {nameless[0]} has no name in the header: add one for it to read.schema"
         raise InvalidSchema(
             f"the file has {count_of(len(header), 'column')}, read.schema declares {len(columns)}",
-            where=where,
+            where=place,
             hint=added if len(new) == len(header) - len(columns) else both,
         )
     moved = [text for at, text in enumerate(header) if folded[at] in declared and folded[at] != declared[at]]
     if moved:
         raise InvalidSchema(
             f"column '{moved[0]}' has different positions in the file and in read.schema",
-            where=where,
+            where=place,
             hint=both,
         )
     if folded != declared:
@@ -373,9 +373,9 @@ def _shape_lines(
     step: EsriShapefile, prepared: PreparedFile, job: Path, reporter: Reporter, limits: PrepareLimits | None
 ) -> _Lines:
     reporter.phase("prepare")
-    found = shapefile_to_lines(prepared.path, prepared.name, step.sub_path, job, reporter, limits)
-    file = TextFile(found.path, found.name, encoding="utf-8")
-    return _Lines(file, NdJson(), lambda line: f"record {found.record(line)}", found.columns)
+    lines = shapefile_to_lines(prepared.path, prepared.name, step.sub_path, job, reporter, limits)
+    file = TextFile(lines.path, lines.name, encoding="utf-8")
+    return _Lines(file, NdJson(), lambda line: f"record {lines.record(line)}", lines.columns)
 
 
 def _read_lines(

@@ -142,39 +142,39 @@ def _choose(archive: zipfile.ZipFile, sub_path: str | None, name: str) -> str:
     Raises:
         BadData: there is none, or there are several.
     """
-    names = [each for each in archive.namelist() if _suffix(each) == ".shp" and "__MACOSX/" not in each]
-    found = names
+    names = [file for file in archive.namelist() if _suffix(file) == ".shp" and "__MACOSX/" not in file]
+    matches = names
     if sub_path is not None:
-        exact = [each for each in names if each == sub_path]
-        found = exact or [each for each in names if fnmatch.fnmatchcase(each, sub_path)]
-    if len(found) == 1:
-        return found[0]
-    there = names if names else [each for each in archive.namelist() if not each.endswith("/")]
+        exact = [file for file in names if file == sub_path]
+        matches = exact or [file for file in names if fnmatch.fnmatchcase(file, sub_path)]
+    if len(matches) == 1:
+        return matches[0]
+    there = names if names else [file for file in archive.namelist() if not file.endswith("/")]
     listed = ", ".join(there[:_MAX_NAMES]) + (", …" if len(there) > _MAX_NAMES else "")
     wanted = f" matching subPath '{sub_path}'" if sub_path is not None else ""
-    if not found:
+    if not matches:
         raise BadData(
             f"the archive has no .shp file{wanted}",
             where=name,
             hint=f"files in the archive: {listed or 'nothing'}",
         )
     raise BadData(
-        f"the archive has {len(found)} .shp files{wanted}",
+        f"the archive has {len(matches)} .shp files{wanted}",
         where=name,
-        hint=f"set read.subPath to one of: {', '.join(found[:_MAX_NAMES])}",
+        hint=f"set read.subPath to one of: {', '.join(matches[:_MAX_NAMES])}",
     )
 
 
 def _siblings(archive: zipfile.ZipFile, chosen: str) -> dict[str, zipfile.ZipInfo]:
     """Return the files of a shapefile by suffix. Names are compared ignoring case."""
     stem = str(PurePosixPath(chosen).with_suffix("")).casefold()
-    found: dict[str, zipfile.ZipInfo] = {}
+    entries: dict[str, zipfile.ZipInfo] = {}
     for entry in archive.infolist():
         path = PurePosixPath(entry.filename)
         suffix = _suffix(entry.filename)
         if suffix in (".shp", ".dbf", ".prj", ".cpg") and str(path.with_suffix("")).casefold() == stem:
-            found[suffix] = entry
-    return {**found, ".shp": archive.getinfo(chosen)}
+            entries[suffix] = entry
+    return {**entries, ".shp": archive.getinfo(chosen)}
 
 
 def _suffix(name: str) -> str:
@@ -189,16 +189,16 @@ def _unpack(
     reporter: Reporter,
     limits: PrepareLimits,
 ) -> Path:
-    most = min(limits.most_bytes, max(limits.ratio_from, limits.most_ratio * entry.compress_size))
+    max_bytes = min(limits.most_bytes, max(limits.ratio_from, limits.most_ratio * entry.compress_size))
     size = 0
     try:
         with archive.open(entry) as source, target.open("wb") as file:
             while chunk := source.read(_CHUNK):
                 reporter.raise_if_cancelled()
                 size += len(chunk)
-                if size > most:
+                if size > max_bytes:
                     raise BadData(
-                        f"decompression bomb suspected: {entry.filename} has more than {most:,} bytes",
+                        f"decompression bomb suspected: {entry.filename} has more than {max_bytes:,} bytes",
                         where=name,
                         hint="if the file is valid, increase prepare.mostBytes or prepare.mostRatio",
                     )
