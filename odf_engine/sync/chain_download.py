@@ -446,7 +446,7 @@ def download_chain(
             else None
         )
         if replacing:
-            records = [each.record for each in replacing]
+            records = [item.record for item in replacing]
             checked = check_remote_records(records, quarantine.read_block, remote_head, dataset, reporter)
             if len(checked) < len(replacing):
                 raise OtherChain("the compaction records belong to another chain", where=remote.url)

@@ -65,15 +65,15 @@ def find_replacing_records(dataset: Dataset, remote: RemoteDataset, reporter: Re
 
     The oldest of them has replaced the local head, so all local blocks precede the compaction.
     """
-    head, found = dataset.head(), list[RemoteRecord]()
+    head, replacing = dataset.head(), list[RemoteRecord]()
     try:
         for record in remote_records(remote):
             reporter.raise_if_cancelled()
             if record.record.header.dataset_id != dataset.state().dataset_id:
                 continue
-            found.append(record)
+            replacing.append(record)
             if head is not None and record.record.number_of(head) is not None:
-                return found
+                return replacing
     except BadData as error:
         reporter.log(f"compaction record ignored: {error.message}", "warning")
     return []
@@ -130,8 +130,8 @@ def check_remote_records(
         at = block.prev_block_hash
     leading = _find_leading(all_records, chain)
     checked = [record for record in records if record.header.new_head in leading]
-    for each in checked:
-        check_record(each, read, slices[::-1], reporter)
+    for compaction in checked:
+        check_record(compaction, read, slices[::-1], reporter)
     return checked
 
 
@@ -139,15 +139,15 @@ def _find_leading(records: Sequence[CompactionRecord], chain: Collection[Multiha
     """Return the new heads of the records that lead to a chain, also by other records."""
     leading: dict[Multihash, CompactionRecord] = {}
     while True:
-        found = {
+        leading_records = {
             record.header.new_head: record
             for record in records
             if (new_head := record.header.new_head) not in leading
             and (new_head in chain or any(other.number_of(new_head) for other in leading.values()))
         }
-        if not found:
+        if not leading_records:
             return set(leading)
-        leading |= found
+        leading |= leading_records
 
 
 def download_records(dataset: Dataset, remote: RemoteDataset, reporter: Reporter) -> None:
@@ -157,13 +157,13 @@ def download_records(dataset: Dataset, remote: RemoteDataset, reporter: Reporter
     """
     try:
         head = dataset.head()
-        if head is None or not (found := list(remote_records(remote))):
+        if head is None or not (candidates := list(remote_records(remote))):
             return
-        records = [each.record for each in found]
+        records = [item.record for item in candidates]
         checked = check_remote_records(records, partial(_stored_bytes, dataset), head, dataset, reporter)
-        if found := [each for each in found if each.record in checked]:
-            store_records(dataset, found)
-            set_newest_record(dataset, found, reporter)
+        if candidates := [item for item in candidates if item.record in checked]:
+            store_records(dataset, candidates)
+            set_newest_record(dataset, candidates, reporter)
     except Cancelled:
         return  # the pull itself is complete
     except OdfError as error:
@@ -236,7 +236,7 @@ def send_records(dataset: Dataset, target: FileTarget, reporter: Reporter) -> No
         if reaches_chain(dataset, record.header.new_head):
             records.append(record)
     # A server verifies the record of a replaced chain by the newer ones.
-    for record in sorted(records, key=lambda each: each.header.created, reverse=True):
+    for record in sorted(records, key=lambda record: record.header.created, reverse=True):
         new_head = record.header.new_head
         data = (dataset.compactions.folder / str(new_head)).read_bytes()
         if not target.holds("compactions", new_head, len(data)):

@@ -228,8 +228,8 @@ class _FilePush:
             blocks.append(block_hash)
             block_hash = block.prev_block_hash
         if block_hash != common:
-            where = str(self.dataset.folder)
-            raise Conflict("the dataset was reset during the push", where=where, hint="push again")
+            place = str(self.dataset.folder)
+            raise Conflict("the dataset was reset during the push", where=place, hint="push again")
         linked = linked_files(self.dataset, common, self.reporter)
         return _Outgoing(head, blocks[::-1], [*list(files)[::-1], *linked])
 

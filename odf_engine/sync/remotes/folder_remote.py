@@ -91,8 +91,8 @@ class FolderRemote(BlockwiseRemote):
 
     def holds(self, kind: ObjectKind, object_hash: Multihash, size: int | None = None) -> bool:
         """Return whether the object exists, with this size."""
-        found = self.size(kind, object_hash)
-        return found is not None and size in (None, found)
+        stored_size = self.size(kind, object_hash)
+        return stored_size is not None and size in (None, stored_size)
 
     def size(self, kind: ObjectKind, object_hash: Multihash) -> int | None:
         """Return the size of an object in bytes, or None if it does not exist."""

@@ -79,20 +79,20 @@ class ObjectStoreRemote(BlockwiseRemote):
         """Return a small object."""
         what = f"{kind}/{object_hash}"
         for name in self._names(object_hash):
-            if (found := self._client.read(f"{kind}/{name}", at_most)) is not None:
+            if (stored := self._client.read(f"{kind}/{name}", at_most)) is not None:
                 self._old_names = name != str(object_hash)
-                if len(found.data) > at_most:
+                if len(stored.data) > at_most:
                     raise BadData(f"{what} has more than {at_most:,} bytes", where=self.url)
-                return found.data
+                return stored.data
         raise NotFound(f"{what} not found", where=self.url)
 
     def chunks(self, file: ObjectFile, start: int = 0) -> Iterator[bytes]:
         """Yield a large object in chunks, from byte ``start``."""
         for name in self._names(file.hash):
-            found = self._client.chunks(f"{file.kind}/{name}", start, file.size + 1)
-            if found is not None:
+            chunks = self._client.chunks(f"{file.kind}/{name}", start, file.size + 1)
+            if chunks is not None:
                 self._old_names = name != str(file.hash)
-                return found
+                return chunks
         raise NotFound(f"{file.kind}/{file.hash} not found", where=self.url)
 
     def close(self) -> None:
@@ -101,15 +101,15 @@ class ObjectStoreRemote(BlockwiseRemote):
 
     def holds(self, kind: ObjectKind, object_hash: Multihash, size: int | None = None) -> bool:
         """Return whether the object exists, with this size."""
-        found = self.size(kind, object_hash)
-        return found is not None and size in (None, found)
+        stored_size = self.size(kind, object_hash)
+        return stored_size is not None and size in (None, stored_size)
 
     def size(self, kind: ObjectKind, object_hash: Multihash) -> int | None:
         """Return the size of an object in bytes, or None if it does not exist."""
         # New objects have canonical names. Older names are checked only if the dataset has such.
         for name in self._names(object_hash)[: 2 if self._old_names else 1]:
-            if (found := self._client.size(f"{kind}/{name}")) is not None:
-                return found
+            if (stored_size := self._client.size(f"{kind}/{name}")) is not None:
+                return stored_size
         return None
 
     # --- Writing ------------------------------------------------------------------------------
@@ -153,9 +153,9 @@ class ObjectStoreRemote(BlockwiseRemote):
         Raises:
             Conflict: the head has moved.
         """
-        found, stored = self._require_head(expected)
+        head, stored = self._require_head(expected)
         if self._supports_condition("create" if stored is None else "update", new):
-            self._swap_head(found, stored, new)
+            self._swap_head(head, stored, new)
         else:
             self._reporter.log(
                 f"{self.url}: the service has no conditional writes: if another client pushes at the same"
@@ -181,11 +181,11 @@ class ObjectStoreRemote(BlockwiseRemote):
                 self._client.write(self._head_key, str(new).encode(), mode)
                 return
             except (WriteConditionFailed, SourceUnavailable):
-                found, stored = self._read_head()
-                if found == new:
+                head, stored = self._read_head()
+                if head == new:
                     return
-                if found != expected:
-                    raise self._moved(found) from None
+                if head != expected:
+                    raise self._moved(head) from None
                 if attempt == self._client.config.retries:
                     raise
 
@@ -221,21 +221,21 @@ class ObjectStoreRemote(BlockwiseRemote):
             raise BadData(f"{self._head_key} is not the hash of a block: too many bytes", where=self.url)
         text = stored.data.decode("ascii", "replace").strip(" \t\r\n\v\f")
         try:
-            found = Multihash.parse(text)
+            head = Multihash.parse(text)
         except InvalidIdentity as error:
             problem = f"{self._head_key} is not the hash of a block: {error.message}"
             raise BadData(problem, where=self.url) from None
-        self._old_names = self._old_names or text != str(found)
-        return found, stored
+        self._old_names = self._old_names or text != str(head)
+        return head, stored
 
     def _require_head(self, head: Multihash | None) -> tuple[Multihash | None, StoredObject | None]:
-        found, stored = self._read_head()
-        if found != head:
-            raise self._moved(found)
-        return found, stored
+        current, stored = self._read_head()
+        if current != head:
+            raise self._moved(current)
+        return current, stored
 
-    def _moved(self, found: Multihash | None) -> Conflict:
-        problem = f"the remote head was moved by another client, to {found or 'nothing'}"
+    def _moved(self, head: Multihash | None) -> Conflict:
+        problem = f"the remote head was moved by another client, to {head or 'nothing'}"
         return Conflict(problem, where=self.url, hint="push again")
 
     # --- Private ------------------------------------------------------------------------------
@@ -266,8 +266,8 @@ class ObjectStoreRepository:
         """Yield the datasets that have a head, sorted by name."""
         names = self._names("")
         with ThreadPoolExecutor(self._parallel, "list") as pool:
-            for found in pool.map(self._find_datasets, names):
-                yield from found
+            for datasets in pool.map(self._find_datasets, names):
+                yield from datasets
 
     def close(self) -> None:
         """Cancel the requests in other threads."""
@@ -275,8 +275,8 @@ class ObjectStoreRepository:
 
     def _find_datasets(self, name: str) -> list[RepositoryEntry]:
         """Return the dataset with this name, or the datasets of an account."""
-        if (found := self._dataset(name)) is not None:
-            return [found]
+        if (dataset := self._dataset(name)) is not None:
+            return [dataset]
         try:
             names = self._names(name)
         except NotFound:

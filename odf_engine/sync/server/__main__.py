@@ -65,9 +65,9 @@ class ConnectionLimiter:
 
     def listen(self, sockets: list[socket.socket]) -> None:
         """Start to accept connections."""
-        for each in sockets:
-            each.setblocking(False)
-            self._start_task(self._accept(each))
+        for listener in sockets:
+            listener.setblocking(False)
+            self._start_task(self._accept(listener))
 
     def stop_listening(self) -> None:
         """Stop accepting connections, and close idle ones."""
@@ -285,8 +285,8 @@ def _listen(host: str, port: int) -> list[socket.socket]:
     """Return sockets for all addresses of a host, at one port; 0 selects a free port."""
     sockets: list[socket.socket] = []
     try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, address in dict.fromkeys(found):
+        addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in dict.fromkeys(addresses):
             listening = socket.socket(family, kind, protocol)
             sockets.append(listening)
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -297,8 +297,8 @@ def _listen(host: str, port: int) -> list[socket.socket]:
             )
             listening.listen(_BACKLOG)
     except OSError as error:
-        for each in sockets:
-            each.close()
+        for listener in sockets:
+            listener.close()
         reason, hint = error.strerror or str(error), "choose another port: --port N; 0 selects a free one"
         if error.errno == errno.EADDRINUSE:
             reason = "address already in use"
@@ -346,8 +346,8 @@ async def _serve(
     await asyncio.to_thread(_announce, serving, arguments, _url(sockets[0], arguments.host, tls))
     await serving.stopping.wait()
     limiter.stop_listening()
-    for each in sockets:
-        each.close()
+    for listener in sockets:
+        listener.close()
     if not await router.drain(_GRACE_SECONDS) and not arguments.quiet:
         write_line("running transfers were cancelled")
     await limiter.close()

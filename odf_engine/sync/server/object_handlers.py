@@ -162,7 +162,7 @@ def _requested_range(request: web.BaseRequest, size: int, tag: str) -> tuple[int
 
 
 def _matches_etag(header: str | None, tag: str) -> bool:
-    tags = [each.strip().removeprefix("W/") for each in (header or "").split(",")]
+    tags = [part.strip().removeprefix("W/") for part in (header or "").split(",")]
     return tag in tags or tags == ["*"]
 
 
@@ -308,7 +308,7 @@ async def _receive_small(
     entry = _check_upload(target, kind, length, _MAX_SMALL[kind])
     await _send_continue(request)
     serving = target.serving
-    data = b"".join([each async for each in _read_body(request, length, serving.limits.idle_seconds)])
+    data = b"".join([chunk async for chunk in _read_body(request, length, serving.limits.idle_seconds)])
     store = {"proofs": _store_proof, "checks": _store_report}[kind]
     await serving.run(store, entry, object_hash, data)
 

@@ -386,7 +386,8 @@ class _PushSession:
         request = m.read_message(await self._channel.receive(), m.PushObjects, CLIENT)
         missing = await self._run_step("ObjectsRequest", self._newer, self._pack.find_missing, request)
         strategies = [
-            self._strategy(each, file) for each, file in zip(request.object_files, missing, strict=True)
+            self._strategy(object_file, file)
+            for object_file, file in zip(request.object_files, missing, strict=True)
         ]
         await self._channel.send(m.answer_text(m.PushStrategies(strategies), self._newer))
         await self._wait_for_uploads()

@@ -83,10 +83,10 @@ class MessageCache:
 
     async def get(self, key: Hashable, create: Callable[[], bytes]) -> MessageFile:
         """Return the message of this key; if it is not cached, ``create`` returns it in a thread."""
-        found = self._messages.get(key)
-        if found is not None:
+        cached = self._messages.get(key)
+        if cached is not None:
             self._messages.move_to_end(key)
-            return found
+            return cached
         task = self._making.get(key)
         if task is None:
             task = self._making[key] = asyncio.create_task(self._make(key, create))
@@ -98,7 +98,7 @@ class MessageCache:
             message = await self._run(lambda: MessageFile(create(), self._folder))
         self._messages[key] = message
         while len(self._messages) > _MAX_MESSAGES or (
-            len(self._messages) > 1 and sum(each.size for each in self._messages.values()) > _MAX_CACHE_BYTES
+            len(self._messages) > 1 and sum(item.size for item in self._messages.values()) > _MAX_CACHE_BYTES
         ):
             self._messages.popitem(last=False)
         return message

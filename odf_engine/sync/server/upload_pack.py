@@ -52,8 +52,8 @@ def internal_error(
         newer: whether the client uses the newer protocol version.
         as_answer: as in :class:`SessionRefused`.
     """
-    where: dict[str, object] = {"phase": {phase[0]: phase[1]}} if newer else {}
-    return SessionRefused("Internal", as_answer=as_answer, **where, error_message=error.message)
+    phases: dict[str, object] = {"phase": {phase[0]: phase[1]}} if newer else {}
+    return SessionRefused("Internal", as_answer=as_answer, **phases, error_message=error.message)
 
 
 async def run_session(
@@ -130,7 +130,7 @@ async def _send_refusal(channel: MessageChannel, refusal: SessionRefused) -> Non
 
 _MIN_BYTES_PER_SECOND: Final = 64 << 10  # bytes per second, of objects
 _MAX_OBJECTS: Final = 50_000
-_ASKED_LEAST, _ASKED_EACH = 1 << 16, 256
+_ASKED_MIN, _ASKED_EACH = 1 << 16, 256
 _MAX_RAW_RATIO: Final = 40
 """Blocks larger than this many times the message limit are not even compressed."""
 
@@ -225,14 +225,14 @@ class _PullSession:
         if head is None:
             raise NotFound("the dataset is empty")
         stop = request.stop_at or head
-        found = dataset.query_index(lambda index, position: (_find_interval(index, position, after, stop),))[
-            0
-        ]
-        if found is None:
+        interval = dataset.query_index(
+            lambda index, position: (_find_interval(index, position, after, stop),)
+        )[0]
+        if interval is None:
             raise SessionRefused("InvalidInterval", head=stop, tail=after or stop)
-        if found.plan.bytes_in_raw_blocks > _MAX_RAW_RATIO * self._serving.limits.most_message_bytes:
+        if interval.plan.bytes_in_raw_blocks > _MAX_RAW_RATIO * self._serving.limits.most_message_bytes:
             raise Unsupported("too many blocks for one message; read them one by one")
-        return found
+        return interval
 
     def _pack_blocks(self, interval: _Interval) -> bytes:
         def read_hashes(index: BlockIndex, position: BlockPosition) -> list[Multihash]:
@@ -267,7 +267,7 @@ def _max_request_bytes(dataset: Dataset) -> int:
         slices = dataset.state().slices
     except OdfError:
         slices = 0  # the client gets this error in the session
-    return _ASKED_LEAST + _ASKED_EACH * min(2 * slices, _MAX_OBJECTS)
+    return _ASKED_MIN + _ASKED_EACH * min(2 * slices, _MAX_OBJECTS)
 
 
 def find_object(dataset: Dataset, file: ObjectFile) -> str | None:

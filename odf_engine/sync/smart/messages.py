@@ -273,17 +273,17 @@ def from_number_array(payload: msgspec.Raw, where: str) -> bytes:
     text = memoryview(payload)
     if len(text) < 2 or text[0] != 0x5B:
         raise BadData("the payload of the blocks is not an array of bytes", where=where)
-    found, start, end = bytearray(), 1, len(text) - 1
+    numbers, start, end = bytearray(), 1, len(text) - 1
     while start < end:
         stop = min(start + _MESSAGE_CHUNK, end)
         while stop < end and text[stop] != 0x2C:  # up to the next comma
             stop += 1
         try:
-            found += bytes(msgspec.json.decode(b"[%b]" % bytes(text[start:stop]), type=list[int]))
+            numbers += bytes(msgspec.json.decode(b"[%b]" % bytes(text[start:stop]), type=list[int]))
         except (msgspec.MsgspecError, ValueError, OverflowError):
             raise BadData("the payload of the blocks is not an array of bytes", where=where) from None
         start = stop + 1
-    return bytes(found)
+    return bytes(numbers)
 
 
 def archive_of(batch: ObjectsBatch, where: str) -> bytes:

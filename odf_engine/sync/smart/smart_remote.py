@@ -148,9 +148,9 @@ class DownloadLocations:
     def add_answer(self, number: int, received: Sequence[m.PullStrategy]) -> None:
         """Store the answer to a request; ignore files that were not requested."""
         self._asked.add(number)
-        for each in received:
-            if each.object_file.file in self._round_of:
-                self._known[each.object_file.file] = each.download_from
+        for strategy in received:
+            if strategy.object_file.file in self._round_of:
+                self._known[strategy.object_file.file] = strategy.download_from
 
     def chunks(self, file: ObjectFile, start: int) -> Iterator[bytes] | None:
         """Yield an object from byte ``start``; return None if the server sent no URL for it.
@@ -275,8 +275,8 @@ class SmartRemote:
 
     def chunks(self, file: ObjectFile, start: int = 0) -> Iterator[bytes]:
         """Yield a slice or checkpoint from byte ``start``, from the URL of the server."""
-        found = None if self._strategies is None else self._strategies.chunks(file, start)
-        return self._plain.chunks(file, start) if found is None else found
+        chunks = None if self._strategies is None else self._strategies.chunks(file, start)
+        return self._plain.chunks(file, start) if chunks is None else chunks
 
     # --- Push ---
 
@@ -375,19 +375,19 @@ class SmartRemote:
 
     async def _ask_last(self, session: SmartSession, files: Sequence[ObjectFile]) -> Sequence[m.PullStrategy]:
         """Request URLs, and end the session."""
-        found: Sequence[m.PullStrategy] = ()
+        strategies: Sequence[m.PullStrategy] = ()
         try:
             if files:
                 await session.channel.send(
                     m.encode_message(m.PullObjects([m.ObjectReference.of(f) for f in files]))
                 )
                 text = await session.channel.receive(expected=2048 * len(files))
-                found = m.read_answer(text, m.PullStrategies, self.url).object_transfer_strategies
+                strategies = m.read_answer(text, m.PullStrategies, self.url).object_transfer_strategies
         except BaseException:
             await session.abort()
             raise
         await session.close(m.PULLED)
-        return found
+        return strategies
 
 
 class _NoBatch(OdfError):
@@ -459,8 +459,8 @@ class ObjectUploads:
 
     def holds(self, kind: ObjectKind, object_hash: Multihash, size: int | None = None) -> bool:
         """Return whether the server has a file, with this size."""
-        found = self._plain.size(kind, object_hash)
-        return found is not None and size in (None, found)
+        stored_size = self._plain.size(kind, object_hash)
+        return stored_size is not None and size in (None, stored_size)
 
     # --- Private ---
 
@@ -646,8 +646,8 @@ class SmartPush:
             blocks.append(at)
             at = stored.block.prev_block_hash
         if at != common:
-            where = str(self._dataset.folder)
-            raise Conflict("the dataset was reset during the push", where=where, hint="push again")
+            place = str(self._dataset.folder)
+            raise Conflict("the dataset was reset during the push", where=place, hint="push again")
         linked = linked_files(self._dataset, common, self._reporter)
         total = sum(file.size for file in (*files, *linked))
         plan = m.TransferPlan(len(blocks), len(files) + len(linked), records, raw, total)
@@ -662,8 +662,8 @@ class SmartPush:
                     raise BadData(f"local block {block} is damaged", where=str(self._dataset.folder))
                 yield block, data
 
-        most = int((self._remote.most_bytes - _AROUND_PAYLOAD) / MAX_PACKED_SHARE)
-        return write_archive(read(), most)
+        max_bytes = int((self._remote.most_bytes - _AROUND_PAYLOAD) / MAX_PACKED_SHARE)
+        return write_archive(read(), max_bytes)
 
     # --- Session ---
 
@@ -702,7 +702,7 @@ class SmartPush:
         await channel.send(m.encode_message(asked))
         text = await channel.receive(expected=2048 * len(part))
         received = m.read_answer(text, m.PushStrategies, self._base).object_transfer_strategies
-        strategies = {each.object_file.file: each for each in received}
+        strategies = {strategy.object_file.file: strategy for strategy in received}
         missing = [file for file in part if file not in strategies]
         if missing:
             file = missing[0]
@@ -736,11 +736,11 @@ class SmartPush:
         """
         fetch, raw = self._access.config.fetch, new.plan.bytes_in_raw_objects
         waited = fetch.read_timeout_seconds + raw / _VERIFIED_PER_SECOND
-        quiet = said = 0
+        quiet = confirmations = 0
         while True:
             try:
                 m.read_answer(await channel.receive(patience=waited), m.Empty, self._base)
-                said += 1
+                confirmations += 1
             except ConnectionClosed as error:
                 problem = m.problem_of_close(error.reason, self._base)
                 if problem is not None and error.reason.startswith("{"):
@@ -751,7 +751,7 @@ class SmartPush:
             waited = self.quiet_seconds
             if await asyncio.to_thread(self._remote.head) == new.head:
                 return
-            if quiet >= self.quiet_times or said > _MAX_CONFIRMATIONS:
+            if quiet >= self.quiet_times or confirmations > _MAX_CONFIRMATIONS:
                 problem = "the server accepted the push, but its head is not the new one"
                 raise SourceUnavailable(problem, where=self._remote.url, hint="push again")
 
