@@ -65,16 +65,16 @@ def resolve_as_at(entry: DatasetEntry, as_at: str | None = None) -> PinnedVersio
     newest = _block_before(entry.dataset, None)
     if newest is None:
         raise NotFound(f"{entry.alias} has no blocks")
-    dataset, found = (entry.dataset, newest) if as_at is None else _find_block(entry, newest, as_at)
-    offset = _last_offset(dataset, found.sequence_number)
+    dataset, block = (entry.dataset, newest) if as_at is None else _find_block(entry, newest, as_at)
+    offset = _last_offset(dataset, block.sequence_number)
     return PinnedVersion(
         dataset=str(entry.id),
         name=str(entry.alias),
-        block=str(found.hash),
-        sequence_number=found.sequence_number,
-        system_time=str(found.system_time),
+        block=str(block.hash),
+        sequence_number=block.sequence_number,
+        system_time=str(block.system_time),
         last_offset=offset,
-        head=found.hash == newest.hash,
+        head=block.hash == newest.hash,
         in_chain=dataset is entry.dataset,
     )
 
@@ -96,10 +96,10 @@ def _find_block(entry: DatasetEntry, newest: BlockSummary, as_at: str) -> tuple[
     else:
         stored = dataset.block(dataset.find_stored_block(as_at))
         dataset = dataset.at(stored.hash)
-    found = _block_before(dataset, stored.block.sequence_number + 1)
-    if found is None or found.hash != stored.hash:
+    previous = _block_before(dataset, stored.block.sequence_number + 1)
+    if previous is None or previous.hash != stored.hash:
         raise Conflict(f"the chain of {entry.alias} changed while it was read", hint="try again")
-    return dataset, found
+    return dataset, previous
 
 
 def _block_at(entry: DatasetEntry, newest: BlockSummary, moment: Timestamp) -> BlockSummary:
@@ -107,23 +107,23 @@ def _block_at(entry: DatasetEntry, newest: BlockSummary, moment: Timestamp) -> B
     first, last = 0, newest.sequence_number
     if moment >= newest.system_time:
         return newest
-    found: BlockSummary | None = None
+    latest: BlockSummary | None = None
     while first <= last:
         middle = (first + last) // 2
         row = _block_before(entry.dataset, middle + 1)
         assert row is not None
         if row.system_time <= moment:
-            found, first = row, middle + 1
+            latest, first = row, middle + 1
         else:
             last = middle - 1
-    if found is None:
+    if latest is None:
         begin = _block_before(entry.dataset, 1)
         assert begin is not None
         raise UsageError(
             f"{entry.alias} has no blocks at {moment}: its first block is from {begin.system_time}",
             hint="use a later time; run odf log to list the times of its blocks",
         )
-    return found
+    return latest
 
 
 def _block_before(dataset: Dataset, number: int | None) -> BlockSummary | None:

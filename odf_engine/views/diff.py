@@ -82,9 +82,9 @@ def column_changes(old: ChainState, new: ChainState) -> list[ColumnChange]:
         OdfError: a schema cannot be read.
     """
     before, after = dict(_columns(old)), dict(_columns(new))
-    found = [ColumnChange(name, before.get(name), kind) for name, kind in after.items()]
-    found += [ColumnChange(name, kind, None) for name, kind in before.items() if name not in after]
-    return [each for each in found if each.old != each.new]
+    changes = [ColumnChange(name, before.get(name), kind) for name, kind in after.items()]
+    changes += [ColumnChange(name, kind, None) for name, kind in before.items() if name not in after]
+    return [change for change in changes if change.old != change.new]
 
 
 def _columns(state: ChainState) -> Iterator[tuple[str, str]]:
@@ -156,8 +156,8 @@ def _change(pair: _Pair, names: DatasetNames) -> PlannedChange:
     if pair.new is not None:
         return describe_change(pair.new, pair.old, names)
     assert pair.old is not None
-    gone = describe_change(pair.old, None, names)
-    return PlannedChange(gone.title, [_FLIPPED.get(line[:1], line[:1]) + line[1:] for line in gone.lines])
+    drop = describe_change(pair.old, None, names)
+    return PlannedChange(drop.title, [_FLIPPED.get(line[:1], line[:1]) + line[1:] for line in drop.lines])
 
 
 _DATA: Final = ("AddData", "ExecuteTransform")

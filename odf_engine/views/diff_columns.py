@@ -63,22 +63,22 @@ def align_columns(old: Scan, new: Scan, key: Sequence[str], *, same: bool) -> li
     rows = [(name, befores[matched[name]] if name in matched else None, name) for name in afters]
     rows += [(name, befores[name], None) for name in lone]
     keys = _key_names([name for name, *_ in rows], key)
-    found = [_align(row, old.schema, new.schema, keys, same=same) for row in rows]
-    if rows and not any(each.old and each.new for each in found):
+    aligned = [_align(row, old.schema, new.schema, keys, same=same) for row in rows]
+    if rows and not any(column.old and column.new for column in aligned):
         raise InvalidSchema("no common columns", hint="run odf show NAME to list the columns")
-    for each in found:
-        if each.key and key:
-            _check_key(each)
-    return sorted(found, key=lambda each: keys.index(each.name) if each.name in keys else len(keys))
+    for column in aligned:
+        if column.key and key:
+            _check_key(column)
+    return sorted(aligned, key=lambda column: keys.index(column.name) if column.name in keys else len(keys))
 
 
 def _key_names(available: list[str], key: Sequence[str]) -> list[str]:
-    found: list[str] = []
+    names: list[str] = []
     for name, place in zip(key, match_columns(available, list(key)), strict=True):
         if place is None:
             raise InvalidSchema(f"column '{name}' not found", hint=f"columns: {', '.join(available)}")
-        found.append(available[place])
-    return list(dict.fromkeys(found))
+        names.append(available[place])
+    return list(dict.fromkeys(names))
 
 
 def _align(
@@ -94,16 +94,16 @@ def _align(
     )  # fmt: skip
 
 
-def _check_key(each: AlignedColumn) -> None:
-    if each.old is None or each.new is None:
-        where = "newer" if each.new is None else "older"
+def _check_key(column: AlignedColumn) -> None:
+    if column.old is None or column.new is None:
+        side = "newer" if column.new is None else "older"
         raise InvalidSchema(
-            f"column '{each.name}' not found on the {where} side", hint="use a key that both sides have"
+            f"column '{column.name}' not found on the {side} side", hint="use a key that both sides have"
         )
-    data_type = each.type
+    data_type = column.type
     if data_type is None or pa.types.is_nested(data_type):
         raise InvalidSchema(
-            f"column '{each.name}' cannot be a key: {each.old_type} and {each.new_type}",
+            f"column '{column.name}' cannot be a key: {column.old_type} and {column.new_type}",
             hint="use a key of the same type on both sides",
         )
 
@@ -187,15 +187,15 @@ def changed_cells(table: pa.Table, columns: Iterable[DiffColumn]) -> Mapping[str
         columns: any of its columns.
     """
     changed = pc.equal(table.column(CHANGE_COLUMN), "changed").combine_chunks()
-    found: dict[str, Any] = {}
+    cells: dict[str, Any] = {}
     for column in columns:
         if column.key or not column.counts:
             continue
         old, new = _column_of(table, column.old), _column_of(table, column.new)
         kind = _common_type(None if old is None else old.type, None if new is None else new.type)
         old, new = (pa.nulls(table.num_rows, kind) if side is None else side for side in (old, new))
-        found[column.name] = pc.and_(changed, values_differ(old, new, kind))
-    return found
+        cells[column.name] = pc.and_(changed, values_differ(old, new, kind))
+    return cells
 
 
 def _column_of(table: pa.Table, name: str | None) -> pa.Array | None:

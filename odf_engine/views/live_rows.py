@@ -40,8 +40,8 @@ def max_by_key(table: pa.Table, keys: Sequence[str], values: Sequence[str]) -> p
         grouped = grouped.aggregate([(value, "max") for value in values])
     except pa.ArrowNotImplementedError as error:
         raise InvalidSchema(f"these columns cannot be a key: {error}") from error
-    found = {key: grouped.column(key) for key in keys}
-    return pa.table(found | {value: grouped.column(f"{value}_max") for value in values})
+    columns = {key: grouped.column(key) for key in keys}
+    return pa.table(columns | {value: grouped.column(f"{value}_max") for value in values})
 
 
 class HashAggregation:
@@ -267,15 +267,15 @@ class UnkeyedAsOf:
     def live_offsets(self, table: pa.Table) -> pa.Array:
         """Return the offsets of the live rows among all rows of some event times."""
         columns = {name: _comparable(table.column(name)) for name in self._names}
-        made = pa.table(
+        changes = pa.table(
             columns | {"offset": table.column("offset"), "takes": is_retraction(table.column("op"))}
         )
         asked = [("offset", "list"), ("takes", "list"), ("takes", "sum"), ("takes", "count")]
-        grouped = made.group_by(self._names, use_threads=False).aggregate(asked)
-        gone = grouped.column("takes_sum").cast(pa.int64())
-        left = pc.subtract(grouped.column("takes_count"), pc.multiply(gone, 2))
-        stays = pc.list_flatten(grouped.column("offset_list").filter(pc.equal(gone, 0))).combine_chunks()
-        doubtful = grouped.filter(pc.and_(pc.greater(gone, 0), pc.greater(left, 0)))
+        grouped = changes.group_by(self._names, use_threads=False).aggregate(asked)
+        taken = grouped.column("takes_sum").cast(pa.int64())
+        left = pc.subtract(grouped.column("takes_count"), pc.multiply(taken, 2))
+        stays = pc.list_flatten(grouped.column("offset_list").filter(pc.equal(taken, 0))).combine_chunks()
+        doubtful = grouped.filter(pc.and_(pc.greater(taken, 0), pc.greater(left, 0)))
         some: list[int] = []
         for offsets, kinds in zip(
             doubtful.column("offset_list").to_pylist(), doubtful.column("takes_list").to_pylist(), strict=True
@@ -352,8 +352,8 @@ class LiveRowSet:
         self._apply_pending()
         row_ranges: list[RowRange] = []
         at = 0
-        for count, least, most in self._batches:
-            if pc.any(self._live.slice(least, most - least + 1)).as_py():
+        for count, low, high in self._batches:
+            if pc.any(self._live.slice(low, high - low + 1)).as_py():
                 start = row_ranges.pop()[0] if row_ranges and row_ranges[-1][1] == at else at
                 row_ranges.append((start, at + count))
             at += count
@@ -368,14 +368,14 @@ class LiveRowSet:
 
     def _add_batch(self, offsets: pa.Array) -> None:
         bounds = pc.min_max(offsets).as_py()
-        least, most = bounds["min"], bounds["max"]
-        if offsets.null_count or (most is not None and (least < 0 or most >= self._rows.end_offset)):
+        low, high = bounds["min"], bounds["max"]
+        if offsets.null_count or (high is not None and (low < 0 or high >= self._rows.end_offset)):
             raise BadData(
                 "the offsets of the rows differ from those of their blocks",
                 hint="run odf verify to find all errors",
             )
-        if most is not None:
-            self._batches.append((len(offsets), least, most))
+        if high is not None:
+            self._batches.append((len(offsets), low, high))
 
 
 def current_rows(
@@ -466,11 +466,11 @@ def _without_retracted(
     columns = [name for name in rows.schema.names if name not in rows.system_columns]
     unkeyed = UnkeyedAsOf([f"k{at}" for at in range(len(columns))])
     reporter.phase("find retracted rows")
-    found = [
+    tables = [
         table.filter(pc.and_(is_retraction(table.column("op")), pc.less_equal(table.column("time"), until)))
         for table in live.read([], event_time)
     ]
-    wanted = pc.unique(pa.concat_tables(found).column("time"))
+    wanted = pc.unique(pa.concat_tables(tables).column("time"))
 
     def doubtful() -> Iterator[pa.Table]:
         for table in live.read(columns, event_time):

@@ -44,17 +44,17 @@ def group_by_columns(transform: SetTransform | None) -> list[str]:
     from odf_engine.sql.expression_lineage import LineageUnresolved, check_joins
 
     known: dict[str, Any] = {}
-    found: list[str] | None = None
+    columns: list[str] | None = None
     try:
         for alias, text in steps:
             check_joins(Spark().tokenize(text))
             query = parse_one(text, dialect="spark")
-            found = _query_keys(query, known, exp)
+            columns = _query_keys(query, known, exp)
             if alias is not None:
-                known[alias.casefold()] = found
+                known[alias.casefold()] = columns
     except (SqlglotError, LineageUnresolved, RecursionError):
         return []
-    return found or []
+    return columns or []
 
 
 Known = Mapping[str, list[str] | None]
@@ -80,7 +80,7 @@ def _grouping_columns(query: Any, group: Any, exp: Any) -> list[str] | None:
     if any(group.args.get(kind) for kind in ("rollup", "cube", "grouping_sets")):
         return None
     if group.args.get("all"):
-        return [name for made, name in outputs if not made.find(exp.AggFunc)]
+        return [name for term, name in outputs if not term.find(exp.AggFunc)]
     names: list[str] = []
     for expression in group.expressions:
         name = _output_name(expression, outputs, exp)
@@ -95,9 +95,9 @@ def _output_name(term: Any, outputs: list[tuple[Any, str]], exp: Any) -> str | N
         place = int(term.this) - 1
         return outputs[place][1] if 0 <= place < len(outputs) else None
     text = _normalized_sql(term, exp)
-    found = [name for made, name in outputs if name and _normalized_sql(made, exp) == text]
+    matches = [name for expression, name in outputs if name and _normalized_sql(expression, exp) == text]
     named = [name for _, name in outputs if name.casefold() == term.name.casefold()]
-    return next(iter(found or (named if isinstance(term, exp.Column) else [])), None)
+    return next(iter(matches or (named if isinstance(term, exp.Column) else [])), None)
 
 
 def _normalized_sql(term: Any, exp: Any) -> str:
@@ -131,8 +131,8 @@ def _mapped_query_keys(query: Any, known: Known, exp: Any) -> list[str] | None:
             names |= {name.casefold(): name for name in below}
         elif isinstance(expression.unalias(), exp.Column):
             names.setdefault(expression.unalias().name.casefold(), expression.alias_or_name)
-    found = [names.get(name.casefold()) for name in below]
-    return [name for name in found if name is not None] if None not in found else None
+    mapped = [names.get(name.casefold()) for name in below]
+    return [name for name in mapped if name is not None] if None not in mapped else None
 
 
 _METADATA_KEY: Final = b"odf.projection"
@@ -237,8 +237,8 @@ _GROUP_ROWS: Final = 1 << 15  # the user interface decodes a group to show a few
 def primary_key(state: ChainState) -> list[str]:
     """Return the primary key of the sources of a dataset; empty if they have none, or different ones."""
     sources = [state.polling_source, *state.push_sources.values()]
-    found = {tuple(getattr(source.merge, "primary_key", ())) for source in sources if source is not None}
-    return list(found.pop()) if len(found) == 1 else []
+    keys = {tuple(getattr(source.merge, "primary_key", ())) for source in sources if source is not None}
+    return list(keys.pop()) if len(keys) == 1 else []
 
 
 def dataset_key(dataset: Dataset) -> list[str]:
@@ -309,15 +309,15 @@ def build_projection_of(
         OdfError: as in :func:`build_projection`.
     """
     file = ProjectionFile.of(folder, rows, key, None if as_of is None else f"{as_of} {events}")
-    found = file.cached()
-    if found is not None:
-        return found
+    projection = file.cached()
+    if projection is not None:
+        return projection
     if as_of is None:
-        found = _extend_predecessor(file, rows, key, reporter)
-    if found is None:
-        found = write_projection(file.path, rows, key, reporter, as_of=as_of, events=events)
+        projection = _extend_predecessor(file, rows, key, reporter)
+    if projection is None:
+        projection = write_projection(file.path, rows, key, reporter, as_of=as_of, events=events)
     evict_oldest(folder, _FILES, _BYTES)
-    return found
+    return projection
 
 
 def write_projection(
@@ -381,7 +381,7 @@ def _extend_predecessor(
 
 def _ingests_events(state: ChainState) -> bool:
     """Whether all sources ingest events (append, ledger), and none states."""
-    sources = [each for each in (state.polling_source, *state.push_sources.values()) if each is not None]
+    sources = [item for item in (state.polling_source, *state.push_sources.values()) if item is not None]
     return bool(sources) and all(isinstance(source.merge, Append | Ledger) for source in sources)
 
 

@@ -123,7 +123,7 @@ def _split_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 
 def _is_full(group: list[pa.RecordBatch]) -> bool:
-    rows, size = sum(each.num_rows for each in group), sum(each.nbytes for each in group)
+    rows, size = sum(batch.num_rows for batch in group), sum(batch.nbytes for batch in group)
     return rows >= GROUP_ROWS or size >= _GROUP_BYTES
 
 
@@ -135,17 +135,17 @@ def _write_group(writer: pq.ParquetWriter, group: list[pa.RecordBatch]) -> None:
 
 def sweep(odf: Path, kept: int = MAX_RESULTS, kept_bytes: int = KEPT_BYTES) -> None:
     """Remove all but the newest results, and stale partial files."""
-    found: list[tuple[float, int, Path]] = []
+    results: list[tuple[float, int, Path]] = []
     for path in (odf / _FOLDER).glob("*"):
         with suppress(FileNotFoundError):
             known = path.stat()
             if path.suffix == ".parquet":
-                found.append((known.st_mtime, known.st_size, path))
+                results.append((known.st_mtime, known.st_size, path))
             elif time.time() - known.st_mtime > _STALE_SECONDS:
                 path.unlink()
-    found.sort(reverse=True)
+    results.sort(reverse=True)
     total = 0
-    for number, (_, size, path) in enumerate(found):
+    for number, (_, size, path) in enumerate(results):
         total += size
         if number and (number >= kept or total > kept_bytes):
             path.unlink(missing_ok=True)

@@ -73,24 +73,24 @@ def diff_datasets(
     sides = resolve_sides(workspace, dataset, other, as_at, other_as_at)
     reporter.phase("compare blocks")
     old, new = (settings_at(chain, place.sequence_number) for chain, place in sides.versions)
-    names = {each.id: str(each.alias) for each in workspace.datasets()}
+    names = {entry.id: str(entry.alias) for entry in workspace.datasets()}
     schema, settings = column_changes(old, new), setting_changes(old, new, names)
     marks = [watermark_at(chain, place.sequence_number) for chain, place in sides.versions]
-    found = compare_rows(workspace.odf, sides, key, reporter)
+    diff = compare_rows(workspace.odf, sides, key, reporter)
     steps = sides.new_pin.sequence_number - sides.old_pin.sequence_number
     records = [0 if place.last_offset is None else place.last_offset + 1 for _, place in sides.versions]
     return Difference(
         old=sides.old_pin,
         new=sides.new_pin,
-        key=found.key,
-        added=found.added,
-        removed=found.removed,
-        changed=found.changed,
-        unchanged=found.unchanged,
-        rows=found.added + found.removed + found.changed,
-        file=str(found.file),
-        columns=found.columns,
-        by_column=found.by_column,
+        key=diff.key,
+        added=diff.added,
+        removed=diff.removed,
+        changed=diff.changed,
+        unchanged=diff.unchanged,
+        rows=diff.added + diff.removed + diff.changed,
+        file=str(diff.file),
+        columns=diff.columns,
+        by_column=diff.by_column,
         schema=schema,
         settings=settings,
         records=(records[0], records[1]),
@@ -189,21 +189,21 @@ class ComparisonLayout(msgspec.Struct, frozen=True):
 
     def arrange_rows(self, batch: pa.RecordBatch, place: DiffInput) -> pa.Table:
         """Return rows in this layout."""
-        found: dict[str, Any] = {}
-        for at, each in enumerate(self.columns):
-            name = each.old if self.old else each.new
-            if name is None or (self.multisets and not each.key):
+        columns: dict[str, Any] = {}
+        for at, aligned in enumerate(self.columns):
+            name = aligned.old if self.old else aligned.new
+            if name is None or (self.multisets and not aligned.key):
                 continue
             values = batch.column(name)
-            if each.key:
-                found[f"k{at}"] = to_comparable(values, each.type)
-            if not each.key or (self.multisets and _as_text(each)):
-                found[f"v{at}"] = values
+            if aligned.key:
+                columns[f"k{at}"] = to_comparable(values, aligned.type)
+            if not aligned.key or (self.multisets and _as_text(aligned)):
+                columns[f"v{at}"] = values
         if self.multisets:
             away = is_retracting(batch.column(place.rows.vocabulary.operation_type_column))
             weights = [pa.scalar(weight, pa.int64()) for weight in (-place.weight, place.weight)]
-            found[_WEIGHT] = pc.if_else(away, *weights)
-        return pa.table(found)
+            columns[_WEIGHT] = pc.if_else(away, *weights)
+        return pa.table(columns)
 
 
 def partition_rows(
@@ -240,9 +240,9 @@ def _with_empty_batch(place: DiffInput) -> Iterator[pa.RecordBatch]:
     yield from place.batches()
 
 
-def _as_text(each: AlignedColumn) -> bool:
+def _as_text(column: AlignedColumn) -> bool:
     """Whether values are compared as text although both sides have a common type."""
-    return each.type is not None and pa.types.is_nested(each.type)
+    return column.type is not None and pa.types.is_nested(column.type)
 
 
 def _partition_of(table: pa.Table, partitions: int) -> pa.Array:
@@ -284,18 +284,18 @@ def compare_keyed(
     both = pc.and_(pc.is_valid(old), pc.is_valid(new))
     arranged: dict[str, Any] = {}
     changed = pc.and_(both, False)
-    for at, each in enumerate(columns):
-        if each.key:
+    for at, column in enumerate(columns):
+        if column.key:
             arranged[f"k{at}"] = grouped.column(f"k{at}")
             continue
-        values = _values(before, old, each.old, at, each), _values(after, new, each.new, at, each)
-        if each.old is not None:
+        values = _values(before, old, column.old, at, column), _values(after, new, column.new, at, column)
+        if column.old is not None:
             arranged[f"old{at}"] = values[0]
-        if each.new is not None:
+        if column.new is not None:
             arranged[f"new{at}"] = values[1]
-        if each.counts:
-            mask = pc.and_(both, values_differ(*values, each.type))
-            counted.by_column[each.name] = counted.by_column.get(each.name, 0) + _count(mask)
+        if column.counts:
+            mask = pc.and_(both, values_differ(*values, column.type))
+            counted.by_column[column.name] = counted.by_column.get(column.name, 0) + _count(mask)
             changed = pc.or_(changed, mask)
     lone = pc.if_else(pc.is_null(old), "added", "removed")
     table = pa.table({CHANGE_COLUMN: pc.if_else(both, "changed", lone), **arranged})
@@ -314,10 +314,10 @@ def _numbered(table: pa.Table, mine: str, theirs: str) -> pa.Table:
     return table
 
 
-def _values(table: pa.Table, places: pa.Array, name: str | None, at: int, each: AlignedColumn) -> pa.Array:
+def _values(table: pa.Table, places: pa.Array, name: str | None, at: int, column: AlignedColumn) -> pa.Array:
     """Return the values of a column of one side by row, null if the side lacks the row."""
     if name is None:
-        return pa.nulls(len(places), each.type)
+        return pa.nulls(len(places), column.type)
     return table.column(f"v{at}").combine_chunks().take(places)
 
 
@@ -333,15 +333,15 @@ def compare_multisets(
     differ = pc.not_equal(weights, 0)
     rows = grouped.column("row_min").combine_chunks().filter(differ)
     weights = weights.filter(differ)
-    found = table.take(rows)
+    selected = table.take(rows)
     more = pc.greater(weights, 0)
     times = pc.abs(weights)
     counted.added += pc.sum(times.filter(more)).as_py() or 0
     counted.removed += pc.sum(times.filter(pc.invert(more))).as_py() or 0
     values = {
-        f"k{at}": found.column(f"v{at}" if _as_text(each) else f"k{at}")
-        for at, each in enumerate(columns)
-        if each.key
+        f"k{at}": selected.column(f"v{at}" if _as_text(column) else f"k{at}")
+        for at, column in enumerate(columns)
+        if column.key
     }
     return pa.table({CHANGE_COLUMN: pc.if_else(more, "added", "removed"), **values, COUNT_COLUMN: times})
 
@@ -427,10 +427,10 @@ def compare_rows(
             counted = work.by_key(old, new, one_chain=sides.one_chain)
         else:
             counted = work.compare_multisets(old, new, sides)
-        made = result_columns(columns if names else [column for column in columns if column.key])
-        work.write(temporary, made, _FileMetadata(names, counted, made))
+        schema = result_columns(columns if names else [column for column in columns if column.key])
+        work.write(temporary, schema, _FileMetadata(names, counted, schema))
     evict_oldest(path.parent, _FILES, _BYTES)
-    return _row_diff(path, _FileMetadata(names, counted, made))
+    return _row_diff(path, _FileMetadata(names, counted, schema))
 
 
 def common_key(sides: DiffSides) -> list[str]:
@@ -469,10 +469,17 @@ def _read_cached(path: Path) -> RowDiff | None:
 
 
 def _row_diff(path: Path, about: _FileMetadata) -> RowDiff:
-    told = about.counted
-    by_column = {name: count for name, count in told.by_column.items() if count}
+    total = about.counted
+    by_column = {name: count for name, count in total.by_column.items() if count}
     return RowDiff(
-        path, about.key, told.added, told.removed, told.changed, told.unchanged, by_column, about.columns
+        path,
+        about.key,
+        total.added,
+        total.removed,
+        total.changed,
+        total.unchanged,
+        by_column,
+        about.columns,
     )
 
 
@@ -507,10 +514,10 @@ class _Comparison:
         )
 
     def _offsets(self, rows: Scan) -> pa.Array:
-        found: list[pa.Array] = [pa.array([], pa.int64())]
+        offsets: list[pa.Array] = [pa.array([], pa.int64())]
         for batch in rows.select([rows.vocabulary.offset_column]).batches(self._reporter):
-            found.append(batch.column(0).cast(pa.int64()))
-        return pa.concat_arrays(found)
+            offsets.append(batch.column(0).cast(pa.int64()))
+        return pa.concat_arrays(offsets)
 
     def compare_multisets(self, old: Scan, new: Scan, sides: DiffSides) -> DiffCounts:
         """Compare rows as multisets."""
@@ -609,9 +616,9 @@ def _not_among(offsets: pa.Array, others: pa.Array) -> pa.Array:
     """Return a mask of the offsets that are not among the others."""
     if not len(offsets) or not len(others):
         return pc.fill_null(pa.nulls(len(offsets), pa.bool_()), True)
-    most = max(pc.max(offsets).as_py(), pc.max(others).as_py())
+    max_offset = max(pc.max(offsets).as_py(), pc.max(others).as_py())
     true = pc.fill_null(pa.nulls(len(others), pa.bool_()), True)
-    there = pc.fill_null(pc.scatter(true, others, max_index=most), False)
+    there = pc.fill_null(pc.scatter(true, others, max_index=max_offset), False)
     return pc.invert(pc.take(there, offsets))
 
 
@@ -637,7 +644,7 @@ def _sorted_pieces(table: pa.Table, names: Sequence[str], keys: Sequence[str]) -
         rows = order.slice(start, GROUP_ROWS)
         piece = table.take(rows)
         many = None if times is None else times.take(rows).to_pylist()
-        if many is None or all(each == 1 for each in many):
+        if many is None or all(count == 1 for count in many):
             yield piece
         else:
             yield from _repeated(piece, many)

@@ -161,11 +161,11 @@ class RowWindowReader:
             try:
                 with self._lock:
                     file = self._file(at)
-                    found = [(end, file.bounds(group, field)) for group, end in enumerate(file.group_ends)]
+                    groups = [(end, file.bounds(group, field)) for group, end in enumerate(file.group_ends)]
             except OdfError:
                 continue
             start = first
-            for end, bounds in found:
+            for end, bounds in groups:
                 yield RowGroupInfo(start, min(first + end, self._ends[at]), bounds)
                 start = first + end
 
@@ -229,13 +229,13 @@ class RowWindowReader:
         If they need much memory, only the first of them, at least one.
         """
         file_hash = row.physical_hash
-        found: dict[str, pa.ChunkedArray] = {}
+        columns: dict[str, pa.ChunkedArray] = {}
         for name in schema.names:
             for start in {block.start, 0}:  # a large window caches all rows of a group
                 kept = self._decoded.get((file_hash, group, start, name))
                 if kept is not None and start + len(kept) >= block.stop:
-                    found[name] = kept.slice(block.start - start, len(block))
-        missing = [field for field in schema if field.name not in found]
+                    columns[name] = kept.slice(block.start - start, len(block))
+        missing = [field for field in schema if field.name not in columns]
         if missing:
             table = file.read(group, [field.name for field in missing], block)
             rows = table.num_rows if table.column_names else len(block)
@@ -246,10 +246,10 @@ class RowWindowReader:
             self._decoded.put(
                 {(file_hash, group, block.start, name): column for name, column in fresh.items()}
             )
-            found |= fresh
+            columns |= fresh
             self._trim()
-        rows = min(map(len, found.values()))
-        return pa.Table.from_arrays([found[field.name].slice(0, rows) for field in schema], schema=schema)
+        rows = min(map(len, columns.values()))
+        return pa.Table.from_arrays([columns[field.name].slice(0, rows) for field in schema], schema=schema)
 
     def _trim(self) -> None:
         """Release memory of decoding, of which the pool would keep several times the size of the cache."""
@@ -307,9 +307,9 @@ def row_of_offset(reader: RowWindowReader, offset: int, column: str) -> int | No
     # Foreign writers may store rows in another order than that of their offsets.
     for start in range(first, reader.ends[at], _ROWS):
         table, _ = reader.window_with_gaps(start, min(reader.ends[at] - start, _ROWS), [column])
-        found = pc.index(table.column(0), pa.scalar(offset, table.schema.field(0).type)).as_py()
-        if found >= 0:
-            return start + found
+        position = pc.index(table.column(0), pa.scalar(offset, table.schema.field(0).type)).as_py()
+        if position >= 0:
+            return start + position
     return None
 
 
@@ -331,8 +331,8 @@ def row_at_time(
     for group in reader.groups(column):
         if stop():
             return None
-        greatest = group.bounds.greatest
-        if greatest is not None and greatest < wanted.value:
+        max_value = group.bounds.greatest
+        if max_value is not None and max_value < wanted.value:
             continue
         for start in range(group.start, group.stop, _ROWS):
             if stop():

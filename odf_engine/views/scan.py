@@ -55,9 +55,9 @@ class ScanFile(msgspec.Struct, frozen=True):
     @classmethod
     def of_slice(cls, dataset: Dataset, row: SliceSummary) -> Self:
         """Return the file of a slice. It is located when it is opened."""
-        where = describe_slice(row)
+        place = describe_slice(row)
         rows = row.end - row.start + 1
-        return cls(DatasetSlice(dataset, row), rows, str(row.physical_hash), where, row.start)
+        return cls(DatasetSlice(dataset, row), rows, str(row.physical_hash), place, row.start)
 
     @property
     def path(self) -> Path:
@@ -194,19 +194,19 @@ class Scan:
         Raises:
             KeyError: there is no such column.
         """
-        found = copy.copy(self)
-        found.schema = pa.schema([self._all_columns.field(name) for name in dict.fromkeys(columns)])
-        return found
+        scan = copy.copy(self)
+        scan.schema = pa.schema([self._all_columns.field(name) for name in dict.fromkeys(columns)])
+        return scan
 
     def rows(self, ranges: Sequence[RowRange]) -> Self:
         """Return a scan of the rows with these numbers, which replace earlier ones.
 
         Rows are returned in the order of the ranges. A file is opened once if they are ascending.
         """
-        found, end = copy.copy(self), self._ends[-1] if self._ends else 0
+        scan, end = copy.copy(self), self._ends[-1] if self._ends else 0
         clipped = [(max(start, 0), min(stop, end)) for start, stop in ranges]
-        found._ranges = [(start, stop) for start, stop in clipped if start < stop]
-        return found
+        scan._ranges = [(start, stop) for start, stop in clipped if start < stop]
+        return scan
 
     def where(
         self,
@@ -223,8 +223,8 @@ class Scan:
         Raises:
             InvalidSchema: a column does not exist, or has no times.
         """
-        found, names = copy.copy(self), self.vocabulary
-        found._filters = list(self._filters)
+        scan, names = copy.copy(self), self.vocabulary
+        scan._filters = list(self._filters)
         limits = (
             (names.offset_column, offsets),
             (names.event_time_column, event_time),
@@ -237,8 +237,8 @@ class Scan:
                 raise InvalidSchema(f"column '{name}' not found")
             data_type = self._all_columns.field(name).type
             start, stop = (_ceil_to_unit(v, data_type) if isinstance(v, Timestamp) else v for v in values)
-            found._filters.append(_ValueRange(name, start, stop))
-        return found
+            scan._filters.append(_ValueRange(name, start, stop))
+        return scan
 
     def by_file(self) -> list[Self]:
         """Return one scan for each file that has rows of this scan, in order.
@@ -267,7 +267,7 @@ class Scan:
                 not fit the schema.
             Cancelled: the reporter was cancelled.
         """
-        names = dict.fromkeys([*self.schema.names, *(each.column for each in self._filters)])
+        names = dict.fromkeys([*self.schema.names, *(value_range.column for value_range in self._filters)])
         schema = pa.schema([self._all_columns.field(name) for name in names])
         has_all_columns = not self._filters and len(schema) == len(self._all_columns)
         for part, _, ranges in self._plan():
@@ -276,8 +276,8 @@ class Scan:
             is_complete = has_all_columns and ranges == [(0, part.rows)]
             with part.open(complete=is_complete) as file:
                 file.check_row_count(part.rows)
-                for each in self._filters:
-                    ranges = _prune(file, ranges, each, schema.field(each.column))
+                for value_range in self._filters:
+                    ranges = _prune(file, ranges, value_range, schema.field(value_range.column))
                 for batch in file.batches(schema, ranges, max_rows=max_rows, max_bytes=max_bytes):
                     if reporter is not None:
                         reporter.raise_if_cancelled()
@@ -297,19 +297,19 @@ class Scan:
             for part, end in zip(self.files, self._ends, strict=True):
                 yield part, end - part.rows, [(0, part.rows)]
             return
-        current, found = -1, list[RowRange]()
+        current, parts = -1, list[RowRange]()
         for start, stop in self._ranges:
             at = bisect_right(self._ends, start)
             while start < stop:
                 begin, end = self._ends[at] - self.files[at].rows, self._ends[at]
-                if found and (at != current or start - begin < found[-1][1]):
-                    yield self._planned(current, found)
-                    found = []
+                if parts and (at != current or start - begin < parts[-1][1]):
+                    yield self._planned(current, parts)
+                    parts = []
                 current = at
-                found.append((start - begin, min(stop, end) - begin))
+                parts.append((start - begin, min(stop, end) - begin))
                 start, at = max(start, end), at + 1
-        if found:
-            yield self._planned(current, found)
+        if parts:
+            yield self._planned(current, parts)
 
     def _planned(self, at: int, ranges: list[RowRange]) -> tuple[ScanFile, int, list[RowRange]]:
         return self.files[at], self._ends[at] - self.files[at].rows, ranges
@@ -417,9 +417,9 @@ def _prune(
         while start < stop:
             group, _, end = file.group_of(start)
             end = min(stop, end)
-            least, greatest = file.bounds(group, field)
-            is_before = greatest is not None and values.start is not None and greatest < values.start
-            is_after = least is not None and values.stop is not None and least >= values.stop
+            low, high = file.bounds(group, field)
+            is_before = high is not None and values.start is not None and high < values.start
+            is_after = low is not None and values.stop is not None and low >= values.stop
             if not is_before and not is_after:
                 if row_ranges and row_ranges[-1][1] == start:
                     start = row_ranges.pop()[0]

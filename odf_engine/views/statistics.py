@@ -77,8 +77,8 @@ def statistics_path(odf: Path, fingerprint: str) -> Path:
 def load_statistics(odf: Path, fingerprint: str) -> Statistics | None:
     """Return the cached statistics of rows, or None."""
     with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        found = msgspec.json.decode(read_small_file(statistics_path(odf, fingerprint)), type=Statistics)
-        return found if found.version == VERSION else None
+        statistics = msgspec.json.decode(read_small_file(statistics_path(odf, fingerprint)), type=Statistics)
+        return statistics if statistics.version == VERSION else None
     return None
 
 
@@ -123,7 +123,7 @@ def compute_statistics(odf: Path, rows: Scan, reporter: Reporter, dataset: str |
         done += batch.num_rows
         reporter.set_amounts(rows=done, total_rows=rows.row_count)
     statistics = Statistics(
-        done, [_column_statistics(*each) for each in zip(rows.schema, sketches, strict=True)]
+        done, [_column_statistics(*pair) for pair in zip(rows.schema, sketches, strict=True)]
     )
     path = statistics_path(odf, rows.fingerprint)
     replace_file(path, msgspec.json.encode(statistics))
@@ -163,7 +163,7 @@ def _digest(*texts: str) -> str:
 def _column_statistics(field: pa.Field, sketch: ColumnSketch) -> ColumnStatistics:
     distinct, exact = sketch.distinct() or (None, True)
     values, counts = sketch.heavy_hitters(_MAX_FREQUENT)
-    least, greatest = [None, None] if sketch.ends is None else _truncated_texts(sketch.ends)
+    low, high = [None, None] if sketch.ends is None else _truncated_texts(sketch.ends)
     return ColumnStatistics(
         name=field.name,
         type=str(field.type),
@@ -171,8 +171,8 @@ def _column_statistics(field: pa.Field, sketch: ColumnSketch) -> ColumnStatistic
         not_numbers=sketch.not_numbers,
         distinct=distinct,
         exact=exact,
-        least=least,
-        greatest=greatest,
+        least=low,
+        greatest=high,
         mean=sketch.mean(),
         shortest=sketch.shortest,
         longest=sketch.longest,
@@ -236,8 +236,8 @@ def _footer_statistics(field: pa.Field, footers: Sequence[pq.FileMetaData] | Non
             nulls += metadata.num_rows
             continue
         for group in groups:
-            found = next((chunk for chunk in _chunks(group) if chunk.path_in_schema == field.name), None)
-            about = found.statistics if found is not None else None
+            entry = next((chunk for chunk in _chunks(group) if chunk.path_in_schema == field.name), None)
+            about = entry.statistics if entry is not None else None
             if about is None or not about.has_null_count:
                 return unknown
             nulls += about.null_count
@@ -250,8 +250,8 @@ def _footer_statistics(field: pa.Field, footers: Sequence[pq.FileMetaData] | Non
     exact = types.is_integer(field.type) or types.is_temporal(field.type) or types.is_decimal(field.type)
     if not exact or not ends or None in ends:
         return unknown
-    least, greatest = to_text(pa.array([min(ends), max(ends)], field.type)).to_pylist()
-    return replace(unknown, least=least, greatest=greatest)
+    low, high = to_text(pa.array([min(ends), max(ends)], field.type)).to_pylist()
+    return replace(unknown, least=low, greatest=high)
 
 
 def _chunks(group: pq.RowGroupMetaData) -> Iterator[pq.ColumnChunkMetaData]:
