@@ -144,7 +144,7 @@ class RowCount(_Rule, frozen=True, kw_only=True, tag="RowCount"):
     max_ratio: float | None = None
 
     def __post_init__(self) -> None:
-        if all(each is None for each in (self.min, self.max, self.min_ratio, self.max_ratio)):
+        if all(limit is None for limit in (self.min, self.max, self.min_ratio, self.max_ratio)):
             raise ValueError("RowCount requires min, max, minRatio or maxRatio")
 
 
@@ -263,9 +263,9 @@ def read_check(text: bytes, source: str) -> CheckDefinition:
     Raises:
         InvalidManifest: it is invalid; ``where`` has line and column.
     """
-    name, spec, found = read_document(text, source, CheckSpec, _WORD)
-    check = CheckDefinition(name, spec, found)
-    check_targets(spec.targets, found)
+    name, spec, document = read_document(text, source, CheckSpec, _WORD)
+    check = CheckDefinition(name, spec, document)
+    check_targets(spec.targets, document)
     for index, rule in enumerate(spec.rules):
         if isinstance(rule, SqlRule):
             _check_syntax(rule.query, check.where(index, ".query"))
@@ -317,9 +317,9 @@ def checks_of(odf: Path, alias: DatasetAlias, dataset_id: DatasetId, config: Con
         InvalidManifest: a file is invalid. Its target is unknown, so it could be this dataset.
     """
     check_definitions: list[CheckDefinition] = []
-    for each in check_files(odf).read_all():
-        if isinstance(each, Unreadable):
-            raise each.error
-        if each.matches(alias, dataset_id, config):
-            check_definitions.append(each)
+    for check in check_files(odf).read_all():
+        if isinstance(check, Unreadable):
+            raise check.error
+        if check.matches(alias, dataset_id, config):
+            check_definitions.append(check)
     return check_definitions

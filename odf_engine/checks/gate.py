@@ -198,7 +198,7 @@ class DatasetChecks:
                 count += selected.num_rows
                 for evaluation in single.values():
                     evaluation.update(selected)
-        findings: dict[int, RuleFinding | None] = {at: each.finish() for at, each in single.items()}
+        findings: dict[int, RuleFinding | None] = {at: state.finish() for at, state in single.items()}
         for at in others:
             reporter.raise_if_cancelled()
             check, index, rule = rules[at]
@@ -237,7 +237,7 @@ class DatasetChecks:
     def _run_query(
         self, check: CheckDefinition, index: int, rule: SqlRule, rows: ExaminedRows, reporter: Reporter
     ) -> RuleFinding | None:
-        found, sample = 0, list[dict[str, str | None]]()
+        count, sample = 0, list[dict[str, str | None]]()
         names = self._table_names()
         with (
             self._locate_query_errors(check, index) as session,
@@ -251,10 +251,10 @@ class DatasetChecks:
             with execute_query(rule.query, names, find, session, reporter) as answer:
                 for batch in answer.batches:
                     reporter.raise_if_cancelled()
-                    found += batch.num_rows
+                    count += batch.num_rows
                     if free := MAX_SAMPLE - len(sample):
                         sample += sample_rows(batch.slice(0, free), None, batch.schema.names)
-        return RuleFinding(found, f"the query returns {count_of(found, 'row')}", sample) if found else None
+        return RuleFinding(count, f"the query returns {count_of(count, 'row')}", sample) if count else None
 
     def _check_query(self, check: CheckDefinition, index: int, rule: SqlRule, schema: pa.Schema) -> None:
         """Check tables, columns and types of a query.
@@ -273,13 +273,13 @@ class DatasetChecks:
     @contextmanager
     def _locate_query_errors(self, check: CheckDefinition, index: int) -> Iterator[SparkSession]:
         """Yield a session. Errors in the block get the position of the query in the file."""
-        where = check.where(index, ".query")
+        place = check.where(index, ".query")
         if self._session is None:
-            raise InvalidManifest("a rule with a query requires Spark", where=where)
+            raise InvalidManifest("a rule with a query requires Spark", where=place)
         try:
             yield self._session()
         except OdfError as error:
-            error.where = f"{where}: {error.where}" if error.where else where
+            error.where = f"{place}: {error.where}" if error.where else place
             raise
 
     def _table_finder(
@@ -328,7 +328,7 @@ class DatasetChecks:
         dataset = self._entry.dataset
         slices = dataset.slices()
         rows = ExaminedRows(
-            [each.path for each in written],
+            [written_slice.path for written_slice in written],
             [dataset.slice_path(data_slice) for data_slice in slices],
             schema,
             next(commit_rows(slices), None),
@@ -356,14 +356,14 @@ class DatasetChecks:
             reporter.log(f"check {result.text}", "error")
         hint = f"nothing was committed; odf check rejected {name} shows the rows"
         try:
-            for each in written:
+            for written_slice in written:
                 part = msgspec.structs.replace(
                     report,
-                    slice=str(each.physical_hash),
-                    first_offset=each.offset_interval.start,
-                    last_offset=each.offset_interval.end,
+                    slice=str(written_slice.physical_hash),
+                    first_offset=written_slice.offset_interval.start,
+                    last_offset=written_slice.offset_interval.end,
                 )
-                store_rejected(self._workspace.odf, each.path, part)
+                store_rejected(self._workspace.odf, written_slice.path, part)
         except OdfError as error:
             reporter.log(f"the rejected rows cannot be stored: {error}", "warning")
             hint = "nothing was committed"
@@ -394,7 +394,7 @@ class DatasetChecks:
         paths = [dataset.slice_path(data_slice) for data_slice in slices]
         rows = ExaminedRows(paths, [], schema, None, state.watermark, Timestamp.now())
         reporter.phase("check")
-        found = self.evaluate(rows, reporter)
+        findings = self.evaluate(rows, reporter)
         newest = _newest_commit(rows, slices)
         for at, (check, index, rule) in enumerate(self._rules()):
             if isinstance(rule, RowCount | Retractions):
@@ -402,13 +402,15 @@ class DatasetChecks:
                     data_slice.end - data_slice.start + 1 for data_slice in slices[len(newest.history) :]
                 )
                 finding = self._evaluate_other(check, index, rule, newest, count, reporter)
-                found[at] = _result(check, index, rule, count, finding)
-        return found
+                findings[at] = _result(check, index, rule, count, finding)
+        return findings
 
 
 def _newest_commit(rows: ExaminedRows, slices: Sequence[SliceSummary]) -> ExaminedRows:
     """Return the rows of the newest commit among all rows of a dataset. ``slices`` has their slices."""
-    first = next(at for at, each in enumerate(slices) if each.system_time == slices[-1].system_time)
+    first = next(
+        at for at, data_slice in enumerate(slices) if data_slice.system_time == slices[-1].system_time
+    )
     last_rows = next(commit_rows(slices[:first]), None)
     return replace(rows, paths=rows.paths[first:], history=rows.paths[:first], last_rows=last_rows)
 
@@ -416,7 +418,7 @@ def _newest_commit(rows: ExaminedRows, slices: Sequence[SliceSummary]) -> Examin
 def commit_rows(slices: Sequence[SliceSummary]) -> Iterator[int]:
     """Yield the numbers of rows of the commits, newest first. The slices of a commit have one system time."""
     for _, group in groupby(reversed(slices), key=attrgetter("system_time")):
-        yield sum(each.end - each.start + 1 for each in group)
+        yield sum(commit_slice.end - commit_slice.start + 1 for commit_slice in group)
 
 
 def load_checks(
@@ -455,10 +457,10 @@ def _find_row_count(rule: RowCount, count: int, last: int | None) -> RuleFinding
     if last:
         ratio = count / last
         of_last = f"times the {count_of(last, 'row')} of the last commit"
-        least, most = rule.min_ratio, rule.max_ratio
+        min_ratio, max_ratio = rule.min_ratio, rule.max_ratio
         limits += [
-            (least is not None and ratio < least, f"less than {least} {of_last}"),
-            (most is not None and ratio > most, f"more than {most} {of_last}"),
+            (min_ratio is not None and ratio < min_ratio, f"less than {min_ratio} {of_last}"),
+            (max_ratio is not None and ratio > max_ratio, f"more than {max_ratio} {of_last}"),
         ]
     for violated, limit in limits:
         if violated:

@@ -237,22 +237,22 @@ def read_report_bytes(folder: Path, slice_hash: Multihash) -> bytes:
 def read_summaries(folder: Path, dataset_id: DatasetId, slices: Sequence[SliceSummary]) -> dict[int, str]:
     """Return the summaries of the reports of slices by the numbers of their blocks."""
     names = set(list_reports(folder))
-    found: dict[int, str] = {}
+    summaries: dict[int, str] = {}
     for data_slice in slices if names else ():
         try:
             stored = read_report(folder, dataset_id, data_slice.physical_hash)
         except BadData:
-            found[data_slice.sequence_number] = "damaged report"
+            summaries[data_slice.sequence_number] = "damaged report"
         else:
             if stored is not None:
-                found[data_slice.sequence_number] = stored.report.summary
-    return found
+                summaries[data_slice.sequence_number] = stored.report.summary
+    return summaries
 
 
 def list_reports(folder: Path) -> list[str]:
     """Return the names of the files of all reports of a dataset."""
     try:
-        return sorted(each.name for each in (folder / CHECKS_FOLDER).iterdir() if _NAME.fullmatch(each.name))
+        return sorted(path.name for path in (folder / CHECKS_FOLDER).iterdir() if _NAME.fullmatch(path.name))
     except OSError:
         return []
 

@@ -65,14 +65,14 @@ def _sample_retracted(
     """Return the first retracted rows of a slice as text, at most ``limit``."""
     offset, operations = vocab.offset_column, vocab.operation_type_column
     names = _sample_columns(path, keys, vocab)
-    found: list[dict[str, str | None]] = []
+    samples: list[dict[str, str | None]] = []
     for batch in read_batches(path, [offset, operations, *names]):
         column = batch.column(operations)
         retracted = batch.filter(pc.equal(column, pa.scalar(Op.RETRACT, column.type)))
-        found += sample_rows(retracted.slice(0, limit - len(found)), offset, names)
-        if len(found) >= limit:
+        samples += sample_rows(retracted.slice(0, limit - len(samples)), offset, names)
+        if len(samples) >= limit:
             break
-    return found
+    return samples
 
 
 def _sample_columns(path: Path, keys: Sequence[str], vocab: DatasetVocabulary) -> list[str]:

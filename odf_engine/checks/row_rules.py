@@ -66,13 +66,13 @@ def sample_rows(
     rows: pa.RecordBatch, offset_column: str | None, columns: Sequence[str]
 ) -> list[dict[str, str | None]]:
     """Return the values of rows as text, by column; the offset column, if given, is named ``offset``."""
-    found: dict[str, list[str | None]] = {}
+    sample: dict[str, list[str | None]] = {}
     if offset_column is not None:
-        found["offset"] = to_text(rows.column(offset_column)).to_pylist()
+        sample["offset"] = to_text(rows.column(offset_column)).to_pylist()
     for name in columns:
         texts = to_text(rows.column(name)).to_pylist()
-        found[name] = [None if text is None else text[:_MAX_TEXT] for text in texts]
-    return [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
+        sample[name] = [None if text is None else text[:_MAX_TEXT] for text in texts]
+    return [dict(zip(sample, values, strict=True)) for values in zip(*sample.values(), strict=True)]
 
 
 def make_row_rule(
@@ -116,13 +116,13 @@ def make_row_rule(
 
 def _null_mask(columns: Sequence[str]) -> Mask:
     def mask(batch: pa.RecordBatch) -> pa.Array | None:
-        found: Any = None
+        violations: Any = None
         for name in columns:
             column = batch.column(name)
             if column.null_count:
                 nulls = pc.is_null(column)
-                found = nulls if found is None else pc.or_(found, nulls)
-        return found
+                violations = nulls if violations is None else pc.or_(violations, nulls)
+        return violations
 
     return mask
 
@@ -141,9 +141,9 @@ def _range_mask(rule: Range, field: pa.Field, where: Callable[[str], str]) -> tu
         if not is_float and lowest is not None and highest is not None:
             # Two comparisons of extremes are cheaper than two masks, and most batches pass.
             extremes = pc.min_max(column)
-            least, most = extremes["min"], extremes["max"]
-            if not least.is_valid or (
-                pc.greater_equal(least, lowest).as_py() and pc.less_equal(most, highest).as_py()
+            low, high = extremes["min"], extremes["max"]
+            if not low.is_valid or (
+                pc.greater_equal(low, lowest).as_py() and pc.less_equal(high, highest).as_py()
             ):
                 return None
         masks = []
