@@ -124,7 +124,7 @@ class Tables:
         Raises:
             UsageError: it does not.
         """
-        unused = self._seen.blocks.keys() - {each.id for each in self.read}
+        unused = self._seen.blocks.keys() - {entry.id for entry in self.read}
         if unused:
             name = self._workspace.resolve(min(unused)).alias
             raise UsageError(
@@ -163,10 +163,10 @@ class Tables:
             self._reporter.log(f"reading {block}: {_row_count(rows)} in {_slice_count(slices)}")
             paths = [entry.dataset.slice_path(data_slice) for data_slice in slices]
         else:
-            found = self._projection(entry, pin, call.key, as_of)
+            projection = self._projection(entry, pin, call.key, as_of)
             described = state if as_of is None else f"as of {as_of}"
-            self._reporter.log(f"reading {block}, {described}: {found.rows} of {_row_count(rows)}")
-            paths, key = [found.file], list(found.key)
+            self._reporter.log(f"reading {block}, {described}: {projection.rows} of {_row_count(rows)}")
+            paths, key = [projection.file], list(projection.key)
         self.read.append(
             ProofTable(
                 table=name,
@@ -229,7 +229,7 @@ def resolve(workspace: Workspace, name: str) -> DatasetEntry:
         return workspace.resolve(name)
     except (NotFound, InvalidIdentity):
         names = {str(dataset.alias).lower(): str(dataset.alias) for dataset in workspace.datasets()}
-    holding = [each for each in names if name.lower() in each]
+    holding = [tables for tables in names if name.lower() in tables]
     close = [*get_close_matches(name.lower(), names, 1), *holding][:1]
     hint = f"did you mean {names[close[0]]}?" if close else "list all datasets: odf list"
     raise NotFound(f"dataset '{name}' not found", hint=hint)
@@ -423,8 +423,8 @@ def execute_with_datafusion(
     with attach_query_excerpt([SqlQueryStep(query=sql)]):
         query = RewrittenQuery(backquote_identifiers(sql), names)
     with query.locate_errors():
-        for each in query.unknown:
-            _find_unknown(find, each.name, query.position_of(each))
+        for table in query.unknown:
+            _find_unknown(find, table.name, query.position_of(table))
         tables = [find(name, None) for name in query.read]
         tables += [find(name, call) for name, call in query.calls.items()]
         reporter.phase("query")
@@ -449,5 +449,5 @@ def _find_unknown(
     try:
         find(name, None)
     except OdfError as error:
-        where = None if position is None else f"line {position[0]}, column {position[1]}"
-        raise InvalidQuery(error.message, hint=error.hint, where=where) from None
+        place = None if position is None else f"line {position[0]}, column {position[1]}"
+        raise InvalidQuery(error.message, hint=error.hint, where=place) from None

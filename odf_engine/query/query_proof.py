@@ -108,8 +108,8 @@ class QueryProof(_Document, frozen=True, kw_only=True):
             BadData: the text is not an ed25519 private key.
         """
         key = load_private_key(private_key_pem)
-        made = Signature(str(dataset_id_of_key(key)), multibase_encode(sign(key, self.signed_bytes)))
-        return msgspec.structs.replace(self, signature=made)
+        signature = Signature(str(dataset_id_of_key(key)), multibase_encode(sign(key, self.signed_bytes)))
+        return msgspec.structs.replace(self, signature=signature)
 
     def check_signature(self) -> None:
         """Verify the signature, if there is one.
@@ -137,18 +137,18 @@ class QueryProof(_Document, frozen=True, kw_only=True):
         if len(data) > MAX_PROOF_BYTES:
             raise BadData(f"a query proof has at most {MAX_PROOF_BYTES:,} bytes, this one has {len(data):,}")
         try:
-            found = msgspec.json.decode(data, type=cls)
+            proof = msgspec.json.decode(data, type=cls)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadData(f"not a query proof: {error}") from None
-        if (found.kind, found.version) != (KIND, _VERSION):
-            problem = f"kind '{found.kind[:40]}', version {found.version}"
+        if (proof.kind, proof.version) != (KIND, _VERSION):
+            problem = f"kind '{proof.kind[:40]}', version {proof.version}"
             hint = f"expected kind '{KIND}', version {_VERSION}"
             raise BadData(f"unsupported query proof: {problem}", hint=hint)
         try:
-            for table in found.tables:
+            for table in proof.tables:
                 Multihash.parse(table.block)
                 DatasetId.parse(table.id)
-            Multihash.parse(found.result.hash)
+            Multihash.parse(proof.result.hash)
         except InvalidIdentity as error:
             raise BadData(f"the proof cannot be read: {error.message}") from None
-        return found
+        return proof
