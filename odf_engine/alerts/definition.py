@@ -126,9 +126,9 @@ class Email(Kind, frozen=True, tag="Email"):
             raise ValueError("the URL of a mail server has no path")
         if not self.to:
             raise ValueError("to is empty")
-        for each in (self.sender, *self.to):
-            if not _MAIL.fullmatch(each):
-                raise ValueError(f"'{each}' is not a mail address")
+        for address in (self.sender, *self.to):
+            if not _MAIL.fullmatch(address):
+                raise ValueError(f"'{address}' is not a mail address")
 
     @property
     def address(self) -> str:
@@ -243,9 +243,9 @@ def read_alert(text: bytes, source: str) -> Alert:
     Raises:
         InvalidManifest: it is invalid; ``where`` has line and column.
     """
-    name, spec, found = read_document(text, source, AlertSpec, _WORD)
-    check_targets(spec.targets, found)
-    return Alert(name, spec, found.digest)
+    name, spec, document = read_document(text, source, AlertSpec, _WORD)
+    check_targets(spec.targets, document)
+    return Alert(name, spec, document.digest)
 
 
 def alert_files(odf: Path) -> DocumentFiles[Alert]:
@@ -261,5 +261,5 @@ def accepted_alerts(odf: Path) -> Acceptances:
 def active_alerts(odf: Path) -> list[Alert]:
     """Return the valid alerts that the user has accepted."""
     accepted = accepted_alerts(odf).read()
-    found = (each for each in alert_files(odf).read_all() if isinstance(each, Alert))
-    return [each for each in found if accepted.get(each.name) == each.digest]
+    alerts = (alert for alert in alert_files(odf).read_all() if isinstance(alert, Alert))
+    return [alert for alert in alerts if accepted.get(alert.name) == alert.digest]

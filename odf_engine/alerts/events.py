@@ -54,7 +54,9 @@ def select_kind(alert: Alert, event: Event, config: Config) -> EventKind | None:
 
     ``config`` has the labels of datasets.
     """
-    kind: EventKind | None = next((each for each in event.kinds if each in alert.spec.kinds), None)
+    kind: EventKind | None = next(
+        (candidate for candidate in event.kinds if candidate in alert.spec.kinds), None
+    )
     if kind is None or not any(_is_target(target, event, config) for target in alert.spec.targets):
         return None
     return kind

@@ -48,7 +48,7 @@ def mail_body(event: Event, kind: EventKind, workspace: str) -> bytes:
     ]
     for key, value in event.data.items():
         nested = value.items() if isinstance(value, dict) else ()
-        lines += [f"{key} {name}: {_text(each)}" for name, each in nested]
+        lines += [f"{key} {name}: {_text(item)}" for name, item in nested]
         lines += [] if nested else [f"{key}: {_text(value)}"]
     # Further lines of a value are indented: a text from a server must not look like another fact.
     return "".join("\n    ".join(escape_controls(line).splitlines()) + "\n" for line in lines).encode()
@@ -65,12 +65,12 @@ def send_mail(sink: Email, delivery: Delivery, workspace: str, access: RemoteAcc
         OdfError: the server cannot be reached, or rejects login, sender, or a recipient.
         Cancelled: immediately.
     """
-    where = origin_of(sink.server)
+    server = origin_of(sink.server)
     login = access.credentials.of(sink.server)
     secure = sink.starttls or urlsplit(sink.server).scheme == "smtps"
     if login is not None and not secure:
         raise SourceUnavailable(
-            "the login is not sent without encryption", where=where, hint="remove starttls: false"
+            "the login is not sent without encryption", where=server, hint="remove starttls: false"
         )
     parts = urlsplit(sink.server)
     host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
@@ -80,12 +80,12 @@ def send_mail(sink: Email, delivery: Delivery, workspace: str, access: RemoteAcc
             _converse(_Client(connector), sink, host, port, login, _message(sink, delivery, workspace))
         except smtplib.SMTPException as error:
             access.reporter.raise_if_cancelled()
-            raise _smtp_error(error, where) from None
+            raise _smtp_error(error, server) from None
         except (OSError, ValueError) as error:
             access.reporter.raise_if_cancelled()
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             problem = f"the mail server cannot be reached: {sanitize_text(reason.lower(), 200)}"
-            raise SourceUnavailable(problem, where=where, hint="check the address and the network") from None
+            raise SourceUnavailable(problem, where=server, hint="check the address and the network") from None
 
 
 class _Client(smtplib.SMTP):

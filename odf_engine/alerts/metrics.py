@@ -142,18 +142,18 @@ def _add_datasets(text: _Text, summaries: Sequence[Summary], now: float) -> None
 def _add_jobs(text: _Text, totals: Sequence[JobTotal]) -> None:
     labels = [{"kind": total.kind, "state": total.state} for total in totals]
     pairs = list(zip(labels, totals, strict=True))
-    text.add("odf_jobs_total", "counter", "Ended jobs.", [_Sample(key, each.jobs) for key, each in pairs])
+    text.add("odf_jobs_total", "counter", "Ended jobs.", [_Sample(key, stats.jobs) for key, stats in pairs])
     durations = [
         sample
-        for key, each in pairs
-        for sample in (_Sample(key, each.seconds, "_sum"), _Sample(key, each.jobs, "_count"))
+        for key, stats in pairs
+        for sample in (_Sample(key, stats.seconds, "_sum"), _Sample(key, stats.jobs, "_count"))
     ]
     text.add("odf_job_duration_seconds", "summary", "Durations of ended jobs.", durations)
     text.add(
         "odf_job_last_end_timestamp_seconds",
         "gauge",
         "End of the last job, in seconds since 1970.",
-        [_Sample(key, each.last_end) for key, each in pairs],
+        [_Sample(key, stats.last_end) for key, stats in pairs],
     )
 
 
@@ -174,7 +174,7 @@ def _add_flows(text: _Text, odf: Path) -> None:
             elif (state := stored.get(flow.name)) is not None and state.paused:
                 word = "paused"
             labels = {"flow": flow.name}
-            states += [_Sample({**labels, "state": each}, each == word) for each in FLOW_STATES]
+            states += [_Sample({**labels, "state": name}, name == word) for name in FLOW_STATES]
             if flow.name in stored:
                 failures.append(_Sample(labels, stored[flow.name].failures))
             ended = (run.ended for run in store.runs(flow.name, _RUNS) if run.state == "done")

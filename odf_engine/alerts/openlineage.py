@@ -223,8 +223,14 @@ class _RunEvent:
         """Return the results of the checks that the job evaluated."""
         if "checks" in self._data:
             return [
-                _assertion(each["kind"], each["rule"], each["on_failure"], each["outcome"], each["message"])
-                for each in self._data["checks"]
+                _assertion(
+                    item["kind"],
+                    item["rule"],
+                    item["on_failure"],
+                    item["outcome"],
+                    item["message"],
+                )
+                for item in self._data["checks"]
             ]
         results: Sequence[RuleResult] = ()
         if self._kind == "JobSucceeded" and (slices := self._new_slices()):
@@ -260,13 +266,13 @@ class _RunEvent:
         size = sum(data_slice.size for data_slice in slices)
         statistics = _facet("OutputStatisticsOutputDatasetFacet", rowCount=records, size=size)
         statistics |= {"fileCount": len(slices)}
-        found: dict[str, Any] = {"outputFacets": {"outputStatistics": statistics}}
+        output: dict[str, Any] = {"outputFacets": {"outputStatistics": statistics}}
         if slices and len(slices) <= _MAX_SLICES:
             from odf_engine.data.parquet_reader import UNREADABLE  # deferred: loads Arrow
 
             with suppress(OdfError, *UNREADABLE):
                 metrics = _column_metrics(self._entry.dataset.slice_path(data_slice) for data_slice in slices)
-                found["facets"] = self._facets(self._entry, self._state) | {
+                output["facets"] = self._facets(self._entry, self._state) | {
                     "dataQualityMetrics": _facet(
                         "DataQualityMetricsDatasetFacet",
                         rowCount=records,
@@ -275,20 +281,20 @@ class _RunEvent:
                         columnMetrics=metrics,
                     )
                 }
-        return found
+        return output
 
 
 def _assertion(kind: str, rule: str, on_failure: str, outcome: str, message: str | None) -> dict[str, Any]:
     """Return the result of a rule as an assertion."""
-    found: dict[str, Any] = {
+    facet: dict[str, Any] = {
         "assertion": re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower(),
         "success": outcome == "passed",
         "severity": "error" if on_failure == "block" else "warn",
         "name": rule,
     }
     if (column := _ONE_COLUMN.fullmatch(rule)) is not None:
-        found["column"] = column[1]
-    return found | ({"description": message} if message else {})
+        facet["column"] = column[1]
+    return facet | ({"description": message} if message else {})
 
 
 def _schema_fields(state: ChainState) -> list[dict[str, str]] | None:
@@ -310,7 +316,7 @@ def _column_metrics(paths: Iterable[Any]) -> dict[str, dict[str, Any]]:
     """Return statistics of columns from the footers of Parquet files: counts, and limits of numbers."""
     import pyarrow.parquet as pq  # deferred: slow to import
 
-    found: dict[str, dict[str, Any]] = {}
+    columns: dict[str, dict[str, Any]] = {}
     partial: set[str] = set()
     for path in paths:
         footer = pq.read_metadata(path)
@@ -321,7 +327,7 @@ def _column_metrics(paths: Iterable[Any]) -> dict[str, dict[str, Any]]:
                 if statistics is None or not statistics.has_null_count:
                     partial.add(name)
                     continue
-                metrics = found.setdefault(name, {"nullCount": 0, "count": 0})
+                metrics = columns.setdefault(name, {"nullCount": 0, "count": 0})
                 metrics["nullCount"] += statistics.null_count
                 metrics["count"] += statistics.num_values
                 limits = (statistics.min, statistics.max) if statistics.has_min_max else ()
@@ -329,7 +335,7 @@ def _column_metrics(paths: Iterable[Any]) -> dict[str, dict[str, Any]]:
                     low, high = limits
                     metrics["min"] = min(metrics.get("min", low), low)
                     metrics["max"] = max(metrics.get("max", high), high)
-    return {name: metrics for name, metrics in found.items() if name not in partial}
+    return {name: metrics for name, metrics in columns.items() if name not in partial}
 
 
 def _is_number(value: object) -> bool:
