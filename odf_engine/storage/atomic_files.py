@@ -158,7 +158,7 @@ def evict_oldest(folder: Path, max_files: int, max_bytes: int) -> None:
             elif time.time() - status.st_mtime > _STALE_SECONDS:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
     size = 0
-    for position, (_, bytes_, path) in enumerate(sorted(files, reverse=True, key=lambda each: each[0])):
+    for position, (_, bytes_, path) in enumerate(sorted(files, reverse=True, key=lambda file: file[0])):
         size += bytes_
         if position and (position >= max_files or size > max_bytes):
             with suppress(OSError):
