@@ -601,12 +601,12 @@ class Config(SettingsGroup, frozen=True):
         Args:
             names: the alias and the id of the dataset.
         """
-        found: dict[str, str] = {}
+        labels: dict[str, str] = {}
         for key in reversed(_matching_keys(self.labels, names)):
             for label in self.labels[key]:
                 name, _, value = label.partition("=")
-                found[name] = value
-        return dict(sorted(found.items()))
+                labels[name] = value
+        return dict(sorted(labels.items()))
 
     def allowed_lateness_of(self, *names: str) -> str | None:
         """Return how long derivatives wait for late rows of an input, such as ``1h``, or None if unset.

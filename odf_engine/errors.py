@@ -37,8 +37,8 @@ class OdfError(Exception):
     def format_line(self) -> str:
         """The error as one line: the message, the hint, the location."""
         hint = f" – {self.hint}" if self.hint else ""
-        where = f" ({self.where})" if self.where else ""
-        return f"{self.message}{hint}{where}"
+        place = f" ({self.where})" if self.where else ""
+        return f"{self.message}{hint}{place}"
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.message, self.hint, self.where, self.__dict__))

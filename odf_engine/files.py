@@ -103,7 +103,7 @@ def ensure_folder(folder: Path) -> None:
     Raises:
         FileNotFoundError: the folder is in a workspace that was deleted.
     """
-    odf = next((each for each in (folder, *folder.parents) if each.name == ".odf"), None)
+    odf = next((parent for parent in (folder, *folder.parents) if parent.name == ".odf"), None)
     if odf is not None and not odf.is_dir():
         raise FileNotFoundError(errno.ENOENT, "the workspace was deleted", str(odf))
     folder.mkdir(parents=True, exist_ok=True)

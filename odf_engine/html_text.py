@@ -19,8 +19,8 @@ def text_html(value: object) -> str:
 
 def table_html(head: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", note: str = "") -> str:
     """Return a table with a title above and a note below."""
-    cells = "".join(f"<th>{text_html(each)}</th>" for each in head)
-    body = "".join("<tr>" + "".join(f"<td>{text_html(each)}</td>" for each in row) + "</tr>" for row in rows)
+    cells = "".join(f"<th>{text_html(name)}</th>" for name in head)
+    body = "".join("<tr>" + "".join(f"<td>{text_html(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     start = f"<p>{text_html(title)}</p>" if title else ""
     end = f"<p>… {text_html(note)}</p>" if note else ""
     return f"{start}<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>{end}"

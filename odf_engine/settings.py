@@ -188,7 +188,7 @@ def _render(plain: Mapping[str, Any], head: str) -> str:
         if _is_group(field.type):
             lines += [f"\n# {field.type.__doc__}", f"{field.name}:"]
             members = plain.get(field.name) or {}
-            lines += [_render_line(each, members, defaults[field.name], "  ") for each in _fields(field.type)]
+            lines += [_render_line(item, members, defaults[field.name], "  ") for item in _fields(field.type)]
         else:
             lines.append(_render_line(field, plain, defaults))
     return head + "\n".join(lines) + "\n"
@@ -342,8 +342,8 @@ def _parse(text: str, path: Path) -> Any:
         return yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise InvalidManifest(f"the settings are not valid YAML: {error.problem}", where=where) from None
+        place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        raise InvalidManifest(f"the settings are not valid YAML: {error.problem}", where=place) from None
     except (yaml.YAMLError, ValueError) as error:  # ValueError: an invalid date or number
         raise InvalidManifest(f"the settings are not valid YAML: {error}", where=str(path)) from None
     except RecursionError:
