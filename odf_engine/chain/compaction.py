@@ -6,7 +6,7 @@ the old chain, at least the Seed: the dataset has the same identity.
 - **Merged**: adjacent AddData blocks of the same source, up to a number of rows and bytes. The new block has
   ``prevOffset`` and ``prevCheckpoint`` of the first, and system time, ``newWatermark``, ``newSourceState``
   and ``newCheckpoint`` of the last. Watermarks never decrease, and RFC-014 makes each data block repeat them,
-  so the last one is that of all. Totals of linked objects are added.
+  so the last one is the maximum. Totals of linked objects are added.
 - **Not merged**: blocks of different sources (name, and whether they are pushes); a block with a source state
   and one without; blocks with other extra attributes; slices with different columns or types; large slices.
   Every other event stays as it is, and ends the blocks before it.

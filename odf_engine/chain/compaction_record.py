@@ -3,8 +3,8 @@
 A record is the file ``compactions/<hash of the new head>`` in the folder of the dataset. It contains the
 bytes of all replaced blocks, so that the old chain can be read after its files were removed. Everything in it
 can be verified without trust: the old blocks are linked by their hashes, the new blocks follow from them by
-:mod:`odf_engine.chain.compaction`, and the logical hash in each old block is that of the same offsets in the
-new slices (:mod:`odf_engine.chain.compaction_check`).
+:mod:`odf_engine.chain.compaction`, and the logical hash in each old block equals the hash of these offsets in
+the new slices (:mod:`odf_engine.chain.compaction_check`).
 
 If the workspace has the private key of the dataset, the record is signed with it. This proves that the owner
 has compacted the dataset; the verification above does not require it.

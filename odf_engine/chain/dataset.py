@@ -199,7 +199,7 @@ class Dataset:
         known, newest = self.head(), origin.newest_head(self.reference)
         if newest is None or newest == known:
             return
-        # Before the head moves: the new blocks may have sources of another author, which must not run.
+        # Before the head moves: the new blocks may have third-party sources, which must not run.
         origin.read_author()
         # After a compaction by another machine, blocks of the old chain are found by its record.
         if origin.read_records() or known is None:
@@ -501,7 +501,7 @@ class Dataset:
             self.object_path("data", committed).unlink(missing_ok=True)
 
     def slice_parts(self, row: SliceSummary) -> Path | RangedFile:
-        """Return a slice of which a part is read: its path; if only the origin has it, its ranges there."""
+        """Return a slice to read in part: its path; if only the origin has it, its ranges there."""
         if self.origin is not None and not self._objects["data"].path(str(row.physical_hash)).is_file():
             names = list(candidate_names(row.physical_hash))
             ranges = self.origin.open_ranges("data", names, row.size)

@@ -129,7 +129,7 @@ def read_branch(dataset: Dataset, name: str) -> Branch:
 
 
 def _find_fork(one: Dataset, other: Dataset, last: int) -> int:
-    """Return the sequence number of the newest block that both chains have; -1 if there is none."""
+    """Return the sequence number of the newest block that both chains have, or -1."""
     first, common = 0, -1
     while first <= last:
         middle = (first + last) // 2

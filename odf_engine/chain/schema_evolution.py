@@ -74,7 +74,7 @@ def declare_schema(
     Args:
         schema: all columns.
         before: the current declaration, whose custom attributes are copied.
-        odf: for a chain without a declaration: use an ODF schema, not an Arrow schema.
+        odf: whether a chain without a declaration gets an ODF schema, not an Arrow schema.
         described: columns whose attributes the first ODF schema of the chain has.
 
     Raises:
@@ -230,8 +230,8 @@ def declared_schema(state: ChainState) -> pa.Schema | None:
 def column_descriptions(state: ChainState) -> dict[str, str]:
     """Return the descriptions of columns, by name; members of structs have names such as ``subject.id``.
 
-    They are comments in the DDL of a source, and attributes in ODF schemas. Those of the dataset have
-    precedence over those of its sources.
+    They are comments in the DDL of a source, and attributes in ODF schemas. The dataset's
+    descriptions have precedence over its sources' descriptions.
     """
     descriptions: dict[str, str] = {}
     for source in (state.polling_source, *state.push_sources.values()):
@@ -290,7 +290,7 @@ def schema_from_ddl(ddl: Sequence[str], declared: pa.Schema | None, vocab: Datas
 def schema_from_odf(schema: DataSchema, declared: pa.Schema | None, vocab: DatasetVocabulary) -> pa.Schema:
     """Return the schema of slices that an ODF schema in a definition declares.
 
-    If it lists no system columns, they are added: those of the dataset, or those of a new one.
+    If it lists no system columns, the columns of the dataset or of a new one are added.
 
     Raises:
         InvalidSchema: an invalid column, or a type that slices cannot store.

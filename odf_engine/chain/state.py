@@ -156,7 +156,7 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         source_state: the newest recorded state of the polling source; reset if it moves to another
             location.
         was_polled: whether the polling source has added data from its current location.
-        data_watermark, data_source_state: those of the newest data block, or None.
+        data_watermark, data_source_state: values in the newest data block, or None.
         has_data_block: whether there is an AddData or ExecuteTransform.
         last_inputs: ``queryInputs`` of the newest ExecuteTransform.
         records, data_size, slices: totals: rows by their offsets, bytes, files.
