@@ -204,7 +204,7 @@ def _settled(rows: pa.RecordBatch, position: str, operation: str) -> pa.RecordBa
 
 
 def split_corrections(batch: pa.RecordBatch, operation: str) -> pa.RecordBatch:
-    """Return rows in which every correction is a retraction or an addition.
+    """Return rows with a retraction and an addition in place of each correction.
 
     Used for results in another order than the input.
     """

@@ -51,7 +51,7 @@ class Histogram(msgspec.Struct):
 
 
 def _smallest_exponent(low: float, high: float, narrowest: int) -> int:
-    """Return the smallest exponent with which the range needs at most :data:`MAX_BINS` bins."""
+    """Return the smallest exponent that divides the range into at most :data:`MAX_BINS` bins."""
     half: Any = high / 2 - low / 2
     largest = max(abs(low), abs(high))
     # The numbers of bins must fit in 64-bit integers.

@@ -114,7 +114,7 @@ def _without_dictionaries(schema: pa.Schema) -> pa.Schema:
 
 def max_in_footer(metadata: pq.FileMetaData, schema: pa.Schema, name: str) -> int | None:
     """Return the max of an integer column from the statistics of a file, or None if they lack it."""
-    # Times may be stored in another unit than that of the column.
+    # Times may be stored in another unit than the column has.
     if name not in schema.names or not types.is_signed_integer(schema.field(name).type):
         return None
     maxima: list[int] = []

@@ -32,7 +32,7 @@ class Recomputed(msgspec.Struct, frozen=True):
         missing, extra: number of rows that only the recomputed result or only the dataset has.
         differences: the first 100 of these rows.
         rounded: number of rows that differ only in the last digits of floating point numbers.
-        complete_until: event time up to which missing rows were looked for, or None for all times.
+        complete_until: the latest event time of the search for missing rows, or None for all times.
         late: number of late rows that the transactions dropped, which can explain differences.
     """
 

@@ -263,7 +263,7 @@ class SliceFile:
         return [name for name in names if name in known]
 
     def _spans(self, ranges: Sequence[RowRange]) -> Iterator[list[RowRange]]:
-        """Group ranges of which one ends in the row group in which the next begins."""
+        """Group ranges that share row groups: one ends where the next begins."""
         span: list[RowRange] = []
         last = -1
         for start, stop in ranges:

@@ -752,7 +752,7 @@ class _Sink:
 
 
 def _dictionary_columns(first: pa.RecordBatch, vocab: DatasetVocabulary) -> list[str]:
-    """Return the columns for which a dictionary saves space: those with repeated values.
+    """Return the columns with duplicate values, where a dictionary saves space.
 
     Only the first row group is examined, which does not depend on the batches.
     """

@@ -37,7 +37,7 @@ class ZipArchive(zipfile.ZipFile):
 
 
 class _LimitedReader(io.BufferedReader):
-    """A file whose reads are limited. Entries are read in pieces; only the directory is read at once."""
+    """A file whose reads are limited. Entries are read in pieces; only the directory is read completely."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size is not None and size > MAX_DIRECTORY_BYTES:

@@ -137,7 +137,7 @@ class AbiEvent:
     def decode(self, topics: Sequence[bytes], data: bytes) -> list[Any]:
         """Return the values of a log in :attr:`log_order`.
 
-        Integers are ``int``, also those of ``fixed`` types, which are not scaled; bytes and addresses
+        Integers are ``int``, also in ``fixed`` types, which are not scaled; bytes and addresses
         ``bytes``; arrays and tuples ``list``. Strings with invalid UTF-8 have replacement characters.
 
         Args:
