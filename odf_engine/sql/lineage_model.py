@@ -21,7 +21,7 @@ class InputColumn(msgspec.Struct, frozen=True):
     Attributes:
         input: name of the input in the query.
         column: name of the column, spelled as in the input; :data:`ANY_COLUMN` if it is unknown.
-        how: for a value: copied (``identity``), computed (``transformation``), combined from many rows
+        how: a value is copied (``identity``), computed (``transformation``), combined from many rows
             (``aggregation``), or ``unknown``. For rows: the column pairs or groups rows (``join``,
             ``group_by``, ``window``), removes rows (``filter``), or orders them (``sort``).
     """

@@ -53,7 +53,7 @@ class ManifestTranslation(NamedTuple):
     Attributes:
         text: the manifest; the original queries are comments in it.
         snapshots: its definitions.
-        queries: the translated queries; empty if all were for Spark.
+        queries: the translated queries, or [] if all were for Spark.
     """
 
     text: str
@@ -225,7 +225,7 @@ def _query_edits(text: str, key: Any, node: Any, old: Sql, new: Sql) -> Iterator
 
 
 def _scalar_edit(text: str, key: Any, value: Any, query: str, *, flow: bool) -> _Edit:
-    """Return the edit that replaces a query: by a block in block style, by a quoted text in flow style."""
+    """Return the edit that replaces a query with a block scalar, or with a quoted text in flow style."""
     start, end = value.start_mark.index, value.end_mark.index
     if flow:
         escaped = query.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -76,7 +76,7 @@ AGGREGATE_TYPES: Final[Mapping[str, str | None]] = {
     "variance": "DOUBLE",
 }  # fmt: skip
 FUNCTIONS: Final[Mapping[str, str]] = {
-    # Same name, arguments and meaning in Spark; the result type, "=" for that of the arguments, "" unknown.
+    # Same name, arguments and meaning in Spark; the result type, "=" for the argument type, "" unknown.
     **dict.fromkeys(
         ("abs", "coalesce", "greatest", "least", "nullif", "lag", "lead", "first_value", "last_value", "mod"),
         "=",
@@ -127,7 +127,7 @@ _Rewrite = Callable[[exp.Anonymous], exp.Expr | None]
 
 
 def _concat_without_nulls(node: exp.Anonymous) -> exp.Expr:
-    # `concat` of Postgres and DataFusion ignores nulls, that of Spark returns null.
+    # `concat` of Postgres and DataFusion ignores nulls, `concat` of Spark returns null.
     return exp.Anonymous(this="concat_ws", expressions=[exp.Literal.string(""), *node.expressions])
 
 

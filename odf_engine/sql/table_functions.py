@@ -50,7 +50,7 @@ class TableFunctionCall:
         as_at: system time (RFC 3339) or block, or None if not specified.
         state: None if not specified.
         as_of: event time (RFC 3339), for the state ``as of``.
-        key: columns of the primary key; empty for the key of the dataset.
+        key: columns of the primary key, or () for the key of the dataset.
     """
 
     text: str
@@ -188,7 +188,7 @@ class RewrittenQuery:
 
     Attributes:
         text: the query for Spark.
-        read: names of datasets in table positions, as the query spells them; also those of a WITH clause that
+        read: names of datasets in table positions, as the query spells them; also names in a WITH clause that
             has the name of a dataset.
         unknown: names that only a dataset can have, and that no dataset has.
         calls: table functions by the names of the tables that replace them.
