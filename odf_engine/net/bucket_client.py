@@ -48,7 +48,7 @@ _MAX_PARTS: Final = 10_000
 _PARALLEL_PARTS: Final = 2  # of one upload; several objects are sent at the same time
 _MIN_UPLOAD_RATE: Final = 8 << 10  # bytes per second of one request
 _PIECE_BYTES: Final = 1 << 18
-_WRITER: Final = "odfwriter"  # services and proxies differ in which other characters they allow
+_WRITER: Final = "odfwriter"  # services and proxies differ in the other characters that they allow
 _MAX_SECONDS: Final = timedelta(days=30)  # of one request: a read timeout applies to each of its reads
 _RETRY_SECONDS: Final = timedelta(minutes=10)
 _NOWHERE: Final = "http://127.0.0.1:9"

@@ -238,7 +238,7 @@ def run_with_retries(
     Raises:
         Cancelled: within a moment, even while a connection hangs.
         SourceUnavailable: the attempts take longer than ``fetch.maxMinutes``.
-        OdfError: of the last failure.
+        OdfError: the last failure.
     """
     retries = RetryPolicy(config, reporter)
     end = time.monotonic() + config.max_minutes * 60

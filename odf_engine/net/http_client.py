@@ -401,7 +401,7 @@ class Response:
 
     @property
     def content_type(self) -> str:
-        """Media type in lower case, without parameters, or "" if there is none."""
+        """Media type in lower case, without parameters, or ""."""
         return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
     @property
