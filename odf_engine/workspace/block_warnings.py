@@ -39,7 +39,7 @@ def blocks_with_warnings(folder: Path) -> set[str]:
 
 
 def read_block_warnings(folder: Path, block: str) -> list[JobWarning]:
-    """Return the warnings of a block; empty if it has none, or if the file is damaged."""
+    """Return the warnings of a block, or [] if it has none or the file is damaged."""
     try:
         return msgspec.json.decode(read_small_file(folder / _FOLDER / f"{block}.json"), type=list[JobWarning])
     except (OSError, OdfError, msgspec.MsgspecError):

@@ -61,8 +61,8 @@ class DatasetColumns(msgspec.Struct, frozen=True):
     Attributes:
         id: the id of the dataset.
         name: its name in the workspace.
-        columns: all columns, in order; empty if they are unknown.
-        inputs: its inputs; empty for a root dataset.
+        columns: all columns, in order, or [] if they are unknown.
+        inputs: its inputs; a root dataset has none.
         lineage: the lineage of the columns. Each :class:`InputColumn` refers to an input by its alias; for a
             root dataset the input is :data:`SOURCE`.
     """

@@ -310,8 +310,8 @@ class DatasetFolders:
 
         Args:
             dataset_ids: the datasets.
-            forget: removes the private key of a dataset. If that fails, the folder stays, by which a later
-                :meth:`sweep` finds the key.
+            forget: removes the private key of a dataset. If that fails, the folder stays, so that a
+                later :meth:`sweep` finds the key.
         """
         for dataset_id in dataset_ids:
             with suppress(OSError):

@@ -725,7 +725,7 @@ class PlannedUpdate(msgspec.Struct, frozen=True, kw_only=True):
         entry: the dataset, or None for a new one that was not created.
         alias: its name.
         is_new: whether the definition creates it.
-        events: the events to append, in order; empty if there is no change.
+        events: the events to append, in order, or [] without changes.
         changes: a description of each event.
         head: the head that the definition was compared with, or None for a new dataset.
         system_time: system time of the new blocks.

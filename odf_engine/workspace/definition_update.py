@@ -443,7 +443,7 @@ class ManifestDrift(NamedTuple):
 
     Attributes:
         path: the file.
-        changes: the events that `odf add --update` would append; empty if the file cannot be compared.
+        changes: the events that `odf add --update` would append, or [] if the file cannot be compared.
         problem: why it cannot be compared, or "" if it can.
     """
 

@@ -364,7 +364,7 @@ class _DatasetCheck:
             self._report_broken(HEAD, error)
             return
         try:
-            indexed = index.state(head)  # if there is none, the next query indexes the head
+            indexed = index.state(head)  # without an index, the next query indexes the head
             if indexed is None or (
                 state == indexed and _has_same_content(rebuilt, Dataset(self._folder, index, origin))
             ):

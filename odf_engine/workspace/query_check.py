@@ -127,9 +127,7 @@ def _describe_ways(name: str) -> str:
 
 
 def can_translate(snapshots: Sequence[DatasetSnapshot], configured: Collection[str]) -> bool:
-    """Return whether a query of the definitions is for an engine that is missing, and from which it can be
-    translated.
-    """
+    """Return whether a query of the definitions can be translated from a missing engine."""
     for event in (event for snapshot in snapshots for event in snapshot.metadata):
         query = event.transform if isinstance(event, SetTransform) else getattr(event, "preprocess", None)
         if query is None or query.engine.lower() not in _TRANSLATED:

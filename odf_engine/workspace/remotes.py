@@ -170,7 +170,7 @@ class Remotes:
     # --- Datasets ---
 
     def get(self, dataset: DatasetId) -> DatasetRemotes:
-        """Return the remotes of a dataset; empty if there are none or the file is damaged.
+        """Return the remotes of a dataset, without any if the file is missing or damaged.
 
         Raises:
             BadData: the file cannot be read.

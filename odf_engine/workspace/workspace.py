@@ -698,7 +698,7 @@ class Workspace:
             staged = [self._folders.stage(plan.id, plan.alias, foreign.get(plan.alias)) for plan in plans]
             self._folders.sync()
             for plan, folder in zip(plans, staged, strict=True):
-                self.keys.store(plan.id, keys[plan.id])  # after its folder, by which a sweep finds the key
+                self.keys.store(plan.id, keys[plan.id])  # after its folder, which leads a sweep to the key
                 if plan.alias not in foreign:
                     mark_own(self.keys, plan.id)
                 heads[plan.id] = Dataset(folder, self.index).commit(
