@@ -98,7 +98,7 @@ def _watermark_event(state: ChainState, watermark: Timestamp) -> AddData:
 def _declare_columns(
     workspace: Workspace, entry: DatasetEntry, state: ChainState, runtime: SparkRuntime, reporter: Reporter
 ) -> list[MetadataEvent]:
-    """Return the event that declares the columns that the first rows will have; empty if they are unknown."""
+    """Return the event that declares the columns of the first rows, or [] if they are unknown."""
     sources = [state.polling_source, *state.push_sources.values()]
     source = next(
         (item for item in sources if item is not None and columns_of_step(item.read)),

@@ -154,7 +154,7 @@ def drop_column(schema: pa.Schema, name: str | None) -> pa.Schema:
 def column_attributes(
     state: ChainState, source: SetPollingSource | AddPushSource, config: Config
 ) -> DataSchema | None:
-    """Return the ODF schema with the attributes of the columns: of the dataset, or of its first rows.
+    """Return the ODF schema that has the attributes of the dataset's columns, or of its first rows.
 
     The first rows have those that the source declares, unless a query makes other columns, or the
     schema is stored as Arrow schema, which has no attributes.

@@ -68,7 +68,7 @@ class PrepareLimits:
     Attributes:
         most_bytes: maximum number of bytes.
         most_ratio: maximum ratio to the compressed size.
-        ratio_from: number of bytes from which the ratio is checked. A small file may be all zeros.
+        ratio_from: minimum number of bytes for the check of the ratio. A small file may be all zeros.
     """
 
     most_bytes: int = PrepareConfig().most_bytes

@@ -75,10 +75,10 @@ class PushedFileReader:
 
     Attributes:
         step: how to read the file.
-        plain: the step is not that of the source: CSV has a header if its first line has a column name, or
+        plain: the source has another step: CSV has a header if its first line has a column name, or
             if the columns are not known yet.
         columns: accepted columns, or None for any.
-        declared: the source declares the columns. Otherwise they are those of the dataset, and only names
+        declared: the source declares the columns. Otherwise they are the dataset's columns, and only names
             match them.
         optional: columns that may be missing.
         operations: name of the column with operations.
@@ -171,7 +171,7 @@ class PushedFileReader:
         folder: Path,
         reporter: Reporter,
     ) -> ReadPlan | None:
-        """Read a file in which each row names its columns, or none does."""
+        """Read a file whose rows all name their columns, or none does."""
         absent: list[str] = []
 
         def compare(file: TextFile, reporter: Reporter, keys: Mapping[str, int]) -> None:

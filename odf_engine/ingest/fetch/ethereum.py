@@ -69,7 +69,7 @@ def fetch_ethereum_logs(step: EthereumLogs, context: FetchContext) -> Iterator[P
 
     Raises:
         SourceUnavailable: the node is unknown, not available, on another chain, or behind the dataset.
-        BadData: the chain was reorganised since the last pull, or a log is not that of the signature.
+        BadData: the chain was reorganised since the last pull, or a log does not match the signature.
         InvalidManifest: the filter is invalid.
         Cancelled: immediately.
     """

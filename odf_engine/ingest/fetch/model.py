@@ -36,7 +36,7 @@ class Payload:
         state: the state for the chain, or None if the source has no state.
         event_time: of rows without one; None means the time of ingestion.
         stamp: modification time and size of a file that is read in place.
-        line_origins: the origin of each line, such as its topic, for messages; empty if all have the same.
+        line_origins: the origin of each line, such as its topic, for messages, or () if all have the same.
         on_commit: called after the rows were committed.
     """
 

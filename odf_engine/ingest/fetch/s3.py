@@ -59,7 +59,7 @@ class _S3Transfer(Transfer):
         from obstore.exceptions import BaseError, NotModifiedError, PreconditionError
 
         try:
-            # Retries are those of the transfer, which logs them.
+            # The transfer retries, and logs it.
             config, untrusted = self.context.config, self.context.untrusted
             return self._exchange(open_store(self._location, config, untrusted=untrusted))
         except NotModifiedError:

@@ -171,7 +171,7 @@ def key_columns(primary_key: Sequence[str], inputs: MergeInputs) -> list[str]:
     """Return the names of the key columns as spelled in the slice.
 
     Raises:
-        InvalidSchema: a key column is missing or nested, or there is none.
+        InvalidSchema: a key column is missing or nested, or the key is empty.
     """
     keys: list[str] = []
     for name, place in zip(primary_key, match_columns(inputs.names, list(primary_key)), strict=True):

@@ -43,7 +43,7 @@ _ELIMINATION: Final = "spark.sql.subexpressionElimination.enabled"
 class BadRow(NamedTuple):
     """An invalid row: the number of its record, its place in messages, the reason and a hint.
 
-    ``column`` is empty if the complete record is invalid. The number is that of a line, or of an object of a
+    ``column`` is empty if the complete record is invalid. The number counts lines, or objects of a
     document.
     """
 

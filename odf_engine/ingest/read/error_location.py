@@ -42,7 +42,7 @@ class TextFile:
     Attributes:
         path: the file.
         name: its name in messages.
-        columns: names of the columns in the order of the file; empty if not known.
+        columns: names of the columns in the order of the file, or () if they are unknown.
         encoding: a codec of Python.
         header: the first row has the names.
         separator, quote, escape: of CSV; an empty quote disables quoting.

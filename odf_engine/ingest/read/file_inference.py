@@ -34,7 +34,7 @@ class FileChoices(msgspec.Struct, frozen=True):
         separator, quote, encoding, header: of CSV.
         types: type and format of columns by their position; see :class:`InferredColumn`.
         names: names of columns by their position.
-        time: name of the event time column; empty for none.
+        time: name of the event time column, or "".
         key: names of the columns of the primary key.
         merge: ``Append``, ``Ledger``, ``Snapshot`` or ``UpsertStream``.
     """
@@ -98,7 +98,7 @@ class InferredFile(msgspec.Struct, frozen=True, kw_only=True):
         bad_rows: rows that cannot be read. They are not in ``rows`` if their number of values is wrong.
         complete: whether all rows were inspected.
         time: name of the event time column, or "" for none.
-        key: the columns of the primary key; empty for none.
+        key: the columns of the primary key, or ().
         merge: the merge strategy.
         reason: why this key and strategy were chosen.
     """

@@ -253,7 +253,7 @@ def csv_file(step: Csv, prepared: PreparedFile) -> TextFile:
 
 
 def first_row(file: TextFile) -> list[str]:
-    """Return the first row, which may be a header; empty if only Spark can parse it.
+    """Return the first row, which may be a header, or [] if only Spark can parse it.
 
     Raises:
         BadData: the row is a conflict marker of version control.

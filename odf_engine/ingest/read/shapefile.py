@@ -140,7 +140,7 @@ def _choose(archive: zipfile.ZipFile, sub_path: str | None, name: str) -> str:
     """Return the name of the .shp file to read.
 
     Raises:
-        BadData: there is none, or there are several.
+        BadData: the archive has no or several such files.
     """
     names = [file for file in archive.namelist() if _suffix(file) == ".shp" and "__MACOSX/" not in file]
     matches = names
