@@ -423,7 +423,7 @@ def download_chain(
         force: discard blocks that only the local dataset has; a reference stores its head.
         first: called just before the head is set.
         check_block: called with every new block as soon as it is known, in any order; may raise.
-        replacing: records of the compactions by which the local chain became the remote one. They are
+        replacing: records of the compactions that turned the local chain into the remote one. They are
             verified, and the chain is replaced only if it has the same rows.
 
     Raises:
@@ -709,7 +709,7 @@ def referenced_objects(block: RemoteBlock) -> Iterator[ObjectFile]:
 
 
 def slice_with_links(block: RemoteBlock, quarantine: Quarantine) -> list[tuple[Multihash, list[str]]]:
-    """Return the slice of the newest block with its link columns; empty if it has none."""
+    """Return the slice of the newest block with its link columns, or [] if it has none."""
     event, state = block.block.event, quarantine.state
     if not isinstance(event, AddData) or event.new_data is None or state is None:
         return []

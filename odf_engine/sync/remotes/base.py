@@ -247,7 +247,7 @@ def upload_parallel(
         stop: makes ``check`` raise, and ends running uploads.
 
     Raises:
-        OdfError: the first failure that has a reason; Cancelled if there is none.
+        OdfError: the first failure that has a reason, otherwise Cancelled.
     """
     waiting, lock = iter(items), threading.Lock()
 

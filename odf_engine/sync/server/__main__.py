@@ -115,7 +115,7 @@ class ConnectionLimiter:
                 )
                 connection.send(response.encode())
                 connection.shutdown(socket.SHUT_WR)
-                if self._lingering < _MAX_LINGERING:  # closing at once could discard the response
+                if self._lingering < _MAX_LINGERING:  # closing immediately could discard the response
                     self._lingering += 1
                     asyncio.get_running_loop().call_later(1.0, self._close_lingering, connection)
                     return
@@ -355,7 +355,7 @@ async def _serve(
 
 
 def _stop(serving: DatasetService) -> None:
-    if serving.stopping.is_set():  # second signal: exit at once
+    if serving.stopping.is_set():  # second signal: exit immediately
         os._exit(0)
     serving.stopping.set()
 

@@ -58,7 +58,7 @@ class _OpenedObject:
 
 
 async def send_head(served: ServedDataset, name: str, request: web.BaseRequest) -> web.StreamResponse:
-    """Send ``refs/head``, a branch, or ``refs/compaction``, by which copies find the record of a compaction.
+    """Send ``refs/head``, a branch, or ``refs/compaction``, which leads copies to the record of a compaction.
 
     Raises:
         NotFound: another reference, or the dataset is empty.

@@ -246,7 +246,7 @@ class DatasetService:
         tls: bool = False,
         host: str = "",
     ) -> None:
-        """``patterns`` selects the served datasets; empty for all. ``host`` is the host listened on.
+        """``patterns`` selects the served datasets, all if it is empty. ``host`` is the host listened on.
 
         Raises:
             InvalidIdentity: a pattern is malformed.

@@ -271,7 +271,7 @@ def _max_request_bytes(dataset: Dataset) -> int:
 
 
 def find_object(dataset: Dataset, file: ObjectFile) -> str | None:
-    """Return the name under which a dataset stores an object with this size, or None if it does not."""
+    """Return the name of the dataset's object with this size, or None."""
     objects = dataset.objects(file.kind)
     name = find_object_name(objects, file.hash)
     try:
