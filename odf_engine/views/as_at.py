@@ -44,7 +44,7 @@ class PinnedVersion(msgspec.Struct, frozen=True):
 
     @property
     def scan_offset(self) -> int:
-        """``last_offset`` as :meth:`odf_engine.views.scan.Scan.of_dataset` takes it: -1 if there is none."""
+        """``last_offset`` as :meth:`odf_engine.views.scan.Scan.of_dataset` takes it, or -1 without rows."""
         return -1 if self.last_offset is None else self.last_offset
 
 

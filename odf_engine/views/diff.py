@@ -193,7 +193,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         old, new: the compared versions.
-        key: the columns of the key, by their names on the newer side; empty for none.
+        key: the columns of the key, by their names on the newer side, or [].
         added, removed, changed, unchanged: numbers of rows.
         rows: number of rows in the file: added, removed or changed.
         file: the absolute path of a Parquet file in the cache. Its columns are ``change`` (``added``,

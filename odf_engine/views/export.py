@@ -49,7 +49,7 @@ def export(
         path: an absolute path.
         form: format of the file.
         reporter: receives rows and bytes, and can cancel.
-        ranges: row numbers; empty for all rows.
+        ranges: row numbers, or () for all rows.
         system: whether the system columns are written.
         replace: whether an existing file is replaced.
 
@@ -88,7 +88,7 @@ def write_stream(
         path: an absolute path.
         form: format of the file.
         schema: the schema of the rows.
-        batches: the rows; few are in memory at once.
+        batches: the rows; few are in memory at a time.
         reporter: can cancel.
 
     Returns:

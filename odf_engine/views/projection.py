@@ -28,7 +28,7 @@ from odf_engine.views.scan import Scan, ScanFile
 
 
 def group_by_columns(transform: SetTransform | None) -> list[str]:
-    """Return the output columns that the last grouping of a query is by; empty if that cannot be determined.
+    """Return the output columns in the last GROUP BY of a query, or [] if they cannot be determined.
 
     A grouping by a window, or by the event time itself, makes final rows, which have no latest state. Steps
     after the grouping may filter rows and rename columns.
@@ -101,7 +101,7 @@ def _output_name(term: Any, outputs: list[tuple[Any, str]], exp: Any) -> str | N
 
 
 def _normalized_sql(term: Any, exp: Any) -> str:
-    """Return the SQL of an expression in which all spellings of a column are equal."""
+    """Return the SQL of an expression, with one spelling for each column."""
 
     def bare(node: Any) -> Any:
         return exp.column(node.name.casefold(), quoted=True) if isinstance(node, exp.Column) else node
@@ -235,14 +235,14 @@ _GROUP_ROWS: Final = 1 << 15  # the user interface decodes a group to show a few
 
 
 def primary_key(state: ChainState) -> list[str]:
-    """Return the primary key of the sources of a dataset; empty if they have none, or different ones."""
+    """Return the primary key of the sources of a dataset, or [] if they have none, or different ones."""
     sources = [state.polling_source, *state.push_sources.values()]
     keys = {tuple(getattr(source.merge, "primary_key", ())) for source in sources if source is not None}
     return list(keys.pop()) if len(keys) == 1 else []
 
 
 def dataset_key(dataset: Dataset) -> list[str]:
-    """Return the columns that identify the rows of a dataset; empty if they are not known.
+    """Return the columns that identify the rows of a dataset, or [] if they are unknown.
 
     For a root dataset these are the primary key of its sources, for a derivative dataset the columns that
     its query groups by, unless they include a window.
@@ -269,7 +269,7 @@ def build_projection(
     Args:
         odf: the workspace's ``.odf`` folder, which contains the cache.
         dataset: the changelog.
-        key: columns of the key; empty for :func:`dataset_key`.
+        key: columns of the key, or () for :func:`dataset_key`.
         reporter: receives rows, and can cancel.
         last_offset: the last offset of the version (-1: no rows); by default the newest.
         as_of: an event time.
@@ -299,7 +299,7 @@ def build_projection_of(
     as_of: Timestamp | None = None,
     events: bool = False,
 ) -> Projection:
-    """Build a projection of rows: from the cache, from a file of fewer slices, or from the beginning.
+    """Build a projection of rows, if possible from the cache or from a file of fewer slices.
 
     Args:
         folder: the cache.

@@ -391,7 +391,7 @@ def compare_rows(
     Args:
         odf: the workspace's ``.odf`` folder, which contains the cache.
         sides: the versions.
-        key: columns of the key; empty for the common key of both datasets.
+        key: columns of the key, or () for the common key of both datasets.
         reporter: receives rows, and can cancel.
         partition_bytes: approximate size of the rows in memory.
 
@@ -434,7 +434,7 @@ def compare_rows(
 
 
 def common_key(sides: DiffSides) -> list[str]:
-    """Return the key that both datasets have; empty if they have none, or different ones."""
+    """Return the key that both datasets have, or [] if they have none, or different ones."""
     keys = [dataset_key(entry.dataset) for entry in (sides.old, sides.new)]
     return keys[1] if [name.casefold() for name in keys[0]] == [name.casefold() for name in keys[1]] else []
 

@@ -150,7 +150,7 @@ class RowWindowReader:
     def tail(self, n: int) -> pa.Table:
         """Return the newest ``n`` rows in the order of their offsets."""
         table = self.window(self.row_count - max(n, 0), min(max(n, 0), self.row_count))
-        # Foreign writers may store rows in another order than that of their offsets.
+        # Foreign writers may store rows in another order than by offset.
         return table.sort_by(self._offset_column) if self._offset_column in table.column_names else table
 
     def groups(self, column: str) -> Iterator[RowGroupInfo]:
@@ -252,7 +252,7 @@ class RowWindowReader:
         return pa.Table.from_arrays([columns[field.name].slice(0, rows) for field in schema], schema=schema)
 
     def _trim(self) -> None:
-        """Release memory of decoding, of which the pool would keep several times the size of the cache."""
+        """Release memory of decoding; the pool would keep several times the size of the cache."""
         if self._untrimmed > _TRIM_BYTES:
             self._untrimmed = 0
             pa.default_memory_pool().release_unused()
@@ -304,7 +304,7 @@ def row_of_offset(reader: RowWindowReader, offset: int, column: str) -> int | No
     table, gaps = reader.window_with_gaps(guess, 1, [column])
     if gaps or table.column(0)[0].as_py() == offset:
         return guess
-    # Foreign writers may store rows in another order than that of their offsets.
+    # Foreign writers may store rows in another order than by offset.
     for start in range(first, reader.ends[at], _ROWS):
         table, _ = reader.window_with_gaps(start, min(reader.ends[at] - start, _ROWS), [column])
         position = pc.index(table.column(0), pa.scalar(offset, table.schema.field(0).type)).as_py()

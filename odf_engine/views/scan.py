@@ -98,7 +98,7 @@ class _ValueRange(NamedTuple):
 
 
 class Scan:
-    """A read of committed rows: of a dataset up to an offset, or of one Parquet file.
+    """A read of the committed rows of a dataset up to an offset, or of one Parquet file.
 
     A scan is immutable. :meth:`select`, :meth:`rows` and :meth:`where` return narrower scans. Opening files
     and decoding begin with the iteration of :meth:`batches`::
@@ -429,7 +429,7 @@ def _prune(
 
 
 def _computable_type(data_type: pa.DataType) -> pa.DataType:
-    """Return the type without encodings for which Arrow lacks kernels."""
+    """Return the type without encodings that kernels of Arrow do not support."""
     data_type = decoded_type(data_type)
     if types.is_string_view(data_type):
         return pa.string()

@@ -104,7 +104,7 @@ def compute_statistics(odf: Path, rows: Scan, reporter: Reporter, dataset: str |
         odf: the workspace's ``.odf`` folder, which contains the cache.
         rows: the rows.
         reporter: receives rows, and can cancel.
-        dataset: the name under which sketches are stored for the next computation; by default they are not.
+        dataset: the name of the sketches stored for the next computation; by default none are stored.
 
     Raises:
         NotFound, BadData: rows cannot be read.
