@@ -71,7 +71,7 @@ class ExaminedRows:
         schema: columns of the rows.
         last_rows: number of rows of the last commit before them, or None if absent.
         watermark: watermark of the dataset with the rows.
-        now: the system time to which the watermark is compared.
+        now: the system time that the watermark is compared to.
     """
 
     paths: Sequence[Path]

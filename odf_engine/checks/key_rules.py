@@ -125,7 +125,7 @@ def find_missing_keys(new: KeyedRows, other: KeyedRows, name: str, reporter: Rep
 
     Args:
         new: the new rows.
-        other: the rows of the other dataset; its columns correspond to those of ``new``.
+        other: the rows of the other dataset; its columns correspond to the columns of ``new``.
         name: name of the other dataset in messages.
         reporter: cancels the search.
     """

@@ -54,7 +54,7 @@ class RuleResult(msgspec.Struct, frozen=True, rename="camel"):
         on_failure: ``block`` or ``warn``.
         examined: number of examined rows.
         failing: number of rows that violate the rule; 1 for a rule about all rows.
-        message: the problem, or "" if there is none.
+        message: the problem, or "".
         sample: first failing rows as text, by column; ``offset`` is the offset of the row.
     """
 
