@@ -168,7 +168,7 @@ class _RunEvent:
         return {"namespace": self._namespace, "name": name, "facets": facets}
 
     def _facets(self, entry: DatasetEntry | None, state: ChainState | None) -> dict[str, Any]:
-        """Return schema and version of a dataset; for that of the job also its data quality."""
+        """Return schema and version of a dataset, and for the job's dataset its data quality."""
         facets: dict[str, Any] = {}
         if entry is None or state is None:
             return facets

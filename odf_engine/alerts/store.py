@@ -67,7 +67,7 @@ class Delivery(msgspec.Struct, frozen=True):
         subject: name of the dataset or of the flow.
         dataset: id of the dataset, or "" for a flow.
         message: what happened.
-        body: the message in the form of the sink; empty for terminals.
+        body: the message in the form of the sink, or b"" for terminals.
         state: ``queued``, ``sent`` or ``dead``.
         created: when the event was queued.
         due: when it is sent next.
@@ -167,7 +167,7 @@ class AlertStore:
         positions: Mapping[str, str] | None = None,
         heads: Mapping[str, str | None] | None = None,
     ) -> None:
-        """Queue deliveries, and store the positions after their events, at once.
+        """Queue deliveries and store the positions after their events, in one transaction.
 
         Args:
             deliveries: the deliveries. One whose id is stored is ignored.

@@ -201,7 +201,7 @@ def post(url: str, headers: Mapping[str, str], body: bytes, access: RemoteAccess
         seconds: limit of each wait for the server.
 
     Raises:
-        AttemptFailed: the response is not 2xx, or there is none.
+        AttemptFailed: the response is not 2xx, or is missing.
         Cancelled: immediately.
     """
     fetch = msgspec.structs.replace(
