@@ -489,7 +489,7 @@ class UiConfig(SettingsGroup, frozen=True):
     ] = "both"
 
     def __post_init__(self) -> None:
-        """Check the time zone; msgspec reports the error as that of an invalid value."""
+        """Check the time zone; msgspec reports the error as an invalid value."""
         if self.timezone in ("UTC", "local"):
             return
         from zoneinfo import ZoneInfo  # deferred: most users do not need it

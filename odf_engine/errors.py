@@ -16,8 +16,8 @@ class OdfError(Exception):
         message: one sentence: what failed and why.
         hint: one sentence: what to do next, or None if there is no remedy.
         where: the location: a file, line, column, row, block or dataset, or None if absent.
-        excerpt: the line of the file that the error refers to, preceded by its number; empty if not
-            available.
+        excerpt: the line of the file that the error refers to, preceded by its number, or () if it is
+            not available.
         exit_code: exit code of the command line.
     """
 

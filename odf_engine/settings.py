@@ -44,7 +44,7 @@ _USER_WORKSPACE_HEAD: Final = (
 class Setting(msgspec.Struct, frozen=True, omit_defaults=True):
     """One setting in a list; ``key`` is dotted, such as ``spark.driverMemory``.
 
-    ``choices`` are the possible values; empty if there are too many to list.
+    ``choices`` are the possible values, or () if there are too many to list.
     """
 
     key: str
@@ -351,7 +351,7 @@ def _parse(text: str, path: Path) -> Any:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the validated settings of a file; empty if there is no file.
+    """Return the validated settings of a file, or empty ones if it does not exist.
 
     Raises:
         InvalidManifest: as :func:`load`.

@@ -265,7 +265,7 @@ def _split_names(text: str, expected: str, *, at_least: int, at_most: int) -> li
 
 
 def _closest_name(text: str) -> str:
-    """Return a valid name that is similar to ``text``, or "" if there is none."""
+    """Return a valid name that is similar to ``text``, or ""."""
     letters = normalize("NFKD", text).encode("ascii", "ignore").decode()
     name = re.sub(r"[^A-Za-z0-9.]+", "-", letters)
     return re.sub(r"-*\.[-.]*", ".", name).strip("-.")

@@ -664,7 +664,7 @@ class SetLicense(Model, kw_only=True, tag_field="kind", tag="SetLicense"):
 class SetDataSchema(Model, tag_field="kind", tag="SetDataSchema"):
     """The schema of all following slices: a bare Arrow schema in FlatBuffers.
 
-    A definition may list the data columns as DDL instead, from which the schema is generated.
+    A definition may list the data columns as DDL instead; the schema is generated from it.
     """
 
     NEWER_NAMES: ClassVar[dict[str, str]] = {"schema": "rawArrowSchema", "odfSchema": "schema"}

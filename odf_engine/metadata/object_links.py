@@ -76,7 +76,7 @@ def _link_problem(field: DataField) -> str | None:
 
 
 def _nested_problem(data_type: Any) -> str:
-    """Return the problem of a link within a nested type, or "" if there is none."""
+    """Return the problem of a link within a nested type, or ""."""
     match data_type:
         case Option():
             return _nested_problem(data_type.inner)

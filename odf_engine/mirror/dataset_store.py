@@ -320,7 +320,7 @@ class DatasetStore:
     # --- Private ------------------------------------------------------------------------------
 
     def _new_token(self) -> str:
-        """Return a token, by which a later command finds that its operation was interrupted."""
+        """Return a token that shows a later command whether its operation was interrupted."""
         token = uuid.uuid4().hex
         replace_file(self._tokens, msgspec.json.encode([*self._own_tokens()[-_MAX_TOKENS:], token]))
         return token

@@ -40,7 +40,7 @@ class RangedObject:
         store: the store.
         keys: the possible keys of the object in the store.
         size: its size in bytes.
-        cache: path of the cached blocks, to which their numbers are added.
+        cache: path prefix of the cached blocks; their numbers are appended to it.
     """
 
     def __init__(self, store: DatasetStore, keys: Sequence[str], size: int, cache: Path) -> None:

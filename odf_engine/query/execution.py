@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TimeTravelDefaults:
-    """The versions and states of datasets for which the query does not specify them.
+    """The versions and states of datasets that the query does not specify.
 
     Attributes:
         as_at: a system time or a block.

@@ -60,7 +60,7 @@ def candidate_names(object_hash: Multihash, written: str | None = None) -> Itera
 
 
 def find_object_name(store: ObjectStore, object_hash: Multihash, written: str | None = None) -> str | None:
-    """Return the name under which ``store`` has the object, or None."""
+    """Return the name of the object in ``store``, or None."""
     for name in candidate_names(object_hash, written):
         if store.exists(name):
             return name
@@ -80,7 +80,7 @@ def hash_file(path: Path, code: int, progress: Callable[[int], None]) -> Multiha
 class LocalObjectStore:
     """Objects as files of one folder, which is created when the first object is stored.
 
-    Symbolic links are not objects: in a workspace from somebody else, they could lead to any file.
+    Symbolic links are not objects, because those in a third-party workspace could lead to any file.
 
     The parent folder must exist, so that a write does not recreate a deleted dataset.
 
