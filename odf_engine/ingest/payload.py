@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -39,7 +40,7 @@ from odf_engine.ingest.merge.merge_strategy import merge, repeats_stored_rows
 from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits, prepare
 from odf_engine.ingest.preprocess import PreprocessedRows, is_datafusion, preprocess
 from odf_engine.ingest.read.bad_rows import BadRowSearch, Rejection, list_bad_rows, reject_bad_rows
-from odf_engine.ingest.read.read_step import ReadPlan, read
+from odf_engine.ingest.read.read_step import ReadOptions, ReadPlan, read
 from odf_engine.metadata.model import (
     AddData,
     AddPushSource,
@@ -254,6 +255,29 @@ class _StagedSlices(NamedTuple):
     merged: MergedSlices
 
 
+class IngestContext(NamedTuple):
+    """What all payloads of a pull or push share.
+
+    Attributes:
+        entry: the dataset.
+        session: Spark session.
+        config: the config of the workspace.
+        reporter: receives phases, amounts and commits, and cancels the job.
+        checks: checks of the dataset, which the new rows must pass.
+        strict: rows of a ledger with a known key and other values are an error; overrides the setting
+            ``onConflict``.
+        attached: stored objects by their names, which link columns may have instead of their hashes.
+    """
+
+    entry: DatasetEntry
+    session: SparkSession
+    config: Config
+    reporter: Reporter
+    checks: DatasetChecks | None
+    strict: bool = False
+    attached: Mapping[str, Multihash] = MappingProxyType({})
+
+
 class PayloadJob:
     """Reads, merges and commits one payload of a polling or push source.
 
@@ -265,54 +289,42 @@ class PayloadJob:
 
     def __init__(
         self,
-        entry: DatasetEntry,
+        context: IngestContext,
         source: SetPollingSource | AddPushSource,
         payload: Payload,
-        session: SparkSession,
         folder: Path,
-        config: Config,
-        reporter: Reporter,
         *,
-        after: Multihash | None = None,
+        after: Multihash | None,
         reader: Reader | None = None,
-        strict: bool = False,
-        attached: Mapping[str, Multihash] | None = None,
-        checks: DatasetChecks | None = None,
     ) -> None:
         """Prepare the ingestion into the current head.
 
         Args:
-            entry: the dataset.
+            context: the dataset, and what its payloads share.
             source: the source event.
             payload: the fetched or pushed file.
-            session: Spark session.
             folder: for temporary files; the caller removes it.
-            config: the config of the workspace.
-            reporter: receives phases, amounts and commits, and cancels the job.
-            after: the expected head, or None for any.
+            after: the expected head; None for a dataset without blocks.
             reader: replaces the read step of the source.
-            strict: rows of a ledger with a known key and other values are an error; overrides the
-                setting ``onConflict``.
-            attached: stored objects by their names, which link columns may have instead of their hashes.
-            checks: checks of the dataset, which the new rows must pass.
 
         Raises:
             Conflict: the head is not ``after``.
         """
+        entry, config = context.entry, context.config
         self._entry = entry
         self._dataset = entry.dataset
         self._source = source
         self._payload = payload
-        self._session = session
+        self._session = context.session
         self._folder = folder
         self._config = config
-        self._reporter = reporter
+        self._reporter = context.reporter
         self._reader = reader
-        self._strict = strict
-        self._attached = attached or {}
-        self._checks = checks
+        self._strict = context.strict
+        self._attached = context.attached
+        self._checks = context.checks
         self._state = entry.dataset.state()
-        if after is not None and self._state.head != after:
+        if self._state.head != after:
             raise Conflict(
                 "the dataset was changed while its source was read",
                 hint="try again from the new head",
@@ -332,7 +344,7 @@ class PayloadJob:
         self.repeated = 0
         self._rejection: Rejection | None = None
         self._digits_reported = False
-        self._progress = _WriteProgress(reporter, 0, total_known=False)
+        self._progress = _WriteProgress(context.reporter, 0, total_known=False)
 
     def run(self) -> Multihash:
         """Ingest the payload; return the new head, or the old one if nothing has changed.
@@ -464,7 +476,9 @@ class PayloadJob:
             feature_ids = self._source.preprocess is None and (
                 self._declared is None or "id" in map(str.casefold, self._declared.names)
             )
-            reading = read(session, step, prepared, folder, reporter, limits=limits, feature_ids=feature_ids)
+            reading = read(
+                session, step, prepared, folder, reporter, ReadOptions(limits, feature_ids=feature_ids)
+            )
         if reading is None or reading.columns is not None or self._source.preprocess is not None:
             return reading
         # Inferred types depend on the rows of the file. Those of the dataset take precedence.
@@ -479,7 +493,7 @@ class PayloadJob:
         if operations is not None:
             at = guessed.get_field_index(operations)
             columns = columns.insert(min(at, len(columns)), guessed.field(at))
-        return read(session, step, prepared, folder, reporter, columns, limits=limits)
+        return read(session, step, prepared, folder, reporter, ReadOptions(limits, columns))
 
     def _operations_in(self, names: list[str]) -> str | None:
         """Return the name of the column with operations, or None if absent, or none is accepted."""

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from odf_engine.chain.state import ChainUpdate
 from odf_engine.checks.gate import load_checks
 from odf_engine.errors import Unsupported
 from odf_engine.files import translate_os_errors
-from odf_engine.ingest.explicit_watermark import complete_static_dataset
-from odf_engine.ingest.explicit_watermark import set_watermark as commit_watermark
+from odf_engine.ingest.explicit_watermark import complete_static_dataset, set_watermark
 from odf_engine.ingest.fetch.fetch_step import fetch
 from odf_engine.ingest.fetch.model import FetchContext, Payload
-from odf_engine.ingest.payload import PayloadJob
+from odf_engine.ingest.payload import IngestContext, PayloadJob
 from odf_engine.metadata.model import DatasetKind, FilesGlob, Mqtt, SetPollingSource
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.credentials import Credentials
@@ -31,17 +30,33 @@ if TYPE_CHECKING:
     from odf_engine.spark.runtime.session import SparkRuntime
 
 
+class PullOptions(NamedTuple):
+    """Options of a pull from a polling source.
+
+    Attributes:
+        fetch_uncacheable: fetch an ingested source that cannot report changes.
+        set_watermark: commit this watermark instead of polling.
+        force: fetch even if the source reports no change.
+        strict: rows of a ledger with a known key and other values are an error, not a warning.
+        environment: values for ``${{ env.NAME }}`` in the request.
+    """
+
+    fetch_uncacheable: bool = False
+    set_watermark: Timestamp | None = None
+    force: bool = False
+    strict: bool = False
+    environment: Mapping[str, str] = MappingProxyType({})
+
+
+_DEFAULTS: Final = PullOptions()
+
+
 def pull(
     workspace: Workspace,
     entry: DatasetEntry,
     runtime: SparkRuntime,
     reporter: Reporter,
-    *,
-    fetch_uncacheable: bool = False,
-    set_watermark: Timestamp | None = None,
-    force: bool = False,
-    strict: bool = False,
-    environment: Mapping[str, str] = MappingProxyType({}),
+    options: PullOptions = _DEFAULTS,
 ) -> ChainUpdate:
     """Ingest the new data of the polling source.
 
@@ -50,11 +65,7 @@ def pull(
         entry: the dataset.
         runtime: a started Spark.
         reporter: receives phases, amounts and commits, and cancels the pull.
-        fetch_uncacheable: fetch an ingested source that cannot report changes.
-        set_watermark: commit this watermark instead of polling.
-        force: fetch even if the source reports no change.
-        strict: rows of a ledger with a known key and other values are an error, not a warning.
-        environment: values for ``${{ env.NAME }}`` in the request.
+        options: what is fetched, and how.
 
     Raises:
         NotTrusted: the source is by a third party, and is not trusted.
@@ -68,14 +79,14 @@ def pull(
             f"{entry.alias} is a derivative dataset; only root datasets have a polling source",
             hint="pull its inputs",
         )
-    if set_watermark is not None:
-        commit_watermark(workspace, entry, set_watermark, runtime, reporter)
+    if options.set_watermark is not None:
+        set_watermark(workspace, entry, options.set_watermark, runtime, reporter)
     else:
         Trust(workspace).require_trust(entry)
         names = (str(entry.alias), str(entry.id))
-        fetch_uncacheable = fetch_uncacheable or workspace.config.fetch.is_never_cached(*names)
-        if _needs_fetch(entry, before, reporter, fetch_uncacheable=fetch_uncacheable, force=force):
-            repeated = _poll(workspace, entry, runtime, reporter, environment, force=force, strict=strict)
+        fetch_uncacheable = options.fetch_uncacheable or workspace.config.fetch.is_never_cached(*names)
+        if _needs_fetch(entry, before, reporter, fetch_uncacheable=fetch_uncacheable, force=options.force):
+            repeated = _poll(workspace, entry, runtime, reporter, options)
         complete_static_dataset(workspace, entry, runtime, reporter)
     return ChainUpdate.from_states(before, dataset.state(), repeated)
 
@@ -126,10 +137,7 @@ def _poll(
     entry: DatasetEntry,
     runtime: SparkRuntime,
     reporter: Reporter,
-    environment: Mapping[str, str],
-    *,
-    force: bool,
-    strict: bool,
+    options: PullOptions,
 ) -> int:
     """Ingest the payloads since the last pull; return the number of rows of files that only repeat rows."""
     state = entry.dataset.state()
@@ -144,12 +152,12 @@ def _poll(
             resolve=workspace.resolve_path,
             root=workspace.folder,
             dataset=entry.dataset,
-            state=None if force else state.source_state,
+            state=None if options.force else state.source_state,
             job=job,
             config=workspace.config.fetch,
             reporter=reporter,
-            force=force,
-            environment=environment,
+            force=options.force,
+            environment=options.environment,
             allowed=workspace.config.allowed_for(str(entry.alias), str(entry.id)),
             name=str(entry.alias),
             untrusted=not Trust(workspace).allows_private_network(entry),
@@ -159,26 +167,15 @@ def _poll(
             mqtt=workspace.config.mqtt,
             ethereum=workspace.config.ethereum,
         )
-        session = runtime.session()
         checks = load_checks(workspace, entry, runtime.session)
+        shared = IngestContext(entry, runtime.session(), workspace.config, reporter, checks, options.strict)
         with closing(_report_fetch_phase(fetch(source.fetch, context), reporter)) as payloads:
             head = state.head
             for payload in payloads:
                 with payload_scratch_folder(job) as folder:
                     # Payload and source belong to the state at the start: a commit by another process in
                     # between, such as of another source or the same file, is a conflict.
-                    payload_job = PayloadJob(
-                        entry,
-                        source,
-                        payload,
-                        session,
-                        folder,
-                        workspace.config,
-                        reporter,
-                        after=head,
-                        strict=strict,
-                        checks=checks,
-                    )
+                    payload_job = PayloadJob(shared, source, payload, folder, after=head)
                     head = payload_job.run()
                     repeated += payload_job.repeated
                 payload.on_commit()

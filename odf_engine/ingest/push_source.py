@@ -18,6 +18,7 @@ from odf_engine.chain.linked_objects import list_attachments, store_objects
 from odf_engine.chain.schema_evolution import declared_schema
 from odf_engine.chain.state import IDEMPOTENCY_KEY, PAYLOAD_HASH, ChainState, ChainUpdate
 from odf_engine.checks.gate import load_checks
+from odf_engine.config import Config
 from odf_engine.data.column_names import LOOKALIKE_HINT, find_lookalike, lookalike_problem
 from odf_engine.data.odf_schema import columns_of_step
 from odf_engine.data.parquet_reader import UNREADABLE, read_parquet_schema
@@ -27,10 +28,10 @@ from odf_engine.files import translate_os_errors
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.explicit_watermark import complete_static_dataset
 from odf_engine.ingest.fetch.model import Payload, file_stamp, hash_file, require_readable
-from odf_engine.ingest.payload import PayloadJob, column_attributes, data_columns
+from odf_engine.ingest.payload import IngestContext, PayloadJob, column_attributes, data_columns
 from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits
 from odf_engine.ingest.read.error_location import TextFile, shorten
-from odf_engine.ingest.read.read_step import ReadPlan, csv_file, first_row, read
+from odf_engine.ingest.read.read_step import ReadOptions, ReadPlan, csv_file, first_row, read
 from odf_engine.metadata.model import (
     AddPushSource,
     Csv,
@@ -108,7 +109,7 @@ class PushedFileReader:
         if columns is None and isinstance(step, Csv) and self.plain:
             step = replace(step, header=True)  # only a header can name the columns
         if columns is None or prepared.path.stat().st_size == 0:
-            return read(session, step, prepared, folder, reporter, limits=self.limits)
+            return read(session, step, prepared, folder, reporter, ReadOptions(self.limits))
         header: list[str] | None = None
         if isinstance(step, Csv):
             header = self._header(step, prepared)
@@ -126,7 +127,8 @@ class PushedFileReader:
         if isinstance(step, Parquet):
             fields = [columns.field(place) for place in dict.fromkeys(places) if place is not None]
         step = replace(step, schema=None, odf_schema=None)
-        reading = read(session, step, prepared, folder, reporter, pa.schema(fields))
+        options = ReadOptions(self.limits, pa.schema(fields))
+        reading = read(session, step, prepared, folder, reporter, options)
         return reading and self._select_columns(reading, columns)
 
     def _header(self, step: Csv, prepared: PreparedFile) -> list[str] | None:
@@ -178,7 +180,8 @@ class PushedFileReader:
             if keys:
                 absent.extend(self._check(columns, keys, file.name, reporter))
 
-        reading = read(session, step, prepared, folder, reporter, columns, compare, self.limits)
+        options = ReadOptions(self.limits, columns, compare)
+        reading = read(session, step, prepared, folder, reporter, options)
         omitted = [name for name in absent if name in self.optional]
         if reading is None or not omitted:
             return reading
@@ -361,30 +364,11 @@ class PushUpdate(NamedTuple):
 _COMPRESSED: Final = {b"\x1f\x8b": "gzip -dc", b"PK\x03\x04": "unzip -p"}
 
 
-def push(
-    workspace: Workspace,
-    entry: DatasetEntry,
-    runtime: SparkRuntime,
-    reporter: Reporter,
-    *,
-    files: Sequence[Path],
-    source: str | None = None,
-    format: str | None = None,
-    event_time: Timestamp | None = None,
-    ignore_unknown: bool = False,
-    strict: bool = False,
-    force: bool = False,
-    idempotency_key: str | None = None,
-    attach: Sequence[Path] = (),
-) -> PushUpdate:
-    """Ingest files into a root dataset through one of its push sources.
+@dataclass(frozen=True)
+class PushOptions:
+    """Options of a push.
 
-    Args:
-        workspace: the workspace of the dataset.
-        entry: the dataset.
-        runtime: a started Spark.
-        reporter: receives phases, amounts and commits, and cancels the push.
-        files: the files; each becomes at most one commit.
+    Attributes:
         source: name of the push source, or None if there is only one.
         format: the format of the files, or None for the format of the file name or source.
         event_time: of rows that have none, or None for the time of ingestion.
@@ -394,6 +378,35 @@ def push(
         idempotency_key: identifies the push. Otherwise only the same unchanged file is the same push.
         attach: files, or folders of files, to store as linked objects. Link columns may have their names
             instead of their hashes. Before the commit they are not part of the dataset.
+    """
+
+    source: str | None = None
+    format: str | None = None
+    event_time: Timestamp | None = None
+    ignore_unknown: bool = False
+    strict: bool = False
+    force: bool = False
+    idempotency_key: str | None = None
+    attach: Sequence[Path] = ()
+
+
+def push(
+    workspace: Workspace,
+    entry: DatasetEntry,
+    runtime: SparkRuntime,
+    reporter: Reporter,
+    files: Sequence[Path],
+    options: PushOptions = PushOptions(),
+) -> PushUpdate:
+    """Ingest files into a root dataset through one of its push sources.
+
+    Args:
+        workspace: the workspace of the dataset.
+        entry: the dataset.
+        runtime: a started Spark.
+        reporter: receives phases, amounts and commits, and cancels the push.
+        files: the files; each becomes at most one commit.
+        options: the source, and how the files are read.
 
     Raises:
         UsageError: an idempotency key for several files, or one that is not short, printable text; or two
@@ -404,15 +417,15 @@ def push(
             nothing of the failed one is.
     """
     before = entry.dataset.state()
-    event = select_push_source(entry, source)
+    event = select_push_source(entry, options.source)
     Trust(workspace).require_trust(entry)
-    if format is not None:
-        format_named(format)
-    if idempotency_key is not None:
-        _check_idempotency_key(idempotency_key, files)
+    if options.format is not None:
+        format_named(options.format)
+    if options.idempotency_key is not None:
+        _check_idempotency_key(options.idempotency_key, files)
     for path in files:
         require_readable(path)
-    attachments = list_attachments(attach)
+    attachments = list_attachments(options.attach)
     if attachments and not find_link_columns(column_attributes(before, event, workspace.config)):
         raise UsageError(
             "the dataset has no column with links to objects",
@@ -426,31 +439,14 @@ def push(
         translate_os_errors(workspace.odf, "the current file was not committed"),
         job_scratch_folder(workspace.odf / "cache") as job,
     ):
-        session = runtime.session()
-        checks = load_checks(workspace, entry, runtime.session)
+        session, checks = runtime.session(), load_checks(workspace, entry, runtime.session)
         attached = store_objects(entry.dataset, attachments, reporter)
+        context = IngestContext(entry, session, workspace.config, reporter, checks, options.strict, attached)
         for path in files:
-            payload = Payload(path, path.name, None, event_time, file_stamp(path))
             try:
-                recorded = _push_state(event, payload, idempotency_key, attached, reporter)
-                payload = dataclasses.replace(payload, state=recorded)
-                state = _state_before(entry, event, path)
-                if not force and _is_ingested(entry, event, state, payload, recorded, reporter):
+                if not _push_file(context, event, path, options, job):
                     refused += 1
                     continue
-                step = read_step_for(event.read, format, path, reporter)
-                _reject_compressed(path, step, entry)
-                file_reader = _file_reader(workspace, state, event, step, ignore_unknown)
-                effective = replace(event, read=step)
-                with payload_scratch_folder(job) as folder:
-                    PayloadJob(
-                        *(entry, effective, payload, session, folder, workspace.config, reporter),
-                        after=state.head,
-                        reader=file_reader.read,
-                        strict=strict,
-                        attached=attached,
-                        checks=checks,
-                    ).run()
             except OdfError as error:
                 if isinstance(error, NotSynced):
                     done.append(path.name)
@@ -460,6 +456,26 @@ def push(
             reporter.raise_if_cancelled()
         complete_static_dataset(workspace, entry, runtime, reporter)
     return PushUpdate(ChainUpdate.from_states(before, entry.dataset.state()), refused)
+
+
+def _push_file(
+    context: IngestContext, event: AddPushSource, path: Path, options: PushOptions, job: Path
+) -> bool:
+    """Ingest a file; return whether the source has not ingested it before."""
+    entry, reporter = context.entry, context.reporter
+    payload = Payload(path, path.name, None, options.event_time, file_stamp(path))
+    recorded = _push_state(event, payload, options.idempotency_key, context.attached, reporter)
+    payload = dataclasses.replace(payload, state=recorded)
+    state = _state_before(entry, event, path)
+    if not options.force and _is_ingested(entry, event, state, payload, recorded, reporter):
+        return False
+    step = read_step_for(event.read, options.format, path, reporter)
+    _reject_compressed(path, step, entry)
+    file_reader = _file_reader(context.config, state, event, step, options.ignore_unknown)
+    effective = replace(event, read=step)
+    with payload_scratch_folder(job) as folder:
+        PayloadJob(context, effective, payload, folder, after=state.head, reader=file_reader.read).run()
+    return True
 
 
 def _check_idempotency_key(key: str, files: Sequence[Path]) -> None:
@@ -564,7 +580,7 @@ def _state_before(entry: DatasetEntry, source: AddPushSource, path: Path) -> Cha
 
 
 def _file_reader(
-    workspace: Workspace, state: ChainState, source: AddPushSource, step: ReadStep, ignore_unknown: bool
+    config: Config, state: ChainState, source: AddPushSource, step: ReadStep, ignore_unknown: bool
 ) -> PushedFileReader:
     """Return the reader for the columns that the source, else the dataset, declares."""
     vocab = state.vocabulary
@@ -590,7 +606,7 @@ def _file_reader(
         optional=tuple(name for name in names if name.casefold() in {item.casefold() for item in optional}),
         operations=operations,
         ignore_unknown=ignore_unknown,
-        limits=PrepareLimits.of(workspace.config.prepare),
+        limits=PrepareLimits.of(config.prepare),
     )
 
 

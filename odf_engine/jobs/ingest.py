@@ -64,14 +64,9 @@ class Ingest(JobRequest[PullResult], frozen=True, tag="ingest"):
         try:
             runtime = context.host.spark(reporter)
 
-            from odf_engine.ingest.push_source import push
+            from odf_engine.ingest.push_source import PushOptions, push
 
-            pushed = push(
-                workspace,
-                entry,
-                runtime,
-                reporter,
-                files=files,
+            options = PushOptions(
                 source=self.source,
                 format=self.format,
                 event_time=None if self.event_time is None else Timestamp.parse(self.event_time),
@@ -81,6 +76,7 @@ class Ingest(JobRequest[PullResult], frozen=True, tag="ingest"):
                 idempotency_key=self.idempotency_key,
                 attach=[Path(file) for file in self.attach],
             )
+            pushed = push(workspace, entry, runtime, reporter, files, options)
             return pull_result(entry, pushed.update, reporter, pushed.already_ingested)
         finally:
             for file in files:

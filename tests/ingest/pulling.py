@@ -14,7 +14,7 @@ from odf_engine.data.changelog import replay_changelog
 from odf_engine.data.slices import read_batches
 from odf_engine.errors import OdfError
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.ingest.polling_source import pull
+from odf_engine.ingest.polling_source import PullOptions, pull
 from odf_engine.metadata.model import AddData
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.spark.runtime.session import SparkRuntime
@@ -66,7 +66,7 @@ class Pulled:
         """Pulls; nothing temporary may be left."""
         self.reporter = Recorder()
         try:
-            return pull(self.workspace, self.entry, self.runtime, self.reporter, **options)
+            return pull(self.workspace, self.entry, self.runtime, self.reporter, PullOptions(**options))
         finally:
             assert list((self.workspace.odf / "cache").glob("pull-*")) == []
             assert [path.name for path in self.dataset.folder.glob("*/.pending*")] == []

@@ -11,7 +11,7 @@ import pytest
 from odf_engine.chain.state import ChainUpdate
 from odf_engine.data.changelog import Op
 from odf_engine.errors import BadData, InvalidQuery
-from odf_engine.ingest.push_source import push
+from odf_engine.ingest.push_source import PushOptions, push
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.spark.runtime.session import SparkRuntime
@@ -54,9 +54,8 @@ class Log(Pulled):
         text = "".join(json.dumps(dict(zip_longest(names, row))) + "\n" for row in rows)
         path = self.write("rows.ndjson", text)
         self.reporter = Recorder()
-        done = push(
-            self.workspace, self.entry, self.runtime, self.reporter, files=[path], event_time=NOW, force=True
-        )
+        options = PushOptions(event_time=NOW, force=True)
+        done = push(self.workspace, self.entry, self.runtime, self.reporter, [path], options)
         return done.update
 
     def refuses(self, *rows: tuple[Any, ...]) -> str:

@@ -13,7 +13,7 @@ from odf_engine.config import MetadataConfig
 from odf_engine.errors import BadData, NotFound, OdfError, Unsupported, UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
-from odf_engine.ingest.push_source import push
+from odf_engine.ingest.push_source import PushOptions, push
 from odf_engine.metadata.data_types import schema_descriptions
 from odf_engine.metadata.model import (
     DataField,
@@ -59,8 +59,8 @@ def push_links(pulled: Pulled, *links: str | None, attach: list[Path] | None = N
     path = pulled.workspace.folder / "rows.ndjson"
     if not path.exists() or path.read_text() != "".join(rows):
         path = pulled.write("rows.ndjson", "".join(rows))
-    options: dict[str, Any] = {"files": [path], "attach": attach or []}
-    done = push(pulled.workspace, pulled.entry, pulled.runtime, Recorder(), **options)
+    options = PushOptions(attach=attach or [])
+    done = push(pulled.workspace, pulled.entry, pulled.runtime, Recorder(), [path], options)
     return done.update.records
 
 

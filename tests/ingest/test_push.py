@@ -31,7 +31,7 @@ from odf_engine.errors import (
     UsageError,
 )
 from odf_engine.ingest import push_source
-from odf_engine.ingest.push_source import push
+from odf_engine.ingest.push_source import PushOptions, push
 from odf_engine.metadata.model import (
     AddPushSource,
     Append,
@@ -79,7 +79,9 @@ class Pushed(Pulled):
         self.reporter = Recorder()
         files = [self.workspace.folder / name for name in names]
         try:
-            result = push(self.workspace, self.entry, self.runtime, self.reporter, files=files, **options)
+            result = push(
+                self.workspace, self.entry, self.runtime, self.reporter, files, PushOptions(**options)
+            )
             self.already_ingested = result.already_ingested
             return result.update
         finally:

@@ -11,7 +11,7 @@ import pytest
 
 from odf_engine.data.changelog import Op
 from odf_engine.errors import BadData, InvalidManifest, InvalidQuery, InvalidSchema
-from odf_engine.ingest.push_source import push
+from odf_engine.ingest.push_source import PushOptions, push
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.provenance.root_origins import root_origin
@@ -111,8 +111,8 @@ def push_rows(pulled: Pulled, *rows: dict[str, Any] | pa.Table) -> int:
         path = path.with_suffix(".parquet")
         pq.write_table(rows[0], path)
     before = Timestamp.parse("2024-06-01T00:00:00Z")
-    options: dict[str, Any] = {"files": [path], "event_time": before}
-    done = push(pulled.workspace, pulled.entry, pulled.runtime, Recorder(), **options)
+    options = PushOptions(event_time=before)
+    done = push(pulled.workspace, pulled.entry, pulled.runtime, Recorder(), [path], options)
     return done.update.records
 
 

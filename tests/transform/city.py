@@ -22,7 +22,7 @@ from textwrap import indent
 from typing import Any, Final
 
 from odf_engine.data.digest import LogicalHasher
-from odf_engine.ingest.polling_source import pull
+from odf_engine.ingest.polling_source import PullOptions, pull
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
@@ -258,7 +258,7 @@ class City(Deriving):
             pull(self.workspace, entry, self._runtime, Reporter())
             if str(entry.alias) == "nyc.geography":
                 # Shapes are complete from now on, although they have not changed.
-                pull(self.workspace, entry, self._runtime, Reporter(), set_watermark=END)
+                pull(self.workspace, entry, self._runtime, Reporter(), PullOptions(set_watermark=END))
         return self._blocks() - before
 
     def entry(self, name: str) -> DatasetEntry:

@@ -11,7 +11,7 @@ import pytest
 
 from odf_engine.data.changelog import replay_changelog
 from odf_engine.data.slices import read_batches
-from odf_engine.ingest.polling_source import pull
+from odf_engine.ingest.polling_source import PullOptions, pull
 from odf_engine.ingest.push_source import push
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
@@ -49,10 +49,10 @@ class Pipeline:
             self.file(f"{name}/1.csv", text)
         moment = None if watermark is None else Timestamp.parse(watermark)
         entry = self.workspace.resolve(name)
-        pull(self.workspace, entry, self._runtime, Reporter(), set_watermark=moment)
+        pull(self.workspace, entry, self._runtime, Reporter(), PullOptions(set_watermark=moment))
 
     def push(self, name: str, *files: Path) -> None:
-        push(self.workspace, self.workspace.resolve(name), self._runtime, Reporter(), files=files)
+        push(self.workspace, self.workspace.resolve(name), self._runtime, Reporter(), files)
 
     def transform(self, name: str) -> None:
         transform(self.workspace, self.workspace.resolve(name), SparkEngine(self._runtime), Reporter())

@@ -113,17 +113,31 @@ class ReadPlan:
     digits: TimeDigits = field(default_factory=TimeDigits)
 
 
+@dataclass(frozen=True)
+class ReadOptions:
+    """Options of a read besides its step.
+
+    Attributes:
+        limits: for unpacking a format that is an archive.
+        known: columns to use if the step declares none.
+        compare_keys: replaces the check of the keys of JSON objects.
+        feature_ids: read the ids of GeoJSON features as the column ``id`` if no columns are given. Given
+            columns decide it themselves.
+    """
+
+    limits: PrepareLimits
+    known: pa.Schema | None = None
+    compare_keys: CompareKeys | None = None
+    feature_ids: bool = False
+
+
 def read(
     session: SparkSession,
     step: ReadStep,
     prepared: PreparedFile,
     job: Path,
     reporter: Reporter,
-    known: pa.Schema | None = None,
-    compare_keys: CompareKeys | None = None,
-    limits: PrepareLimits | None = None,
-    *,
-    feature_ids: bool = False,
+    options: ReadOptions,
 ) -> ReadPlan | None:
     """Plan to read a prepared file; return None if it is empty.
 
@@ -133,18 +147,14 @@ def read(
         prepared: the file.
         job: folder for temporary files; the caller removes it.
         reporter: receives messages.
-        known: columns to use if the step declares none.
-        compare_keys: replaces the check of the keys of JSON objects.
-        limits: for unpacking a format that is an archive.
-        feature_ids: read the ids of GeoJSON features as the column ``id`` if no columns are given. Given
-            columns decide it themselves.
+        options: the other options.
 
     Raises:
         BadData: the file is not of its format, or has no header.
         InvalidSchema: the declared columns are malformed, or differ from the header of the file.
     """
     declared = columns_of_step(step)
-    columns = declared or known
+    columns = declared or options.known
     if prepared.path.stat().st_size == 0:
         reporter.log(f"{prepared.name}: empty file", "warning")
         return None
@@ -167,13 +177,14 @@ def read(
     if isinstance(step, Csv):
         return _read_csv(session, step, columns, prepared, job, reporter)
     if isinstance(step, EsriShapefile):
-        lines = _shape_lines(step, prepared, job, reporter, limits)
+        lines = _shape_lines(step, prepared, job, reporter, options.limits)
     else:
+        feature_ids = options.feature_ids
         if columns is not None:
             feature_ids = any(name.casefold() == _ID for name in columns.names)
         lines = _json_lines(step, prepared, job, reporter, feature_ids)
     # Without a declaration, a column that the file lacks is null in all rows.
-    compare = compare_keys or (None if declared is None else _compare_keys)
+    compare = options.compare_keys or (None if declared is None else _compare_keys)
     return _read_lines(session, lines, columns, prepared, job, reporter, compare)
 
 
@@ -370,7 +381,7 @@ def _json_lines(
 
 
 def _shape_lines(
-    step: EsriShapefile, prepared: PreparedFile, job: Path, reporter: Reporter, limits: PrepareLimits | None
+    step: EsriShapefile, prepared: PreparedFile, job: Path, reporter: Reporter, limits: PrepareLimits
 ) -> _Lines:
     reporter.phase("prepare")
     lines = shapefile_to_lines(prepared.path, prepared.name, step.sub_path, job, reporter, limits)

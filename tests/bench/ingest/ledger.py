@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.ingest.polling_source import pull
+from odf_engine.ingest.polling_source import PullOptions, pull
 from odf_engine.metadata.model import SetDataSchema
 from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
@@ -43,7 +43,7 @@ def run(size: Size, folder: Path) -> list[Figure]:
     with start_spark(folder) as spark:
 
         def pull_once() -> None:
-            records = pull(workspace, entry, spark, Reporter(), fetch_uncacheable=True).records
+            records = pull(workspace, entry, spark, Reporter(), PullOptions(fetch_uncacheable=True)).records
             assert records == new // 2, f"{records:,} rows instead of {new // 2:,}"
 
         peaks = Peaks([os.getpid(), spark.pid or 0])
