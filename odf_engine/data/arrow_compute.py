@@ -265,10 +265,6 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _escaped(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)[1:-1]
-
-
 def check_regex(pattern: str) -> None:
     """Check a regular expression in the syntax of RE2, which matches in linear time.
 

@@ -1,8 +1,8 @@
-"""Changelog operations (append, retract, correct), replay into a state, correction pairs."""
+"""Changelog operations (append, retract, correct) and correction pairs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Final
 
@@ -10,11 +10,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from odf_engine.data.arrow_compute import pc
-from odf_engine.data.schema_enforcement import match_columns
-from odf_engine.errors import InvalidSchema
-from odf_engine.metadata.model import DatasetVocabulary
 
-_COMPACT_ROWS: Final = 1 << 17
 POSITION: Final = "odf_position"
 """Column with the position of the input row of each result row: the number of the input and the offset."""
 OPERATION: Final = "odf_operation"
@@ -85,62 +81,6 @@ class OperationCheck:
         if self._last != Op.CORRECT_FROM:
             return None
         return f"row {self._rows - 1} is a -C without a following +C"
-
-
-def replay_changelog(
-    batches: Iterable[pa.RecordBatch | pa.Table], primary_key: Sequence[str], vocab: DatasetVocabulary
-) -> pa.Table:
-    """Return the state after all changes: the newest row of each key, unless it retracts the key.
-
-    Memory is bounded by the size of the state, not by the length of the changelog.
-
-    Args:
-        batches: rows of one schema in the order of their offsets.
-        primary_key: columns of the key, at least one; null counts as a value.
-        vocab: names of the system columns.
-
-    Returns:
-        Rows with all their columns, in the order of their offsets.
-
-    Raises:
-        InvalidSchema: a key or system column is missing, or has a type that cannot be a key.
-    """
-    if not primary_key:
-        raise InvalidSchema("the state of a changelog requires a primary key")
-    state: pa.Table | None = None
-    waiting: list[pa.Table] = []
-    rows = 0
-    for batch in batches:
-        table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
-        waiting.append(table)
-        rows += table.num_rows
-        if rows >= max(_COMPACT_ROWS, state.num_rows if state else 0):
-            state = _newest(state, waiting, primary_key, vocab)
-            waiting, rows = [], 0
-    return _newest(state, waiting, primary_key, vocab)
-
-
-def _newest(
-    state: pa.Table | None, waiting: list[pa.Table], primary_key: Sequence[str], vocab: DatasetVocabulary
-) -> pa.Table:
-    tables = [*([state] if state is not None else []), *waiting]
-    if not tables:
-        return pa.table({})
-    table = pa.concat_tables(tables)
-    names = [*primary_key, vocab.offset_column, vocab.operation_type_column]
-    places = match_columns(table.column_names, names)
-    for name, place in zip(names, places, strict=True):
-        if place is None:
-            raise InvalidSchema(f"column '{name}' not found in the changelog")
-    *keys, offset, op = (table.column(place) for place in places)
-    index = pa.table({**{f"k{at}": key for at, key in enumerate(keys)}, "offset": offset})
-    try:
-        grouped = index.group_by([f"k{at}" for at in range(len(keys))]).aggregate([("offset", "max")])
-    except pa.ArrowNotImplementedError as error:
-        raise InvalidSchema(f"invalid primary key {', '.join(primary_key)}: {error}") from error
-    newest = pc.is_in(offset, value_set=grouped.column("offset_max"))
-    stays = pc.is_in(op, value_set=pa.array([Op.APPEND, Op.CORRECT_TO], op.type))
-    return table.filter(pc.and_(newest, stays))
 
 
 def repair_correction_pairs(

@@ -111,11 +111,6 @@ def translate_manifest(text: str, source: str, find_columns: FindColumns) -> Man
     return ManifestTranslation(edited, snapshots, queries)
 
 
-def _manifest_text(snapshot: DatasetSnapshot, queries: Sequence[TranslatedQuery]) -> str:
-    comments = [line for query in queries if query.dataset == snapshot.name for line in _comment(query)]
-    return "".join(f"{line}\n" for line in comments) + snapshot_to_yaml(snapshot).removeprefix("---\n")
-
-
 def _query_of(event: MetadataEvent) -> Sql | None:
     match event:
         case SetTransform():

@@ -10,7 +10,6 @@ import pytest
 
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import ChainUpdate
-from odf_engine.data.changelog import replay_changelog
 from odf_engine.data.slices import read_batches
 from odf_engine.errors import OdfError
 from odf_engine.identity.multiformats import Multihash
@@ -20,6 +19,7 @@ from odf_engine.metadata.yaml import read_manifests
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
+from tests.changelog_state import latest_state
 from tests.ingest.recorder import Recorder
 
 MANIFEST = """
@@ -101,7 +101,7 @@ class Pulled:
         assert event.new_data is not None
         slices = self.dataset.slices(last_offset=event.new_data.offset_interval.end)
         batches = (batch for row in slices for batch in read_batches(self.dataset.slice_path(row)))
-        return replay_changelog(batches, primary_key, self.dataset.state().vocabulary)
+        return latest_state(batches, primary_key, self.dataset.state().vocabulary)
 
     def kinds(self) -> list[str]:
         """The kinds of events of the chain, oldest first."""

@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from odf_engine.data.changelog import replay_changelog
 from odf_engine.data.slices import read_batches
 from odf_engine.ingest.polling_source import PullOptions, pull
 from odf_engine.ingest.push_source import push
@@ -23,6 +22,7 @@ from odf_engine.transform.engines.spark_engine import SparkEngine
 from odf_engine.transform.plan import plan_transaction
 from odf_engine.transform.run import execute_transaction, make_request, transform
 from odf_engine.workspace.workspace import Workspace
+from tests.changelog_state import latest_state
 from tests.transform import translated_pipelines as data
 
 
@@ -89,7 +89,7 @@ class Pipeline:
     def state(self, name: str, key: str) -> pa.Table:
         dataset = self.workspace.resolve(name).dataset
         batches = (batch for row in dataset.slices() for batch in read_batches(dataset.slice_path(row)))
-        return replay_changelog(batches, [key], dataset.state().vocabulary)
+        return latest_state(batches, [key], dataset.state().vocabulary)
 
     def watermark(self, name: str) -> str:
         return str(self.workspace.resolve(name).dataset.state().watermark)

@@ -19,7 +19,6 @@ _HEADER: Final = struct.Struct("<4xIHH17xB2x")
 _FIELD: Final = struct.Struct("<11sc4xBB14x")
 _END_OF_FIELDS: Final = b"\r"
 _DELETED: Final = b"*"
-_END_OF_FILE: Final = b"\x1a"
 _MAX_DIGITS: Final = 38
 _BIGINT_DIGITS: Final = 18
 _CHUNK: Final = 1 << 20
