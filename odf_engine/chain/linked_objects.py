@@ -8,13 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import pyarrow as pa
-from pyarrow import types
-
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.dataset import Dataset
-from odf_engine.data.arrow_compute import pc
-from odf_engine.data.parquet_reader import UNREADABLE, read_bounded, read_parquet_schema
 from odf_engine.errors import BadData, InvalidIdentity, InvalidSchema, NotFound, UsageError
 from odf_engine.files import remove_temporary, translate_os_errors
 from odf_engine.identity.multiformats import SHA3_256, Multihash
@@ -48,6 +43,11 @@ def read_links(path: Path, columns: Sequence[str]) -> SliceLinks:
         BadData: the file cannot be read.
         NotFound: the file does not exist.
     """
+    from pyarrow import types  # Deferred: Arrow is slow to import, and few datasets have links.
+
+    from odf_engine.data.arrow_compute import pc
+    from odf_engine.data.parquet_reader import UNREADABLE, read_bounded, read_parquet_schema
+
     texts: dict[str, int] = {}
     try:
         names = [
@@ -79,10 +79,13 @@ def read_links(path: Path, columns: Sequence[str]) -> SliceLinks:
 
 def _describe_invalid(path: Path, names: Sequence[str], text: str) -> str:
     """Return a message with row and column of a value that is not a hash."""
+    from odf_engine.data.arrow_compute import pc
+    from odf_engine.data.parquet_reader import read_bounded
+
     for name in names:
         row = 0
         for batch in read_bounded(path, [name]):
-            at = pc.index(batch.column(0), pa.scalar(text, batch.column(0).type)).as_py()
+            at = pc.index(batch.column(0), text).as_py()
             if at >= 0:
                 return f"row {row + at + 1}, column \"{name}\": '{text[:100]}' is not the hash of an object"
             row += batch.num_rows

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.linked_objects import linked_objects, read_links
 from odf_engine.chain.quarantine import Quarantine
 from odf_engine.errors import BadData, Cancelled, ChainRuleViolated, Conflict, NotFound, OdfError
 from odf_engine.files import fsync_folder, open_no_follow, write_all
@@ -498,8 +499,6 @@ def restore(
                     downloads.request(file)
             downloads.finish()
         restored = quarantine.restore(blocks)
-        from odf_engine.chain.linked_objects import linked_objects  # deferred: loads Arrow
-
         linked = linked_objects(dataset, reporter)
         with ObjectDownloads(dataset.folder, quarantine.folder, remote, reporter, parallel) as objects:
             download_linked(linked, remote, objects, reporter)
@@ -653,9 +652,6 @@ class _ChainDownload:
         """Download the objects that the new slices link to, and that are not stored yet."""
         if not self._linked:
             return
-        # Deferred: loads Arrow, and few datasets have links.
-        from odf_engine.chain.linked_objects import read_links
-
         links: dict[Multihash, None] = {}
         for slice_hash, columns in self._linked:
             self._reporter.raise_if_cancelled()

@@ -7,11 +7,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 import msgspec
-import pyarrow as pa
 from msgspec.structs import replace
 
 from odf_engine.chain.append_rules import check_commit
@@ -32,7 +31,6 @@ from odf_engine.chain.schema_evolution import (
 )
 from odf_engine.chain.state import ChainState, resolve_vocabulary
 from odf_engine.config import MetadataConfig
-from odf_engine.data.ddl import parse_ddl
 from odf_engine.errors import InvalidIdentity, InvalidManifest, InvalidQuery, OdfError, Unsupported
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.names import DatasetAlias
@@ -76,6 +74,9 @@ from odf_engine.workspace.definition import (
 from odf_engine.workspace.discovery import ODF_FOLDER
 from odf_engine.workspace.ineffective_options import check_options
 from odf_engine.workspace.remotes import Remotes, localize_inputs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Source = SetPollingSource | AddPushSource
 
@@ -139,6 +140,8 @@ def _explicit_schema(event: SetDataSchema, declared: pa.Schema, vocab: DatasetVo
     if event.odf_schema is not None:
         return schema_from_odf(event.odf_schema, declared, vocab)
     if event.ddl is not None:
+        from odf_engine.data.ddl import parse_ddl  # Deferred: Arrow is slow to import.
+
         known = {name.casefold() for name in declared.names}
         new = [field for field in parse_ddl(event.ddl) if field.name.casefold() not in known]
         with error_context("SetDataSchema"):

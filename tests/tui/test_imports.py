@@ -36,3 +36,11 @@ def test_the_first_paint_loads_no_feature_and_no_dialog() -> None:
         "odf_engine.workspace.",
     )
     assert not [name for name in loaded if name.startswith(unwanted) or name.endswith("dialogs")]
+
+
+def test_the_modules_of_all_commands_load_no_heavy_modules() -> None:
+    script = "import sys; from odf_tui.cli.verbs import odf; odf.main(['--help'], standalone_mode=False)"
+    result = subprocess.run(
+        [sys.executable, "-c", f"{script}; print(*sys.modules)"], capture_output=True, text=True, check=True
+    )
+    assert not set(result.stdout.split()) & ({*_HEAVY} - {"yaml"})

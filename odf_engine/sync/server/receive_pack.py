@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from aiohttp import web
 
 from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.linked_objects import read_links
 from odf_engine.chain.quarantine import Quarantine
 from odf_engine.errors import (
     AlreadyExists,
@@ -245,9 +246,6 @@ class ReceivePack:
     def _is_linked(self, file: ObjectFile) -> bool:
         """Return whether a slice that has arrived links to an object."""
         if file.kind == "data" and file.hash not in self._links and self._linked_slices:
-            # Deferred: loads Arrow, and few datasets have links.
-            from odf_engine.chain.linked_objects import read_links
-
             for slice_hash, columns in list(self._linked_slices.items()):
                 path = self._open_quarantine.folder / "data" / str(slice_hash)
                 path = path if path.is_file() else self._target_dataset.slice_path(slice_hash)
