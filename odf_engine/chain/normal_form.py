@@ -159,28 +159,11 @@ DATAFUSION: Final = "datafusion"
 RULES_REVISION: Final = 6
 """Revision of the transformation rules of Spark; increment it when the same query returns other rows.
 
-Queries of earlier revisions keep their rules:
-
-1. The watermark of a join with a time bound is that of the inputs. Its unmatched rows are emitted 1 ms after
-   the bound, and windows over its rows 2 ms.
-2. The watermark is behind by the bound. Unmatched rows and windows are emitted at the bound. Checkpoints of
-   windows can have files of added rows.
-3. In the result of an as-of join, a +C is emitted at its own time. A -C with an earlier time waits for its
-   +C; if the -C has a later time, the two become an addition and a retraction. Before, both rows waited for
-   the later time, and another correction could retract the new row before it was emitted.
-4. A late row or a correction of an as-of join has the version at its event time, and a late version corrects
-   the rows that were emitted without it. Before, such a row had the oldest version in the state, and emitted
-   rows stayed as they were.
-5. Groups without a window of which each is several rows, by explode() or UNPIVOT, are computed as changes of
-   the result. Before, each group kept one of its rows. So are joins by the equality of an event time and
-   another column. Before, rows left the state before the time of their partner. `min` and `max` are 0.0
-   instead of -0.0. Before, the first of the two was the result.
-6. Filters of floating point columns keep rows with NaN, which is greater than every number. NOT IN in the
-   condition of a join is unknown if the subquery has a null. Before, such rows were lost or added; a replay
-   of earlier revisions does not repeat these faults.
+All queries run by these rules. Chains of earlier revisions stay readable: verification replays them by these
+rules, and reports a difference as ``transform-version``. The next transaction records the present version. It
+does not use a state of an earlier revision, but computes it again from the inputs, and fails if the rows of
+the dataset are not those that the query returns now.
 """
-LAST_FAULTY_REVISION: Final = 5
-"""The last revision whose replay can differ from the rows that it wrote."""
 _PACKAGES: Final = {SPARK: ("pyspark", RULES_REVISION), DATAFUSION: ("datafusion", 1)}
 """The package of each built-in engine, and the revision of its transformation rules."""
 BUILT_IN_ENGINES: Final = tuple(_PACKAGES)
@@ -213,35 +196,33 @@ def _package_version(package: str) -> str | None:
         return None
 
 
-def engine_version(name: str, recorded: str | None = None) -> str | None:
+def engine_version(name: str) -> str | None:
     """Return the version of a built-in engine: its installed package and the revision of its rules.
 
-    Args:
-        name: name of the engine; case is ignored.
-        recorded: version of the query in a chain, whose rules apply, or None for a new query.
-
-    Returns:
-        None if the engine is not built in, or its package is not installed.
+    None if the engine is not built in, or its package is not installed. The case of the name is ignored.
     """
     package, revision = _PACKAGES.get(name.lower(), ("", 0))
     installed = _package_version(package) if package else None
-    if installed is None:
-        return None
-    return f"{installed}+odf{revision if recorded is None else min(rules_revision(recorded), revision)}"
+    return None if installed is None else f"{installed}+odf{revision}"
 
 
-def spark_engine_version(recorded: str | None = None) -> str:
+def spark_engine_version() -> str:
     """Return the version of the engine Spark, see :func:`engine_version`."""
-    return str(engine_version(SPARK, recorded))
+    return str(engine_version(SPARK))
 
 
-def rules_revision(version: str | None) -> int:
-    """Return the revision of the rules for a query with this version in its chain.
+def rules_revision(version: str) -> int:
+    """Return the revision of the rules in a version, or 0 if another program recorded it."""
+    match = _VERSION.fullmatch(version)
+    return 0 if match is None else int(match[2])
 
-    A version of another program, or of a later revision, has the closest known one.
-    """
-    found = _VERSION.fullmatch(version or "")
-    return 1 if found is None else min(int(found[2]), RULES_REVISION)
+
+def is_earlier_revision(name: str, version: str) -> bool:
+    """Return whether a version is the installed package of a built-in engine with earlier rules."""
+    installed, recorded = _VERSION.fullmatch(engine_version(name) or ""), _VERSION.fullmatch(version)
+    if installed is None or recorded is None:
+        return False
+    return recorded[1] == installed[1] and int(recorded[2]) < int(installed[2])
 
 
 def with_engine_version(event: SetTransform) -> SetTransform:
@@ -256,7 +237,7 @@ def with_engine_version(event: SetTransform) -> SetTransform:
         return event
     if transform.version is None:
         return replace(event, transform=replace(transform, version=installed))
-    if transform.version != engine_version(transform.engine, transform.version):
+    if transform.version != installed:
         raise InvalidManifest(
             f"unsupported engine version {transform.version}: this is {installed}",
             where="SetTransform",

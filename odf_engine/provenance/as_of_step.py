@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from odf_engine.chain.normal_form import rules_revision
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import Op
 from odf_engine.data.schema_enforcement import match_columns
@@ -90,13 +89,7 @@ class AsOfTrace(StatefulTrace):
             self._prepared.by_row and (index > 0 or bool(time.changing & as_of.inputs_before_join(join)))
             for index, join in enumerate(as_of.joins)
         ]
-        tables = AsOfTables(
-            as_of,
-            time.watermarks_after(exact=False),
-            time.watermark_before(),
-            pairs,
-            rules_revision(self._request.transform.version),
-        )
+        tables = AsOfTables(as_of, time.watermarks_after(exact=False), time.watermark_before(), pairs)
         origins = time.tables(self._session)
         views = {name: frame.drop(*_HIDDEN) for name, frame in origins.items()}
         sources = {

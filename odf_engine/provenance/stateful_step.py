@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pyarrow as pa
 
-from odf_engine.chain.normal_form import rules_revision
 from odf_engine.data.arrow_compute import python_rows
 from odf_engine.data.changelog import ROWS, Op
 from odf_engine.data.schema_enforcement import match_columns
@@ -210,7 +209,7 @@ class Timeline:
             raise Unsupported(f"the state covers {count:,} slices, more than can be traced at once")
         self._parts = planned
         self._request = own.request
-        self._exact = query.is_exact(rules_revision(own.request.transform.version))
+        self._exact = query.exact
         watermarks, self._batches = Watermarks({}), list[Batch]()
         for part in planned:
             self.first = len(self._batches)

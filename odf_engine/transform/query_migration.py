@@ -431,7 +431,7 @@ class _Migration:
             try:
                 request = make_request(transaction, folder, staged, system_time)
                 result = execute_transaction(
-                    self._workspace, self._engine, transaction, request, self._reporter, limited=True
+                    self._workspace, self._engine, transaction, request, self._reporter, is_new=True
                 )
                 check_changelog(transaction, result, self._reporter)
                 checks = load_checks(self._workspace, self._entry, self._session)

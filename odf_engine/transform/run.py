@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Final
@@ -17,8 +17,10 @@ from msgspec.structs import replace as structs_replace
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.normal_form import (
     BUILT_IN_ENGINES,
+    SPARK,
     allowed_lateness,
     engine_version,
+    is_earlier_revision,
     with_allowed_lateness,
     with_engine_version,
     without_engine_version,
@@ -28,9 +30,9 @@ from odf_engine.chain.state import ChainState, ChainUpdate
 from odf_engine.checks.gate import DatasetChecks, StartSession, load_checks
 from odf_engine.data.arrow_compute import describe_row, pc
 from odf_engine.data.arrow_schema import decode_schema
-from odf_engine.data.changelog import OperationCheck
+from odf_engine.data.changelog import Op, OperationCheck
 from odf_engine.data.parquet_reader import read_parquet_schema
-from odf_engine.data.retractions import find_unmatched_row
+from odf_engine.data.retractions import find_unmatched_row, hash_data_fields
 from odf_engine.data.slices import copy_rows, read_batches, read_rows_at, with_kamu_types
 from odf_engine.data.waiting import Waiting
 from odf_engine.errors import BadData, EarlierRowsRequired, OdfError, StateUnusable, Unsupported, UsageError
@@ -67,6 +69,7 @@ from odf_engine.workspace.waiting import find_slow_inputs, store_waiting
 from odf_engine.workspace.workspace import Workspace
 
 CHECKPOINT: Final = "checkpoint"
+_ADDING: Final = pa.array([Op.APPEND, Op.CORRECT_TO], pa.int32())
 
 
 def transform(
@@ -108,7 +111,7 @@ def transform(
 
 
 def _check_version(transaction: Transaction, configured: Collection[str]) -> None:
-    """Check that a query for a built-in engine is for its installed version.
+    """Check that a query for a built-in engine is for its installed version, or for its earlier rules.
 
     Args:
         transaction: has the query.
@@ -121,8 +124,9 @@ def _check_version(transaction: Transaction, configured: Collection[str]) -> Non
     installed = engine_version(sql.engine)
     if installed is None or sql.engine.lower() in map(str.lower, configured):
         return
-    if sql.version not in (None, engine_version(sql.engine, sql.version)):
-        raise _other_version(sql.version, installed)
+    if sql.version in (None, installed) or is_earlier_revision(sql.engine, sql.version):
+        return
+    raise _other_version(sql.version, installed)
 
 
 def _other_version(required: str | None, actual: str) -> Unsupported:
@@ -184,7 +188,7 @@ class _TransactionRun:
             request = make_request(self._transaction, self._folder, staged, self._system_time)
             queried = monotonic()
             result = execute_transaction(
-                self._workspace, self._engine, self._transaction, request, self._reporter, limited=True
+                self._workspace, self._engine, self._transaction, request, self._reporter, is_new=True
             )
             check_changelog(self._transaction, result, self._reporter)
             self._record_version(result.version)
@@ -194,7 +198,7 @@ class _TransactionRun:
             remove_temporary(staged)
 
     def _record_version(self, version: str | None) -> None:
-        """Compare the version that the engine reports with the query's version, which it is from now on.
+        """Record the version that the engine reports, unless the chain has it already.
 
         Raises:
             Unsupported: the query is for another version.
@@ -204,9 +208,10 @@ class _TransactionRun:
             self._reporter.log(f"version of the engine {sql.engine}: {version or 'not reported'}")
         if version is None or version == sql.version:
             return
-        if sql.version is not None:
+        is_earlier = sql.version is not None and is_earlier_revision(sql.engine, sql.version)
+        if sql.version is not None and not is_earlier:
             raise _other_version(sql.version, version)
-        if sql.engine.lower() not in BUILT_IN_ENGINES:
+        if is_earlier or sql.engine.lower() not in BUILT_IN_ENGINES:
             transform = self._transaction.transform
             self._events.append(structs_replace(transform, transform=structs_replace(sql, version=version)))
 
@@ -318,7 +323,7 @@ def execute_transaction(
     request: TransformRequest,
     reporter: Reporter,
     *,
-    limited: bool = False,
+    is_new: bool = False,
 ) -> TransactionResult:
     """Run a transaction with an engine. A state that the engine cannot use is computed again.
 
@@ -328,34 +333,43 @@ def execute_transaction(
         transaction: the transaction.
         request: its request (:func:`make_request`).
         reporter: receives amounts; checked for cancellation.
-        limited: whether the limit ``transform.mostReadBytes`` applies, as for new transactions.
+        is_new: whether the transaction will be committed. Then the limit ``transform.mostReadBytes`` applies,
+            and a state is only computed again if the query still returns the rows of the dataset.
 
     Raises:
-        Unsupported: the transaction would read more than the limit.
+        Unsupported: the transaction would read more than the limit, or its state cannot be computed.
         OdfError: see the methods of :class:`odf_engine.transform.engines.contract.Engine`.
     """
-    excess = find_excess(transaction, workspace.config.transform) if limited else None
+    excess = find_excess(transaction, workspace.config.transform) if is_new else None
     continues = transaction.kind == "execute" and transaction.state.last_checkpoint is not None
     if excess is not None and not continues and rereads(engine, transaction):
         raise excess
-    work = partial(engine.run, transaction.kind)
     declared = declared_schema(transaction.state)
     if declared is None and workspace.config.metadata.system_columns == "kamu":
         declared = _kamu_schema(engine, transaction)
-    with attach_query_excerpt(request.transform.queries or []):
-        try:
-            return work(request, declared, reporter)
-        except EarlierRowsRequired:
-            if excess is not None:
-                raise excess from None
-            size = size_of(size_of_rows_read(transaction))
-            reporter.log(f"the query reads earlier rows of its inputs again: {size} of slices")
-            return work(with_earlier_rows(request, transaction), declared, reporter)
-        except StateUnusable as error:
-            reporter.log(f"{error}; computing the state again from the inputs")
-            with job_scratch_folder(workspace.odf / "cache", "transform") as folder:
-                state = _recompute_state(workspace, engine, transaction, folder, error, reporter)
-                return work(structs_replace(request, prev_checkpoint_path=state), declared, reporter)
+    has_earlier_rows, computed = False, set[bool]()
+    with ExitStack() as folders, attach_query_excerpt(request.transform.queries or []):
+        while True:
+            try:
+                return engine.run(transaction.kind, request, declared, reporter)
+            except EarlierRowsRequired:
+                if excess is not None:
+                    raise excess from None
+                if has_earlier_rows:
+                    raise
+                size = size_of(size_of_rows_read(transaction))
+                reporter.log(f"the query reads earlier rows of its inputs again: {size} of slices")
+                request, has_earlier_rows = with_earlier_rows(request, transaction), True
+            except StateUnusable as error:
+                if transaction.kind == "rebuild" or error.lacks_values in computed:
+                    raise
+                reporter.log(f"{error}; computing the state again from the inputs")
+                computed.add(error.lacks_values)
+                folder = folders.enter_context(job_scratch_folder(workspace.odf / "cache", "transform"))
+                state = _StateRebuild(workspace, engine, transaction, folder, reporter).run(
+                    with_values=error.lacks_values, compared=is_new and not error.lacks_values
+                )
+                request = structs_replace(request, prev_checkpoint_path=state)
 
 
 def with_earlier_rows(request: TransformRequest, transaction: Transaction) -> TransformRequest:
@@ -389,27 +403,72 @@ def _kamu_schema(engine: Engine, transaction: Transaction) -> pa.Schema | None:
     return with_kamu_types(checked.schema, vocab)
 
 
-def _recompute_state(
-    workspace: Workspace,
-    engine: Engine,
-    transaction: Transaction,
-    folder: Path,
-    error: StateUnusable,
-    reporter: Reporter,
-) -> str | None:
-    """Compute the state before a transaction from the inputs; return the path of its checkpoint.
+@dataclass
+class _StateRebuild:
+    """Computes the state before a transaction from the inputs."""
 
-    Raises:
-        OdfError: an input is missing or has changed, or the query cannot run.
-    """
-    past = transactions_of_state(workspace, transaction)
-    if past is None:
-        return None
-    past = without_state(past)
-    request = make_request(past, folder, folder / "data", past.state.system_time)
-    operation = "rebuild" if error.lacks_values else "execute"
-    result = engine.run(operation, request, declared_schema(transaction.state), reporter)
-    return None if result.checkpoint is None else request.new_checkpoint_path
+    _workspace: Workspace
+    _engine: Engine
+    _transaction: Transaction
+    _folder: Path
+    _reporter: Reporter
+
+    def run(self, *, with_values: bool, compared: bool) -> str | None:
+        """Return the path of the new checkpoint, or None if no state is required.
+
+        Args:
+            with_values: compute the single values that retractions require.
+            compared: check that the rows of the dataset are the rows that belong to the new state.
+
+        Raises:
+            Unsupported: the rows differ.
+            OdfError: an input is missing or has changed, or the query cannot run.
+        """
+        past = transactions_of_state(self._workspace, self._transaction)
+        if past is None:
+            return None
+        past = without_state(past)
+        staged = self._folder / "data"
+        request = make_request(past, self._folder, staged, past.state.system_time)
+        declared = declared_schema(self._transaction.state)
+        result = self._engine.run("rebuild" if with_values else "execute", request, declared, self._reporter)
+        if compared:
+            self._check_rows(past, [] if result.written is None else [staged])
+        return None if result.checkpoint is None else request.new_checkpoint_path
+
+    def _check_rows(self, past: Transaction, computed: Sequence[Path]) -> None:
+        entry = self._transaction.entry
+        # A state that was rebuilt for a changed query belongs to all rows of the dataset.
+        is_whole = all(each.interval.prev_block_hash is None for each in past.inputs)
+        last = past.state.last_offset
+        start = 0 if is_whole or last is None else last + 1
+        stored = [entry.dataset.slice_path(row) for row in entry.dataset.slices() if row.end >= start]
+        if self._sum_rows(stored, start) == self._sum_rows(computed, 0):
+            return
+        version = self._transaction.transform.transform.version
+        raise Unsupported(
+            f"the dataset cannot be continued: version {version} of the engine wrote its rows, and "
+            f"{engine_version(SPARK)} computes other rows from the same inputs",
+            where=str(entry.alias),
+            hint=f"derive it again: odf pull --rederive {entry.alias}; "
+            f"odf verify --recompute {entry.alias} lists the rows that differ",
+        )
+
+    def _sum_rows(self, slices: Sequence[Path], start: int) -> int:
+        """Return a number that is equal for slices with the same rows after all retractions, in any order.
+
+        Rows before the offset ``start`` are skipped.
+        """
+        vocab, total = self._transaction.state.vocabulary, 0
+        for path in slices:
+            for batch in read_batches(path):
+                self._reporter.raise_if_cancelled()
+                own = batch.filter(pc.greater_equal(batch.column(vocab.offset_column), start))
+                hashes = hash_data_fields(own, vocab)
+                adds = pc.is_in(own.column(vocab.operation_type_column).cast(pa.int32()), _ADDING)
+                for rows, sign in ((hashes.filter(adds), 1), (hashes.filter(pc.invert(adds)), -1)):
+                    total += sign * (pc.sum(rows.cast(pa.decimal128(38, 0))).as_py() or 0)
+        return int(total)
 
 
 def check_rows(

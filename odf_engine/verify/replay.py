@@ -12,13 +12,7 @@ from typing import Final
 import pyarrow as pa
 from msgspec.structs import replace
 
-from odf_engine.chain.normal_form import (
-    LAST_FAULTY_REVISION,
-    SPARK,
-    engine_version,
-    rules_revision,
-    spark_engine_version,
-)
+from odf_engine.chain.normal_form import SPARK, engine_version, is_earlier_revision
 from odf_engine.chain.state import ChainState
 from odf_engine.data.arrow_compute import describe_row
 from odf_engine.data.slices import WrittenSlice, read_batches
@@ -123,7 +117,7 @@ class Replay:
             self._reporter.raise_if_cancelled()  # A cancelled engine may raise any error.
             if _lacks_engine(error, transaction.transform):
                 return ReplayResult(skipped=("engine-missing", str(error)))
-            failed = "transform-failed", f"replay failed: {error}"
+            failed = _failed_replay(transaction, error)
             watermark = _compare_watermark(event, transaction.watermark)
             problem = self._find_damaged_input(transaction)
             if problem is None and not isinstance(error, InvalidQuery | BadData | InvalidSchema):
@@ -197,18 +191,17 @@ class Replay:
         if recorded.physical_hash == replayed.physical_hash or not _is_spark(transaction.transform):
             return ReplayResult(problems)
         # Equal state mostly has equal bytes, and always equal metadata, except for the fingerprint of the
-        # query: that of earlier versions was not repeatable. It changes no rows.
+        # query, which changes no rows.
         try:
             stored = read_checkpoint_metadata(self._entry.dataset.checkpoint_path(recorded.physical_hash))
         except OdfError:
             return ReplayResult(problems)  # The check of the file has reported it.
         carried = read_checkpoint_metadata(self._carried_path)
-        written_by_another = (stored.format, stored.engine) != (carried.format, carried.engine)
-        if replace(stored, format=carried.format, engine=carried.engine, state=carried.state) != carried:
+        if replace(stored, engine=carried.engine, state=carried.state) != carried:
             message = "the state in the checkpoint differs from the replayed state"
             return ReplayResult([*problems, _transform_problem(transaction, result, "checkpoint", message)])
-        if written_by_another:
-            return ReplayResult(problems)  # files of another format or version cannot be compared
+        if stored.engine != carried.engine:
+            return ReplayResult(problems)  # files of another version cannot be compared
         message = "the bytes of the checkpoint differ from the replayed one, which later transactions use"
         return ReplayResult(problems, doubts=[("checkpoint-other", message)])
 
@@ -265,11 +258,22 @@ def _transform_problem(
     """Return the problem of a transaction whose ``data`` or ``checkpoint`` differs after the replay."""
     version, replaying = transaction.transform.transform.version, result.version
     if replaying is None or version == replaying:
-        if rules_revision(version) > LAST_FAULTY_REVISION or not _is_spark(transaction.transform):
-            return (f"transform-{part}", message)
-        replaying = spark_engine_version()
-    versions = f"stored by {version or 'an unknown version'}, replayed by {replaying}"
-    return ("transform-version", f"engine version differs ({versions}), and so does the result: {message}")
+        return (f"transform-{part}", message)
+    return _version_problem(transaction, replaying, f"so does the result: {message}")
+
+
+def _failed_replay(transaction: Transaction, error: OdfError) -> Problem:
+    sql, message = transaction.transform.transform, f"replay failed: {error}"
+    if sql.version is not None and is_earlier_revision(sql.engine, sql.version):
+        return _version_problem(transaction, engine_version(sql.engine), f"the {message}")
+    return ("transform-failed", message)
+
+
+def _version_problem(transaction: Transaction, replaying: str | None, message: str) -> Problem:
+    recorded = transaction.transform.transform.version or "an unknown version"
+    advice = f"odf pull --rederive {transaction.entry.alias} derives it by the present rules"
+    versions = f"stored by {recorded}, replayed by {replaying}"
+    return ("transform-version", f"engine version differs ({versions}), and {message}; {advice}")
 
 
 def _lacks_engine(error: OdfError, transform: SetTransform) -> bool:
@@ -277,7 +281,7 @@ def _lacks_engine(error: OdfError, transform: SetTransform) -> bool:
     if isinstance(error, EngineMissing | SourceUnavailable):
         return True
     sql = transform.transform
-    same = sql.version is not None and sql.version == engine_version(sql.engine, sql.version)
+    same = sql.version is not None and sql.version == engine_version(sql.engine)
     return isinstance(error, Unsupported) and not same
 
 

@@ -232,7 +232,7 @@ def _format_problems(fetch: model.FetchStep, read: model.ReadStep) -> Iterator[O
 
 def _preprocess_problems(query: model.Sql) -> Iterator[OdfError]:
     installed = engine_version(query.engine)
-    if installed is not None and query.version not in (None, engine_version(query.engine, query.version)):
+    if installed is not None and query.version not in (None, installed):
         yield InvalidManifest(
             f"unsupported engine version {query.version}: this is {installed}",
             where="preprocess.version",

@@ -233,7 +233,7 @@ def checkpoints(scene: Scene) -> list[bytes]:
     folder = scene.write("state", b"x" * 1000).parent
     path = scene.folder / "checkpoint"
     facts = CheckpointMetadata(
-        format=1, engine="odf-workstation", query="q", watermarks={"a": 7}, watermark=7
+        format=2, engine="odf-workstation", query="q", state="s", watermarks={"a": 7}, watermark=7
     )
     write_checkpoint(path, facts, folder)
     with pa.input_stream(str(path), compression="zstd") as stream:

@@ -148,7 +148,7 @@ class _Zeros:
 def _write_checkpoint(path: Path, *entries: tuple[bytes, str, int]) -> None:
     """Write the description of a checkpoint and entries of zeros: their kinds, names and sizes."""
     about = checkpoint.CheckpointMetadata(
-        format=1, engine="4.3.0+odf1", query="q", watermarks={}, watermark=None
+        format=2, engine="4.3.0+odf6", query="q", state="s", watermarks={}, watermark=None
     )
     text = msgspec.json.encode(about)
     with (

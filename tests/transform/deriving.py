@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 from msgspec.structs import replace
 
+from odf_engine.chain import normal_form
 from odf_engine.chain.schema_evolution import declared_schema
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import read_batches, slice_schema, write_slice
@@ -55,6 +59,13 @@ content:
           {query}
 """
 DATA = pa.schema([("event_time", pa.timestamp("ms", "UTC")), ("city", pa.string()), ("x", pa.int64())])
+
+
+@contextmanager
+def earlier_rules(revision: int) -> Iterator[str]:
+    """Let transactions record an earlier revision of the rules; yield the version of the engine."""
+    with patch.dict(normal_form._PACKAGES, {normal_form.SPARK: ("pyspark", revision)}):
+        yield normal_form.spark_engine_version()
 
 
 class Deriving:
@@ -150,7 +161,7 @@ class Deriving:
         self.commit(entry, [event], moment, data=staged)
 
     def set_version(self, entry: DatasetEntry, version: str) -> None:
-        """Replaces the engine version of a query: it has the rules of that version."""
+        """Replace the engine version of a query."""
         transform = entry.dataset.state().transform
         assert transform is not None
         self.commit(entry, [replace(transform, transform=replace(transform.transform, version=version))])

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from odf_engine.chain.normal_form import spark_engine_version
 from odf_engine.metadata.model import ExecuteTransform
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from tests.transform.deriving import Deriving
@@ -48,24 +47,6 @@ def test_windows_over_a_time_bounded_join_find_overdue_orders(deriving: Deriving
     assert watermarks(made[1]) == ["2024-01-08T00:00:00", "2024-01-11T00:00:00"]
     assert hashed(deriving, made[0]) == hashed(deriving, made[1])
     assert check(deriving, made[1]).findings == []
-
-
-@pytest.mark.complete
-def test_earlier_versions_keep_their_rules(deriving: Deriving) -> None:
-    for name in ("orders", "shipments"):
-        deriving.root(name)
-    made = deriving.derivative(OVERDUE, "orders", "shipments")
-    transform = made.dataset.state().transform
-    assert transform is not None and transform.transform.version == spark_engine_version()
-    earlier = spark_engine_version("+odf1")
-    deriving.set_version(made, earlier)
-    for name, rows, watermark in STEPS:
-        deriving.rows(deriving.workspace.resolve(name), *rows, watermark=watermark)
-        deriving.run(made)
-    assert deriving.result(made, "order_id") == [("3",)]  # the other window closes 2 ms later
-    assert watermarks(made) == ["2024-01-10T00:00:00", "2024-01-13T00:00:00"]
-    report = check(deriving, made)
-    assert report.findings == [] and [use.version for use in report.engines] == [earlier]
 
 
 @pytest.mark.complete

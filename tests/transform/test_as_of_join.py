@@ -204,13 +204,12 @@ def test_old_side_of_a_correction_waits_for_the_new_side(runtime: SparkRuntime) 
     values = ", ".join(f"(timestamp_millis({time}), {place}L, {op})" for time, place, op in rows)
     frame = runtime.session().sql(f"SELECT * FROM VALUES {values} AS v({TIME}, {POSITION}, {OPERATION})")
 
-    def due(*, pairs: bool, revision: int) -> list[int]:
-        found = add_due_time(frame, pairs=pairs, revision=revision).sort(POSITION)
+    def due(*, pairs: bool) -> list[int]:
+        found = add_due_time(frame, pairs=pairs).sort(POSITION)
         return [each[0] for each in found.selectExpr(f"unix_millis({DUE})").collect()]
 
-    assert due(pairs=False, revision=3) == [3, 2, 1, 4, 1, 5]
-    assert due(pairs=True, revision=3) == [3, 2, 4, 4, 1, 5]
-    assert due(pairs=True, revision=2) == [3, 3, 4, 4, 1, 5]  # queries keep the rules of their version
+    assert due(pairs=False) == [3, 2, 1, 4, 1, 5]
+    assert due(pairs=True) == [3, 2, 4, 4, 1, 5]
 
 
 @pytest.mark.parametrize("window", [True, False])

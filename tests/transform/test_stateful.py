@@ -407,7 +407,7 @@ def test_unsupported_stateful_queries_are_refused(
 
 def test_a_checkpoint_file_depends_on_its_content_alone(tmp_path: Path) -> None:
     about = checkpoint.CheckpointMetadata(
-        format=1, engine="4.3.0+odf1", query="q", watermarks={"a": 1}, watermark=1
+        format=2, engine="4.3.0+odf6", query="q", state="s", watermarks={"a": 1}, watermark=1
     )
     made = []
     for name in ("one", "two"):

@@ -46,14 +46,12 @@ IS_OLDEST: Final = "odf_oldest"
 """Whether earlier versions of the key have been dropped from the state."""
 IS_VERSION_LOST: Final = "odf_unknown"
 """Whether a row's version has been dropped; the row has the oldest available one then."""
-SINCE: Final = "odf_since"
-"""The watermark before the batch that read a version. Rows up to it were emitted without the version."""
 _WAS_ACTIVE: Final = "odf_was_active"
 _ROWS: Final = "odf_rows"
 _VERSIONS: Final = "odf_versions"
 
 
-def add_due_time(rows: DataFrame, *, pairs: bool, revision: int) -> DataFrame:
+def add_due_time(rows: DataFrame, *, pairs: bool) -> DataFrame:
     """Add the due time to new rows: their own time, or the +C's time for a -C with an earlier time.
 
     The rows of such a pair are thus emitted together. An added row never waits for another one: a later
@@ -62,38 +60,33 @@ def add_due_time(rows: DataFrame, *, pairs: bool, revision: int) -> DataFrame:
     Args:
         rows: new rows.
         pairs: whether correction pairs stay together; otherwise each row is due at its own time.
-        revision: revision of the rules, see :data:`odf_engine.chain.normal_form.RULES_REVISION`. Before
-            revision 3, both rows of a pair are due at the later time.
     """
     if not pairs:
         with translate_errors():
             return rows.selectExpr("*", f"{TIME} AS {DUE}")
-    awaited = f"{Op.CORRECT_TO:d}" if revision >= 3 else f"{Op.CORRECT_FROM:d}, {Op.CORRECT_TO:d}"
     return run_sql(
         f"""
         SELECT {_ROWS}.*, greatest({_ROWS}.{TIME}, coalesce(other.time, {_ROWS}.{TIME})) AS {DUE}
         FROM {_ROWS} LEFT JOIN (
-            SELECT {POSITION} + {Op.CORRECT_TO:d} + {Op.CORRECT_FROM:d} - 2 * {OPERATION} AS place,
-                {Op.CORRECT_TO:d} + {Op.CORRECT_FROM:d} - {OPERATION} AS operation, max({TIME}) AS time
-            FROM {_ROWS} WHERE {OPERATION} IN ({awaited}) GROUP BY ALL
-        ) AS other ON {POSITION} = other.place AND {OPERATION} = other.operation
+            SELECT {POSITION} - 1 AS place, max({TIME}) AS time
+            FROM {_ROWS} WHERE {OPERATION} = {Op.CORRECT_TO:d} GROUP BY ALL
+        ) AS other ON {POSITION} = other.place AND {OPERATION} = {Op.CORRECT_FROM:d}
         """,
         rows=rows,
     )
 
 
-def to_versions(rows: DataFrame, keys: Sequence[str], *, changes: bool, revision: int) -> DataFrame:
+def to_versions(rows: DataFrame, keys: Sequence[str], *, changes: bool) -> DataFrame:
     """Convert rows of a keyed input to versions.
 
     A retraction ends its key at the time of the retracted row. A correction at the same time replaces the
     version, and a correction to a later time adds one. A correction to an earlier time also replaces the
-    version at the later time; before revision 4, that version stays.
+    version at the later time.
 
     Args:
         rows: new rows.
         keys: the key columns.
         changes: whether retractions or corrections may be among them.
-        revision: revision of the rules, see :data:`odf_engine.chain.normal_form.RULES_REVISION`.
     """
     has_key = " AND ".join(f"{key} IS NOT NULL" for key in keys)
     if not changes:
@@ -106,7 +99,7 @@ def to_versions(rows: DataFrame, keys: Sequence[str], *, changes: bool, revision
         f"{OPERATION} = {Op.CORRECT_FROM:d} AND coalesce(odf_next.{OPERATION} = {Op.CORRECT_TO:d} "
         f"AND odf_next.{POSITION} = {POSITION} + 1, false)"
     )
-    moves_back = f"({is_from} AND odf_next.{TIME} < {TIME})" if revision >= 4 else "false"
+    moves_back = f"({is_from} AND odf_next.{TIME} < {TIME})"
     columns = [
         f"IF({moves_back}, odf_next.{name}, {name}) AS {name}" if is_version_column(name) else name
         for name in rows.columns
@@ -131,15 +124,10 @@ def lookup_versions(rows: DataFrame, versions: DataFrame, keys: Sequence[str]) -
     one.
 
     The valid version is the latest at or before the time of the row, by event time, then by position. If it
-    has been dropped, the row has the oldest available version. If versions have :data:`SINCE`, those that
-    were read after the row was emitted are not valid.
+    has been dropped, the row has the oldest available version.
     """
     key_list = ", ".join(keys)
-    known, found = TIME, "last(version, true)"
-    if SINCE in versions.columns:
-        known = f"greatest({TIME}, {SINCE} + INTERVAL 1 MICROSECOND)"
-        found = f"max_by(version, IF(side = 0, struct(version.{TIME}, {POSITION}), NULL))"
-    version_columns = [name for name in versions.columns if name not in (*keys, POSITION, SINCE)]
+    version_columns = [name for name in versions.columns if name not in (*keys, POSITION)]
     version = f"struct({', '.join(version_columns)})"
     row = f"struct({', '.join(name for name in rows.columns if name not in keys)})"
     columns = ", ".join(
@@ -150,12 +138,12 @@ def lookup_versions(rows: DataFrame, versions: DataFrame, keys: Sequence[str]) -
         SELECT row.*, {key_list}, {columns}, coalesce(version.{IS_ACTIVE}, false) AS {IS_ACTIVE},
             coalesce(version.{TIME} > row.{TIME}, false) AS {IS_VERSION_LOST}
         FROM (
-            SELECT {key_list}, side, row, {found} OVER (
+            SELECT {key_list}, side, row, last(version, true) OVER (
                 PARTITION BY {key_list} ORDER BY {TIME} ASC NULLS FIRST, side, {POSITION}
                 ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
             ) AS version
             FROM (
-                SELECT {key_list}, {known} AS {TIME}, 0 AS side, {POSITION}, {version} AS version, NULL AS row
+                SELECT {key_list}, {TIME}, 0 AS side, {POSITION}, {version} AS version, NULL AS row
                 FROM {_VERSIONS}
                 UNION ALL
                 SELECT {key_list}, NULL, 0, {POSITION}, {version}, NULL FROM {_VERSIONS} WHERE {IS_OLDEST}

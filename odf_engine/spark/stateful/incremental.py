@@ -337,7 +337,6 @@ class IncrementalPlanner(TablePlanner):
         read_operations: inputs whose operations the query reads. For it, their rows are not changes.
         values: whether a new state has all rows or single values that retractions require.
         single_task: read the rows of an operator in one task, which saves the exchange of few rows.
-        revision: revision of the rules, see :data:`odf_engine.chain.normal_form.RULES_REVISION`.
 
     Attributes:
         states: parts of the state after the batches.
@@ -361,13 +360,11 @@ class IncrementalPlanner(TablePlanner):
         read_operations: Collection[str] = (),
         values: bool = False,
         single_task: bool = False,
-        revision: int,
     ) -> None:
         changing = set(changing).difference(read_operations)
         super().__init__(session, inputs, event_time, changing, tables, system)
         self._may_have_late_rows = may_have_late_rows
         self._read_operations.update(read_operations)
-        self._revision = revision
         self._watermarks = watermarks
         self._files = files
         self._values = values
@@ -446,11 +443,11 @@ class IncrementalPlanner(TablePlanner):
         self._record_operations(conditions)
         delay = max(self._delay(each).milliseconds for each in tracked)
         all_conditions = [*conditions, *([condition] if condition is not None else [])]
-        delays = watermark_delays(self, plan, all_conditions, self._revision)
+        delays = watermark_delays(self, plan, all_conditions)
         # A row can be retracted until the watermark passes it.
         retention = [max(0, each) for each in ([sum(delays)] * 2 if "OUTER" in kind else delays)]
         # Rows of windows end within a millisecond, so that the watermark must be past them.
-        on_time = self._revision >= 2 and max(delays) > 0 and not contains_node(plan, "Aggregate")
+        on_time = max(delays) > 0 and not contains_node(plan, "Aggregate")
         changes = self._values and any(map(self._is_retracting, tracked))
         children = (plan.left(), plan.right())
         left, right = [
@@ -569,9 +566,7 @@ class IncrementalPlanner(TablePlanner):
         # A row can have the time of the end of a session, and extend it.
         delay_of_groups = delay.milliseconds if aggregates.session is not None else delay.of_window
         # Groups are merged when their window closes. The order of floating point numbers matters, however.
-        is_added = (
-            self._revision >= 2 and bool(end) and not aggregates.order_matters and self._files.can_add(name)
-        )
+        is_added = bool(end) and not aggregates.order_matters and self._files.can_add(name)
         chosen = self._watermarks.not_reached_before(END, delay_of_groups) if end else "true"
         if is_added:
             chosen += f" AND {self._watermarks.reached(END, delay_of_groups)}"

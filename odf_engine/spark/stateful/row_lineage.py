@@ -382,14 +382,12 @@ class AsOfTables(NamedTuple):
         watermarks: watermark after each batch in milliseconds, and batch number, in ascending order.
         before: SQL expression of the watermark before each batch, in milliseconds.
         pairs: for each join, whether its rows may include correction pairs that stay together.
-        revision: revision of the rules, see :data:`odf_engine.chain.normal_form.RULES_REVISION`.
     """
 
     as_of: AsOfQuery
     watermarks: Sequence[tuple[int, int]]
     before: str
     pairs: Sequence[bool]
-    revision: int
 
     def join_rows(
         self,
@@ -418,12 +416,8 @@ class AsOfTables(NamedTuple):
         if any(contains_node(join.left, name) for name in ("Generate", "Join", "Expand")):
             raise StatefulQueryError("a generator before a join FOR SYSTEM_TIME AS OF")
         keys = join.key_names
-        rows = add_due_time(
-            self.as_of.left_rows(number, views), pairs=self.pairs[number], revision=self.revision
-        )
-        known_versions = to_versions(
-            self.as_of.version_rows(number, versions[0]), keys, changes=changes, revision=self.revision
-        )
+        rows = add_due_time(self.as_of.left_rows(number, views), pairs=self.pairs[number])
+        known_versions = to_versions(self.as_of.version_rows(number, versions[0]), keys, changes=changes)
         with translate_errors():
             rows = self._add_origins(rows, sources)
             known_versions = run_sql(
@@ -437,7 +431,6 @@ class AsOfTables(NamedTuple):
             )
             if may_be_late:
                 found = self._apply_late_versions(found, known_versions.where(late), keys)
-            if may_be_late and self.revision >= 4:
                 found = self._add_corrections(found, known_versions, keys)
         found = self.as_of.select_versions(number, found)
         with translate_errors():

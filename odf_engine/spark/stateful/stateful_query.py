@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
 
-from odf_engine.chain.normal_form import RULES_REVISION
 from odf_engine.data.changelog import INPUT_BITS, OPERATION, POSITION, ROWS, Op
 from odf_engine.errors import InvalidQuery, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary
@@ -217,13 +216,6 @@ class StreamingPlan:
     delay: int = 0
     read_operations: frozenset[str] = frozenset()
 
-    def is_exact(self, revision: int) -> bool:
-        """Return whether rows with a time equal to the watermark may still arrive for the open groups.
-
-        A row extends a session that ends at its time. Before revision 4, that session was emitted before.
-        """
-        return self.exact or (self.sessions and revision >= 4)
-
     @property
     def query_schema(self) -> pa.Schema:
         """The columns of the query itself."""
@@ -240,7 +232,6 @@ class StreamPlanner(OriginTracker):
         inputs: vocabulary of each input by the name of its view.
         event_time: event time column of the result.
         system: as for :class:`odf_engine.spark.plan_rewrite.OriginTracker`.
-        revision: revision of the rules, see :data:`odf_engine.chain.normal_form.RULES_REVISION`.
     """
 
     def __init__(
@@ -249,11 +240,8 @@ class StreamPlanner(OriginTracker):
         inputs: Mapping[str, DatasetVocabulary],
         event_time: str,
         system: Mapping[int, str] | None = None,
-        *,
-        revision: int = RULES_REVISION,
     ) -> None:
         super().__init__(session, inputs, system)
-        self._revision = revision
         self._names = {name.lower(): name for name in inputs}
         self._event_time = event_time
         self._operations = {place: name for place, name in self.system.items() if name}
@@ -311,7 +299,7 @@ class StreamPlanner(OriginTracker):
             mode,
             keys,
             unsupported,
-            self._exact,
+            self._exact or self._sessions,  # a row extends a session that ends at its time
             self._by_commit,
             self._sessions,
             self._sequential,
@@ -344,7 +332,7 @@ class StreamPlanner(OriginTracker):
         conditions = [plan.condition().get()] if plan.condition().isDefined() else []
         if condition is not None and plan.joinType().sql() in ("INNER", "CROSS"):
             conditions.append(condition)
-        return below + max(watermark_delays(self, plan, conditions, self._revision))
+        return below + max(watermark_delays(self, plan, conditions))
 
     def inlined_plan(self, frame: DataFrame) -> Any:
         # No check of subqueries: Spark rejects them over streams.
@@ -384,7 +372,7 @@ class StreamPlanner(OriginTracker):
         """Track a node that makes several rows of one."""
         is_expand = node_name(plan) == "Expand"
         tracked = self._track_expand(plan) if is_expand else self._track_passed(plan)
-        if self._running is not None and self._revision >= 5:
+        if self._running is not None:
             raise unsupported_at(
                 plan,
                 "the query makes several rows of a group without a window, which has only one latest row",
@@ -393,8 +381,7 @@ class StreamPlanner(OriginTracker):
         return tracked
 
     def _check_collations(self, plan: Any) -> None:
-        if self._revision >= 4:
-            check_collations(plan, compared_expressions(plan))
+        check_collations(plan, compared_expressions(plan))
 
     def track_input(self, view: Any, index: int, vocab: DatasetVocabulary) -> TrackedPlan:
         tracked = super().track_input(view, index, vocab)
@@ -459,7 +446,7 @@ class StreamPlanner(OriginTracker):
             plan, [self._without_origin(left, plan.left()), self._without_origin(right, plan.right())]
         )
         all_conditions = [*conditions, *([condition] if condition is not None else [])]
-        watermark_delays(self, rewritten, all_conditions, self._revision)
+        watermark_delays(self, rewritten, all_conditions)
         return TrackedPlan(rewritten, [], left.passed | right.passed)
 
     def _track_filter(self, plan: Any) -> TrackedPlan:
@@ -556,7 +543,7 @@ class StreamPlanner(OriginTracker):
         grouping, columns = to_list(plan.groupingExpressions()), to_list(plan.aggregateExpressions())
         self._record_operations([*grouping, *columns])
         windowed = any(has_watermark(key) for key in grouping)
-        if windowed and self._revision >= 4 and has_null_times(plan):
+        if windowed and has_null_times(plan):
             raise unsupported_at(
                 plan,
                 "a total over all times, from ROLLUP, CUBE or GROUPING SETS, is never complete",

@@ -36,17 +36,13 @@ def is_stream_join(plan: Any) -> bool:
     return node_name(plan) == "Join" and plan.left().isStreaming() and plan.right().isStreaming()
 
 
-def watermark_delays(
-    builder: PlanBuilder, join: Any, conditions: Sequence[Any], revision: int
-) -> tuple[int, int]:
+def watermark_delays(builder: PlanBuilder, join: Any, conditions: Sequence[Any]) -> tuple[int, int]:
     """Return how far, in milliseconds, the watermark must be past a row before it can have no new partner.
 
     Args:
         builder: builds plan nodes.
         join: a join of streams.
         conditions: the conditions on a pair of rows, combined by AND.
-        revision: revision of the rules, see :data:`odf_engine.chain.normal_form.RULES_REVISION`. Before
-            revision 4, any column could be a bound.
 
     Returns:
         The delay of the left side and of the right side.
@@ -69,20 +65,11 @@ def watermark_delays(
     checked = builder.catalyst.plans.logical.Join(
         join.left(), join.right(), join.joinType(), option.apply(condition), join.hint()
     )
-    if revision >= 5:
-        is_time_key = any(map(_compares_times, conjuncts(conditions)))
-    else:
-        # One event time was enough, and rows left the state before the time of their partner.
-        both = (join.left(), join.right())
-        is_time_key = all(any(map(has_watermark, to_list(side.output()))) for side in both)
-    if is_time_key and helper.isWatermarkInJoinKeys(checked):
+    if any(map(_compares_times, conjuncts(conditions))) and helper.isWatermarkInJoinKeys(checked):
         return 0, 0
     watermark = option.apply(_TEST_WATERMARK)
-    if revision >= 4:
-        # The watermark says nothing about the values of other columns.
-        left, right = (_event_times(builder, side) for side in (join.left(), join.right()))
-    else:
-        left, right = join.left().outputSet(), join.right().outputSet()
+    # The watermark says nothing about the values of other columns.
+    left, right = (_event_times(builder, side) for side in (join.left(), join.right()))
     bounds = (
         helper.getStateValueWatermark(left, right, option.apply(condition), watermark),
         helper.getStateValueWatermark(right, left, option.apply(condition), watermark),

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odf_engine.chain.normal_form import rules_revision
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import (
     OPERATION,
@@ -33,7 +32,6 @@ from odf_engine.spark.stateful.as_of_join import (
     DUE,
     IS_ACTIVE,
     IS_VERSION_LOST,
-    SINCE,
     TIME,
     AsOfJoin,
     AsOfQuery,
@@ -136,8 +134,7 @@ def prepare_as_of_query(
     except StatefulQueryError:
         joined = as_of.joined_streams(len(inputs))
     rest = as_of.query_after_joins(joined)
-    revision = rules_revision(transform.version)
-    query = StreamPlanner(session, as_of.inputs, event_time, as_of.system, revision=revision).plan_query(rest)
+    query = StreamPlanner(session, as_of.inputs, event_time, as_of.system).plan_query(rest)
     return PreparedAsOfQuery(as_of, query, rest, by_row=False)
 
 
@@ -170,8 +167,6 @@ _ROWS: Final = "rows.parquet"
 _VERSIONS: Final = "versions.parquet"
 _ALL_VERSIONS: Final = "versions-values.parquet"
 """All versions, which retractions of emitted rows require."""
-_LATE_ROWS: Final = "late-rows.parquet"
-"""Joined rows that were late, with their versions, which retractions repeat. Only before revision 4."""
 _EMITTED_ROWS: Final = "emitted-values.parquet"
 """Emitted rows with their versions: retractions repeat them, and late versions correct them."""
 _RETRACTING: Final = pa.array([Op.RETRACT, Op.CORRECT_FROM], pa.int32())
@@ -204,24 +199,22 @@ class AsOfTransaction(StatefulTransaction):
         unsupported = dict(query.unsupported_changes)
         for join in self._as_of.joins:
             if (operation := unsupported.pop(join.view, None)) is not None:
-                changing = self._as_of.inputs_before_join(join)
-                changing |= {join.table.name} if self._revision >= 4 else set()
+                changing = self._as_of.inputs_before_join(join) | {join.table.name}
                 unsupported |= dict.fromkeys(changing, operation)
         return unsupported
 
     def _plan_batches(self, ready: PreparedQuery, watermarks: Watermarks) -> list[Batch]:
         batches = super()._plan_batches(ready, watermarks)
-        if self._revision >= 4:
-            late = self._late_inputs(batches, watermarks.combined(self._aliases))
-            self._values = self._values or bool(late)
-            unsupported = self._unsupported_changes(ready.query)
-            for name in late & unsupported.keys() & self._tables_of_joins():
-                raise InvalidQuery(
-                    f"the input '{name}' has late rows, which would correct emitted rows, and "
-                    f"{unsupported[name]} does not support corrections",
-                    where="query",
-                    hint="move the steps after the join FOR SYSTEM_TIME AS OF to another dataset",
-                )
+        late = self._late_inputs(batches, watermarks.combined(self._aliases))
+        self._values = self._values or bool(late)
+        unsupported = self._unsupported_changes(ready.query)
+        for name in late & unsupported.keys() & self._tables_of_joins():
+            raise InvalidQuery(
+                f"the input '{name}' has late rows, which would correct emitted rows, and "
+                f"{unsupported[name]} does not support corrections",
+                where="query",
+                hint="move the steps after the join FOR SYSTEM_TIME AS OF to another dataset",
+            )
         return batches
 
     def _tables_of_joins(self) -> set[str]:
@@ -320,24 +313,20 @@ class AsOfTransaction(StatefulTransaction):
         folder.mkdir(parents=True, exist_ok=True)
         # The joined rows of an earlier join may contain corrections from earlier batches.
         pairs = self._by_row and (index > 0 or bool(changing & self._as_of.inputs_before_join(join)))
-        rows = add_due_time(self._as_of.left_rows(index, views), pairs=pairs, revision=self._revision)
+        rows = add_due_time(self._as_of.left_rows(index, views), pairs=pairs)
         rows = self._add_stored_rows(rows, folder / _ROWS, f"rows-{index}")
         new = self._as_of.version_rows(index, views[join.table.name])
-        new = to_versions(new, keys, changes=join.table.name in changing, revision=self._revision)
+        new = to_versions(new, keys, changes=join.table.name in changing)
         is_due = "false" if until is None else f"{DUE} <= timestamp_millis({until}L)"
         with translate_errors():
             due, pending = rows.where(is_due), rows.where(f"NOT {is_due}")
-        retracts = bool(changing & self._as_of.inputs_before_join(join))
-        needs_all = self._needs_all_versions(folder, retracts=retracts)
-        if needs_all and self._revision >= 4:
+        if self._needs_all_versions(folder):
             found, corrections = self._correct_emitted_rows(index, due, new, folder)
             self._write_joined_rows(index, join, found, corrections, path)
             self._write_state(pending, (DUE, POSITION), folder / _ROWS)
             return
         versions = self._add_stored_rows(new, folder / _VERSIONS, f"versions-{index}")
         found = lookup_versions(due, versions, keys)
-        if needs_all:
-            found = self._look_up_changes(index, due, versions, new, folder)
         self._write_joined_rows(index, join, self._as_of.select_versions(index, found), None, path)
         self._write_state(pending, (DUE, POSITION), folder / _ROWS)
         times = pq.read_table(folder / _ROWS, columns=[TIME]).column(TIME)
@@ -401,52 +390,19 @@ class AsOfTransaction(StatefulTransaction):
         self._files_written += 1
         return self._scratch / f"{name}-{self._files_written}.parquet"
 
-    def _look_up_changes(
-        self, index: int, due: DataFrame, versions: DataFrame, new: DataFrame, folder: Path
-    ) -> DataFrame:
-        """Return rows with their versions, which retractions repeat, and write the state for retractions.
-
-        Args:
-            index: index of the join.
-            due: the rows.
-            versions: the versions for rows that are added.
-            new: the versions that the batch reads.
-            folder: folder of the state of the join.
-        """
-        join = self._as_of.joins[index]
-        keys = join.key_names
-        reached = "NULL" if self._reached is None else f"timestamp_millis({self._reached}L)"
-        with translate_errors():
-            added, retracted = due.where(f"{OPERATION} NOT {RETRACTS}"), due.where(f"{OPERATION} {RETRACTS}")
-            new = new.selectExpr("*", f"CAST({reached} AS TIMESTAMP) AS {SINCE}")
-        all_versions = self._add_stored_rows(new, folder / _ALL_VERSIONS, f"all-versions-{index}")
-        self._write_state(all_versions, (*keys, TIME, POSITION), folder / _ALL_VERSIONS)
-        found = lookup_versions(added, versions, keys)
-        with translate_errors():
-            late = found.where(f"coalesce({DUE} <= {reached}, false)")
-        late = self._add_stored_rows(late, folder / _LATE_ROWS, f"late-rows-{index}")
-        names = [*(f"l{number}" for number in self._as_of.value_columns(join)), TIME]
-        matched, others, late = match_late_rows(retracted, late, comparable(names, due.schema))
-        self._write_state(late, (DUE, POSITION), folder / _LATE_ROWS)
-        return found.unionAll(matched).unionAll(lookup_versions(others, all_versions, keys))
-
-    def _needs_all_versions(self, folder: Path, *, retracts: bool) -> bool:
-        """Return whether the state of a join has all versions.
-
-        Args:
-            folder: folder of the state of the join.
-            retracts: whether rows of the batch are retracted, which need the version that they had.
+    def _needs_all_versions(self, folder: Path) -> bool:
+        """Return whether the state of a join, in a folder, has all versions.
 
         Raises:
             StateUnusable: rows are retracted or late, but the stored state does not have all versions.
         """
         if (folder / _ALL_VERSIONS).exists() or not self._values:
             return (folder / _ALL_VERSIONS).exists()
-        if (folder / _VERSIONS).exists() and (retracts or self._revision >= 4):
+        if (folder / _VERSIONS).exists():
             error = StateUnusable("the state does not have all versions, so no row can be corrected")
             error.lacks_values = True
             raise error
-        return not (folder / _VERSIONS).exists()
+        return True
 
     def _write_joined_rows(
         self, index: int, join: AsOfJoin, found: DataFrame, corrections: DataFrame | None, path: Path
@@ -472,8 +428,7 @@ class AsOfTransaction(StatefulTransaction):
 
             def write(batches: Iterator[pa.RecordBatch]) -> None:
                 nonlocal lost
-                if self._revision >= 4:
-                    self._last_positions[index] = (-1, self._last_positions[index][1])
+                self._last_positions[index] = (-1, self._last_positions[index][1])
                 for batch in repair_correction_pairs(batches, POSITION, OPERATION):
                     lost += pc.sum(batch.column(IS_VERSION_LOST)).as_py() or 0
                     numbers = self._number_rows(index, batch)

@@ -49,7 +49,7 @@ from odf_engine.transform.engines.checkpoint import (
     CheckpointMetadata,
     ResultState,
     read_checkpoint,
-    read_checkpoint_metadata,
+    read_usable_metadata,
     write_checkpoint,
 )
 from odf_engine.transform.engines.contract import QueryInput, TransactionResult, ValidatedQuery
@@ -315,7 +315,7 @@ class ChangesTransaction:
 
     def _previous_state(self) -> ResultState | None:
         path = self._request.prev_checkpoint_path
-        metadata = None if path is None else read_checkpoint_metadata(Path(path))
+        metadata = None if path is None else read_usable_metadata(Path(path))
         return None if metadata is None or metadata.result is UNSET else metadata.result
 
     def _retracted_inputs(self, before: Collection[str]) -> list[str]:
@@ -409,7 +409,7 @@ class ChangesTransaction:
     def _write_checkpoint(self, state: ResultState) -> Checkpoint:
         metadata = CheckpointMetadata(
             format=FORMAT,
-            engine=spark_engine_version(self._request.transform.version or ""),
+            engine=spark_engine_version(),
             query=query_hash(self._request),
             watermarks={},
             watermark=None,

@@ -12,12 +12,12 @@ from typing import BinaryIO, Final, Self, cast
 import msgspec
 import pyarrow as pa
 
+from odf_engine.chain.normal_form import rules_revision, spark_engine_version
 from odf_engine.data.digest import physical_hash
-from odf_engine.errors import BadData, Unsupported
+from odf_engine.errors import BadData, StateUnusable, Unsupported
 from odf_engine.metadata.model import Checkpoint, SqlQueryStep, TemporalTable
 
 FORMAT: Final = 2
-"""1: files of Spark's streaming state, which are no longer read; 2: Parquet files."""
 _METADATA_FILE: Final = "checkpoint.json"
 
 # Limits for checkpoints written by third parties.
@@ -61,7 +61,7 @@ class CheckpointMetadata(msgspec.Struct, kw_only=True, rename="camel"):
     query: str
     watermarks: dict[str, int]
     watermark: int | None
-    state: str | None = None
+    state: str
     result: ResultState | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -104,7 +104,8 @@ def read_checkpoint(path: Path, folder: Path) -> CheckpointMetadata:
 
     Raises:
         BadData: missing, damaged, not a checkpoint, or larger than allowed.
-        Unsupported: written by an incompatible version.
+        StateUnusable: in an earlier format.
+        Unsupported: in a later format.
     """
     with _open_checkpoint(path) as (metadata, tar):
         count = 0
@@ -126,6 +127,27 @@ def read_checkpoint_metadata(path: Path) -> CheckpointMetadata:
     """
     with _open_checkpoint(path) as (metadata, _):
         return metadata
+
+
+def read_usable_metadata(path: Path) -> CheckpointMetadata:
+    """Read the metadata of a checkpoint from which transactions can continue.
+
+    Raises:
+        StateUnusable: an engine with other rules wrote it.
+        BadData, Unsupported: as in :func:`read_checkpoint`.
+    """
+    metadata = read_checkpoint_metadata(path)
+    if rules_revision(metadata.engine) != rules_revision(spark_engine_version()):
+        raise _unusable_state(metadata.engine, path)
+    return metadata
+
+
+def _unusable_state(engine: str, path: Path) -> StateUnusable:
+    return StateUnusable(
+        f"the checkpoint was written by version {engine} of the engine, but this is {spark_engine_version()}",
+        where=str(path),
+        hint="derive the dataset again: odf pull --rederive NAME",
+    )
 
 
 @contextmanager
@@ -195,7 +217,9 @@ _HINT: Final = "run `odf verify`; pull the dataset from an intact remote, or reb
 def _parse_metadata(text: bytes, path: Path) -> CheckpointMetadata:
     try:
         header = msgspec.json.decode(text, type=_FormatHeader)
-        if header.format not in (1, FORMAT):
+        if header.format < FORMAT:
+            raise _unusable_state(header.engine, path)
+        if header.format > FORMAT:
             raise Unsupported(
                 f"the checkpoint was written by the engine {header.engine} in format {header.format}, "
                 f"but this version reads formats up to {FORMAT}",

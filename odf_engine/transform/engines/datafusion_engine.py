@@ -76,8 +76,7 @@ class DataFusionEngine:
             checked = map(contract.require_event_time, rows.batches)
             stateless = contract.stateless_rows(checked, ordered=rows.properties.ordered)
             written = write_result(stateless, contract.schema, request, reporter)
-        version = engine_version(DATAFUSION, request.transform.version)
-        return TransactionResult(written, contract.schema, version=version)
+        return TransactionResult(written, contract.schema, version=engine_version(DATAFUSION))
 
     def validate(
         self,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from odf_engine.chain.normal_form import rules_revision
 from odf_engine.data.changelog import OPERATION, POSITION, RETRACTS, Op
 from odf_engine.errors import Unsupported
 from odf_engine.metadata.model import DatasetVocabulary, TransformRequest
@@ -211,9 +210,7 @@ class _BatchQuery:
             return plan
         is_window = time.dataType().typeName() == "struct"
         # A row may still arrive for an exact time, or extend a session.
-        slack = int(
-            not is_window or (is_session(time) and rules_revision(self._request.transform.version) >= 4)
-        )
+        slack = int(not is_window or is_session(time))
         end = as_of.expressions.GetStructField(time, 1, as_of.none()) if is_window else time
         named = as_of.plain_alias(end, _END)
         output = to_list(plan.output())

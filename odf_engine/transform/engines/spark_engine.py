@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import UNSET
 
-from odf_engine.chain.normal_form import rules_revision, spark_engine_version
+from odf_engine.chain.normal_form import spark_engine_version
 from odf_engine.data.changelog import OPERATION, POSITION
 from odf_engine.data.slices import TableFiles, WrittenSlice
 from odf_engine.errors import InvalidQuery, NotFound, Unsupported
@@ -85,6 +85,9 @@ if TYPE_CHECKING:
 
 
 INPUT: Final = "input"
+_RULES_OF_JOINED_ROWS: Final = "\nrules 5"
+_RULES_OF_DELAYED_ROWS: Final = "\nrules 2"
+"""Parts of the fingerprints in stored checkpoints; change them when such states have other rows."""
 
 
 def run_raw_query(session: SparkSession, request: RawQueryRequest, reporter: Reporter) -> int:
@@ -132,7 +135,7 @@ class _Validation:
 
     def run(self) -> ValidatedQuery:
         session, transform, inputs = self.session, self.transform, self.inputs
-        steps, revision = transform.queries or [], rules_revision(transform.version)
+        steps = transform.queries or []
         # The tables must exist even if no join uses them.
         columns = {each.alias: (each.schema.names, each.vocab) for each in inputs}
         tables = temporal_tables(session, transform, columns, self.vocab.event_time_column)
@@ -140,10 +143,7 @@ class _Validation:
         rereads = is_as_of and joins_computed_table(session, steps, tables)
         if is_as_of and not rereads:
             prepared = prepare_as_of_query(session, transform, inputs, self.vocab.event_time_column)
-            text = as_of_fingerprint(session, prepared, inputs)
-            # The stored rows have due times of the rules that were valid when they were read.
-            if revision >= 4 or (prepared.by_row and revision == 3):
-                text += f"\nrules {min(revision, 5)}"  # later revisions did not change the state
+            text = as_of_fingerprint(session, prepared, inputs) + _RULES_OF_JOINED_ROWS
             return self._check_plan(prepared.query, text)
         vocabs = {each.alias: each.vocab for each in inputs}
         views = {each.alias: slices_frame(session, [], each.schema, each.vocab) for each in inputs}
@@ -155,7 +155,7 @@ class _Validation:
             tracked = track_origins(session, frame, vocabs)
         except StatefulQueryError:
             try:
-                return self._check_stateful(revision)
+                return self._check_stateful()
             except (InvalidQuery, Unsupported, SparkFailed):
                 return validate_changes_query(session, transform, inputs, self.vocab, self.declared)
         if self.vocab.operation_type_column not in tracked.frame.columns:
@@ -163,13 +163,12 @@ class _Validation:
                 check_operations(OriginTracker(session, vocabs).inlined_plan(frame), vocabs)
         return ValidatedQuery(self._contract(_query_columns(tracked.frame)).schema)
 
-    def _check_stateful(self, revision: int) -> ValidatedQuery:
+    def _check_stateful(self) -> ValidatedQuery:
         query, source = plan_query(self.session, self.transform, self.inputs, self.vocab.event_time_column)
         with translate_errors():
             text = state_fingerprint(self.session, source.frame, all_columns=query.mode == "update")
-        # Joins that began with other rules emit other rows, unless their state is computed again.
-        if query.delay and revision >= 2:
-            text += "\nrules 2"
+        if query.delay:
+            text += _RULES_OF_DELAYED_ROWS
         return self._check_plan(query, text)
 
     def _check_plan(self, query: StreamingPlan, text: str) -> ValidatedQuery:
@@ -209,7 +208,7 @@ class SparkEngine:
     ) -> TransactionResult:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
         result = self._run(operation, request, declared, reporter)
-        return replace(result, version=spark_engine_version(request.transform.version or ""))
+        return replace(result, version=spark_engine_version())
 
     def _run(
         self,
@@ -302,7 +301,7 @@ class SparkEngine:
         Raises:
             InvalidQuery: the query is stateless.
         """
-        if checkpoint is not None and checkpoint.state is not None:
+        if checkpoint is not None:
             state, rereads = checkpoint.state, checkpoint.result is not UNSET
         else:
             checked = self._validate_request(request)

@@ -19,12 +19,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from odf_engine.chain.normal_form import rules_revision, spark_engine_version
+from odf_engine.chain.normal_form import spark_engine_version
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import INPUT_BITS, OPERATION, ROWS, Op
 from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded
 from odf_engine.data.slices import WrittenSlice, copy_rows, read_batches
-from odf_engine.errors import BadData, InvalidQuery, NotFound, StateUnusable, Unsupported
+from odf_engine.errors import BadData, InvalidQuery, NotFound, Unsupported
 from odf_engine.metadata.model import (
     Checkpoint,
     DatasetVocabulary,
@@ -61,7 +61,7 @@ from odf_engine.transform.engines.checkpoint import (
     FORMAT,
     CheckpointMetadata,
     read_checkpoint,
-    read_checkpoint_metadata,
+    read_usable_metadata,
     write_checkpoint,
 )
 from odf_engine.transform.engines.contract import LateRows, QueryInput, TransactionResult
@@ -445,16 +445,14 @@ def plan_query(
     steps = transform.queries or []
     frame = run_query(session, input_streams(session, inputs), steps)
     vocabs = {each.alias: each.vocab for each in inputs}
-    revision = rules_revision(transform.version)
     key = (
         msgspec.json.encode(steps),
         time,
-        str(revision),
         *(f"{each.alias} {each.vocab} {each.schema}" for each in inputs),
     )
     plan = _PLANS.get(key)
     if plan is None:
-        plan = StreamPlanner(session, vocabs, time, revision=revision).plan_query(frame)
+        plan = StreamPlanner(session, vocabs, time).plan_query(frame)
         if len(_PLANS) == _MAX_PLANS:
             _PLANS.clear()
         _PLANS[key] = plan
@@ -485,7 +483,6 @@ class StatefulTransaction:
         self._session = session
         self._request = request
         self._fingerprint = state
-        self._revision = rules_revision(request.transform.version)
         self._inputs = [QueryInput.from_request(query_input) for query_input in request.query_inputs]
         self._aliases = [each.alias for each in self._inputs]
         self._declared = declared
@@ -585,8 +582,7 @@ class StatefulTransaction:
     def _output_watermark(self, ready: PreparedQuery, watermarks: Watermarks) -> Timestamp | None:
         """Return the watermark of the rows, or None if it is the inputs' watermark."""
         watermark = watermarks.combined(self._aliases)
-        has_own = ready.query.delay and self._revision >= 2
-        if watermark is None or not has_own:
+        if watermark is None or not ready.query.delay:
             return None
         return Timestamp.from_ms(watermark).shifted(ms=-ready.query.delay)
 
@@ -623,7 +619,7 @@ class StatefulTransaction:
             batches: the batches.
             before: watermarks before them.
         """
-        exact = ready.query.is_exact(self._revision)
+        exact = ready.query.exact
         watermark = _exclusive(before.combined(self._aliases), exact)
         results: list[Iterator[pa.RecordBatch]] = []
         for number, group in enumerate(self._group_batches(ready.query, batches, before)):
@@ -668,8 +664,6 @@ class StatefulTransaction:
         if path is None:
             return Watermarks({})
         metadata = read_checkpoint(Path(path), self._checkpoint_folder)
-        if metadata.format != FORMAT:
-            raise StateUnusable(f"the state has the earlier format {metadata.format}", where=path)
         if metadata.query != query_hash(self._request) and metadata.state != self._fingerprint:
             raise Unsupported(
                 "the checkpoint belongs to another query or to other inputs",
@@ -692,7 +686,7 @@ class StatefulTransaction:
             ready.emitted.save(self._checkpoint_folder / _EMITTED)
         metadata = CheckpointMetadata(
             format=FORMAT,
-            engine=spark_engine_version(self._request.transform.version or ""),
+            engine=spark_engine_version(),
             query=query_hash(self._request),
             state=self._fingerprint,
             watermarks=dict(watermarks.by_alias),
@@ -742,7 +736,6 @@ class StatefulTransaction:
             read_operations=query.read_operations,
             values=self._values,
             single_task=self._is_small,
-            revision=self._revision,
         )
         try:
             frame = planner.result(ready.source.frame)
@@ -851,11 +844,13 @@ def matching_checkpoint(request: TransformRequest) -> CheckpointMetadata | None:
     """Return the checkpoint's metadata if it belongs to exactly this query; else None.
 
     Raises:
+        StateUnusable: an earlier version of the engine wrote the checkpoint.
         BadData, Unsupported: the checkpoint cannot be read.
     """
-    path = request.prev_checkpoint_path
-    metadata = None if path is None else read_checkpoint_metadata(Path(path))
-    return metadata if metadata is not None and metadata.query == query_hash(request) else None
+    if request.prev_checkpoint_path is None:
+        return None
+    metadata = read_usable_metadata(Path(request.prev_checkpoint_path))
+    return metadata if metadata.query == query_hash(request) else None
 
 
 def query_hash(request: TransformRequest) -> str:
