@@ -16,15 +16,10 @@ from odf_engine.provenance.model import OffsetRange, normalize_ranges
 from odf_engine.provenance.stateful_step import StatefulTrace, Timeline
 from odf_engine.provenance.stateless_step import RowsToTrace, StepResult
 from odf_engine.spark.stateful.as_of_join import JOINED_VOCABULARY
-from odf_engine.spark.stateful.row_lineage import (
-    ORIGINS_COLUMN,
-    AsOfTables,
-    JoinRows,
-    StreamLineage,
-)
+from odf_engine.spark.stateful.row_lineage import ORIGINS_COLUMN, AsOfTables, JoinRows, StreamLineage
 from odf_engine.spark.stateful.stateful_query import WATERMARK, StreamingPlan
 from odf_engine.spark.stateful.window_functions import BATCH
-from odf_engine.transform.engines.as_of_transaction import prepare_as_of_query
+from odf_engine.transform.engines.stateful.as_of_transaction import prepare_as_of_query
 
 if TYPE_CHECKING:
     from odf_engine.spark import DataFrame

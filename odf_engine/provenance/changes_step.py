@@ -18,8 +18,8 @@ from odf_engine.spark.stateful.result_origins import ResultOrigins
 from odf_engine.spark.stateful.row_lineage import ORIGINS_COLUMN
 from odf_engine.spark.stateful.row_match import MATCH_COUNT, SLICE_COUNT, match_rows
 from odf_engine.spark.user_query import run_query
-from odf_engine.transform.engines.changes_transaction import computed_tables
-from odf_engine.transform.engines.recomputation import latest_state
+from odf_engine.transform.engines.stateful.changes_transaction import computed_tables
+from odf_engine.transform.engines.stateful.recomputation import latest_state
 
 if TYPE_CHECKING:
     from odf_engine.spark import DataFrame, SparkSession

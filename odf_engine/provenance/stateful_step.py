@@ -46,16 +46,15 @@ from odf_engine.spark.stateful.window_functions import BATCH
 from odf_engine.spark.text_files import spark_path
 from odf_engine.transform.engines.contract import QueryInput
 from odf_engine.transform.engines.input_intervals import stored_offsets
-from odf_engine.transform.engines.stateful_transaction import (
+from odf_engine.transform.engines.stateful.batches import (
     END_OF_TIME,
     Batch,
     Watermarks,
-    input_frame,
     late_slices,
-    plan_query,
     read_slices,
     split_batches,
 )
+from odf_engine.transform.engines.stateful.query_plan import input_frame, plan_query
 from odf_engine.transform.plan import Transaction
 
 if TYPE_CHECKING:

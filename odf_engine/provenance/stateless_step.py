@@ -22,7 +22,7 @@ from odf_engine.spark.readers import slices_frame
 from odf_engine.spark.stateful.row_match import MATCH_COUNT, SLICE_COUNT, TargetRows, match_rows
 from odf_engine.spark.user_query import run_query
 from odf_engine.transform.engines.spark_engine import define_system_time
-from odf_engine.transform.engines.stateful_transaction import input_views
+from odf_engine.transform.engines.stateful.query_plan import input_views
 
 if TYPE_CHECKING:
     from odf_engine.spark import SparkSession

@@ -29,9 +29,9 @@ from odf_engine.provenance.stateless_step import (
 from odf_engine.spark.plan_rewrite import StatefulQueryError
 from odf_engine.spark.user_query import uses_as_of_join
 from odf_engine.storage.scratch import job_scratch_folder, payload_scratch_folder
-from odf_engine.transform.engines.checkpoint import read_checkpoint_metadata
 from odf_engine.transform.engines.contract import Engine
 from odf_engine.transform.engines.engine_router import engines_for
+from odf_engine.transform.engines.stateful.checkpoint import read_checkpoint_metadata
 from odf_engine.transform.history import TransactionHistory, transaction_history
 from odf_engine.transform.plan import Transaction
 from odf_engine.transform.run import make_request, with_earlier_rows

@@ -20,13 +20,7 @@ from odf_engine.metadata.model import SqlQueryStep
 from odf_engine.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches, sort_partitions
 from odf_engine.spark.errors import translate_errors
-from odf_engine.spark.plan_rewrite import (
-    PlanBuilder,
-    analyzed_plan,
-    is_orderable,
-    node_name,
-    to_list,
-)
+from odf_engine.spark.plan_rewrite import PlanBuilder, analyzed_plan, is_orderable, node_name, to_list
 from odf_engine.spark.repeatability import check_repeatable
 from odf_engine.spark.runtime.jvm import SparkFailed
 from odf_engine.spark.sql_types import identifier

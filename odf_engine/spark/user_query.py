@@ -20,12 +20,7 @@ from odf_engine.spark.errors import QueryError, to_user_error, translate_errors
 from odf_engine.spark.plan_rewrite import PlanBuilder, merge_sessions_first, node_name, to_list
 from odf_engine.spark.sql_types import arrow_schema, identifier
 from odf_engine.spark.stateful.temporal_tables import AsOfTable, StepJoin, StepJoins
-from odf_engine.sql.query_text import (
-    TableName,
-    attach_query_excerpt,
-    make_names_unique,
-    tokenize,
-)
+from odf_engine.sql.query_text import TableName, attach_query_excerpt, make_names_unique, tokenize
 from odf_engine.sql.table_functions import RewrittenQuery
 from odf_engine.sql.variables import find_variable
 

@@ -22,7 +22,7 @@ from odf_engine.spark.sql_types import identifier
 from odf_engine.spark.stateful.window_functions import comparable
 from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.transform.engines.contract import Engine
-from odf_engine.transform.engines.recomputation import latest_state
+from odf_engine.transform.engines.stateful.recomputation import latest_state
 from odf_engine.transform.plan import boundary_transaction
 from odf_engine.transform.run import make_request
 from odf_engine.workspace.dataset_folders import list_late_rows

@@ -31,9 +31,9 @@ from odf_engine.metadata.model import DataSlice, ExecuteTransform, SetTransform
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.storage.scratch import job_scratch_folder
-from odf_engine.transform.engines.checkpoint import read_checkpoint_metadata
 from odf_engine.transform.engines.contract import Engine, TransactionResult
 from odf_engine.transform.engines.engine_router import EngineMissing
+from odf_engine.transform.engines.stateful.checkpoint import read_checkpoint_metadata
 from odf_engine.transform.plan import Diverged, InputBehind, Transaction, transaction_of_block
 from odf_engine.transform.run import CHECKPOINT, execute_transaction, make_request, output_watermark, to_event
 from odf_engine.verify.report import EngineReport, ReplayResult

@@ -44,8 +44,12 @@ from odf_engine.metadata.yaml import read_manifests
 from odf_engine.spark.csv_records import Dialect
 from odf_engine.spark.errors import RejectedRow
 from odf_engine.spark.text_files import JsonScan, detect_encoding, prepare_text_file
-from odf_engine.transform.engines.checkpoint import CheckpointMetadata, read_checkpoint, write_checkpoint
 from odf_engine.transform.engines.output_contract import EmittedRows
+from odf_engine.transform.engines.stateful.checkpoint import (
+    CheckpointMetadata,
+    read_checkpoint,
+    write_checkpoint,
+)
 from odf_engine.verify.integrity import verify
 from odf_engine.views.scan import Scan
 from odf_engine.views.statistics import statistics_from_footers

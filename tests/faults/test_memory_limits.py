@@ -28,7 +28,7 @@ from odf_engine.metadata.model import (
     SetDataSchema,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.transform.engines import checkpoint
+from odf_engine.transform.engines.stateful import checkpoint
 from odf_engine.workspace.workspace import Workspace
 from tests.data import crafted_parquet as crafted
 from tests.faults.jail import run_jailed
@@ -122,7 +122,7 @@ _READ = """
 import resource, sys
 from pathlib import Path
 from odf_engine.errors import BadData
-from odf_engine.transform.engines.checkpoint import read_checkpoint_metadata, read_checkpoint
+from odf_engine.transform.engines.stateful.checkpoint import read_checkpoint_metadata, read_checkpoint
 for path in map(Path, sys.argv[1:]):
     for read in (read_checkpoint_metadata, lambda path: read_checkpoint(path, Path(f"{path}-unpacked"))):
         try:

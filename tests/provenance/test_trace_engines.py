@@ -16,12 +16,7 @@ from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.transform.engines.contract import InputRows, RowProvenance
 from odf_engine.transform.engines.grpc_client import GrpcEngine
-from odf_engine.transform.engines.grpc_messages import (
-    OWN_SERVICE,
-    PROVENANCE,
-    encode,
-    encode_fields,
-)
+from odf_engine.transform.engines.grpc_messages import OWN_SERVICE, PROVENANCE, encode, encode_fields
 from odf_engine.transform.engines.grpc_server import EngineServer
 from odf_engine.transform.plan import plan_transaction
 from odf_engine.transform.run import make_request

@@ -30,7 +30,7 @@ from odf_engine.metadata.model import ExecuteTransform
 from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.spark.runtime.spark_conf import SparkOptions
-from odf_engine.transform.engines.checkpoint import read_checkpoint_metadata
+from odf_engine.transform.engines.stateful.checkpoint import read_checkpoint_metadata
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.transform.deriving import DATA, Deriving

@@ -17,8 +17,8 @@ from odf_engine.progress import Reporter
 from odf_engine.provenance.step import trace_back
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.spark.stateful import incremental, kept_groups
-from odf_engine.transform.engines.checkpoint import read_checkpoint
 from odf_engine.transform.engines.contract import QueryInput
+from odf_engine.transform.engines.stateful.checkpoint import read_checkpoint
 from tests.transform.deriving import Deriving
 from tests.transform.test_as_of_corrections import days, latest_state, recompute
 from tests.transform.test_query_migration import becomes

@@ -8,7 +8,7 @@ import pytest
 from msgspec import UNSET
 
 from odf_engine.errors import BadData, Unsupported
-from odf_engine.transform.engines.checkpoint import read_checkpoint_metadata
+from odf_engine.transform.engines.stateful.checkpoint import read_checkpoint_metadata
 from tests.transform.deriving import Deriving
 from tests.transform.test_as_of_corrections import days, latest_state
 from tests.transform.test_replay import check

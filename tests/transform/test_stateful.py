@@ -23,7 +23,7 @@ from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.spark.stateful import incremental
 from odf_engine.spark.stateful.incremental import IncrementalPlanner
-from odf_engine.transform.engines import checkpoint
+from odf_engine.transform.engines.stateful import checkpoint
 from odf_engine.transform.plan import plan_transaction
 from odf_engine.transform.run import make_request
 from odf_engine.verify.integrity import verify

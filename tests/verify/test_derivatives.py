@@ -20,11 +20,7 @@ from odf_engine.data.digest import digest_file
 from odf_engine.errors import Cancelled
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.flatbuffers import encode_block
-from odf_engine.metadata.model import (
-    DataSlice,
-    MetadataBlock,
-    OffsetInterval,
-)
+from odf_engine.metadata.model import DataSlice, MetadataBlock, OffsetInterval
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime

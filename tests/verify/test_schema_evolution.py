@@ -19,14 +19,7 @@ from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import slice_schema, write_slice
 from odf_engine.errors import ChainRuleViolated
 from odf_engine.identity.did import DatasetId
-from odf_engine.metadata.model import (
-    DEFAULT_VOCABULARY,
-    AddData,
-    DatasetKind,
-    DataSlice,
-    Seed,
-    SetDataSchema,
-)
+from odf_engine.metadata.model import DEFAULT_VOCABULARY, AddData, DatasetKind, DataSlice, Seed, SetDataSchema
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.verify.integrity import verify

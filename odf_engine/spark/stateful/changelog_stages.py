@@ -6,21 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from odf_engine.data.changelog import Op
-from odf_engine.spark.plan_rewrite import (
-    OPERATION,
-    TrackedPlan,
-    column_id,
-    null_value,
-    run_sql,
-    to_list,
-)
-from odf_engine.spark.stateful.incremental import (
-    END,
-    VALUES,
-    WATERMARK,
-    IncrementalPlanner,
-    JoinSide,
-)
+from odf_engine.spark.plan_rewrite import OPERATION, TrackedPlan, column_id, null_value, run_sql, to_list
+from odf_engine.spark.stateful.incremental import END, VALUES, WATERMARK, IncrementalPlanner, JoinSide
 from odf_engine.spark.stateful.stateful_query import is_first_arrival, replace_window, running_aggregates
 from odf_engine.spark.stateful.stream_checks import has_watermark
 from odf_engine.spark.stateful.window_functions import (

@@ -45,12 +45,7 @@ from odf_engine.spark.stateful.stream_checks import (
     is_stream_join,
     watermark_delays,
 )
-from odf_engine.spark.stateful.window_functions import (
-    BATCH,
-    RankedRows,
-    ranked_rows,
-    running_frames,
-)
+from odf_engine.spark.stateful.window_functions import BATCH, RankedRows, ranked_rows, running_frames
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -42,20 +42,8 @@ from odf_engine.spark.row_order import SortOrder, Step, run_sorted, sorted_batch
 from odf_engine.spark.runtime.jvm import SparkFailed
 from odf_engine.spark.sql_types import arrow_schema
 from odf_engine.spark.stateful.stateful_query import StreamingPlan, state_fingerprint
-from odf_engine.spark.user_query import (
-    joins_computed_table,
-    run_query,
-    temporal_tables,
-    uses_as_of_join,
-)
+from odf_engine.spark.user_query import joins_computed_table, run_query, temporal_tables, uses_as_of_join
 from odf_engine.sql.table_functions import TableFunctionCall
-from odf_engine.transform.engines.as_of_transaction import (
-    AsOfTransaction,
-    as_of_fingerprint,
-    prepare_as_of_query,
-)
-from odf_engine.transform.engines.changes_transaction import ChangesTransaction, validate_changes_query
-from odf_engine.transform.engines.checkpoint import CheckpointMetadata
 from odf_engine.transform.engines.contract import (
     ComputedResult,
     Operation,
@@ -70,14 +58,20 @@ from odf_engine.transform.engines.output_contract import (
     input_schemas,
     write_result,
 )
-from odf_engine.transform.engines.recomputation import recompute
 from odf_engine.transform.engines.row_provenance import all_input_rows, provenance_of_positions
-from odf_engine.transform.engines.stateful_transaction import (
-    StatefulTransaction,
-    input_views,
-    matching_checkpoint,
-    plan_query,
+from odf_engine.transform.engines.stateful.as_of_transaction import (
+    AsOfTransaction,
+    as_of_fingerprint,
+    prepare_as_of_query,
 )
+from odf_engine.transform.engines.stateful.changes_transaction import (
+    ChangesTransaction,
+    validate_changes_query,
+)
+from odf_engine.transform.engines.stateful.checkpoint import CheckpointMetadata
+from odf_engine.transform.engines.stateful.query_plan import input_views, matching_checkpoint, plan_query
+from odf_engine.transform.engines.stateful.recomputation import recompute
+from odf_engine.transform.engines.stateful.stateful_transaction import StatefulTransaction
 
 if TYPE_CHECKING:
     from odf_engine.spark import DataFrame, SparkSession

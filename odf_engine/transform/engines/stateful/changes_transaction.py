@@ -44,7 +44,10 @@ from odf_engine.spark.stateful.temporal_tables import AsOfTable
 from odf_engine.spark.stateful.window_functions import comparable, first_values
 from odf_engine.spark.user_query import run_query, uses_as_of_join
 from odf_engine.sql.query_text import tokenize
-from odf_engine.transform.engines.checkpoint import (
+from odf_engine.transform.engines.contract import QueryInput, TransactionResult, ValidatedQuery
+from odf_engine.transform.engines.output_contract import OutputContract, input_schemas, write_result
+from odf_engine.transform.engines.stateful.batches import read_slice
+from odf_engine.transform.engines.stateful.checkpoint import (
     FORMAT,
     CheckpointMetadata,
     ResultState,
@@ -52,15 +55,8 @@ from odf_engine.transform.engines.checkpoint import (
     read_usable_metadata,
     write_checkpoint,
 )
-from odf_engine.transform.engines.contract import QueryInput, TransactionResult, ValidatedQuery
-from odf_engine.transform.engines.output_contract import OutputContract, input_schemas, write_result
-from odf_engine.transform.engines.stateful_transaction import (
-    BatchSorter,
-    has_few_rows,
-    interpret_queries,
-    query_hash,
-    read_slice,
-)
+from odf_engine.transform.engines.stateful.query_plan import has_few_rows, interpret_queries, query_hash
+from odf_engine.transform.engines.stateful.stateful_transaction import BatchSorter
 
 if TYPE_CHECKING:
     from odf_engine.spark import DataFrame, SparkSession

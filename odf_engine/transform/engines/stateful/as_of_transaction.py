@@ -45,25 +45,14 @@ from odf_engine.spark.stateful.as_of_join import (
     version_corrections,
 )
 from odf_engine.spark.stateful.incremental import nullable_schema, sort_keys, write_batches
-from odf_engine.spark.stateful.stateful_query import (
-    StreamingPlan,
-    StreamPlanner,
-    state_fingerprint,
-)
+from odf_engine.spark.stateful.stateful_query import StreamingPlan, StreamPlanner, state_fingerprint
 from odf_engine.spark.stateful.window_functions import comparable
 from odf_engine.spark.user_query import run_query, temporal_tables
 from odf_engine.transform.engines.contract import QueryInput
 from odf_engine.transform.engines.output_contract import OutputContract
-from odf_engine.transform.engines.stateful_transaction import (
-    Batch,
-    PreparedQuery,
-    QuerySource,
-    StatefulTransaction,
-    Watermarks,
-    input_frame,
-    input_streams,
-    is_late,
-)
+from odf_engine.transform.engines.stateful.batches import Batch, Watermarks, is_late
+from odf_engine.transform.engines.stateful.query_plan import QuerySource, input_frame, input_streams
+from odf_engine.transform.engines.stateful.stateful_transaction import PreparedQuery, StatefulTransaction
 
 if TYPE_CHECKING:
     from odf_engine.spark import DataFrame, SparkSession, StructType

@@ -29,12 +29,12 @@ from odf_engine.spark.stateful.stream_checks import has_watermark
 from odf_engine.spark.stateful.window_functions import comparable
 from odf_engine.spark.user_query import run_query
 from odf_engine.sql.query_text import tokenize
-from odf_engine.transform.engines.as_of_transaction import split_at_joins
-from odf_engine.transform.engines.changes_transaction import computed_tables
 from odf_engine.transform.engines.contract import QueryInput, TransactionResult
 from odf_engine.transform.engines.output_contract import OutputContract, input_schemas, write_result
-from odf_engine.transform.engines.stateful_transaction import (
-    Watermarks,
+from odf_engine.transform.engines.stateful.as_of_transaction import split_at_joins
+from odf_engine.transform.engines.stateful.batches import Watermarks
+from odf_engine.transform.engines.stateful.changes_transaction import computed_tables
+from odf_engine.transform.engines.stateful.query_plan import (
     has_few_rows,
     input_frame,
     input_views,

@@ -1,50 +1,33 @@
-"""Stateful transactions: batch boundaries, execution, row order."""
+"""Stateful transactions: execution of batches, row order, state."""
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
 from functools import reduce
-from itertools import chain, groupby, pairwise
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyarrow import types
 
 from odf_engine.chain.normal_form import spark_engine_version
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import INPUT_BITS, OPERATION, ROWS, Op
-from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded
-from odf_engine.data.slices import WrittenSlice, copy_rows, read_batches
-from odf_engine.errors import BadData, InvalidQuery, NotFound, Unsupported
-from odf_engine.metadata.model import (
-    Checkpoint,
-    DatasetVocabulary,
-    Sql,
-    TransformRequest,
-    TransformRequestInput,
-)
+from odf_engine.data.slices import WrittenSlice
+from odf_engine.errors import InvalidQuery, Unsupported
+from odf_engine.metadata.model import Checkpoint, TransformRequest
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import translate_errors
 from odf_engine.spark.parquet_files import parquet_frame
 from odf_engine.spark.plan_rewrite import run_sql
-from odf_engine.spark.readers import query_schema, slices_frame
-from odf_engine.spark.row_order import (
-    SortOrder,
-    external_sort,
-    sort_by_all_columns,
-    sort_by_terms,
-)
+from odf_engine.spark.row_order import SortOrder, external_sort, sort_by_all_columns, sort_by_terms
 from odf_engine.spark.sql_types import arrow_schema, identifier, spark_schema
 from odf_engine.spark.stateful.changelog_stages import RANK, ChangelogPlanner
 from odf_engine.spark.stateful.incremental import (
@@ -54,16 +37,8 @@ from odf_engine.spark.stateful.incremental import (
     nullable,
     write_batches,
 )
-from odf_engine.spark.stateful.stateful_query import WATERMARK, StreamingPlan, StreamPlanner, stream_view
+from odf_engine.spark.stateful.stateful_query import WATERMARK, StreamingPlan
 from odf_engine.spark.stateful.window_functions import BATCH
-from odf_engine.spark.user_query import run_query
-from odf_engine.transform.engines.checkpoint import (
-    FORMAT,
-    CheckpointMetadata,
-    read_checkpoint,
-    read_usable_metadata,
-    write_checkpoint,
-)
 from odf_engine.transform.engines.contract import LateRows, QueryInput, TransactionResult
 from odf_engine.transform.engines.output_contract import (
     EmittedRows,
@@ -72,9 +47,37 @@ from odf_engine.transform.engines.output_contract import (
     read_emitted_rows,
     write_result,
 )
+from odf_engine.transform.engines.stateful.batches import (
+    END_OF_TIME,
+    Batch,
+    Slice,
+    Watermarks,
+    is_late,
+    late_slices,
+    read_slices,
+    split_batches,
+)
+from odf_engine.transform.engines.stateful.checkpoint import (
+    FORMAT,
+    CheckpointMetadata,
+    read_checkpoint,
+    write_checkpoint,
+)
+from odf_engine.transform.engines.stateful.query_plan import (
+    SMALL_ROWS,
+    QuerySource,
+    input_frame,
+    interpret_queries,
+    plan_query,
+    query_hash,
+)
 
 if TYPE_CHECKING:
     from odf_engine.spark import DataFrame, SparkSession
+
+
+_EMITTED: Final = "emitted.arrow"
+_BATCHES_AT_ONCE: Final = 32
 
 
 @dataclass(frozen=True)
@@ -138,273 +141,6 @@ def _first_order(schema: pa.Schema) -> list[str]:
     return [name for name in (BATCH, IS_ADDITION, RANK) if name in schema.names]
 
 
-END_OF_TIME: Final = 253_402_300_799_000
-"""A watermark in milliseconds after all rows: the end of the year 9999."""
-
-
-@dataclass(frozen=True)
-class Slice:
-    """A slice of an input.
-
-    Attributes:
-        path: path of the file.
-        input_index: index of the input.
-        added: system time of its commit, in milliseconds.
-        earliest: minimum event time in milliseconds, or None without rows.
-        changes: whether it has retractions or corrections.
-        rows: number of its rows.
-    """
-
-    path: Path
-    input_index: int
-    added: int
-    earliest: int | None
-    changes: bool
-    rows: int
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The slices of one batch.
-
-    Attributes:
-        slices: the slices in the order of their commits.
-        watermark: watermark after them, in milliseconds, or None if unknown.
-    """
-
-    slices: Sequence[Slice]
-    watermark: int | None
-
-
-@dataclass(frozen=True)
-class Watermarks:
-    """The latest watermark of each input, by its alias, in milliseconds."""
-
-    by_alias: Mapping[str, int]
-
-    def combined(self, aliases: Sequence[str]) -> int | None:
-        """Return the minimum of the watermarks, or None if an input has none."""
-        watermarks = [self.by_alias.get(alias) for alias in aliases]
-        known = [watermark for watermark in watermarks if watermark is not None]
-        return min(known, default=None) if len(known) == len(watermarks) else None
-
-    def after(self, inputs: Sequence[TransformRequestInput], until: int | None) -> Watermarks:
-        """Return the watermarks just before a time, or None for the end of the transaction."""
-        updated = dict(self.by_alias)
-        for each in inputs:
-            for watermark in each.explicit_watermarks:
-                if until is None or watermark.system_time.ms < until:
-                    alias = each.query_alias
-                    updated[alias] = max(updated.get(alias, watermark.event_time.ms), watermark.event_time.ms)
-        return Watermarks(updated)
-
-
-def read_slices(inputs: Sequence[TransformRequestInput]) -> list[Slice]:
-    """Read the properties of a transaction's slices, in the order of their commits.
-
-    A slice with the rows of several commits is copied to one file for each: results can depend on commits.
-
-    Raises:
-        NotFound, BadData: a slice is missing or damaged.
-    """
-    slices = [
-        item
-        for index, each in enumerate(inputs)
-        for path in each.data_paths
-        for item in _slices_of_commits(Path(path), index, each)
-    ]
-    return sorted(slices, key=lambda each: each.added)
-
-
-def batches_by_slice(
-    slices: Sequence[Slice], inputs: Sequence[TransformRequestInput], before: Watermarks, *, each: bool
-) -> Iterator[Batch]:
-    """Yield the batches of a transaction. Larger batches produce the same rows as single slices.
-
-    Args:
-        slices: in order.
-        inputs: the inputs, with the new watermarks.
-        before: watermarks at the start.
-        each: every slice must be a separate batch.
-    """
-    aliases = [item.query_alias for item in inputs]
-    watermark_before = before.combined(aliases)
-    pending: list[Slice] = []
-    for added, group in groupby(slices, key=lambda item: item.added):
-        new = list(group)
-        watermark = before.after(inputs, added).combined(aliases)
-        if watermark is None or (watermark_before is not None and watermark <= watermark_before):
-            watermark = watermark_before
-        late = (
-            watermark is not None
-            and watermark != watermark_before
-            and any(is_late(item, watermark) for item in new)
-        )
-        if late or (each and pending):
-            if pending or not each:
-                yield Batch(pending, watermark)
-            pending, watermark_before = [], watermark
-        pending += new
-    last = before.after(inputs, None).combined(aliases)
-    if pending or (last != watermark_before and not each):
-        yield Batch(pending, last)
-
-
-def batches_by_watermark(
-    slices: Sequence[Slice], inputs: Sequence[TransformRequestInput], before: Watermarks, *, each: bool
-) -> Iterator[Batch]:
-    """Yield the batches for queries that emit rows when the watermark reaches their time (as-of joins).
-
-    Also for queries whose output depends on each commit.
-
-    Args:
-        slices: in order.
-        inputs: the inputs, with the new watermarks.
-        before: watermarks at the start.
-        each: every commit must be a separate batch, even one with a watermark alone.
-    """
-    aliases = [item.query_alias for item in inputs]
-    batch_watermark = reached = before.combined(aliases)
-    pending: list[Slice] = []
-    times = {item.added for item in slices}
-    times |= {watermark.system_time.ms for item in inputs for watermark in item.explicit_watermarks}
-    for time in sorted(times):
-        new = [item for item in slices if item.added == time]
-        # A version may arrive for the exact time up to which rows were emitted.
-        late = reached is not None and any(is_late(item, reached + 1) for item in new)
-        if (late or each) and (pending or reached != batch_watermark):
-            yield Batch(pending, reached)
-            pending, batch_watermark = [], reached
-        pending += new
-        watermark = before.after(inputs, time + 1).combined(aliases)
-        reached = watermark if reached is None or (watermark is not None and watermark > reached) else reached
-    if pending or reached != batch_watermark:
-        yield Batch(pending, reached)
-
-
-def split_batches(
-    slices: Sequence[Slice],
-    inputs: Sequence[TransformRequestInput],
-    before: Watermarks,
-    query: StreamingPlan,
-    *,
-    as_of: bool,
-) -> list[Batch]:
-    """Return the batches of a transaction of a query; ``as_of`` if it has as-of joins.
-
-    The other arguments are as for :func:`batches_by_watermark`.
-    """
-    split = batches_by_watermark if as_of or query.by_commit else batches_by_slice
-    return list(split(slices, inputs, before, each=query.by_commit or query.mode == "update"))
-
-
-def is_late(slice: Slice, watermark: int) -> bool:
-    """Return whether a slice has rows before a watermark in milliseconds."""
-    return slice.earliest is not None and slice.earliest < watermark
-
-
-def _slices_of_commits(path: Path, input_index: int, input: TransformRequestInput) -> Iterator[Slice]:
-    """Yield a slice, or the rows of each commit in it. Each commit has one system time."""
-    vocab = input.vocab
-    found, last_added = read_slice(path, input_index, vocab)
-    if found.added == last_added:
-        yield found
-        return
-    times = pa.chunked_array([batch.column(0) for batch in read_batches(path, [vocab.system_time_column])])
-    in_milliseconds = times.cast(pa.timestamp("ms", "UTC"), safe=False).combine_chunks()
-    ends = pc.run_end_encode(in_milliseconds).run_ends.to_pylist()
-    for first, stop in pairwise([0, *ends]):
-        copy = Path(input.schema_file).with_name(f"{input_index}-{path.stem[-16:]}-commit-{first}.parquet")
-        if not copy.exists():
-            copy_rows(path, copy, (first, stop), vocab=vocab, reporter=Reporter())
-        yield read_slice(copy, input_index, vocab)[0]
-
-
-def read_slice(path: Path, input_index: int, vocab: DatasetVocabulary) -> tuple[Slice, int]:
-    """Return a slice, and the latest system time of its rows in milliseconds."""
-    names = (vocab.system_time_column, vocab.event_time_column, vocab.operation_type_column)
-    try:
-        with open_parquet(path) as file:
-            rows = file.metadata.num_rows
-            ranges = _ranges_from_statistics(file, names) or _ranges_from_rows(path, names)
-    except FileNotFoundError:
-        raise NotFound(
-            "slice is missing", where=str(path), hint="run odf verify to find all errors"
-        ) from None
-    except UNREADABLE as error:
-        raise BadData(f"the data slice cannot be read: {error}", where=str(path)) from error
-    added, times, operations = ranges
-    found = Slice(
-        path,
-        input_index,
-        _to_milliseconds(added[0]) or 0,
-        _to_milliseconds(times[0]),
-        operations[1] is not None and operations[1] > 0,
-        rows,
-    )
-    return found, _to_milliseconds(added[1]) or 0
-
-
-def _ranges_from_statistics(file: pq.ParquetFile, names: Sequence[str]) -> list[tuple[Any, Any]] | None:
-    """Return minimum and maximum of columns from the file's statistics, or None without statistics."""
-    metadata = file.metadata
-    column_indexes = {metadata.schema.column(index).path: index for index in range(metadata.num_columns)}
-    ranges: list[tuple[Any, Any]] = []
-    for name in names:
-        parts = [
-            metadata.row_group(group).column(column_indexes[name]).statistics
-            for group in range(metadata.num_row_groups)
-        ]
-        if not parts or not all(part is not None and part.has_min_max for part in parts):
-            return None
-        ranges.append((min(part.min for part in parts), max(part.max for part in parts)))
-    return ranges
-
-
-def _ranges_from_rows(path: Path, names: Sequence[str]) -> list[tuple[Any, Any]]:
-    ranges: list[tuple[Any, Any]] = []
-    for name in names:
-        ends = [pc.min_max(batch.column(0)) for batch in read_bounded(path, [name])]
-        least = [end["min"].as_py() for end in ends if end["min"].is_valid]
-        greatest = [end["max"].as_py() for end in ends if end["max"].is_valid]
-        ranges.append((min(least, default=None), max(greatest, default=None)))
-    return ranges
-
-
-def _to_milliseconds(value: date | datetime | None) -> int | None:
-    if value is None:
-        return None
-    if not isinstance(value, datetime):
-        value = datetime(value.year, value.month, value.day, tzinfo=UTC)
-    if value.tzinfo is None:
-        value = value.replace(tzinfo=UTC)
-    return (value - datetime(1970, 1, 1, tzinfo=UTC)) // _MILLISECOND
-
-
-_MILLISECOND = datetime(1970, 1, 1, microsecond=1000) - datetime(1970, 1, 1)
-
-
-_EMITTED: Final = "emitted.arrow"
-_BATCHES_AT_ONCE: Final = 32
-_SMALL_ROWS: Final = 20_000
-"""Rows that one task processes sooner than Spark compiles the query and starts several tasks."""
-_SMALL_SLICES: Final = 200
-_INTERPRETED: Final = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-_PLANS: Final[dict[tuple[str | bytes, ...], StreamingPlan]] = {}
-"""Plans of recent queries, which depend on the query and the schemas of its inputs."""
-_MAX_PLANS: Final = 256
-
-
-class QuerySource(NamedTuple):
-    """The result of a query over streaming views: ``frame``, ``inputs`` and ``system`` of
-    :class:`StreamPlanner`.
-    """
-
-    frame: DataFrame
-    inputs: Mapping[str, DatasetVocabulary]
-    system: Mapping[int, str] | None = None
-
-
 class PreparedQuery(NamedTuple):
     """A query that is ready to run: its slices, and the emitted rows of a grouping without a window."""
 
@@ -418,45 +154,6 @@ class PreparedQuery(NamedTuple):
     def retracts_emitted(self) -> bool:
         """Whether all retractions are of rows in ``emitted``: the query returns no operations."""
         return self.emitted is not None and self.contract.operation is None
-
-
-def input_streams(session: SparkSession, inputs: Sequence[QueryInput]) -> dict[str, DataFrame]:
-    """Return the inputs of a query as streams without rows, whose plan alone is used."""
-    return {
-        each.alias: stream_view(session, index, query_schema(each.schema, each.vocab), each.vocab)
-        for index, each in enumerate(inputs)
-    }
-
-
-def plan_query(
-    session: SparkSession, transform: Sql, inputs: Sequence[QueryInput], time: str
-) -> tuple[StreamingPlan, QuerySource]:
-    """Return the plan of a stateful query without as-of joins, and its result over streaming views.
-
-    Args:
-        session: session of the job.
-        transform: the query.
-        inputs: its inputs, in the order of declaration.
-        time: event time column of the result.
-
-    Raises:
-        InvalidQuery, Unsupported: the query is invalid or not supported.
-    """
-    steps = transform.queries or []
-    frame = run_query(session, input_streams(session, inputs), steps)
-    vocabs = {each.alias: each.vocab for each in inputs}
-    key = (
-        msgspec.json.encode(steps),
-        time,
-        *(f"{each.alias} {each.vocab} {each.schema}" for each in inputs),
-    )
-    plan = _PLANS.get(key)
-    if plan is None:
-        plan = StreamPlanner(session, vocabs, time).plan_query(frame)
-        if len(_PLANS) == _MAX_PLANS:
-            _PLANS.clear()
-        _PLANS[key] = plan
-    return plan, QuerySource(frame, vocabs)
 
 
 class StatefulTransaction:
@@ -589,7 +286,7 @@ class StatefulTransaction:
     def _prepare(self) -> PreparedQuery:
         slices = read_slices(self._request.query_inputs)
         self._is_small = (
-            sum(data_slice.rows for data_slice in slices) + self._state.count_rows() <= _SMALL_ROWS
+            sum(data_slice.rows for data_slice in slices) + self._state.count_rows() <= SMALL_ROWS
         )
         if self._is_small:
             interpret_queries(self._session)
@@ -818,77 +515,6 @@ class StatefulTransaction:
     ) -> WrittenSlice | None:
         selected = (_select_columns(contract, batch) for rows in parts for batch in rows)
         return write_result(selected, contract.schema, self._request, self._reporter)
-
-
-def interpret_queries(session: SparkSession) -> None:
-    """Let Spark interpret the queries of a session instead of compiling them: faster for few rows."""
-    for name, value in _INTERPRETED.items():
-        session.conf.set(name, value)
-
-
-def has_few_rows(paths: Sequence[Path]) -> bool:
-    """Return whether Spark interprets a query over these slices sooner than it compiles it.
-
-    Raises:
-        NotFound, BadData: a slice is missing or damaged.
-    """
-    if len(paths) > _SMALL_SLICES:
-        return False
-    try:
-        return sum(pq.read_metadata(path).num_rows for path in paths) <= _SMALL_ROWS
-    except UNREADABLE:
-        return False  # the query reports it
-
-
-def matching_checkpoint(request: TransformRequest) -> CheckpointMetadata | None:
-    """Return the checkpoint's metadata if it belongs to exactly this query; else None.
-
-    Raises:
-        StateUnusable: an earlier version of the engine wrote the checkpoint.
-        BadData, Unsupported: the checkpoint cannot be read.
-    """
-    if request.prev_checkpoint_path is None:
-        return None
-    metadata = read_usable_metadata(Path(request.prev_checkpoint_path))
-    return metadata if metadata.query == query_hash(request) else None
-
-
-def query_hash(request: TransformRequest) -> str:
-    """Return the hash of the query and its inputs, to which the state belongs."""
-    steps = msgspec.json.encode(request.transform.queries or [], order="sorted")
-    if request.transform.temporal_tables:
-        steps += msgspec.json.encode(request.transform.temporal_tables, order="sorted")
-    aliases = [f"{query_input.dataset_id} {query_input.query_alias}" for query_input in request.query_inputs]
-    return hashlib.sha3_256(b"\n".join([steps, *map(str.encode, aliases)])).hexdigest()
-
-
-def input_views(session: SparkSession, request: TransformRequest) -> dict[str, DataFrame]:
-    """Return the rows of the inputs of a transaction, by their alias."""
-    return {
-        query_input.query_alias: slices_frame(
-            session,
-            list(map(Path, query_input.data_paths)),
-            pq.read_schema(query_input.schema_file),
-            query_input.vocab,
-        )
-        for query_input in request.query_inputs
-    }
-
-
-def input_frame(session: SparkSession, paths: Sequence[Path], input: QueryInput) -> DataFrame:
-    """Return the rows of an input, with the types of a stream."""
-    frame = slices_frame(session, paths, input.schema, input.vocab)
-    time = input.vocab.event_time_column
-    if types.is_date(input.schema.field(time).type):
-        frame = frame.withColumn(time, frame[identifier(time)].cast("timestamp"))
-    return frame
-
-
-def late_slices(batches: Iterable[Batch], watermarks: Iterable[int | None]) -> Iterator[Slice]:
-    """Yield the slices with rows at or before the watermark before their batch, in milliseconds."""
-    for batch, watermark in zip(batches, watermarks, strict=False):
-        if watermark is not None:
-            yield from (data_slice for data_slice in batch.slices if is_late(data_slice, watermark + 1))
 
 
 def _exclusive(watermark: int | None, exact: bool) -> int | None:
