@@ -269,11 +269,11 @@ def allowed_lateness(transform: Sql) -> dict[str, str]:
     Raises:
         InvalidQuery: the comment that records it is invalid.
     """
-    found = next(_lateness_comments(transform), None)
-    if found is None:
+    comment = next(_lateness_comments(transform), None)
+    if comment is None:
         return {}
     try:
-        return msgspec.json.decode(found["durations"], type=_Durations)
+        return msgspec.json.decode(comment["durations"], type=_Durations)
     except msgspec.MsgspecError as error:
         raise InvalidQuery(
             f"invalid allowed lateness: {error}",
@@ -287,12 +287,12 @@ def with_allowed_lateness(event: SetTransform, durations: Mapping[str, str]) -> 
 
     Durations of 0 and aliases of other inputs are omitted.
     """
-    aliases = [each.alias or each.dataset_ref for each in event.inputs]
+    aliases = [query_input.alias or query_input.dataset_ref for query_input in event.inputs]
     kept = {name: durations[name] for name in aliases if parse_duration(durations.get(name, "0s"))}
     step = _last_step(event.transform)
     query = step.query
-    for each in [*_lateness_comments(event.transform)][::-1]:
-        query = query[: each.start()] + query[each.end() :]
+    for comment in [*_lateness_comments(event.transform)][::-1]:
+        query = query[: comment.start()] + query[comment.end() :]
     if kept:
         query += f"\n-- odf.allowedLateness {msgspec.json.encode(kept).decode()}"
     steps = [*(event.transform.queries or [])[:-1], replace(step, query=query)]
@@ -306,10 +306,10 @@ def _lateness_comments(transform: Sql) -> Iterator[re.Match[str]]:
     """
     query = _last_step(transform).query
     is_spark = transform.engine.lower() == SPARK
-    comments = {each.start for each in tokenize(query, comments=True) if each.kind == "comment"}
-    for found in _LATENESS.finditer(query):
-        if not is_spark or found.start("comment") in comments:
-            yield found
+    comments = {token.start for token in tokenize(query, comments=True) if token.kind == "comment"}
+    for match in _LATENESS.finditer(query):
+        if not is_spark or match.start("comment") in comments:
+            yield match
 
 
 def _last_step(transform: Sql) -> SqlQueryStep:

@@ -88,13 +88,13 @@ class AsOfTrace(StatefulTrace):
         origins = time.tables(self._session)
         views = {name: frame.drop(*_HIDDEN) for name, frame in origins.items()}
         sources = {
-            each.alias: JoinRows(
+            query_input.alias: JoinRows(
                 index,
-                origins[each.alias].selectExpr(
-                    f"`{each.vocab.offset_column}` AS offset", ORIGINS_COLUMN, BATCH
+                origins[query_input.alias].selectExpr(
+                    f"`{query_input.vocab.offset_column}` AS offset", ORIGINS_COLUMN, BATCH
                 ),
             )
-            for index, each in enumerate(inputs)
+            for index, query_input in enumerate(inputs)
         }
         joined: dict[str, DataFrame] = {}
         for index, join in enumerate(as_of.joins):

@@ -47,8 +47,8 @@ def trace_changes(
     rows = after.rows(Op.APPEND).unionAll(before.rows(Op.RETRACT))
     names = [name for name in rows.columns if name not in (OPERATION, ORIGINS_COLUMN)]
     targets = selection.target_rows(session, signed=True, ranked=False)
-    found = match_rows(rows, names, [ORIGINS_COLUMN], targets)
-    places = found.selectExpr(SLICE_COUNT, MATCH_COUNT, f"explode_outer({ORIGINS_COLUMN}) AS place")
+    matches = match_rows(rows, names, [ORIGINS_COLUMN], targets)
+    places = matches.selectExpr(SLICE_COUNT, MATCH_COUNT, f"explode_outer({ORIGINS_COLUMN}) AS place")
     traced = StepResult.empty(request)
     traced.operations = after.origins.operations
     for batch in arrow_batches(places.selectExpr(SLICE_COUNT, MATCH_COUNT, "place.*"), reporter)[1]:
@@ -66,11 +66,11 @@ class _Result:
         self._session = session
         self._request = request
         tables: dict[str, DataFrame] = {}
-        for index, each in enumerate(request.query_inputs):
-            paths = [*(each.earlier_paths or ()), *(() if earlier else each.data_paths)]
-            schema = pq.read_schema(each.schema_file)
-            rows = slices_frame(session, list(map(Path, paths)), schema, each.vocab, ordered=False)
-            tables[each.query_alias] = _rows_with_origins(rows, each.vocab, index)
+        for index, query_input in enumerate(request.query_inputs):
+            paths = [*(query_input.earlier_paths or ()), *(() if earlier else query_input.data_paths)]
+            schema = pq.read_schema(query_input.schema_file)
+            rows = slices_frame(session, list(map(Path, paths)), schema, query_input.vocab, ordered=False)
+            tables[query_input.query_alias] = _rows_with_origins(rows, query_input.vocab, index)
         self.origins = ResultOrigins(session, tables)
         self._views = {name: table.drop(ORIGINS_COLUMN) for name, table in tables.items()}
 

@@ -178,8 +178,10 @@ def truncate_trace(step: TraceStep) -> TraceStep:
     if (omitted := len(step.sources) - MAX_SOURCES) > 0:
         changes["sources"] = step.sources[-MAX_SOURCES:]
         changes["how"] = [*step.how, f"{omitted:,} older blocks with some of the rows are omitted"]
-    made = step.made[-MAX_SOURCES:]
-    changes["made"] = [replace(each, runs=merge_nearest_ranges(each.runs)) for each in made]
+    transactions = step.made[-MAX_SOURCES:]
+    changes["made"] = [
+        replace(transaction, runs=merge_nearest_ranges(transaction.runs)) for transaction in transactions
+    ]
     return replace(step, **changes)
 
 

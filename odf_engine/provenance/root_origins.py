@@ -163,7 +163,7 @@ def _column_hashes(columns: list[str], batches: Iterable[pa.RecordBatch]) -> dic
         for name in columns:
             if not pa.types.is_nested(batch.column(name).type):
                 parts[name].append(hash_values(batch.column(name)))
-    return {name: pa.concat_arrays(each) for name, each in parts.items()}
+    return {name: pa.concat_arrays(arrays) for name, arrays in parts.items()}
 
 
 def _may_match(batch: pa.RecordBatch, hashes: dict[str, pa.Array]) -> pa.Array:
@@ -477,8 +477,8 @@ class _SourceHistory:
                     pushed.setdefault(event.source_name, None)
         if recorded is not None and (source := pushed.get(recorded.source_name)) is not None:
             return [source]
-        found = [polling, *reversed(pushed.values())]
-        return [each for each in found if each is not None]
+        sources = [polling, *reversed(pushed.values())]
+        return [source for source in sources if source is not None]
 
 
 def _row_source(

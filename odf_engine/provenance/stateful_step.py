@@ -223,7 +223,7 @@ class Timeline:
         slices = [data_slice for batch in self._batches for data_slice in batch.slices]
         self.changing = {aliases[data_slice.input_index] for data_slice in slices if data_slice.changes}
         before = [0, *map(self._watermark, self._batches)]
-        self.late = {aliases[each.input_index] for each in late_slices(self._batches, before)}
+        self.late = {aliases[data_slice.input_index] for data_slice in late_slices(self._batches, before)}
 
     def watermarks_after(self, *, exact: bool | None = None) -> list[tuple[int, int]]:
         """Return the watermarks after batches, in milliseconds, each with the first batch that reached it.
@@ -248,8 +248,8 @@ class Timeline:
     def tables(self, session: SparkSession) -> dict[str, DataFrame]:
         """Return the rows of each input, with the columns for row lineage."""
         return {
-            each.query_alias: self._input_table(session, index)
-            for index, each in enumerate(self._request.query_inputs)
+            query_input.query_alias: self._input_table(session, index)
+            for index, query_input in enumerate(self._request.query_inputs)
         }
 
     def _input_table(self, session: SparkSession, index: int) -> DataFrame:
@@ -405,19 +405,19 @@ class StatefulTrace:
                 break
         return traced
 
-    def _add_origins(self, found: DataFrame, traced: StepResult) -> None:
+    def _add_origins(self, rows: DataFrame, traced: StepResult) -> None:
         """Add the origins that rows carry."""
-        rows = found.selectExpr(SLICE_COUNT, MATCH_COUNT, f"explode_outer({ORIGINS_COLUMN}) AS place")
-        rows = rows.selectExpr(SLICE_COUNT, MATCH_COUNT, "place.*")
-        for batch in self._run_frame(rows):
+        origins = rows.selectExpr(SLICE_COUNT, MATCH_COUNT, f"explode_outer({ORIGINS_COLUMN}) AS place")
+        origins = origins.selectExpr(SLICE_COUNT, MATCH_COUNT, "place.*")
+        for batch in self._run_frame(origins):
             record_ambiguity(batch, traced)
             traced.add_rows(batch)
 
     def _add_group_origins(
-        self, found: DataFrame, keys: Sequence[str], lineage: StreamLineage, traced: StepResult
+        self, matched: DataFrame, keys: Sequence[str], lineage: StreamLineage, traced: StepResult
     ) -> None:
         """Add the origins of the rows of the matched groups."""
-        groups = self._materialize(found)
+        groups = self._materialize(matched)
         for batch in self._run_frame(groups.select(SLICE_COUNT, MATCH_COUNT)):
             record_ambiguity(batch, traced)
         if traced.lost:

@@ -230,7 +230,7 @@ def _to_transaction_trace(
             zip(history.transform.inputs, history.event.query_inputs, strict=True)
         )
     ]
-    made = ProducingTransaction(
+    transaction = ProducingTransaction(
         block=str(block.hash),
         sequence_number=block.block.sequence_number,
         system_time=str(block.block.system_time),
@@ -238,7 +238,7 @@ def _to_transaction_trace(
         query=query_texts(sql.queries or []),
         engine=" ".join(filter(None, [sql.engine, sql.version])),
     )
-    return TransactionTrace(made, reason is None, reason, feeds, traced.operations)
+    return TransactionTrace(transaction, reason is None, reason, feeds, traced.operations)
 
 
 def refine_with_engine(

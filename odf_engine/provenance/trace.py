@@ -70,15 +70,15 @@ class CellLineage:
         outputs = [name for name in names if name not in system_columns]
         current = None if state.transform is None else query_texts(state.transform.transform.queries or ())
         queries = {tuple(step.made.query): step for step in steps}
-        for query, each in queries.items():
+        for query, lineage in queries.items():
             if list(query) == current:
                 columns = dataset_lineage(workspace, entry)
             else:  # a past query
-                columns = _past_query_lineage(workspace, query, each, outputs)
+                columns = _past_query_lineage(workspace, query, lineage, outputs)
             for name in columns_traced:
-                for found in columns.outputs.get(name, columns.outputs.get(ANY_COLUMN, [])):
-                    sources = self._found.setdefault(found.input.casefold(), {})
-                    sources[found.column, found.how] = None
+                for source in columns.outputs.get(name, columns.outputs.get(ANY_COLUMN, [])):
+                    sources = self._found.setdefault(source.input.casefold(), {})
+                    sources[source.column, source.how] = None
             if columns.problem is not None:
                 self.operations.append(f"unknown source columns: {columns.problem}")
         self._describe(columns_traced, steps)

@@ -57,7 +57,7 @@ def check_trace(
     """
     verdicts: list[str] = []
     for step in steps[:_MAX_TRANSACTIONS]:
-        where = f"block {step.made.sequence_number}: " if len(steps) > 1 else ""
+        prefix = f"block {step.made.sequence_number}: " if len(steps) > 1 else ""
         try:
             lines = CounterfactualCheck(workspace, entry, step, engine, reporter).run()
         except Cancelled:
@@ -67,7 +67,7 @@ def check_trace(
             lines = [f"not checked: {error.format_line}"]
         for line in lines:
             verdict, _, text = line.partition(": ")
-            verdicts.append(f"{verdict}: {where}{text}")
+            verdicts.append(f"{verdict}: {prefix}{text}")
     if len(steps) > _MAX_TRANSACTIONS:
         verdicts.append(f"not checked: the rows of {len(steps) - _MAX_TRANSACTIONS} more transactions")
     return verdicts
@@ -158,12 +158,12 @@ class CounterfactualCheck:
         system_time = self._history.block.block.system_time
         request = make_request(transaction, folder, folder / "data", system_time)
         inputs = list(request.query_inputs)
-        for index, (each, (_, _, runs)) in enumerate(zip(transaction.inputs, self._step.feeds, strict=True)):
+        for index, (plan, (_, _, runs)) in enumerate(zip(transaction.inputs, self._step.feeds, strict=True)):
             paths = list(inputs[index].data_paths)
-            for number, row in enumerate(each.slices):
-                assert each.offsets is not None  # it has slices
+            for number, row in enumerate(plan.slices):
+                assert plan.offsets is not None  # it has slices
                 # The file of a merged slice has only the rows of the interval.
-                start, end = max(row.start, each.offsets.start), min(row.end, each.offsets.end)
+                start, end = max(row.start, plan.offsets.start), min(row.end, plan.offsets.end)
                 part = clip_ranges(runs, start, end) if only else complement_ranges(runs, start, end)
                 if part == [(start, end)]:
                     continue
@@ -187,7 +187,7 @@ class CounterfactualCheck:
         """Count rows, all or those in ranges, by their values without offset and system time."""
         vocab = self._entry.dataset.state().vocabulary
         skipped = (vocab.offset_column, vocab.system_time_column)
-        found: _Rows = Counter()
+        counts: _Rows = Counter()
         number = 0
         for batch in read_batches(path):
             self._reporter.raise_if_cancelled()
@@ -195,9 +195,9 @@ class CounterfactualCheck:
             parts = [batch] if ranges is None else slice_batch(batch, number, ranges)
             for part in parts:
                 columns = [python_values(part.column(name)) for name in names]
-                found.update(tuple(map(_comparable_value, row)) for row in zip(*columns, strict=True))
+                counts.update(tuple(map(_comparable_value, row)) for row in zip(*columns, strict=True))
             number += batch.num_rows
-        return found
+        return counts
 
 
 def _comparable_value(value: Any) -> Any:

@@ -187,16 +187,16 @@ class CsvRecords:
 
     def error(self, line: int, record: bytes) -> RejectedRow | None:
         """Return the error for the first invalid value of a record."""
-        found = invalid_value(record, self.dialect)
-        if found is None:
+        problem = invalid_value(record, self.dialect)
+        if problem is None:
             return None
-        at, reason = found
+        at, reason = problem
         column = self.columns[at] if at < len(self.columns) else None
         hint = "close the quote, double quotes within a value, or set read.quote or read.escape"
         if b"\0" in record:
             hint = "if the file is UTF-16 or UTF-32, set read.encoding, such as utf-16"
         elif b'\\"' in record and self.dialect.escape == self.dialect.quote:
             hint = "if a backslash escapes quotes, set read.escape to '\\'"
-        where = f"{self.name}: line {line}" + (f', column "{column}"' if column else "")
+        place = f"{self.name}: line {line}" + (f', column "{column}"' if column else "")
         text = record.decode("utf-8", "replace")
-        return RejectedRow(reason, where=where, record=text, column=column, hint=hint)
+        return RejectedRow(reason, where=place, record=text, column=column, hint=hint)

@@ -298,16 +298,16 @@ _EVENT_ERROR: Final = re.compile(r"ethereum\.abi\.(SignatureError|DecodeError): 
 
 def _bad_event(cause: JavaThrowable) -> OdfError | None:
     """Return the error of a function that decodes events; see :mod:`odf_engine.spark.query_functions`."""
-    found = _EVENT_ERROR.search(cause.message) if cause.kind.endswith("PythonException") else None
-    if found is None:
+    match = _EVENT_ERROR.search(cause.message) if cause.kind.endswith("PythonException") else None
+    if match is None:
         return None
-    if found[1] == "SignatureError":
+    if match[1] == "SignatureError":
         hint = (
             "write it as in Solidity: event Transfer(address indexed from, address indexed to, uint256 value)"
         )
-        return QueryError(found[2], hint=hint)
+        return QueryError(match[2], hint=hint)
     hint = "filter the logs by topic0 and address, or use eth_try_decode_event, which returns NULL"
-    return BadData(f"a log cannot be decoded: {found[2]}", hint=hint)
+    return BadData(f"a log cannot be decoded: {match[2]}", hint=hint)
 
 
 def _parse_bad_value(message: str) -> RejectedRow:

@@ -88,7 +88,7 @@ def _parse_unusual_object(line: bytes, where: str) -> dict[str, Any]:
         value = json.loads(text, object_pairs_hook=_unique_items, parse_int=str)
         if isinstance(value, dict):
             "".join(value).encode()
-            return {key: msgspec.Raw(msgspec.json.encode(each)) for key, each in value.items()}
+            return {key: msgspec.Raw(msgspec.json.encode(member)) for key, member in value.items()}
     except _InvalidObject as error:
         raise RejectedRow(str(error), where=where, hint=_FIX_HINT, record=text) from None
     except RecursionError:

@@ -21,7 +21,7 @@ INT96_UNIT: Final = "us"
 
 
 def with_distinct_columns(
-    path: Path, found: pa.Schema, schema: pa.Schema | None, scratch: Path, name: str, reporter: Reporter
+    path: Path, stored: pa.Schema, schema: pa.Schema | None, scratch: Path, name: str, reporter: Reporter
 ) -> Path:
     """Return a file without columns of the same name in another case: the file, or a copy.
 
@@ -29,7 +29,7 @@ def with_distinct_columns(
 
     Args:
         path: the file.
-        found: its columns.
+        stored: its columns.
         schema: the declared columns.
         scratch: folder for a copy; the caller removes it after the job.
         name: name of the file in errors.
@@ -38,18 +38,18 @@ def with_distinct_columns(
     Raises:
         InvalidSchema: the names are ambiguous, or a column is missing.
     """
-    if _duplicate(found) is None:
+    if _duplicate(stored) is None:
         return path
-    declared = [] if schema is None else [_column_of(field.name, found, name) for field in schema]
-    fields = [found.field(position) for position in declared] or list(found)
+    declared = [] if schema is None else [_column_of(field.name, stored, name) for field in schema]
+    fields = [stored.field(position) for position in declared] or list(stored)
     if (pair := _duplicate(fields)) is not None:
         hint = "rename one of them in the source"
-        if _duplicate_name(found) == pair:
+        if _duplicate_name(stored) == pair:
             hint = "declare the column to read in read.schema, in its exact spelling"
         raise InvalidSchema(
             f"the names `{pair[0]}` and `{pair[1]}` in the file differ only in case", where=name, hint=hint
         )
-    left_out = [other for at, other in enumerate(found.names) if at not in declared]
+    left_out = [other for at, other in enumerate(stored.names) if at not in declared]
     reporter.log(ignored_columns(name, left_out))
     copy = Path(tempfile.mkdtemp(prefix="columns-", dir=scratch)) / "copy.parquet"
     with pq.ParquetWriter(copy, pa.schema(fields), compression="lz4", version="2.6") as writer:
@@ -76,14 +76,14 @@ def missing_column_error(column: str, names: Iterable[str], name: str) -> Invali
     )
 
 
-def _column_of(column: str, found: pa.Schema, name: str) -> int:
+def _column_of(column: str, stored: pa.Schema, name: str) -> int:
     """Return the position of the column with this name: in its exact spelling, else in any case."""
-    exact = found.get_all_field_indices(column)
-    matches = exact or [at for at, other in enumerate(found.names) if other.lower() == column.lower()]
+    exact = stored.get_all_field_indices(column)
+    matches = exact or [at for at, other in enumerate(stored.names) if other.lower() == column.lower()]
     if not matches:
-        raise missing_column_error(column, found.names, name)
+        raise missing_column_error(column, stored.names, name)
     if len(matches) > 1:
-        names = " and ".join(f"`{found.names[at]}`" for at in matches)
+        names = " and ".join(f"`{stored.names[at]}`" for at in matches)
         raise InvalidSchema(
             f"the file has several columns `{column}`: {names}",
             where=name,

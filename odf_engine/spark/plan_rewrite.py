@@ -32,10 +32,10 @@ class _Package:
         self._companions: dict[str, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._package, name)
-        found = _Package(found) if isinstance(found, JavaPackage | JavaClass) else found
-        setattr(self, name, found)
-        return found
+        member = getattr(self._package, name)
+        member = _Package(member) if isinstance(member, JavaPackage | JavaClass) else member
+        setattr(self, name, member)
+        return member
 
     def __call__(self, *arguments: Any) -> Any:
         """Return a new object of the class."""
@@ -77,9 +77,9 @@ class PlanBuilder:
     def seq(self, items: Sequence[Any]) -> Any:
         """Return a Scala sequence."""
         if items or self._empty is None:
-            made = self.java.PythonUtils.toSeq(list(items))
-            self._empty = self._empty if items else made
-            return made
+            sequence = self.java.PythonUtils.toSeq(list(items))
+            self._empty = self._empty if items else sequence
+            return sequence
         return self._empty
 
     def none(self) -> Any:
@@ -169,7 +169,9 @@ class PlanBuilder:
         """Return a plan node whose own subqueries are changed."""
         if not to_list(node.subqueries()):
             return node
-        arguments = [self._map_subqueries(each, change) for each in to_list(node.productIterator().toSeq())]
+        arguments = [
+            self._map_subqueries(argument, change) for argument in to_list(node.productIterator().toSeq())
+        ]
         array = self.session._sc._gateway.new_array(self.session._jvm.Object, len(arguments))
         for index, argument in enumerate(arguments):
             array[index] = argument
@@ -178,15 +180,15 @@ class PlanBuilder:
     def _map_subqueries(self, argument: Any, change: Callable[[Any], Any]) -> Any:
         """Return an argument of a node: expressions in it have other subqueries."""
         if self._is_a(argument, "scala.Option"):
-            changed = [self._map_subqueries(each, change) for each in to_list(argument.toList())]
+            changed = [self._map_subqueries(item, change) for item in to_list(argument.toList())]
             return self.java.scala.Option.apply(changed[0]) if changed else argument
         if self._is_a(argument, "scala.collection.immutable.Seq"):
-            return self.seq([self._map_subqueries(each, change) for each in to_list(argument)])
+            return self.seq([self._map_subqueries(item, change) for item in to_list(argument)])
         if not self._is_a(argument, f"{_EXPRESSIONS}.Expression"):
             return argument
         if self._is_a(argument, f"{_EXPRESSIONS}.PlanExpression"):
             argument = argument.withNewPlan(change(argument.plan()))
-        return self.map_children(argument, lambda each: self._map_subqueries(each, change))
+        return self.map_children(argument, lambda child: self._map_subqueries(child, change))
 
     def _is_a(self, value: Any, name: str) -> bool:
         return isinstance(value, JavaObject) and is_instance_of(self.session._sc._gateway, value, name)
@@ -233,7 +235,7 @@ class PlanBuilder:
             return replacement
         if node_name(expression) == "AggregateExpression":
             return expression
-        return self.map_children(expression, lambda each: self._replaced(each, column, replacement))
+        return self.map_children(expression, lambda child: self._replaced(child, column, replacement))
 
 
 @translate_errors()
@@ -298,8 +300,8 @@ _ATTRIBUTE_ID: Final = re.compile(r"#(\d+)L?(-T\d+ms)?$")
 def named_columns(attributes: Any) -> list[tuple[str, int]]:
     """Return name and id of each column of a sequence, by one call to the JVM instead of four for each."""
     text = attributes.mkString(_SEPARATOR)
-    found = [(each, _ATTRIBUTE_ID.search(each)) for each in (text.split(_SEPARATOR) if text else ())]
-    return [(each[: match.start()], int(match[1])) for each, match in found if match is not None]
+    parts = [(part, _ATTRIBUTE_ID.search(part)) for part in (text.split(_SEPARATOR) if text else ())]
+    return [(part[: match.start()], int(match[1])) for part, match in parts if match is not None]
 
 
 def _attribute_ids(attributes: Any) -> set[int]:
@@ -388,11 +390,11 @@ def check_operations(
         Unsupported: a column does; the message names it.
     """
     names = {vocab.operation_type_column for vocab in inputs.values()}
-    found = _operation_columns(plan, {name.lower() for name in inputs}, names, system or {})
+    columns = _operation_columns(plan, {name.lower() for name in inputs}, names, system or {})
     for column in to_list(plan.output()):
-        if column_id(column) in found and column.name() not in names:
+        if column_id(column) in columns and column.name() not in names:
             raise unsupported_at(
-                found[column_id(column)],
+                columns[column_id(column)],
                 f"the column '{column.name()}' depends on the operation of a row, so a retraction cannot "
                 "repeat it",
                 "remove it; an operation can be used in WHERE, or as the operation of the result",
@@ -407,26 +409,26 @@ def _operation_columns(
     if name in ("Aggregate", "Window"):
         return {}
     if name == "LocalRelation":
-        return {column_id(each): each for each in output if system.get(column_id(each))}
+        return {column_id(column): column for column in output if system.get(column_id(column))}
     if name == "View" and plan.desc().identifier().table().lower() in views:
-        return {column_id(each): each for each in output if each.name() in names}
+        return {column_id(column): column for column in output if column.name() in names}
     children = to_list(plan.children())
-    found = [_operation_columns(child, views, names, system) for child in children]
+    columns_below = [_operation_columns(child, views, names, system) for child in children]
     if name == "Union":
         columns = [to_list(child.output()) for child in children]
         return {
             column_id(new): below[column_id(old)]
-            for below, branch in reversed(list(zip(found, columns, strict=True)))
+            for below, branch in reversed(list(zip(columns_below, columns, strict=True)))
             for new, old in zip(output, branch, strict=True)
             if column_id(old) in below
         }
-    merged = {place: node for below in found for place, node in below.items()}
+    merged = {place: node for below in columns_below for place, node in below.items()}
     if name != "Project":
         return merged
     return {
-        column_id(each): merged.get(column_id(each), each)
-        for each in to_list(plan.projectList())
-        if referenced_ids(each) & merged.keys()
+        column_id(column): merged.get(column_id(column), column)
+        for column in to_list(plan.projectList())
+        if referenced_ids(column) & merged.keys()
     }
 
 
@@ -484,11 +486,13 @@ class OriginTracker(PlanBuilder):
         tracked, order = self.track_top(self.inlined_plan(frame))
         if not tracked.origin:
             raise StatefulQueryError("a query that reads no input")
-        shown = columns_except(tracked.plan, tracked.passed | {column_id(each) for each in tracked.origin})
+        shown = columns_except(
+            tracked.plan, tracked.passed | {column_id(column) for column in tracked.origin}
+        )
         if order:
             total = [
                 *order,
-                *(self.ascending(each) for each in (tracked.origin[0], *shown) if is_orderable(each)),
+                *(self.ascending(column) for column in (tracked.origin[0], *shown) if is_orderable(column)),
             ]
             tracked = tracked._replace(plan=self.sort(total, tracked.plan, everywhere=True))
         projected = self.project([*shown, *tracked.origin], tracked.plan)
@@ -591,7 +595,7 @@ class OriginTracker(PlanBuilder):
         passed = {
             column_id(columns[position])
             for position in range(width)
-            if all(each[position] for each in is_passed)
+            if all(flags[position] for flags in is_passed)
         }
         return TrackedPlan(rewritten, columns[width:], frozenset(passed))
 
@@ -746,7 +750,7 @@ class _RowGuard(PlanBuilder):
     def _problem(self, name: str, expression: Any, attempt: Any) -> Any:
         """Return the text of :data:`PROBLEM_COLUMN` if an attempt failed; else null."""
         read = to_list(expression.references().toSeq())
-        raw = [each for each in read if each.name().startswith(RAW_PREFIX)]
+        raw = [column for column in read if column.name().startswith(RAW_PREFIX)]
         of_query = not raw and not name.startswith(CONVERTED_PREFIX)
         (value,) = raw[:1] or (read if len(read) == 1 else [None])
         column = name if raw or value is None else value.name()

@@ -16,7 +16,7 @@ from pyspark.sql import types as st
 
 from odf_engine.data.arrow_compute import is_list_like
 from odf_engine.data.ddl import UUID, type_ddl
-from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded, read_parquet_schema
+from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded
 from odf_engine.data.schema_enforcement import with_timestamp_unit
 from odf_engine.errors import BadData, InvalidManifest, InvalidSchema, NotFound
 from odf_engine.metadata.model import Csv, DatasetVocabulary, Json, NdJson
@@ -246,7 +246,7 @@ def _write_readable_copy(path: Path, copy: Path, reporter: Reporter) -> None:
         ):
             reporter.raise_if_cancelled()
             batches.append(batch.cast(schema))
-            if sum(each.nbytes for each in batches) >= _PARTITION_BYTES:
+            if sum(batch.nbytes for batch in batches) >= _PARTITION_BYTES:
                 writer.write_table(pa.Table.from_batches(batches))
                 batches = []
         if batches:
@@ -360,7 +360,7 @@ def read_csv(
     else:
         numbered = lines.number_csv(text, records, reporter, header=bool(step.header))
         reader = reader.options(**_MARK_INVALID, header=False)
-        columns = schema or pa.schema([pa.field(each, pa.string()) for each in names])
+        columns = schema or pa.schema([pa.field(name, pa.string()) for name in names])
         with translate_errors(reporter):
             read_schema = _numbered_schema(_text_schema(columns), st.StringType())
             frame = reader.schema(read_schema).csv(spark_path(numbered.path))
@@ -682,7 +682,7 @@ def slices_frame(
             ]
         else:
             frames = [
-                _read(session, [path for path, each in zip(paths, read_types, strict=True) if each == types],
+                _read(session, [path for path, own in zip(paths, read_types, strict=True) if own == types],
                       query_types, types)
                 for types in dict.fromkeys(read_types)
             ]  # fmt: skip
@@ -691,42 +691,8 @@ def slices_frame(
 
 def query_schema(schema: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
     """Return the schema that a query reads: the offset is a BIGINT and the operation an INT."""
-    return pa.schema(
-        [field.with_type(_QUERY_TYPES.get(_role(field.name, vocab), field.type)) for field in schema]
-    )
-
-
-def readable_slice(path: Path, vocab: DatasetVocabulary, copy: Path) -> Path:
-    """Return a file with the rows of a slice that is readable with :func:`query_schema`: the slice or a copy.
-
-    Raises:
-        NotFound, BadData: the slice is missing or damaged.
-    """
-    footer = _slice_footer(path)
-    schema = read_parquet_schema(path)
-    readable = pa.schema([field.with_type(_microsecond_times(field.type)) for field in schema])
-    if _has_wide_offsets(footer, vocab):
-        index = schema.get_field_index(vocab.offset_column)
-        readable = readable.set(index, schema.field(index).with_type(pa.int64()))
-    if readable == schema:
-        return path
-    with pq.ParquetWriter(copy, readable) as writer:
-        for batch in read_bounded(path):
-            writer.write_batch(batch.cast(readable))
-    return copy
-
-
-def _microsecond_times(data_type: pa.DataType) -> pa.DataType:
-    if pa.types.is_nested(data_type):
-        return _with_leaves(data_type, _microsecond_times)
-    return pa.time64("us") if pa.types.is_time32(data_type) else data_type
-
-
-_QUERY_TYPES: Final = {"offset": pa.int64(), "operation": pa.int32()}
-
-
-def _role(name: str, vocab: DatasetVocabulary) -> str:
-    return {vocab.offset_column: "offset", vocab.operation_type_column: "operation"}.get(name, "")
+    types = {vocab.offset_column: pa.int64(), vocab.operation_type_column: pa.int32()}
+    return pa.schema([field.with_type(types.get(field.name, field.type)) for field in schema])
 
 
 def _read(
@@ -738,8 +704,8 @@ def _read(
         return frame
     return frame.selectExpr(
         *(
-            f"{_query_value(field, each.type)} AS {identifier(field.name)}"
-            for field, each in zip(schema, read_types, strict=True)
+            f"{_query_value(field, read_type.type)} AS {identifier(field.name)}"
+            for field, read_type in zip(schema, read_types, strict=True)
         )
     )
 

@@ -56,13 +56,13 @@ def check_repeatable(frame: DataFrame, steps: Sequence[SqlQueryStep], *, windows
         InvalidQuery: it does not; the message names the function or the time.
     """
     with translate_errors():
-        found = _find_nonrepeatable(PlanBuilder(frame.sparkSession), analyzed_plan(frame), windows)
+        expression = _find_nonrepeatable(PlanBuilder(frame.sparkSession), analyzed_plan(frame), windows)
     # Spark replaces the words of literals when it parses them.
-    if found is None and (literal := find_special_time(steps)) is not None:
-        found = literal.text, f"line {literal.line}, column {literal.column}"
-    if found is None:
+    if expression is None and (literal := find_special_time(steps)) is not None:
+        expression = literal.text, f"line {literal.line}, column {literal.column}"
+    if expression is None:
         return
-    text, position = found
+    text, position = expression
     with attach_query_excerpt(steps):
         raise InvalidQuery(
             f"{text} is not deterministic, so the result cannot be verified",
@@ -77,10 +77,10 @@ def _find_nonrepeatable(make: PlanBuilder, plan: Any, windows: bool) -> tuple[st
     for name in names:
         if name in _NONREPEATABLE:
             return f"{_NONREPEATABLE[name]}()", None
-    for each in (plan, *to_list(plan.subqueriesAll())):
-        if (cast := _special_time(make, each)) is not None:
+    for part in (plan, *to_list(plan.subqueriesAll())):
+        if (cast := _special_time(make, part)) is not None:
             return f"the time '{_constant(cast.child()).strip()}'", node_position(cast)
-        if "AesEncrypt" in names and (encryption := _random_encryption(each)) is not None:
+        if "AesEncrypt" in names and (encryption := _random_encryption(part)) is not None:
             return "aes_encrypt() without an initialization vector", node_position(encryption)
     if _ORDER_DEPENDENT.intersection(names):
         for name in _order_dependent(plan, windows):
@@ -125,9 +125,9 @@ def _expressions(plan: Any) -> Iterator[Any]:
     """Yield the expressions of a plan, but not of its subqueries."""
     waiting = to_list(plan.expressions())
     while waiting:
-        each = waiting.pop()
-        yield each
-        waiting += to_list(each.children())
+        node = waiting.pop()
+        yield node
+        waiting += to_list(node.children())
     for child in to_list(plan.children()):
         yield from _expressions(child)
 

@@ -333,11 +333,13 @@ def strip_order_by(builder: PlanBuilder, plan: Any) -> tuple[Any, tuple[str, ...
     columns = to_list(plan.output() if sort is plan else plan.projectList())
     orders = to_list(sort.order())
     sort_columns = [
-        builder.alias(each.child(), f"{ORDER_PREFIX}{index}") for index, each in enumerate(orders)
+        builder.alias(order.child(), f"{ORDER_PREFIX}{index}") for index, order in enumerate(orders)
     ]
     directions = [f"{order.direction().sql()} {order.nullOrdering().sql()}" for order in orders]
     projected = builder.project([*columns, *sort_columns], sort.child())
-    return projected, tuple(f"{ORDER_PREFIX}{index} {each}" for index, each in enumerate(directions))
+    return projected, tuple(
+        f"{ORDER_PREFIX}{index} {direction}" for index, direction in enumerate(directions)
+    )
 
 
 def has_nondeterministic_order(frame: DataFrame) -> bool:

@@ -397,11 +397,13 @@ def _struct_conversion(
     source_fields = {field.name.casefold(): field for field in source}
     unchanged, members = source.names == [field.name for field in declared], []
     for field in declared:
-        if (found := source_fields.get(field.name.casefold())) is None:
+        if (source_field := source_fields.get(field.name.casefold())) is None:
             names = ", ".join(f"`{name}`" for name in source.names)
             raise InvalidSchema(f"column `{path}` has no field `{field.name}`", hint=f"fields: {names}")
-        member = f"{value}.{identifier(found.name)}"
-        converted = _field_conversion(member, field, found.dataType, formats, f"{path}.{field.name}", depth)
+        member = f"{value}.{identifier(source_field.name)}"
+        converted = _field_conversion(
+            member, field, source_field.dataType, formats, f"{path}.{field.name}", depth
+        )
         unchanged = unchanged and converted == member
         members.append(f"{string_literal(field.name)}, {converted}")
     return value if unchanged else f"if({value} IS NULL, NULL, named_struct({', '.join(members)}))"
@@ -584,7 +586,7 @@ def replace_values(frame: DataFrame, columns: Sequence[str], values: Mapping[str
     if not values or not columns:
         return frame
     folded = {name.casefold() for name in columns}
-    keys, new = (", ".join(map(string_literal, each)) for each in (values, values.values()))
+    keys, new = (", ".join(map(string_literal, texts)) for texts in (values, values.values()))
     known = f"map_from_arrays(array({keys}), array({new}))"
     return frame.selectExpr(
         *(
@@ -605,7 +607,7 @@ def sql_type(data_type: st.DataType) -> str:
     """Return a type in SQL, in which the names of fields are quoted."""
     match data_type:
         case st.StructType():
-            fields = (f"{identifier(each.name)}: {sql_type(each.dataType)}" for each in data_type)
+            fields = (f"{identifier(field.name)}: {sql_type(field.dataType)}" for field in data_type)
             return f"STRUCT<{', '.join(fields)}>"
         case st.ArrayType():
             return f"ARRAY<{sql_type(data_type.elementType)}>"

@@ -253,9 +253,9 @@ class JsonScan:
         for number, line in enumerate(block.split(b"\n"), self._lines + 1):
             if not line or line.isspace():
                 continue
-            found = parse_object(line, f"{self._name}: line {number}")
-            if level.needs_all_objects or not known_keys.keys() >= found.keys():
-                level.add_object(found, number)
+            record = parse_object(line, f"{self._name}: line {number}")
+            if level.needs_all_objects or not known_keys.keys() >= record.keys():
+                level.add_object(record, number)
         self._lines = number
 
 
@@ -283,22 +283,22 @@ class _FieldNames:
         """Whether every object must be scanned, not only those with new keys."""
         return self._has_other_case or bool(self._nested)
 
-    def add_object(self, found: dict[str, Any], number: int) -> None:
+    def add_object(self, record: dict[str, Any], number: int) -> None:
         """Record the keys of an object that match a column name in any case."""
-        if self._has_other_case or not self.keys.keys() >= found.keys():
-            self._add_keys(found, number)
+        if self._has_other_case or not self.keys.keys() >= record.keys():
+            self._add_keys(record, number)
         for name, (members, decode) in self._nested.items():
             for key in self._spellings.get(name, ()):
-                if (raw := found.get(key)) is not None:
+                if (raw := record.get(key)) is not None:
                     try:
                         inner = decode(raw)
                     except (msgspec.MsgspecError, RecursionError):
                         continue  # another type: the reader reports it
-                    for each in _objects(inner):
-                        members.add_object(each, number)
+                    for member in _objects(inner):
+                        members.add_object(member, number)
 
-    def _add_keys(self, found: dict[str, Any], number: int) -> None:
-        for key in found:
+    def _add_keys(self, record: dict[str, Any], number: int) -> None:
+        for key in record:
             name = self._by_folded_name.get(key.casefold())
             if name is not None or len(self.keys) < _MAX_KEYS:
                 self.keys.setdefault(key, number)
@@ -307,12 +307,12 @@ class _FieldNames:
                 if (
                     column is not None
                     and self._lookalike is None
-                    and not any(other.casefold() == column.casefold() for other in found)
+                    and not any(other.casefold() == column.casefold() for other in record)
                 ):
                     self._lookalike = key, column, number
                 continue
             self._has_other_case |= key != name
-            if key == name or name not in found:  # if two spellings match, the exact one applies
+            if key == name or name not in record:  # if two spellings match, the exact one applies
                 self._spellings.setdefault(name, {}).setdefault(key, number)
 
     def respelled(self, file: str, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -146,16 +146,16 @@ def referenced_tables(
         if kind == "UnresolvedRelation":
             tables.append((tuple(_items(node().multipartIdentifier())), node()))
         if kind == "UnresolvedWith":
-            cte_names.update(each.alias().casefold() for each in _items(node().innerChildren()))
+            cte_names.update(child.alias().casefold() for child in _items(node().innerChildren()))
     return tables, cte_names
 
 
 def _nodes(session: SparkSession, plan: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield the type of each node of a plan, with a function that returns the node."""
-    found = _walker(session._jvm, session.sparkContext._gateway).apply(plan)
-    for index, name in enumerate(found.get(0).splitlines(), 1):
+    nodes = _walker(session._jvm, session.sparkContext._gateway).apply(plan)
+    for index, name in enumerate(nodes.get(0).splitlines(), 1):
         package, _, kind = name.rpartition(".")
-        yield kind if package.startswith(_CATALYST) else name, partial(found.get, index)
+        yield kind if package.startswith(_CATALYST) else name, partial(nodes.get, index)
 
 
 @lru_cache(maxsize=1)
@@ -186,8 +186,8 @@ def confinement_error(node: Any, message: str, hint: str | None) -> QueryError:
     if line.isEmpty() or start.isEmpty():
         return QueryError(message, hint=hint)
     position = (line.get(), start.get() + 1)
-    where = f"line {position[0]}, column {position[1]}"
-    return QueryError(message, hint=hint, where=where, line=position[0], column=position[1])
+    place = f"line {position[0]}, column {position[1]}"
+    return QueryError(message, hint=hint, where=place, line=position[0], column=position[1])
 
 
 SYNTAX_EXAMPLE: Final = (
@@ -222,34 +222,34 @@ def temporal_tables(
     """
     input_names = {name.lower(): name for name in inputs}
     declared, steps = transform.temporal_tables or [], transform.queries or []
-    has_computed = any(each.name.lower() not in input_names for each in declared)
+    has_computed = any(table.name.lower() not in input_names for table in declared)
     computed = _computed_tables(session, steps) if has_computed else {}
     tables: dict[str, AsOfTable] = {}
-    for each in declared:
-        name = input_names.get(each.name.lower())
-        if name is None and not any(each.name.lower() in names for names in computed.values()):
+    for table in declared:
+        name = input_names.get(table.name.lower())
+        if name is None and not any(table.name.lower() in names for names in computed.values()):
             known = {"inputs": inputs, **computed}
             raise InvalidQuery(
-                f"the temporal table '{each.name}' is not an input, a step or a WITH table of the query",
+                f"the temporal table '{table.name}' is not an input, a step or a WITH table of the query",
                 where="temporalTables",
                 hint="; ".join(f"{kind}: {', '.join(names)}" for kind, names in known.items() if names),
             )
         # The columns of a computed table are known only when the query is analyzed.
-        columns, vocab = (each.primary_key, None) if name is None else inputs[name]
+        columns, vocab = (table.primary_key, None) if name is None else inputs[name]
         spelling = {column.lower(): column for column in columns}
-        missing_keys = [key for key in each.primary_key if key.lower() not in spelling]
-        if missing_keys or not each.primary_key:
+        missing_keys = [key for key in table.primary_key if key.lower() not in spelling]
+        if missing_keys or not table.primary_key:
             raise InvalidQuery(
-                f"the primary key of the temporal table '{name or each.name}' has no columns"
+                f"the primary key of the temporal table '{name or table.name}' has no columns"
                 if not missing_keys
                 else f"the input '{name}' has no column '{missing_keys[0]}', which the primary key of its "
                 "temporal table names",
                 where="temporalTables",
                 hint=f"columns: {', '.join(columns)}" if columns else "name its columns: primaryKey: [...]",
             )
-        keys = tuple(dict.fromkeys(spelling[key.lower()] for key in each.primary_key))
+        keys = tuple(dict.fromkeys(spelling[key.lower()] for key in table.primary_key))
         time = event_time if vocab is None else vocab.event_time_column
-        tables[each.name.lower()] = AsOfTable(name or each.name, keys, time, of_query=name is None)
+        tables[table.name.lower()] = AsOfTable(name or table.name, keys, time, of_query=name is None)
     return tables
 
 
@@ -290,7 +290,7 @@ def joins_computed_table(
         if kind == "RelationTimeTravel" and node_name(node().relation()) == "UnresolvedRelation"
     }
     joined = [table for name, table in tables.items() if name in names]
-    computed, inputs = ([each.name for each in joined if each.of_query is own] for own in (True, False))
+    computed, inputs = ([table.name for table in joined if table.of_query is own] for own in (True, False))
     if computed and inputs:
         raise Unsupported(
             f"the query joins '{computed[0]}', which it computes itself, and the input '{inputs[0]}' FOR "
@@ -486,13 +486,13 @@ def run_query(
             frame.createOrReplaceTempView(identifier(name))
     *others, last = steps
     for number, step in enumerate(others, 1):
-        where = f"query step {number} of {len(steps)}"
-        frame = _run_step(session, step, where, names, tables or {})
+        place = f"query step {number} of {len(steps)}"
+        frame = _run_step(session, step, place, names, tables or {})
         with translate_errors():
             frame.createOrReplaceTempView(identifier(str(step.alias)))
         names.append(str(step.alias))
-    where = f"query step {len(steps)} of {len(steps)}" if others else "query"
-    return _run_step(session, last, where, names, tables or {})
+    place = f"query step {len(steps)} of {len(steps)}" if others else "query"
+    return _run_step(session, last, place, names, tables or {})
 
 
 def _check_aliases(views: Mapping[str, DataFrame], steps: Sequence[SqlQueryStep]) -> None:
@@ -600,7 +600,7 @@ def _check_named(query: str) -> None:
             )
 
 
-def parse_select(session: SparkSession, query: str, where: str) -> Any:
+def parse_select(session: SparkSession, query: str, position_text: str) -> Any:
     """Parse a query; a command is rejected by name.
 
     The returned plan is the one to run: parsing the text again could return an unchecked plan.
@@ -611,9 +611,9 @@ def parse_select(session: SparkSession, query: str, where: str) -> Any:
     """
     if (variable := find_variable(query, external=True)) is not None:
         position = (variable.line, variable.column)
-        where = f"line {position[0]}, column {position[1]}"
+        position_text = f"line {position[0]}, column {position[1]}"
         raise QueryError(
-            variable.message, hint=variable.hint, where=where, line=position[0], column=position[1]
+            variable.message, hint=variable.hint, where=position_text, line=position[0], column=position[1]
         )
     java_session: Any = session._jsparkSession
     parser = java_session.sessionState().sqlParser()
@@ -628,7 +628,7 @@ def parse_select(session: SparkSession, query: str, where: str) -> Any:
         verb = (re.findall(r"\w+", query) or ["it"])[0].upper()
         raise InvalidQuery(
             f"only a single SELECT is allowed, not {verb}",
-            where=where,
+            where=position_text,
             hint="write a SELECT: a query cannot change settings, tables or files",
         ) from None
 
@@ -677,11 +677,11 @@ class AdHocQuery:
         Raises:
             InvalidQuery: not a query, a syntax error, an unknown name, or a type error.
         """
-        first = next((each.text.upper() for each in tokenize(self.sql) if each.text != "("), "")
+        first = next((token.text.upper() for token in tokenize(self.sql) if token.text != "("), "")
         if first in _OTHER_STATEMENTS:
             raise InvalidQuery(f"a query must be a SELECT, not {first}", hint=_OTHER_STATEMENTS[first])
-        for each in self._query.unknown:
-            _raise_not_found(find, each.name, lambda error, each=each: self._error_at(each, error))
+        for call in self._query.unknown:
+            _raise_not_found(find, call.name, lambda error, call=call: self._error_at(call, error))
         with translate_errors():
             plan = parse_select(session, self._query.text, "query")
             _create_views(session, plan, find)
@@ -693,8 +693,8 @@ class AdHocQuery:
 
     def _error_at(self, name: TableName, error: OdfError) -> QueryError:
         line, column = self._query.position_of(name)
-        where = f"line {line}, column {column}"
-        return QueryError(error.message, hint=error.hint, where=where, line=line, column=column)
+        place = f"line {line}, column {column}"
+        return QueryError(error.message, hint=error.hint, where=place, line=line, column=column)
 
 
 def to_storable(frame: DataFrame) -> DataFrame:

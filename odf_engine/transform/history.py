@@ -173,7 +173,7 @@ def _merge_transactions(
     merged = structs_replace(first, query_inputs=inputs, new_checkpoint=last.new_checkpoint)
     whole = transaction_of_block(workspace, entry, state, merged, last_block.block.system_time)
     parts = _split_by_transform(entry, executed)
-    if len({str(allowed_lateness(each.transform)) for each, _ in parts}) < 2:
+    if len({str(allowed_lateness(query.transform)) for query, _ in parts}) < 2:
         return whole
     # Each watermark has the allowed lateness of its time.
     explicit: list[list[Watermark]] = [[] for _ in whole.inputs]
@@ -187,13 +187,13 @@ def _merge_transactions(
             ],
         )
         planned = transaction_of_block(workspace, entry, own_state, event, last_block.block.system_time)
-        for watermarks, each in zip(explicit, planned.inputs, strict=True):
-            watermarks += each.explicit
+        for watermarks, plan in zip(explicit, planned.inputs, strict=True):
+            watermarks += plan.explicit
     return replace(
         whole,
         inputs=[
-            replace(each, explicit=watermarks)
-            for each, watermarks in zip(whole.inputs, explicit, strict=True)
+            replace(plan, explicit=watermarks)
+            for plan, watermarks in zip(whole.inputs, explicit, strict=True)
         ],
     )
 
@@ -207,12 +207,12 @@ def _split_by_transform(
     for stored, event in executed:
         own = next(row.hash for row in rows if row.sequence_number < stored.block.sequence_number)
         parts.setdefault(own, []).append(event)
-    found: list[tuple[SetTransform, list[ExecuteTransform]]] = []
+    parts_by_query: list[tuple[SetTransform, list[ExecuteTransform]]] = []
     for block, events in parts.items():
         transform = entry.dataset.block(block).block.event
         assert isinstance(transform, SetTransform)
-        found.append((transform, events))
-    return found
+        parts_by_query.append((transform, events))
+    return parts_by_query
 
 
 def _earlier_transactions(

@@ -101,7 +101,7 @@ def position_of_block(
 
 def _missing_block_error(entry: DatasetEntry, alias: str, block: Multihash, offset: int | None) -> Diverged:
     """Return the error for a block that the input's chain lacks; ``offset`` is the last one up to it."""
-    dataset, where = entry.dataset, f"block {block} of {alias}"
+    dataset, block_text = entry.dataset, f"block {block} of {alias}"
     head = dataset.head()
     state = None if head is None else dataset.state()
     known = None if state is None else state.last_offset
@@ -112,13 +112,13 @@ def _missing_block_error(entry: DatasetEntry, alias: str, block: Multihash, offs
         end = "is empty" if state is None else f"ends at block {state.sequence_number}"
         return InputBehind(
             f"input '{alias}' {end}, and blocks that this dataset was derived from are missing",
-            where=where,
+            where=block_text,
             hint=f"run odf pull {entry.alias}; if it was reset, rebuild this dataset with "
             "odf pull NAME --reset-on-divergence",
         )
     return Diverged(
         f"input '{alias}' does not have the history that this dataset was derived from",
-        where=where,
+        where=block_text,
         hint="rebuild this dataset: odf pull NAME --reset-on-divergence; the input was reset, replaced, or "
         "compacted elsewhere",
     )
@@ -162,7 +162,7 @@ def end_of_transaction(
         schemas = dataset.list_blocks(_MAX_SCHEMAS, kinds=("SetDataSchema",))
         later = [schema.sequence_number for schema in schemas if schema.sequence_number > row.sequence_number]
         last_rows = dataset.slices(first + max_rows - 1, first + max_rows - 1)
-        ends = [*(each - 1 for each in later), *(each.sequence_number for each in last_rows)]
+        ends = [*(number - 1 for number in later), *(data_slice.sequence_number for data_slice in last_rows)]
         number = min([number, *ends])
     if begin is not None:
         reached = find_current_position(dataset, begin.in_history)
@@ -214,11 +214,11 @@ def watermarks_between(dataset: Dataset, begin: ChainPosition | None, end: Chain
         at = begin.in_history
         while at.block != end.block and not end.history.contains_block(at.block):
             cover = find_replacement(dataset, at)
-            found = None if cover is None else find_position(dataset, cover.block)
-            if cover is None or found is None:
+            position = None if cover is None else find_position(dataset, cover.block)
+            if cover is None or position is None:
                 raise BadData("the block does not precede the end of the interval", where=f"block {at.block}")
             watermarks += _watermarks_of_blocks(at.history, at.number, cover.last)
-            at = found
+            at = position
         after = at.number
     watermarks += _watermarks_of_blocks(end.history, after, end.sequence_number)
     previous = [before, *(watermark.event_time for watermark in watermarks)]
@@ -333,7 +333,7 @@ def plan_transaction(workspace: Workspace, entry: DatasetEntry, max_rows: int) -
         if planned is None:
             return None
         inputs.append(planned)
-    if not any(each.slices or each.explicit for each in inputs):
+    if not any(query_input.slices or query_input.explicit for query_input in inputs):
         return None
     return _make_transaction(entry, state, transform, inputs)
 
@@ -445,8 +445,10 @@ def _make_transaction(
 ) -> Transaction:
     lateness = allowed_lateness(transform.transform)
     inputs = [
-        _delay_watermarks(each, parse_duration(lateness[each.alias])) if each.alias in lateness else each
-        for each in inputs
+        _delay_watermarks(query_input, parse_duration(lateness[query_input.alias]))
+        if query_input.alias in lateness
+        else query_input
+        for query_input in inputs
     ]
     return Transaction(entry, state, transform, inputs, _combined_watermark(state, inputs), kind)
 
@@ -460,14 +462,15 @@ def _delay_watermarks(input: InputPlan, seconds: int) -> InputPlan:
         input,
         watermark=None if input.watermark is None else input.watermark.shifted(-seconds),
         explicit=[
-            structs_replace(each, event_time=each.event_time.shifted(-seconds)) for each in input.explicit
+            structs_replace(watermark, event_time=watermark.event_time.shifted(-seconds))
+            for watermark in input.explicit
         ],
         before=before,
     )
 
 
 def _combined_watermark(state: ChainState, inputs: list[InputPlan]) -> Timestamp | None:
-    watermarks = [each.watermark for each in inputs]
+    watermarks = [query_input.watermark for query_input in inputs]
     known = [watermark for watermark in watermarks if watermark is not None]
     if len(known) < len(watermarks):
         return state.watermark
@@ -525,7 +528,7 @@ def _find_input(
     """Return an input, its alias, and the position after its last transaction."""
     dataset_id, alias = DatasetId.parse(item.dataset_ref), item.alias or item.dataset_ref
     entry = _resolve_input(workspace, dataset_id, alias)
-    last = {each.dataset_id: each for each in state.last_inputs or ()}.get(dataset_id)
+    last = {last_input.dataset_id: last_input for last_input in state.last_inputs or ()}.get(dataset_id)
     return entry, alias, last_consumed_position(entry, alias, last)
 
 

@@ -110,8 +110,8 @@ def _size_of_reads(workspace: Workspace, transform: SetTransform, checked: Valid
 
 def transform_after(update: PlannedUpdate, state: ChainState | None) -> SetTransform | None:
     """Return the transform after an update."""
-    found = [event for event in update.events if isinstance(event, SetTransform)]
-    return found[-1] if found else None if state is None else state.transform
+    transforms = [event for event in update.events if isinstance(event, SetTransform)]
+    return transforms[-1] if transforms else None if state is None else state.transform
 
 
 def _vocabulary(update: PlannedUpdate, state: ChainState | None) -> DatasetVocabulary:
@@ -141,7 +141,7 @@ def with_schema(update: PlannedUpdate, state: ChainState, schema: pa.Schema | No
     rest = [(other, text) for other, text in pairs if not isinstance(other, SetDataSchema)]
     all_changes = [(event, describe_change(event, before, {})), *rest]
     return replace(
-        update, events=[each for each, _ in all_changes], changes=[text for _, text in all_changes]
+        update, events=[event for event, _ in all_changes], changes=[text for _, text in all_changes]
     )
 
 
@@ -174,7 +174,7 @@ def state_before(workspace: Workspace, entry: DatasetEntry, state: ChainState, e
     if state.last_checkpoint is None or state.transform is None:
         return None
     old = boundary_transaction(workspace, entry, state, "finish", state.system_time)
-    inputs = [QueryInput(each.alias, decode_schema(each.schema), each.vocab) for each in old.inputs]
+    inputs = [QueryInput(plan.alias, decode_schema(plan.schema), plan.vocab) for plan in old.inputs]
     try:
         return engine.validate(state.transform.transform, inputs, state.vocabulary, None).state
     except (InvalidQuery, Unsupported):
@@ -203,7 +203,7 @@ def state_outcome(
 
 
 def _inputs_by_alias(inputs: Sequence[TransformInput]) -> list[tuple[str | None, str]]:
-    return [(each.alias, each.dataset_ref) for each in inputs]
+    return [(query_input.alias, query_input.dataset_ref) for query_input in inputs]
 
 
 def check_choice(outcome: StateOutcome, choice: Choice, checked: ValidatedQuery) -> None:

@@ -29,11 +29,11 @@ def size_of_inputs(workspace: Workspace, transform: SetTransform) -> int:
 def size_of_rows_read(transaction: Transaction) -> int:
     """Return the total size of the slices with the earlier and the new rows of a transaction, in bytes."""
     total = 0
-    for each in transaction.inputs:
-        last = each.interval.prev_offset
-        earlier = [] if last is None else each.entry.dataset.slices(0, last)
+    for plan in transaction.inputs:
+        last = plan.interval.prev_offset
+        earlier = [] if last is None else plan.entry.dataset.slices(0, last)
         # By hash: a compaction can merge earlier and new rows into one slice.
-        total += sum({row.physical_hash: row.size for row in (*earlier, *each.slices)}.values())
+        total += sum({row.physical_hash: row.size for row in (*earlier, *plan.slices)}.values())
     return total
 
 
@@ -83,7 +83,7 @@ def rereads(engine: Engine, transaction: Transaction) -> bool:
 
     An engine that cannot validate queries has no such queries.
     """
-    inputs = [QueryInput(each.alias, decode_schema(each.schema), each.vocab) for each in transaction.inputs]
+    inputs = [QueryInput(plan.alias, decode_schema(plan.schema), plan.vocab) for plan in transaction.inputs]
     try:
         checked = engine.validate(transaction.transform.transform, inputs, transaction.state.vocabulary, None)
     except Unsupported:

@@ -143,10 +143,10 @@ def _record_lateness(workspace: Workspace, transaction: Transaction, reporter: R
     Inputs without a setting keep the recorded one, which another workspace may have set.
     """
     recorded, configured = allowed_lateness(transaction.transform.transform), dict[str, str]()
-    for each in transaction.inputs:
-        found = workspace.config.allowed_lateness_of(str(each.entry.alias), str(each.entry.id))
-        if found is not None:
-            configured[each.alias] = found
+    for plan in transaction.inputs:
+        lateness = workspace.config.allowed_lateness_of(str(plan.entry.alias), str(plan.entry.id))
+        if lateness is not None:
+            configured[plan.alias] = lateness
     transform = with_allowed_lateness(transaction.transform, recorded | configured)
     if not configured or allowed_lateness(transform.transform) == recorded:
         return False
@@ -182,8 +182,8 @@ class _TransactionRun:
         started = monotonic()
         staged = self._dataset.staging_path("data")
         try:
-            for each in self._transaction.inputs:
-                self._reporter.log(_describe_input(each))
+            for plan in self._transaction.inputs:
+                self._reporter.log(_describe_input(plan))
             self._reporter.phase("query")
             request = make_request(self._transaction, self._folder, staged, self._system_time)
             queried = monotonic()
@@ -254,7 +254,7 @@ def record_waiting(transaction: Transaction, result: TransactionResult, reporter
     dataset = transaction.entry.dataset
     if dataset.reference != HEAD:
         return
-    slow = find_slow_inputs({str(each.entry.alias): each.watermark for each in transaction.inputs})
+    slow = find_slow_inputs({str(plan.entry.alias): plan.watermark for plan in transaction.inputs})
     # Without a number, rows are known to wait only if an input is ahead of another.
     waits = result.pending if result.pending is not None else len(slow) < len(transaction.inputs)
     checkpoint = result.checkpoint or transaction.state.last_checkpoint
@@ -282,17 +282,17 @@ def store_late_rows(transaction: Transaction, block: Multihash, late: Sequence[L
         OdfError: a slice cannot be read, or a file cannot be written.
     """
     paths: list[Path] = []
-    inputs = {each.alias: each for each in transaction.inputs}
+    inputs = {plan.alias: plan for plan in transaction.inputs}
     for rows in late:
-        each = inputs[rows.alias]
-        metadata = {"odf.input": rows.alias, "odf.dataset": str(each.entry.id), "odf.block": str(block)}
-        schema = decode_schema(each.schema).with_metadata(metadata)
+        source = inputs[rows.alias]
+        metadata = {"odf.input": rows.alias, "odf.dataset": str(source.entry.id), "odf.block": str(block)}
+        schema = decode_schema(source.schema).with_metadata(metadata)
         path = transaction.entry.dataset.folder / LATE_ROWS / f"{block}-{rows.alias.encode().hex()}.parquet"
         part = path.with_name(f".{path.name}.part")
         with translate_os_errors(path, "the late rows are not listed"):
             path.parent.mkdir(parents=True, exist_ok=True)
             with pq.ParquetWriter(part, schema, compression="zstd") as writer:
-                for batch in _rows_at(each, rows.offsets, schema):
+                for batch in _rows_at(source, rows.offsets, schema):
                     writer.write_batch(batch)
             part.replace(path)
         paths.append(path)
@@ -375,17 +375,17 @@ def execute_transaction(
 def with_earlier_rows(request: TransformRequest, transaction: Transaction) -> TransformRequest:
     """Return a request with the files of all rows that earlier transactions have read."""
     inputs: list[TransformRequestInput] = []
-    for each, plan in zip(request.query_inputs, transaction.inputs, strict=True):
+    for query_input, plan in zip(request.query_inputs, transaction.inputs, strict=True):
         last = plan.interval.prev_offset
         paths: list[str] = []
         if last is not None:
             earlier = replace(plan, offsets=OffsetInterval(0, last))
-            folder = Path(each.schema_file).with_suffix("")
+            folder = Path(query_input.schema_file).with_suffix("")
             folder.mkdir(exist_ok=True)
             for row in plan.entry.dataset.slices(0, last):
                 cut = folder / f"{row.start}.parquet"
                 paths.append(str(_interval_file(earlier, row, cut)))
-        inputs.append(structs_replace(each, earlier_paths=paths))
+        inputs.append(structs_replace(query_input, earlier_paths=paths))
     return structs_replace(request, query_inputs=inputs)
 
 
@@ -394,7 +394,7 @@ def _kamu_schema(engine: Engine, transaction: Transaction) -> pa.Schema | None:
 
     None if the engine cannot determine it: engines of other implementations use these types themselves.
     """
-    inputs = [QueryInput(each.alias, decode_schema(each.schema), each.vocab) for each in transaction.inputs]
+    inputs = [QueryInput(plan.alias, decode_schema(plan.schema), plan.vocab) for plan in transaction.inputs]
     vocab = transaction.state.vocabulary
     try:
         checked = engine.validate(transaction.transform.transform, inputs, vocab, None)
@@ -439,7 +439,7 @@ class _StateRebuild:
     def _check_rows(self, past: Transaction, computed: Sequence[Path]) -> None:
         entry = self._transaction.entry
         # A state that was rebuilt for a changed query belongs to all rows of the dataset.
-        is_whole = all(each.interval.prev_block_hash is None for each in past.inputs)
+        is_whole = all(plan.interval.prev_block_hash is None for plan in past.inputs)
         last = past.state.last_offset
         start = 0 if is_whole or last is None else last + 1
         stored = [entry.dataset.slice_path(row) for row in entry.dataset.slices() if row.end >= start]
@@ -547,7 +547,7 @@ def to_event(transaction: Transaction, result: TransactionResult) -> ExecuteTran
     state, written = transaction.state, result.written
     before = state.last_checkpoint
     return ExecuteTransform(
-        query_inputs=[each.interval for each in transaction.inputs],
+        query_inputs=[plan.interval for plan in transaction.inputs],
         prev_checkpoint=before.physical_hash if before else None,
         prev_offset=state.last_offset,
         new_data=None
@@ -596,8 +596,8 @@ def make_request(
         vocab=state.vocabulary,
         transform=transaction.transform.transform,
         query_inputs=[
-            _request_input(each, folder / f"{index}.parquet", fresh=fresh)
-            for index, each in enumerate(transaction.inputs)
+            _request_input(plan, folder / f"{index}.parquet", fresh=fresh)
+            for index, plan in enumerate(transaction.inputs)
         ],
         next_offset=0 if state.last_offset is None else state.last_offset + 1,
         prev_checkpoint_path=None if last is None else str(dataset.checkpoint_path(last.physical_hash)),
@@ -606,46 +606,46 @@ def make_request(
     )
 
 
-def _request_input(each: InputPlan, schema_file: Path, *, fresh: bool) -> TransformRequestInput:
+def _request_input(plan: InputPlan, schema_file: Path, *, fresh: bool) -> TransformRequestInput:
     """Return the request of an input. ``fresh``: no state contains the previous watermark of the input."""
     # An empty file with the schema at the interval's end, which no slice may have yet.
-    pq.write_table(decode_schema(each.schema).empty_table(), schema_file)
+    pq.write_table(decode_schema(plan.schema).empty_table(), schema_file)
     data_paths = [
-        str(_interval_file(each, row, schema_file.with_name(f"{schema_file.stem}-{row.start}.parquet")))
-        for row in each.slices
+        str(_interval_file(plan, row, schema_file.with_name(f"{schema_file.stem}-{row.start}.parquet")))
+        for row in plan.slices
     ]
     return TransformRequestInput(
-        dataset_id=each.entry.id,
-        dataset_alias=str(each.entry.alias),
-        query_alias=each.alias,
-        vocab=each.vocab,
-        offset_interval=each.offsets,
+        dataset_id=plan.entry.id,
+        dataset_alias=str(plan.entry.alias),
+        query_alias=plan.alias,
+        vocab=plan.vocab,
+        offset_interval=plan.offsets,
         data_paths=data_paths,
         schema_file=str(schema_file),
-        explicit_watermarks=[*(_previous_watermark(each) if fresh else ()), *each.explicit],
+        explicit_watermarks=[*(_previous_watermark(plan) if fresh else ()), *plan.explicit],
     )
 
 
-def _interval_file(each: InputPlan, row: SliceSummary, cut: Path) -> Path:
+def _interval_file(plan: InputPlan, row: SliceSummary, cut: Path) -> Path:
     """Return the file of a slice. A slice with rows outside of the interval is copied without them.
 
     A compaction merges slices, and intervals that were read earlier can end within a merged one.
     """
-    path, interval = each.entry.dataset.slice_path(row), each.offsets
+    path, interval = plan.entry.dataset.slice_path(row), plan.offsets
     if interval is None or (interval.start <= row.start and row.end <= interval.end):
         return path
     first, last = max(row.start, interval.start), min(row.end, interval.end)
-    copy_rows(path, cut, (first - row.start, last + 1 - row.start), vocab=each.vocab, reporter=Reporter())
+    copy_rows(path, cut, (first - row.start, last + 1 - row.start), vocab=plan.vocab, reporter=Reporter())
     return cut
 
 
-def _previous_watermark(each: InputPlan) -> Iterator[Watermark]:
+def _previous_watermark(plan: InputPlan) -> Iterator[Watermark]:
     """Yield the watermark before the transaction; rows up to it are late."""
-    if each.before is None:
+    if plan.before is None:
         return
-    block = each.interval.prev_block_hash
-    system_time = each.entry.dataset.block(block).block.system_time if block else Timestamp.from_ms(0)
-    yield Watermark(system_time=system_time, event_time=each.before)
+    block = plan.interval.prev_block_hash
+    system_time = plan.entry.dataset.block(block).block.system_time if block else Timestamp.from_ms(0)
+    yield Watermark(system_time=system_time, event_time=plan.before)
 
 
 def _describe_result(result: TransactionResult, seconds: float) -> str:
@@ -657,11 +657,11 @@ def _describe_result(result: TransactionResult, seconds: float) -> str:
     return f"the query returned {rows} in {seconds:.1f} s{state}"
 
 
-def _describe_input(each: InputPlan) -> str:
-    rows = sum(row.end - row.start + 1 for row in each.slices)
-    watermark = f", watermark {each.watermark}" if each.watermark is not None else ""
-    slices = count_of(len(each.slices), "slice")
-    return f"input {each.alias}: {count_of(rows, 'new row')} in {slices}{watermark}"
+def _describe_input(plan: InputPlan) -> str:
+    rows = sum(row.end - row.start + 1 for row in plan.slices)
+    watermark = f", watermark {plan.watermark}" if plan.watermark is not None else ""
+    slices = count_of(len(plan.slices), "slice")
+    return f"input {plan.alias}: {count_of(rows, 'new row')} in {slices}{watermark}"
 
 
 def reset_dataset(workspace: Workspace, entry: DatasetEntry) -> Multihash:

@@ -262,7 +262,7 @@ def verify(
             dataset, check.slices, damaged, only_appends, known, reporter
         ):
             findings += _log_findings([_finding(block, problem)], reporter)
-    findings.sort(key=lambda each: numbers.get(each.block, -1))
+    findings.sort(key=lambda finding: numbers.get(finding.block, -1))
 
     replayed: list[tuple[Multihash, ReplayResult]] = []
     engines: list[EngineReport] = []
@@ -271,14 +271,16 @@ def verify(
         with closing(_replay(replay, transactions, reporter)) as replays:
             for transaction, result in zip(transactions, replays, strict=True):
                 block = str(transaction.block_hash)
-                findings += _log_findings([_finding(block, each) for each in result.problems], reporter)
+                findings += _log_findings([_finding(block, problem) for problem in result.problems], reporter)
                 replayed.append((transaction.block_hash, result))
                 engines = _add_engine_use(engines, result.engine, reporter)
         unchecked += [_finding(str(block), doubt) for block, result in replayed for doubt in result.doubts]
         skipped = [_finding(str(block), result.skipped) for block, result in replayed if result.skipped]
         unchecked += _log_unchecked(skipped, unchecked, reporter)
 
-    proofs = check_proofs(dataset.folder, check.owner, {each: numbers[str(each)] for each in chain.hashes})
+    proofs = check_proofs(
+        dataset.folder, check.owner, {block_hash: numbers[str(block_hash)] for block_hash in chain.hashes}
+    )
     findings += _log_findings(proofs.invalid, reporter)
     unchecked += proofs.unchecked
     if first is None and last is None:
@@ -353,8 +355,8 @@ def _log_unchecked(
     skipped: list[IntegrityFinding], before: list[IntegrityFinding], reporter: Reporter
 ) -> list[IntegrityFinding]:
     """Log why transactions were not replayed, each message once, and return them."""
-    logged = {each.message for each in before}
-    for kind, message in dict.fromkeys((each.kind, each.message) for each in skipped):
+    logged = {finding.message for finding in before}
+    for kind, message in dict.fromkeys((problem.kind, problem.message) for problem in skipped):
         if message not in logged:
             reporter.log(f"{kind if kind == EQUIVALENT else 'not replayed'}: {message}", "warning")
     return skipped
@@ -366,7 +368,7 @@ def _add_engine_use(
     """Return the uses with another one added to the use of the same engine and version."""
     if use is None:
         return uses
-    same = next((at for at, each in enumerate(uses) if _engine_key(each) == _engine_key(use)), None)
+    same = next((at for at, other in enumerate(uses) if _engine_key(other) == _engine_key(use)), None)
     if same is None:
         if None not in (use.made_by, use.version) and use.made_by != use.version:
             reporter.log(f"created by {use.engine} {use.made_by}, replayed by {use.version}", "warning")
@@ -531,7 +533,7 @@ class _ChainCheck:
         checkpoint = event.new_checkpoint
         of_checkpoint = [] if checkpoint is None else self._files.checkpoint_problems(checkpoint)
         if event.new_data is None:
-            findings = [_finding(str(block_hash), each) for each in of_checkpoint]
+            findings = [_finding(str(block_hash), problem) for problem in of_checkpoint]
             return Done(result._replace(findings=[*result.findings, *findings]))
         return partial(self._check_slice, block_hash, self._expected_slice(block), of_checkpoint, result)
 
@@ -543,14 +545,14 @@ class _ChainCheck:
         result: BlockResult,
     ) -> BlockResult:
         """Add the findings about a slice and a checkpoint to the result of their block."""
-        found = self._files.check_slice(expected)
-        findings = [_finding(str(block_hash), each) for each in (*found.problems, *of_checkpoint)]
+        check = self._files.check_slice(expected)
+        findings = [_finding(str(block_hash), problem) for problem in (*check.problems, *of_checkpoint)]
         return result._replace(
             findings=[*result.findings, *findings],
-            doubts=[*result.doubts, *_equivalence(block_hash, found.is_equivalent)],
+            doubts=[*result.doubts, *_equivalence(block_hash, check.is_equivalent)],
             slices=1,
-            rows_known=int(found.rows_known),
-            only_appends=frozenset({str(block_hash)} if found.only_appends else ()),
+            rows_known=int(check.rows_known),
+            only_appends=frozenset({str(block_hash)} if check.only_appends else ()),
         )
 
     def _read(self, block_hash: Multihash) -> DecodedBlock:

@@ -106,7 +106,7 @@ def _run_again(
     files = [tables.files(table.table) for table in proof.tables]
     with closing(_sandbox(workspace, runtime)) as engine:
         computed = engine.compute_outcome(proof.query, files, reporter)
-    read = {each.casefold() for each in computed.read}
+    read = {name.casefold() for name in computed.read}
     findings = [
         ProofFinding("table", f"the query does not read {table.table}")
         for table in proof.tables

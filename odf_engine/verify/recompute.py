@@ -81,7 +81,7 @@ def recompute_dataset(
         )
         system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
         comparison = _Comparison(stored, recomputed, system, vocab.event_time_column, reporter)
-        return comparison.run(str(state.head), until, sum(each.rows for each in list_late_rows(dataset)))
+        return comparison.run(str(state.head), until, sum(file.rows for file in list_late_rows(dataset)))
 
 
 class _Comparison:
@@ -118,16 +118,17 @@ class _Comparison:
             rows = self._stored.count()
             differing = self._differing_rows(until).persist()
             try:
-                counts = {row["kind"]: row["n"] for row in self._counts(differing)}
+                by_kind = run_sql("SELECT kind, count(*) AS n FROM odf_rows GROUP BY kind", rows=differing)
+                counts = {row["kind"]: row["n"] for row in by_kind.collect()}
                 total, rounded = sum(counts.values()), 0
-                found = self._read(differing.limit(_MAX_PAIRED)) if total else []
+                differing_rows = self._read(differing.limit(_MAX_PAIRED)) if total else []
             finally:
                 differing.unpersist()
         if self._floats and total <= _MAX_PAIRED:
-            found = _without_rounding(found, len(self._floats))
-            rounded = (total - len(found)) // 2
+            differing_rows = _without_rounding(differing_rows, len(self._floats))
+            rounded = (total - len(differing_rows)) // 2
         missing, extra = (counts.get(kind, 0) - rounded for kind in ("missing", "extra"))
-        differences = [self._difference(row) for row in found[:_MAX_DIFFERENCES]]
+        differences = [self._difference(row) for row in differing_rows[:_MAX_DIFFERENCES]]
         complete = None if until is None else str(until)
         return Recomputed(block, rows, missing, extra, differences, rounded, complete, late)
 
@@ -163,9 +164,6 @@ class _Comparison:
             """,
             recomputed=self._recomputed, stored=self._stored,
         )  # fmt: skip
-
-    def _counts(self, differing: DataFrame) -> list[Any]:
-        return run_sql("SELECT kind, count(*) AS n FROM odf_rows GROUP BY kind", rows=differing).collect()
 
     def _read(self, differing: DataFrame) -> list[dict[str, Any]]:
         texts = [f"t{at}" for at in range(len(self._others))]

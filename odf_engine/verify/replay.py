@@ -136,7 +136,9 @@ class Replay:
         if written is None and data is None:
             return []
         if written is None or data is None:
-            recorded, replayed = (0 if each is None else _rows(each) for each in (data, written))
+            recorded, replayed = (
+                0 if data_slice is None else _rows(data_slice) for data_slice in (data, written)
+            )
             difference = f"number of rows: {recorded:,} stored, {replayed:,} replayed"
         elif written.logical_hash != data.logical_hash:
             path = self._entry.dataset.slice_path(data.physical_hash)
@@ -155,19 +157,18 @@ class Replay:
             request = replace(request, prev_checkpoint_path=str(self._carried_path))
         return execute_transaction(self._workspace, self._engine, transaction, request, self._reporter)
 
-    def _read(self, _: int) -> None:
-        self._reporter.raise_if_cancelled()
-
     def _find_damaged_input(self, transaction: Transaction) -> Problem | None:
         """Return the first input slice that differs from its own chain, which explains other rows."""
-        for each in transaction.inputs:
-            for row in each.slices:
-                path = each.entry.dataset.slice_path(row)
-                if path == each.entry.dataset.equivalent_slice(row.physical_hash):
+        for plan in transaction.inputs:
+            for row in plan.slices:
+                path = plan.entry.dataset.slice_path(row)
+                if path == plan.entry.dataset.equivalent_slice(row.physical_hash):
                     continue
-                problems = check_object(path, "slice", row.physical_hash, row.size, self._read)
+                problems = check_object(
+                    path, "slice", row.physical_hash, row.size, lambda _: self._reporter.raise_if_cancelled()
+                )
                 for _, message in problems:
-                    return ("input-damaged", f"input '{each.alias}' must be verified first: {message}")
+                    return ("input-damaged", f"input '{plan.alias}' must be verified first: {message}")
         return None
 
     def _compare_checkpoint(
@@ -177,18 +178,21 @@ class Replay:
         recorded, replayed = event.new_checkpoint, result.checkpoint
         problems: list[Problem] = []
         if (recorded is None) != (to_event(transaction, result).new_checkpoint is None):
-            stored, made = ("no", "a") if recorded is None else ("a", "no")
+            stored, replayed_text = ("no", "a") if recorded is None else ("a", "no")
             problems.append(
                 (
                     "transform-checkpoint",
-                    f"the block has {stored} checkpoint, but the replay has {made} checkpoint",
+                    f"the block has {stored} checkpoint, but the replay has {replayed_text} checkpoint",
                 )
             )
         if replayed is None or recorded is None:
             return ReplayResult(problems)
         (folder / CHECKPOINT).replace(self._carried_path)
         self._carried = recorded.physical_hash
-        if recorded.physical_hash == replayed.physical_hash or not _is_spark(transaction.transform):
+        if (
+            recorded.physical_hash == replayed.physical_hash
+            or transaction.transform.transform.engine.lower() != SPARK
+        ):
             return ReplayResult(problems)
         # Equal state mostly has equal bytes, and always equal metadata, except for the fingerprint of the
         # query, which changes no rows.
@@ -248,8 +252,10 @@ def _engine_use(transform: SetTransform, result: TransactionResult) -> EngineRep
 def _compare_watermark(event: ExecuteTransform, expected: Timestamp | None) -> list[Problem]:
     if event.new_watermark == expected:
         return []
-    stored, found = event.new_watermark or "none", expected or "none"
-    return [("transform-watermark", f"the watermark is {stored}, that of the inputs and the engine {found}")]
+    stored, computed = event.new_watermark or "none", expected or "none"
+    return [
+        ("transform-watermark", f"the watermark is {stored}, that of the inputs and the engine {computed}")
+    ]
 
 
 def _transform_problem(
@@ -285,10 +291,6 @@ def _lacks_engine(error: OdfError, transform: SetTransform) -> bool:
     return isinstance(error, Unsupported) and not same
 
 
-def _is_spark(transform: SetTransform) -> bool:
-    return transform.transform.engine.lower() == SPARK
-
-
 def _rows(data: DataSlice | WrittenSlice) -> int:
     return data.offset_interval.end - data.offset_interval.start + 1
 
@@ -304,8 +306,10 @@ def _difference(path: Path, data: DataSlice, staged: Path, written: WrittenSlice
     counts = f"rows: {_rows(data):,} stored, {_rows(written):,} replayed"
     if difference is None:
         return f"the replay has a different logical hash ({counts}): same values, different types"
-    row, stored, made = difference
-    return f"row {data.offset_interval.start + row}: stored {_row_text(stored)}; replayed {_row_text(made)}"
+    row, stored, replayed = difference
+    return (
+        f"row {data.offset_interval.start + row}: stored {_row_text(stored)}; replayed {_row_text(replayed)}"
+    )
 
 
 def _cancellable(batches: Iterator[pa.RecordBatch], reporter: Reporter) -> Iterator[pa.RecordBatch]:

@@ -156,7 +156,7 @@ def _origin(
         return OriginReport(**about, sources=_sources(entry, limit, slices)), []
     event = _newest(entry, limit, "ExecuteTransform")
     consumed = event.query_inputs if isinstance(event, ExecuteTransform) else []
-    aliases = {each.dataset_ref: each.alias for each in transform.inputs}
+    aliases = {query_input.dataset_ref: query_input.alias for query_input in transform.inputs}
     sql = transform.transform
     origin = OriginReport(
         **about,
@@ -164,9 +164,12 @@ def _origin(
         version=sql.version,
         query=[step.query for step in sql.queries or ()] or [sql.query or ""],
         transactions=len(slices),
-        inputs=[_input(workspace, each, aliases.get(str(each.dataset_id))) for each in consumed],
+        inputs=[
+            _input(workspace, query_input, aliases.get(str(query_input.dataset_id)))
+            for query_input in consumed
+        ],
     )
-    read = [(each.dataset_id, each.last_block) for each in consumed]
+    read = [(query_input.dataset_id, query_input.last_block) for query_input in consumed]
     return origin, [(dataset_id, block) for dataset_id, block in read if block is not None]
 
 
@@ -192,9 +195,7 @@ def _sources(entry: DatasetEntry, limit: int, slices: Sequence[SliceSummary]) ->
         if row.kind == "DisablePollingSource":
             continue
         # Several push sources can be active. A polling source ends the one before it.
-        end = next(
-            (each.sequence_number for each in rows[at + 1 :] if each.kind != "AddPushSource"), limit + 1
-        )
+        end = next((row.sequence_number for row in rows[at + 1 :] if row.kind != "AddPushSource"), limit + 1)
         loaded = [
             data_slice for data_slice in slices if row.sequence_number < data_slice.sequence_number < end
         ]
@@ -207,7 +208,7 @@ def _sources(entry: DatasetEntry, limit: int, slices: Sequence[SliceSummary]) ->
                 block=str(row.hash),
                 since=str(row.system_time),
                 loads=len(loaded),
-                records=sum(each.end - each.start + 1 for each in loaded),
+                records=sum(data_slice.end - data_slice.start + 1 for data_slice in loaded),
                 first=str(loaded[0].system_time) if loaded else None,
                 last=str(loaded[-1].system_time) if loaded else None,
             )

@@ -81,7 +81,7 @@ def check_retractions(
         ]
         if retracting:
             history = slices[: retracting[-1] + 1]
-            if any(_is_damaged(objects, each, damaged, reporter) for each in history):
+            if any(_is_damaged(objects, data_slice, damaged, reporter) for data_slice in history):
                 return
             vocabulary = history[-1].vocabulary
             for at, row in find_unmatched(paths, vocabulary, retracting, reporter.raise_if_cancelled):
@@ -110,12 +110,12 @@ def _history_keys(slices: Sequence[ChainSlice]) -> Iterator[bytes]:
 
 
 def _is_damaged(
-    objects: LocalObjectStore, each: ChainSlice, damaged: Collection[str], reporter: Reporter
+    objects: LocalObjectStore, data_slice: ChainSlice, damaged: Collection[str], reporter: Reporter
 ) -> bool:
     """Return whether a slice is damaged. Those before the verified range were not checked so far."""
-    if each.is_checked:
-        return each.block in damaged
-    data = each.data
+    if data_slice.is_checked:
+        return data_slice.block in damaged
+    data = data_slice.data
     path = locate_object(objects, data.physical_hash)
 
     def on_bytes(_: int) -> None:

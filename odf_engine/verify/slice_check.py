@@ -106,9 +106,9 @@ def check_object(
         yield f"{what}-missing", f"{what} {expected} is missing"
         return
     try:
-        found = path.stat().st_size
-        if found != size:
-            yield f"{what}-size", f"{what} {expected} has {found} bytes, expected {size}"
+        actual_size = path.stat().st_size
+        if actual_size != size:
+            yield f"{what}-size", f"{what} {expected} has {actual_size} bytes, expected {size}"
         actual = hash_file(path, expected.code, progress)
     except OSError as error:
         yield f"{what}-missing", f"{what} {expected} cannot be read: {error.strerror}"
@@ -166,16 +166,16 @@ def _check_batches(
         )
 
 
-def _check_schema(found: pa.Schema, expected: ExpectedSlice) -> Iterator[Problem]:
+def _check_schema(stored: pa.Schema, expected: ExpectedSlice) -> Iterator[Problem]:
     if expected.schema is None:
         return
-    if found.names != expected.schema.names:
+    if stored.names != expected.schema.names:
         yield (
             "slice-schema",
-            f"columns are {', '.join(found.names)}, expected {', '.join(expected.schema.names)}",
+            f"columns are {', '.join(stored.names)}, expected {', '.join(expected.schema.names)}",
         )
         return
-    for field, declared in zip(found, expected.schema, strict=True):
+    for field, declared in zip(stored, expected.schema, strict=True):
         if without_layout(field.type) != without_layout(declared.type):
             yield (
                 "slice-schema",
@@ -248,8 +248,8 @@ class _Rows:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return f"column '{name}' is {column.type}"
 
-    def _row(self, where: pa.Array) -> int:
-        return self._count + pc.index(where, True).as_py()
+    def _row(self, matches: pa.Array) -> int:
+        return self._count + pc.index(matches, True).as_py()
 
     def _offsets(self, column: pa.Array) -> str | None:
         if not types.is_integer(column.type):
@@ -413,11 +413,11 @@ class FileChecks:
         is_complete = True
         for link, count in links.counts.items():
             self._progress.check()
-            found = locate_object(self._data, link)
-            is_complete = is_complete and found is not None
-            of_object = 0 if found is None else found.stat().st_size
+            location = locate_object(self._data, link)
+            is_complete = is_complete and location is not None
+            of_object = 0 if location is None else location.stat().st_size
             if (link, of_object) not in self._valid_objects:
-                problems = list(check_object(found, "object", link, of_object, self._progress.bytes))
+                problems = list(check_object(location, "object", link, of_object, self._progress.bytes))
                 yield from problems
                 if not problems:
                     self._valid_objects.add((link, of_object))

@@ -150,8 +150,8 @@ class GivenSpark(SparkRuntime):
         try:
             yield
         finally:
-            for each, was in zip(loggers, disabled, strict=True):
-                each.disabled = was
+            for silenced, was in zip(loggers, disabled, strict=True):
+                silenced.disabled = was
             SparkSession._activeSession = before
             if before is not None and self.is_alive:
                 java: Any = before._jvm
@@ -206,10 +206,10 @@ def _check_start_settings(session: SparkSession, configured: Mapping[str, str]) 
     for name, value in required.items():
         if session.conf.isModifiable(name):
             continue
-        found = str(session.conf.get(name, value) or "")
-        if found != value:
+        actual = str(session.conf.get(name, value) or "")
+        if actual != value:
             wanted = f"with {name}={value}" if value else f"without {name}"
             raise UsageError(
-                f"the given Spark session was started with {name}={found}, which can change results",
+                f"the given Spark session was started with {name}={actual}, which can change results",
                 hint=f"start it {wanted}, {_OTHER_SPARK}",
             )

@@ -94,8 +94,8 @@ def _from_home(environ: Mapping[str, str]) -> Java | None:
 
 
 def _from_path(environ: Mapping[str, str]) -> Java | None:
-    found = shutil.which("java", path=environ.get("PATH", ""))
-    return _java_in(Path(found).resolve().parent.parent, "PATH") if found else None
+    java = shutil.which("java", path=environ.get("PATH", ""))
+    return _java_in(Path(java).resolve().parent.parent, "PATH") if java else None
 
 
 def _bundled() -> Java | None:

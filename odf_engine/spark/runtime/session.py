@@ -451,18 +451,18 @@ def _cache_lookups(gateway: Any) -> None:
 
     class CachingClass(JavaClass):  # pyright: ignore[reportIncompatibleMethodOverride]
         def __getattr__(self, name: str) -> Any:
-            found = super().__getattr__(name)
-            if isinstance(found, JavaMember):  # the value of a static field may change
-                setattr(self, name, found)
-            return found
+            member = super().__getattr__(name)
+            if isinstance(member, JavaMember):  # the value of a static field may change
+                setattr(self, name, member)
+            return member
 
     class CachingView(JVMView):
         def __getattr__(self, name: str) -> Any:
-            found = super().__getattr__(name)
-            if isinstance(found, JavaClass):
-                found = CachingClass(found._fqn, found._gateway_client)
-                setattr(self, name, found)
-            return found
+            member = super().__getattr__(name)
+            if isinstance(member, JavaClass):
+                member = CachingClass(member._fqn, member._gateway_client)
+                setattr(self, name, member)
+            return member
 
     plain: Any = gateway.jvm
     gateway.jvm = CachingView(plain._gateway_client, plain._jvm_name, id=plain._id)

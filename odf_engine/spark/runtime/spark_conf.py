@@ -99,8 +99,8 @@ def check_executors(session: SparkSession, folder: Path, shared_path: Path) -> N
             for number in range(count):
                 (source / str(number)).write_text(token)
             _copy_on_executors(session, source, target, shared_path)
-            found = "".join(path.read_text() for path in target.glob("part-*")).split()
-            if found != [token] * count:
+            lines = "".join(path.read_text() for path in target.glob("part-*")).split()
+            if lines != [token] * count:
                 raise SparkFailed(
                     f"files that executors write to {shared_path} are missing", hint=_SHARED_PATH_HINT
                 )
@@ -137,8 +137,8 @@ def _copy_on_executors(session: SparkSession, source: Path, target: Path, shared
                     hint="check that the cluster is not busy, and that its workers meet "
                     "`spark.executor.memory` and `spark.executor.cores` (in `spark.conf`)",
                 ) from error
-            where = _LOST_ON.search(str(_full_message(error)))
-            raise _access_error(where[1] if where else "", shared_path) from error
+            match = _LOST_ON.search(str(_full_message(error)))
+            raise _access_error(match[1] if match else "", shared_path) from error
     failed = next(
         (str(executor.hostPort()) for executor in _executors(session) if int(executor.failedTasks()) > 0),
         None,
@@ -155,7 +155,7 @@ def _access_error(host: str, shared_path: Path) -> SparkFailed:
 def _full_message(error: BaseException) -> str:
     from odf_engine.spark.errors import throwable_chain
 
-    return " ".join(each.message for each in throwable_chain(error))
+    return " ".join(cause.message for cause in throwable_chain(error))
 
 
 @contextmanager
@@ -182,8 +182,8 @@ def _cancel_after_timeout(session: SparkSession) -> Iterator[threading.Event]:
 def _executors(session: SparkSession) -> list[Any]:
     """Return Spark's information on the running executors."""
     java: Any = session.sparkContext._jsc
-    found = java.sc().statusStore().executorList(True)
-    executors = [found.apply(index) for index in range(found.size())]
+    java_executors = java.sc().statusStore().executorList(True)
+    executors = [java_executors.apply(index) for index in range(java_executors.size())]
     return [executor for executor in executors if str(executor.id()) != "driver"]
 
 

@@ -176,7 +176,7 @@ def match_late_rows(
     """
     number = f"row_number() OVER (PARTITION BY {', '.join(names)} ORDER BY {POSITION}) AS odf_number"
     is_same = " AND ".join(
-        ["a.odf_number = b.odf_number", *(f"{_of('a', each)} <=> {_of('b', each)}" for each in names)]
+        ["a.odf_number = b.odf_number", *(f"{_of('a', name)} <=> {_of('b', name)}" for name in names)]
     )
     left, right = (f"(SELECT *, {number} FROM {name})" for name in (_ROWS, _VERSIONS))
     columns = [
@@ -190,8 +190,8 @@ def match_late_rows(
         f"SELECT * EXCEPT (odf_number) FROM {first} a LEFT ANTI JOIN {second} b ON {is_same}"
         for first, second in ((left, right), (right, left))
     )
-    found = [run_sql(each, rows=retracted, versions=late) for each in (with_versions, others, rest)]
-    return found[0], found[1], found[2]
+    parts = [run_sql(query, rows=retracted, versions=late) for query in (with_versions, others, rest)]
+    return parts[0], parts[1], parts[2]
 
 
 def _of(side: str, expression: str) -> str:
@@ -252,26 +252,26 @@ def look_up_again(
     return others, lookup_versions(previous, versions, keys)
 
 
-def version_corrections(found: DataFrame, used: Sequence[str]) -> DataFrame:
+def version_corrections(looked_up: DataFrame, used: Sequence[str]) -> DataFrame:
     """Return a -C with the previous version and a +C with the new one for each row whose version changed.
 
     Args:
-        found: rows as of :func:`look_up_again`.
+        looked_up: rows as of :func:`look_up_again`.
         used: names of the version columns that the rest of the query reads.
     """
-    columns = [name for name in found.columns if is_version_column(name)]
+    columns = [name for name in looked_up.columns if is_version_column(name)]
     rows = [
         name
-        for name in found.columns
+        for name in looked_up.columns
         if name not in (*columns, *(f"p{name[1:]}" for name in columns), IS_ACTIVE, _WAS_ACTIVE, OPERATION)
     ]
-    names = comparable(used, found.schema)
+    names = comparable(used, looked_up.schema)
     values, previous = (
         ", ".join([active, *(f"IF({active}, {_with_prefix(name, prefix)}, NULL)" for name in names)])
         for active, prefix in ((IS_ACTIVE, "r"), (_WAS_ACTIVE, "p"))
     )
     with translate_errors():
-        changed = found.where(f"NOT (struct({values}) <=> struct({previous}))")
+        changed = looked_up.where(f"NOT (struct({values}) <=> struct({previous}))")
         before = changed.selectExpr(
             *rows,
             *(f"p{name[1:]} AS {name}" for name in columns),
@@ -493,16 +493,16 @@ class AsOfQuery(PlanBuilder):
         """Return the indexes of the left columns of a join that are not system columns of an input."""
         with translate_errors():
             columns = to_list(join.left.output())
-            return [index for index, each in enumerate(columns) if column_id(each) not in self.system]
+            return [index for index, column in enumerate(columns) if column_id(column) not in self.system]
 
     def used_columns(self, join: AsOfJoin) -> list[int]:
         """Return the indexes of the columns after a join that the rest of the query reads."""
         with translate_errors():
-            plans = [self._rest_plan, *(each.left for each in self.joins)]
-            used = {found for plan in plans for found in referenced_columns(plan)}
+            plans = [self._rest_plan, *(join.left for join in self.joins)]
+            used = {column for plan in plans for column in referenced_columns(plan)}
             used |= {
-                found for each in self.joins if each is not join for pair in each.keys
-                for found in referenced_ids(pair[0])
+                column for other in self.joins if other is not join for pair in other.keys
+                for column in referenced_ids(pair[0])
             }  # fmt: skip
             return [index for index, column in enumerate(join.output) if column_id(column) in used]
 
@@ -642,10 +642,10 @@ class AsOfQuery(PlanBuilder):
             return self._joined_view(self.joins[index], views.get(self.joins[index].view))
         if name == "View":
             view = plan.desc().identifier().table().lower()
-            found = next((frame for name, frame in views.items() if name.lower() == view), None)
-            if found is not None:
+            view_frame = next((frame for name, frame in views.items() if name.lower() == view), None)
+            if view_frame is not None:
                 return self.with_children(
-                    plan, [self._replace_columns(analyzed_plan(found), to_list(plan.output()))]
+                    plan, [self._replace_columns(analyzed_plan(view_frame), to_list(plan.output()))]
                 )
         return self.map_children(plan, lambda child: self._substitute(child, views))
 
@@ -671,7 +671,7 @@ class AsOfQuery(PlanBuilder):
         """Return the plan with its columns replaced by others."""
         new = to_list(plan.output())
         return self.project(
-            [self.replace_column(each, old) for each, old in zip(new, columns, strict=True)], plan
+            [self.replace_column(column, old) for column, old in zip(new, columns, strict=True)], plan
         )
 
 

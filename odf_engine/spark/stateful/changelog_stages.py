@@ -68,8 +68,8 @@ class ChangelogPlanner(IncrementalPlanner):
         columns = [column for column in to_list(plan.output()) if column_id(column) not in below.passed]
         if not self._keeps_all_rows(str(self._stage), below):
             return self._first_of_keys(below, columns, columns)
-        found = self._rank_rows(below, columns, [], columns, "row_number", (1, 1))
-        return found._replace(plan=self.project([*columns, *found.origin], found.plan))
+        rows = self._rank_rows(below, columns, [], columns, "row_number", (1, 1))
+        return rows._replace(plan=self.project([*columns, *rows.origin], rows.plan))
 
     def _track_ranked_rows(self, plan: Any, ranked: RankedRows) -> TrackedPlan:
         window = ranked.window
@@ -79,18 +79,22 @@ class ChangelogPlanner(IncrementalPlanner):
             column for column in to_list(window.child().output()) if column_id(column) in self._referenced
         ]
         if is_first_arrival(ranked, below) and not self._keeps_all_rows(str(self._stage), below):
-            found = self._first_of_keys(below, keys, columns)
+            ranked_rows = self._first_of_keys(below, keys, columns)
             number: Any = self.literal(1)
         else:
             limits = (ranked.first, ranked.last)
-            found = self._rank_rows(below, keys, orders, columns, ranked.function, limits)
-            number = next(column for column in to_list(found.plan.output()) if column.name() == NUMBER)
+            ranked_rows = self._rank_rows(below, keys, orders, columns, ranked.function, limits)
+            number = next(column for column in to_list(ranked_rows.plan.output()) if column.name() == NUMBER)
             if not is_first_arrival(ranked, below):
                 rank = self.alias(number, RANK)
-                plan_with_rank = self.project([*to_list(found.plan.output()), rank], found.plan)
-                found = found._replace(plan=plan_with_rank, origin=[*found.origin, rank.toAttribute()])
-        rewritten = replace_window(self, plan.child(), columns, [number], found.plan, found.origin)
-        return TrackedPlan(self.filter(plan.condition(), rewritten), found.origin, below.passed)
+                plan_with_rank = self.project([*to_list(ranked_rows.plan.output()), rank], ranked_rows.plan)
+                ranked_rows = ranked_rows._replace(
+                    plan=plan_with_rank, origin=[*ranked_rows.origin, rank.toAttribute()]
+                )
+        rewritten = replace_window(
+            self, plan.child(), columns, [number], ranked_rows.plan, ranked_rows.origin
+        )
+        return TrackedPlan(self.filter(plan.condition(), rewritten), ranked_rows.origin, below.passed)
 
     def _rank_rows(
         self,
@@ -211,15 +215,18 @@ class ChangelogPlanner(IncrementalPlanner):
         ]
         kind, plans = plan.joinType().sql(), self.catalyst.plans
         pairs = self._join(plan, left.plan, right.plan, self.companion("Inner", plans))
-        greatest, least = self.expressions.Greatest, self.expressions.Least
         batches, ends = self.seq([left.batch, right.batch]), self.seq([left.until, right.until])
-        parts = [self._lifetimes_of(columns, pairs, greatest(batches), least(ends))]
+        parts = [
+            self._lifetimes_of(
+                columns, pairs, self.expressions.Greatest(batches), self.expressions.Least(ends)
+            )
+        ]
         for own, other, kinds in ((left, right, ("LEFT", "FULL")), (right, left, ("RIGHT", "FULL"))):
             if kind.startswith(kinds):
                 # A row without a partner is emitted when no partner can follow, or be retracted.
                 partners = self.filter(self.expressions.EqualTo(other.until, self.literal(NEVER)), other.plan)
                 alone = self._join(plan, own.plan, partners, self.companion("LeftAnti", plans))
-                batch = greatest(self.seq([own.batch, own.closing]))
+                batch = self.expressions.Greatest(self.seq([own.batch, own.closing]))
                 parts.append(self._lifetimes_of(columns, alone, batch, own.until))
         names = [f"c{index}" for index in range(len(columns))]
         frames = {f"part{index}": part for index, part in enumerate(parts)}
@@ -268,24 +275,24 @@ class ChangelogPlanner(IncrementalPlanner):
         names = [f"c{index}" for index in range(len(columns))]
         added = [
             *key_columns,
-            *(self.alias(each.child(), order) for each, order in zip(orders, order_names, strict=True)),
+            *(self.alias(term.child(), order) for term, order in zip(orders, order_names, strict=True)),
             *map(self.alias, columns, names),
             self.alias(below.origin[0], PLACE),
         ]
-        stored = [each.name() for each in added]
+        stored = [column.name() for column in added]
         operation = self.alias(below.origin[1], OPERATION)
         query, frames = self._all_rows(name, below, [*added, operation], stored, late)
         schema = run_sql(query, **frames).schema
         if all_rows:
-            values = [each for each, column in zip(names, columns, strict=True)
+            values = [name for name, column in zip(names, columns, strict=True)
                       if column_id(column) not in below.passed]  # fmt: skip
             query = lifetimes(add_sign(query), stored, values, schema)
         else:
             query = f"SELECT {', '.join(stored)}, {BATCH} AS {FROM}, {NEVER} AS {UNTIL} FROM ({query})"
         lives = self._cache(run_sql(query, **frames))
         terms = [
-            f"{name} {each.direction().sql()} {each.nullOrdering().sql()}"
-            for name, each in zip(order_names, orders, strict=True)
+            f"{name} {order.direction().sql()} {order.nullOrdering().sql()}"
+            for name, order in zip(order_names, orders, strict=True)
         ]
         order = [*terms, PLACE, *comparable(names, schema)]
         return _KeyedRows(name, all_rows, lives, names, stored, order)

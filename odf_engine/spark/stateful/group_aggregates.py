@@ -106,17 +106,18 @@ class GroupAggregates:
         self._retractable = signed
         self._operation = operation
         self._changed = changed
-        sessions = [index for index, each in enumerate(grouping) if is_session(each)]
+        sessions = [index for index, key in enumerate(grouping) if is_session(key)]
         self.session = sessions[0] if sessions else None
-        found = [
+        functions = [
             (aggregate, self._is_change(column))
             for column in columns
             for aggregate in find_aggregates(column)
         ]
         self.can_keep_values = signed and any(
-            function_name(each.aggregateFunction()) in _SAME and not is_change for each, is_change in found
+            function_name(function.aggregateFunction()) in _SAME and not is_change
+            for function, is_change in functions
         )
-        self._found = found
+        self._found = functions
         self.keeps_values = values and self.can_keep_values
         self._split()
 
@@ -181,11 +182,11 @@ class GroupAggregates:
         """Return the columns of a single row as a group."""
         make = self._make
         return [
-            *(make.plain_alias(each, name)
-              for each, name in zip(self._grouping, self.key_names, strict=True)),
-            *(make.alias(each, name) for each, name in zip(self._values, self._value_names, strict=True)),
-            *(make.alias(each, name)
-              for (each, _, _), name in zip(self._partials, self._partial_names, strict=True)),
+            *(make.plain_alias(key, name)
+              for key, name in zip(self._grouping, self.key_names, strict=True)),
+            *(make.alias(column, name) for column, name in zip(self._values, self._value_names, strict=True)),
+            *(make.alias(partial, name)
+              for (partial, _, _), name in zip(self._partials, self._partial_names, strict=True)),
             make.alias(self._sign(), "n"),
         ]  # fmt: skip
 
@@ -296,8 +297,8 @@ class GroupAggregates:
         is_last = f"lead(true) OVER ({ordered}) IS NULL AS odf_is_last"
         query = f"SELECT * EXCEPT ({names}), {', '.join(self._merged(until))}, {is_last} FROM ({rows})"
         equal = [
-            f"p{index}" for each, is_range in zip(self._aggregates, ranges, strict=True) if is_range
-            for index in each.partials
+            f"p{index}" for aggregate, is_range in zip(self._aggregates, ranges, strict=True) if is_range
+            for index in aggregate.partials
         ]  # fmt: skip
         if not equal:
             return query
@@ -306,23 +307,23 @@ class GroupAggregates:
         last = ", ".join(f"last({name}) {end} AS {name}" for name in equal)
         return f"SELECT * EXCEPT ({', '.join(equal)}), {last} FROM ({query})"
 
-    def merge(self, rows: str, order: Sequence[str], end: str | None, *, each: bool = False) -> str:
+    def merge(self, rows: str, order: Sequence[str], end: str | None, *, by_batch: bool = False) -> str:
         """Return the SQL query that merges rows and stored groups to groups.
 
         Args:
             rows: SQL query of the rows, which have the columns of groups, ``order`` and ``end``.
             order: columns that define the order of the rows; the first one is their batch.
             end: column with the end of a window, which depends on the keys, or None without a window.
-            each: return each group after each batch with rows of it. Requires keys, and no single values.
+            by_batch: return each group after each batch with rows of it. Requires keys, and no single values.
 
         Returns:
             A query of the columns of groups and ``end``; without a window, also of the largest batch of the
-            rows. With ``each`` also ``odf_is_last``: whether it is the last batch of its group. With
+            rows. With ``by_batch`` also ``odf_is_last``: whether it is the last batch of its group. With
             sessions, a group has the rows of one time, ``odf_session_window`` is the merged session, and
             ``end`` its end.
         """
-        if each:
-            return self._merge_each(rows, order)
+        if by_batch:
+            return self._merge_by_batch(rows, order)
         if self.order_matters:
             # A sum of floating point numbers depends on their order: one task adds them. Computed rows have
             # no position.
@@ -354,7 +355,7 @@ class GroupAggregates:
         columns = ", ".join([*keys, *self._merged(), "sum(n) AS n", *more])
         return f"SELECT {columns} FROM ({rows})" + (f" GROUP BY {', '.join(keys)}" if keys else "")
 
-    def _merge_each(self, rows: str, order: Sequence[str]) -> str:
+    def _merge_by_batch(self, rows: str, order: Sequence[str]) -> str:
         keys, batch = ", ".join(self.key_names), order[0]
         if self.order_matters:
             terms = ", ".join([*order, *self._partial_names])
@@ -426,9 +427,9 @@ class GroupAggregates:
             for (value, merge, kind), name in zip(self._partials, self._partial_names, strict=True)
         ]
         results = {
-            index: make.alias(each.expression, f"a{index}")
-            for index, each in enumerate(self._aggregates)
-            if not each.partials
+            index: make.alias(aggregate.expression, f"a{index}")
+            for index, aggregate in enumerate(self._aggregates)
+            if not aggregate.partials
         }
         columns = [
             *map(make.alias, self._grouping, self.key_names),
@@ -457,8 +458,8 @@ class GroupAggregates:
         """
         make = self._make
         finals = [
-            results[index] if index in results else self._final(each, by_name)
-            for index, each in enumerate(self._aggregates)
+            results[index] if index in results else self._final(aggregate, by_name)
+            for index, aggregate in enumerate(self._aggregates)
         ]
         keys = [by_name[name] for name in self.key_names]
         columns: list[Any] = []
@@ -479,7 +480,7 @@ class GroupAggregates:
         for grouping, key in zip(self._grouping, keys, strict=True):
             if grouping.semanticEquals(expression):
                 return key
-        return self._make.map_children(expression, lambda each: self._replace(each, keys, finals))
+        return self._make.map_children(expression, lambda child: self._replace(child, keys, finals))
 
     def _final(self, aggregate: _Aggregate, by_name: dict[str, Any]) -> Any:
         make, expressions = self._make, self._make.expressions
@@ -532,18 +533,18 @@ class GroupAggregates:
             for column, name in zip(self._values, self._value_names, strict=True)
         }
         results: dict[int, Any] = {}
-        for index, each in enumerate(self._aggregates):
-            if each.partials:
+        for index, aggregate in enumerate(self._aggregates):
+            if aggregate.partials:
                 continue
             condition = below["odf_row"]
-            if each.expression.filter().isDefined():
+            if aggregate.expression.filter().isDefined():
                 condition = expressions.And(
-                    _with_columns(make, each.expression.filter().get(), mapping), condition
+                    _with_columns(make, aggregate.expression.filter().get(), mapping), condition
                 )
-            function = _with_columns(make, each.expression.aggregateFunction(), mapping)
+            function = _with_columns(make, aggregate.expression.aggregateFunction(), mapping)
             some = make.java.scala.Some(condition)
             results[index] = make.alias(
-                function.toAggregateExpression(each.expression.isDistinct(), some), f"a{index}"
+                function.toAggregateExpression(aggregate.expression.isDistinct(), some), f"a{index}"
             )
         plan = make.aggregate(plan, [*to_list(plan.aggregateExpressions()), *results.values()], plan.child())
         by_name = {column.name(): column for column in to_list(plan.output())}
@@ -561,11 +562,11 @@ def find_aggregates(expression: Any) -> list[Any]:
     """Return the aggregates in an expression, from left to right."""
     if node_name(expression) == "AggregateExpression":
         return [expression]
-    return [found for child in to_list(expression.children()) for found in find_aggregates(child)]
+    return [aggregate for child in to_list(expression.children()) for aggregate in find_aggregates(child)]
 
 
 def _with_columns(make: PlanBuilder, expression: Any, mapping: dict[int, Any]) -> Any:
     """Return an expression over other columns."""
     if node_name(expression) == "AttributeReference":
         return mapping.get(column_id(expression), expression)
-    return make.map_children(expression, lambda each: _with_columns(make, each, mapping))
+    return make.map_children(expression, lambda child: _with_columns(make, child, mapping))

@@ -201,7 +201,7 @@ class StateFiles:
 
     def count_rows(self) -> int:
         """Return the number of rows of all parts."""
-        return sum(pq.read_metadata(each).num_rows for each in self.folder.glob("*.parquet"))
+        return sum(pq.read_metadata(path).num_rows for path in self.folder.glob("*.parquet"))
 
     def read(self, name: str, schema: StructType) -> DataFrame:
         """Return the rows of a part, which exists.
@@ -219,7 +219,7 @@ class StateFiles:
         if not self.has(name):
             return False
         stored, *added = (
-            pq.read_metadata(each).num_rows for each in (self._path(name), *self._added_files(name))
+            pq.read_metadata(path).num_rows for path in (self._path(name), *self._added_files(name))
         )
         return stored >= _LARGE_STATE and len(added) < _MAX_ADDED_FILES and 2 * sum(added) < stored
 
@@ -408,8 +408,8 @@ class IncrementalPlanner(TablePlanner):
             if column_id(tracked.origin[0]) not in self._retracting:
                 return self.to_frame(self.project([*shown, *added], tracked.plan))
             frame = self.to_frame(self.project([*shown, tracked.origin[1], *added], tracked.plan))
-            names = [identifier(each.name()) for each in shown]
-            carried = [each.name() for each in tracked.origin[4:]]
+            names = [identifier(column.name()) for column in shown]
+            carried = [column.name() for column in tracked.origin[4:]]
             changes = net_changes(add_sign("SELECT * FROM odf_changes"), names, frame.schema, carried)
             is_addition = f"IF({SIGN} < 0, 0, 1) AS {IS_ADDITION}"
             return run_sql(add_operation(f"SELECT *, {is_addition} FROM ({changes})"), changes=frame)
@@ -441,11 +441,13 @@ class IncrementalPlanner(TablePlanner):
         tracked = [self.track(plan.left()), self.track(plan.right())]
         conditions = [plan.condition().get()] if plan.condition().isDefined() else []
         self._record_operations(conditions)
-        delay = max(self._delay(each).milliseconds for each in tracked)
+        delay = max(self._delay(side).milliseconds for side in tracked)
         all_conditions = [*conditions, *([condition] if condition is not None else [])]
         delays = watermark_delays(self, plan, all_conditions)
         # A row can be retracted until the watermark passes it.
-        retention = [max(0, each) for each in ([sum(delays)] * 2 if "OUTER" in kind else delays)]
+        retention = [
+            max(0, delay_of_side) for delay_of_side in ([sum(delays)] * 2 if "OUTER" in kind else delays)
+        ]
         # Rows of windows end within a millisecond, so that the watermark must be past them.
         on_time = max(delays) > 0 and not contains_node(plan, "Aggregate")
         changes = self._values and any(map(self._is_retracting, tracked))
@@ -488,14 +490,14 @@ class IncrementalPlanner(TablePlanner):
         self, name: str, below: TrackedPlan, child: Any, retention: int, closing: int, *, changes: bool
     ) -> JoinSide:
         """Return the stored and the new rows of one side of a join, and store what it retains."""
-        columns = [each for each in to_list(child.output()) if column_id(each) in self._referenced]
-        time = self._end_time(next(each for each in to_list(child.output()) if has_watermark(each)))
-        named = [self.alias(each, f"c{index}") for index, each in enumerate(columns)]
-        names = [*(each.name() for each in named), END]
+        columns = [column for column in to_list(child.output()) if column_id(column) in self._referenced]
+        time = self._end_time(next(column for column in to_list(child.output()) if has_watermark(column)))
+        named = [self.alias(column, f"c{index}") for index, column in enumerate(columns)]
+        names = [*(column.name() for column in named), END]
         operation = [self.alias(below.origin[1], OPERATION)] if changes else []
         rows, frames = self._all_rows(name, below, [*named, self.alias(time, END), *operation], names)
         if changes:
-            values = [each for each, column in zip(names, columns, strict=False)
+            values = [name for name, column in zip(names, columns, strict=False)
                       if column_id(column) not in below.passed]  # fmt: skip
             schema = run_sql(rows, **frames).schema
             rows = lifetimes(add_sign(rows), names, values, schema)
@@ -530,10 +532,10 @@ class IncrementalPlanner(TablePlanner):
         )
         grouped = ", ".join([*key_names, END])
         first = f"min_by(struct({', '.join((BATCH, *names))}), struct({BATCH}, {POSITION})) AS first"
-        found = self._cache(run_sql(f"SELECT {grouped}, {first} FROM ({rows}) GROUP BY {grouped}", **frames))
+        groups = self._cache(run_sql(f"SELECT {grouped}, {first} FROM ({rows}) GROUP BY {grouped}", **frames))
         kept = self._watermarks.first_batch_reaching(END, delay.milliseconds)
-        self._store(name, found, [*key_names, END], f"{kept} = {NEVER}", [END, *key_names])
-        flat = found.selectExpr(*(f"first.{each}" for each in (*names, BATCH)))
+        self._store(name, groups, [*key_names, END], f"{kept} = {NEVER}", [END, *key_names])
+        flat = groups.selectExpr(*(f"first.{name}" for name in (*names, BATCH)))
         result = self._emitted(self._restored(flat, names, columns))
         if self._is_retractable(below):
             self._mark_changes(result, retracting=False)
@@ -572,8 +574,8 @@ class IncrementalPlanner(TablePlanner):
             chosen += f" AND {self._watermarks.reached(END, delay_of_groups)}"
         rows, frames = self._all_rows(name, below, [*aggregates.row_columns(), *added],
                                       [*aggregates.state_names, *end], condition=chosen)  # fmt: skip
-        each = not windowed and len(self._watermarks.after) > 1
-        query = aggregates.merge(rows, [BATCH, POSITION], END if windowed else None, each=each)
+        by_batch = not windowed and len(self._watermarks.after) > 1
+        query = aggregates.merge(rows, [BATCH, POSITION], END if windowed else None, by_batch=by_batch)
         if windowed:
             reached = self._watermarks.first_batch_reaching(END, delay_of_groups)
             query = f"SELECT *, CAST({reached} AS INT) AS {BATCH} FROM ({query})"
@@ -584,7 +586,7 @@ class IncrementalPlanner(TablePlanner):
         groups = self._cache(groups)
         # A group without rows is stored, unless it is one of several for its key.
         kept = f"{BATCH} = {NEVER}" if windowed else "n <> 0" if aggregates.has_values else "true"
-        kept = IS_LAST if each else kept
+        kept = IS_LAST if by_batch else kept
         stored = [*aggregates.state_names, *end]
         self._store(name, groups, stored, kept, [*end, *key_names], added=is_added)
         final = aggregates.finish(groups, f"{BATCH} <> {NEVER}" if windowed else f"{BATCH} > 0", [BATCH])
@@ -608,8 +610,8 @@ class IncrementalPlanner(TablePlanner):
         is_open = self.expressions.EqualTo(by_name[BATCH], self.literal(NEVER))
         has_rows = self.expressions.GreaterThan(final.rows, self.long_literal(0))
         names = [*aggregates.state_names, END]
-        state = [self.alias(by_name[each], f"odf_state_{each}") for each in names]
-        columns = {f"odf_state_{each}": each for each in names}
+        state = [self.alias(by_name[name], f"odf_state_{name}") for name in names]
+        columns = {f"odf_state_{name}": name for name in names}
         self.open_groups = OpenGroups(name, columns, keys, added)
         origin = [*self._computed_origin(by_name[BATCH]), *state]
         rows = self.filter(self.expressions.Or(is_open, has_rows), final.plan)
@@ -683,8 +685,8 @@ class IncrementalPlanner(TablePlanner):
             query += f" WHERE NOT {late}"
         if self._files.has(name):
             schema = new.schema
-            frames["state"] = self._files.read(name, StructType([schema[each] for each in stored]))
-            values = [each if each in stored else null_value(new, each) for each in names]
+            frames["state"] = self._files.read(name, StructType([schema[name] for name in stored]))
+            values = [name if name in stored else null_value(new, name) for name in names]
             query += f" UNION ALL SELECT {', '.join(values)}, 0, NULL FROM odf_state WHERE {condition}"
         return f"SELECT /*+ COALESCE(1) */ * FROM ({query})" if self._single_task else query, frames
 
@@ -797,13 +799,13 @@ def contains_node(plan: Any, name: str) -> bool:
 
 def referenced_columns(plan: Any) -> set[int]:
     """Return the ids of all columns that a plan reads or returns."""
-    found = output_ids(plan)
+    ids = output_ids(plan)
     pending = [plan]
     while pending:
         node = pending.pop()
         children = to_list(node.children())
-        found |= referenced_ids(node) if node_name(node) != "View" else set()
+        ids |= referenced_ids(node) if node_name(node) != "View" else set()
         if node_name(node) in ("Union", "Distinct"):
-            found = found.union(*map(output_ids, children))
+            ids = ids.union(*map(output_ids, children))
         pending += children
-    return found
+    return ids

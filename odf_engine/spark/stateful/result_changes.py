@@ -95,9 +95,9 @@ class ResultChanges(PlanBuilder):
 
     def release(self) -> None:
         """Remove computed rows from the memory of Spark."""
-        for each in self._cached:
-            each.unpersist()
-            analyzed_plan(each).rdd().unpersist(False)
+        for frame in self._cached:
+            frame.unpersist()
+            analyzed_plan(frame).rdd().unpersist(False)
 
     def all_rows(self, frame: DataFrame) -> DataFrame:
         """Return all rows of a query with the weight 1.
@@ -262,14 +262,14 @@ class ResultChanges(PlanBuilder):
 
     def _as_rows(self, plan: Any, changes: DataFrame) -> tuple[Any, Any]:
         """Return changes as rows of a plan, and the column of their weight."""
-        found = analyzed_plan(changes)
-        *values, weight = to_list(found.output())
+        change_plan = analyzed_plan(changes)
+        *values, weight = to_list(change_plan.output())
         columns = list(map(self.replace_column, values, to_list(plan.output())))
         own = self.alias(weight, WEIGHT)
-        return self.project([*columns, own], found), own.toAttribute()
+        return self.project([*columns, own], change_plan), own.toAttribute()
 
     def _named(self, columns: Sequence[Any], weight: Any, plan: Any) -> DataFrame:
-        named = [self.plain_alias(each, f"c{index}") for index, each in enumerate(columns)]
+        named = [self.plain_alias(column, f"c{index}") for index, column in enumerate(columns)]
         return self.to_frame(self.project([*named, self.plain_alias(weight, WEIGHT)], plan))
 
     def _weighted(self, plan: Any, weight: int) -> DataFrame:
@@ -394,16 +394,16 @@ class ResultChanges(PlanBuilder):
 
     def _keys_of_changes(self, child: Any, changes: DataFrame, keys: Sequence[Any]) -> DataFrame:
         rows, _ = self._as_rows(child, changes)
-        named = [self.plain_alias(each, f"k{index}") for index, each in enumerate(keys)]
+        named = [self.plain_alias(key, f"k{index}") for index, key in enumerate(keys)]
         return self.to_frame(self.project(named, rows))
 
     def _with_keys(self, plan: Any, keys: Sequence[Any], view: str) -> Any:
         """Return the rows of a plan that have one of the keys in a view."""
-        plans, found = self.catalyst.plans, analyzed_plan(self.session.table(view))
-        same = map(self.expressions.EqualNullSafe, keys, to_list(found.output()))
+        plans, view_plan = self.catalyst.plans, analyzed_plan(self.session.table(view))
+        same = map(self.expressions.EqualNullSafe, keys, to_list(view_plan.output()))
         condition = self.java.scala.Option.apply(reduce(self.expressions.And, same))
         hint = self.companion("JoinHint", plans.logical).NONE()
-        return plans.logical.Join(plan, found, self.companion("LeftSemi", plans), condition, hint)
+        return plans.logical.Join(plan, view_plan, self.companion("LeftSemi", plans), condition, hint)
 
     def _repeatable(self, plan: Any) -> Any:
         """Return a plan whose result does not depend on how Spark divides the work.
@@ -423,7 +423,9 @@ class ResultChanges(PlanBuilder):
             return self._repeatable_aggregate(plan)
         if name == "Window":
             orders = to_list(plan.orderSpec())
-            functions = [each.child().windowFunction() for each in to_list(plan.windowExpressions())]
+            functions = [
+                aggregate.child().windowFunction() for aggregate in to_list(plan.windowExpressions())
+            ]
             if not orders and "RowNumber" in map(function_name, functions):
                 raise unsupported_at(
                     plan,

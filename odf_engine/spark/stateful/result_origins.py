@@ -53,8 +53,8 @@ class ResultOrigins(ResultChanges):
     """
 
     def __init__(self, session: SparkSession, tables: Mapping[str, DataFrame]) -> None:
-        super().__init__(session, {name: InputState(each, each, None) for name, each in tables.items()})
-        self._tables = {name.lower(): each for name, each in tables.items()}
+        super().__init__(session, {name: InputState(table, table, None) for name, table in tables.items()})
+        self._tables = {name.lower(): table for name, table in tables.items()}
         self.operations: list[str] = []
         self.is_exact = True
 
@@ -155,7 +155,7 @@ class ResultOrigins(ResultChanges):
         self, rows: _Rows, keys: Sequence[Any], others: _Rows, other_keys: Sequence[Any]
     ) -> _Rows:
         """Return rows with the origins of all other rows that have the same keys, and their own, if any."""
-        named = [self.plain_alias(each, f"k{index}") for index, each in enumerate(other_keys)]
+        named = [self.plain_alias(key, f"k{index}") for index, key in enumerate(other_keys)]
         collected = self.alias(self._collected(others.origins), _OTHERS)
         logical = self.catalyst.plans.logical
         grouped = logical.Aggregate(

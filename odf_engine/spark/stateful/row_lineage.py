@@ -176,15 +176,15 @@ class StreamLineage(TablePlanner):
         empty = self.expressions.CreateArray(self.seq([]), False)
         origins = self.expressions.Concat(
             self.seq([
-                self.expressions.Coalesce(self.seq([each, self.cast(empty, each.dataType())]))
-                for each in (left_origin[2], right_origin[2])
+                self.expressions.Coalesce(self.seq([column, self.cast(empty, column.dataType())]))
+                for column in (left_origin[2], right_origin[2])
             ])
         )  # fmt: skip
         batches = (left_origin[3], right_origin[3])
         batch: Any = self.expressions.Greatest(self.seq(batches))
-        for each in batches:
+        for own in batches:
             # An unmatched row of an outer join is emitted when the watermark passes it.
-            batch = self.expressions.If(self.expressions.IsNull(each), self._typed_null(each), batch)
+            batch = self.expressions.If(self.expressions.IsNull(own), self._typed_null(own), batch)
         origin = self._computed_origin(origins, batch, sides[0].origin)
         columns = [*to_list(plan.left().output()), *to_list(plan.right().output())]
         columns = [columns_by_id[column_id(column)] for column in columns]
@@ -222,7 +222,7 @@ class StreamLineage(TablePlanner):
         columns = to_list(window.child().output())
         aggregate = self.expressions.aggregate
         fields = [
-            grouped for index, each in enumerate(columns) for grouped in (self.literal(f"c{index}"), each)
+            grouped for index, column in enumerate(columns) for grouped in (self.literal(f"c{index}"), column)
         ]
         order = self.expressions.CreateNamedStruct(
             self.seq([self.literal("b"), below.origin[3], self.literal("p"), below.origin[0]])
@@ -249,7 +249,7 @@ class StreamLineage(TablePlanner):
         grouping, columns = to_list(plan.groupingExpressions()), to_list(plan.aggregateExpressions())
         self._record_operations([*grouping, *columns])
         has_input_rows = column_id(below.origin[0]) in self._input_origins
-        windowed = any(has_watermark(each) for each in grouping)
+        windowed = any(has_watermark(key) for key in grouping)
         signed = has_input_rows and not self._unaggregated_inputs(plan.child()) & self._read_operations
         changed = None if windowed else self._event_time
         aggregates = GroupAggregates(
@@ -263,14 +263,14 @@ class StreamLineage(TablePlanner):
             )
         self.operations.append(describe_grouping(grouping))
         rows = self._drop_late(below, grouping)
-        keys = [self.alias(each, f"{KEY_PREFIX}{index}") for index, each in enumerate(grouping)]
+        keys = [self.alias(key, f"{KEY_PREFIX}{index}") for index, key in enumerate(grouping)]
         if is_last_step:
             key_rows = self.project([*keys, *below.origin[2:4]], rows)
             self.grouping_input = GroupingInput(key_rows, list(map(is_session, grouping)))
         if not windowed:
             if not is_last_step:
                 raise StatefulQueryError("a grouping without a window that is not its last step")
-            self._running = [grouping_column_id(each, columns) for each in grouping]
+            self._running = [grouping_column_id(key, columns) for key in grouping]
             return self._running_groups(aggregates, plan, rows, below.origin[3])
         origins = self.alias(self._collect_origins(below.origin[2]), ORIGINS_COLUMN)
         groups = aggregates.aggregate_rows(plan, rows, keys if is_last_step else [*keys, origins])
@@ -302,7 +302,7 @@ class StreamLineage(TablePlanner):
 
     def _emitting_batch(self, grouping: Sequence[Any], keys: Sequence[Any]) -> Any:
         """Return the batch whose watermark closes a group, and which emits it."""
-        time = next(key for key, each in zip(keys, grouping, strict=True) if has_watermark(each))
+        time = next(key for key, expression in zip(keys, grouping, strict=True) if has_watermark(expression))
         end, steps = self._end_time(time), [(mark, self.literal(number)) for mark, number in self._watermarks]
 
         def is_reached(milliseconds: int) -> Any:
@@ -330,7 +330,7 @@ class StreamLineage(TablePlanner):
         aggregated = self.catalyst.plans.logical.Aggregate(
             self.seq(keys), self.seq([*columns, *added]), rows, self.none()
         )
-        origins, batch = (each.toAttribute() for each in added)
+        origins, batch = (column.toAttribute() for column in added)
         origin = self._computed_origin(origins, batch, below.origin)
         return self._with_origin([column.toAttribute() for column in columns], origin, aggregated)
 
@@ -426,17 +426,17 @@ class AsOfTables(NamedTuple):
                 a=known_versions, b=versions[1].frame,
             )  # fmt: skip
             late = f"v_batch > {first_batch_reaching('v_time', self.watermarks)}"
-            found = lookup_versions(
+            joined = lookup_versions(
                 rows, known_versions.where(f"NOT ({late})") if may_be_late else known_versions, keys
             )
             if may_be_late:
-                found = self._apply_late_versions(found, known_versions.where(late), keys)
-                found = self._add_corrections(found, known_versions, keys)
-        found = self.as_of.select_versions(number, found)
+                joined = self._apply_late_versions(joined, known_versions.where(late), keys)
+                joined = self._add_corrections(joined, known_versions, keys)
+        joined = self.as_of.select_versions(number, joined)
         with translate_errors():
             if not join.outer:
-                found = found.where(IS_ACTIVE)
-            return self._output(number, found, versions[1].input_index)
+                joined = joined.where(IS_ACTIVE)
+            return self._output(number, joined, versions[1].input_index)
 
     def _add_origins(self, rows: DataFrame, sources: Sequence[JoinRows]) -> DataFrame:
         """Add the origins of the rows, and the batch that emits each of them."""
@@ -456,7 +456,7 @@ class AsOfTables(NamedTuple):
             a=rows, b=origins,
         )  # fmt: skip
 
-    def _apply_late_versions(self, found: DataFrame, late: DataFrame, keys: Sequence[str]) -> DataFrame:
+    def _apply_late_versions(self, rows: DataFrame, late: DataFrame, keys: Sequence[str]) -> DataFrame:
         """Replace the version of rows by a late version that was available when the row was emitted."""
         version_columns = list(filter(is_version_column, late.columns))
         replaced = [*version_columns, *_VERSION_COLUMNS, IS_ACTIVE]
@@ -472,21 +472,21 @@ class AsOfTables(NamedTuple):
                 ON {key_condition} AND b.v_time <= a.{TIME} AND b.v_batch <= a.{BATCH}
             ) WHERE rank = 1
             """,
-            a=found, b=late,
+            a=rows, b=late,
         )  # fmt: skip
         is_later = (
             "late_v_place IS NOT NULL AND (v_place IS NULL OR late_v_time > v_time "
             "OR (late_v_time = v_time AND late_v_place > v_place))"
         )
-        others = [name for name in found.columns if name not in replaced]
+        others = [name for name in rows.columns if name not in replaced]
         columns = {name: f"IF({is_later}, late_{name}, {name}) AS {name}" for name in replaced}
         return ranked.selectExpr(*(columns.get(name, name) for name in [*others, *replaced]))
 
-    def _add_corrections(self, found: DataFrame, versions: DataFrame, keys: Sequence[str]) -> DataFrame:
+    def _add_corrections(self, rows: DataFrame, versions: DataFrame, keys: Sequence[str]) -> DataFrame:
         """Add a -C and a +C for each emitted row in each batch that read a later version for its time."""
         values = list(filter(is_version_column, versions.columns))
         replaced = [*values, *_VERSION_COLUMNS, IS_ACTIVE]
-        others = [name for name in found.columns if name not in (*replaced, BATCH, OPERATION, POSITION)]
+        others = [name for name in rows.columns if name not in (*replaced, BATCH, OPERATION, POSITION)]
         same_key = " AND ".join(f"a.{key} = b.{key}" for key in keys)
         same_row = f"OVER (PARTITION BY a.{POSITION} ORDER BY b.v_batch)"
 
@@ -519,14 +519,14 @@ class AsOfTables(NamedTuple):
             SELECT {", ".join([*others, *replaced])}, next_batch, {Op.CORRECT_FROM:d},
                 {place("next_batch", 0)} FROM chained WHERE next_batch IS NOT NULL
             """,
-            a=found, b=versions,
+            a=rows, b=versions,
         )  # fmt: skip
 
-    def _output(self, number: int, found: DataFrame, input_index: int) -> DataFrame:
+    def _output(self, number: int, rows: DataFrame, input_index: int) -> DataFrame:
         columns = [f"{name} AS c{index}" for index, name in enumerate(self.as_of.joins[number].names)]
         mask = (1 << INPUT_BITS) - 1
         version = f"array(struct({input_index} AS at, v_place AS offset))"
-        return found.selectExpr(
+        return rows.selectExpr(
             *columns,
             TIME,
             f"{POSITION} & {mask} AS odf_offset",
@@ -554,8 +554,8 @@ class PrefixLineage(StreamLineage):
         targets = analyzed_plan(self.targets)
         *keys, last = to_list(targets.output())
         condition: Any = self.expressions.LessThanOrEqual(batch, last)
-        for each, key in zip(to_list(plan.groupingExpressions()), keys, strict=True):
-            condition = self.expressions.And(condition, self.expressions.EqualNullSafe(each, key))
+        for expression, key in zip(to_list(plan.groupingExpressions()), keys, strict=True):
+            condition = self.expressions.And(condition, self.expressions.EqualNullSafe(expression, key))
         logical, plans = self.catalyst.plans.logical, self.catalyst.plans
         joined = logical.Join(
             rows,

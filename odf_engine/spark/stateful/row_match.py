@@ -107,13 +107,13 @@ def _column_pairs(
     """Return the compared columns: name in the result, name in the slice, and type in the slice."""
     types = {field.name: field.dataType for field in targets.rows.schema}
     positions = match_columns(list(types), list(names))
-    found: list[tuple[str, str, st.DataType]] = []
+    casts: list[tuple[str, str, st.DataType]] = []
     for name, position in zip(names, positions, strict=True):
         if position is not None:
             slice_name = list(types)[position]
             if _is_comparable(types[slice_name]) and _is_comparable(recomputed.schema[name].dataType):
-                found.append((name, slice_name, types[slice_name]))
-    return found
+                casts.append((name, slice_name, types[slice_name]))
+    return casts
 
 
 def _is_comparable(data_type: st.DataType) -> bool:
@@ -243,8 +243,8 @@ def _filter_by_literals(
             of_column[index] = builder.expressions.Or(of_column[index], matches)
         any_of = builder.expressions.Or(any_of, all_of)
     if len(rows) > 1:
-        for each in of_column:
-            any_of = builder.expressions.And(any_of, each)
+        for any_value in of_column:
+            any_of = builder.expressions.And(any_of, any_value)
     return builder.to_frame(builder.filter(any_of, plan))
 
 

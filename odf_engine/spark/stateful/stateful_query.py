@@ -94,7 +94,7 @@ def state_fingerprint(session: SparkSession, frame: DataFrame, *, all_columns: b
     )
     ids: dict[str, str] = {}
     text = _COMMON_EXPRESSION.sub("", "\n".join(parts))
-    return _EXPRESSION_ID.sub(lambda found: ids.setdefault(found[0], f"#{len(ids)}"), text)
+    return _EXPRESSION_ID.sub(lambda match: ids.setdefault(match[0], f"#{len(ids)}"), text)
 
 
 def _topmost_stateful(plan: Any) -> Iterator[Any]:
@@ -156,7 +156,9 @@ def replace_window(
         projects += [node] if node_name(node) == "Project" else []
         node = node.child()
     functions = to_list(node.windowExpressions())
-    named = [builder.replace_column(value, each) for value, each in zip(values, functions, strict=True)]
+    named = [
+        builder.replace_column(value, function) for value, function in zip(values, functions, strict=True)
+    ]
     rewritten = builder.project([*columns, *named, *keep], rows)
     for project in reversed(projects):
         rewritten = builder.project([*to_list(project.projectList()), *keep], rewritten)
@@ -166,8 +168,8 @@ def replace_window(
 def running_aggregates(builder: PlanBuilder, window: Any) -> GroupAggregates:
     """Return the aggregates of a window node with running totals."""
     columns = [
-        builder.replace_column(each.child().windowFunction(), each)
-        for each in to_list(window.windowExpressions())
+        builder.replace_column(aggregate.child().windowFunction(), aggregate)
+        for aggregate in to_list(window.windowExpressions())
     ]
     keys = to_list(window.partitionSpec())
     return GroupAggregates(builder, keys, columns, signed=False, operation=None, values=False, changed=None)
@@ -215,7 +217,7 @@ class StreamingPlan:
     def query_schema(self) -> pa.Schema:
         """The columns of the query itself."""
         return pa.schema(
-            [each for each in self.schema if each.name != ROWS and not each.name.startswith(ORDER_PREFIX)]
+            [field for field in self.schema if field.name != ROWS and not field.name.startswith(ORDER_PREFIX)]
         )
 
 
@@ -269,7 +271,9 @@ class StreamPlanner(OriginTracker):
                 where="query",
                 hint=SUPPORTED_HINT,
             ) from None
-        shown = columns_except(tracked.plan, tracked.passed | {column_id(each) for each in tracked.origin})
+        shown = columns_except(
+            tracked.plan, tracked.passed | {column_id(column) for column in tracked.origin}
+        )
         keys = self._key_columns(shown)
         projected = self.project(
             [*shown, *(tracked.origin if self._running is not None else ())], tracked.plan
@@ -470,7 +474,7 @@ class StreamPlanner(OriginTracker):
         below = self.track(plan.child())
         for row in to_list(plan.projections()):
             self._record_operations(
-                [each for each in to_list(row) if node_name(each) != "AttributeReference"]
+                [expression for expression in to_list(row) if node_name(expression) != "AttributeReference"]
             )
         rows = [self.seq([*to_list(row), *below.origin]) for row in to_list(plan.projections())]
         output = self.seq([*to_list(plan.output()), *below.origin])
@@ -482,7 +486,7 @@ class StreamPlanner(OriginTracker):
         self._require_last_step(plan)
         self._record_unsupported(plan, "DISTINCT")
         self._by_commit = True
-        columns = [each for each in to_list(plan.output()) if column_id(each) not in below.passed]
+        columns = [column for column in to_list(plan.output()) if column_id(column) not in below.passed]
         if not any(has_watermark(column) for column in columns):
             raise InvalidQuery(
                 "DISTINCT requires unlimited state without the event time",
@@ -527,7 +531,8 @@ class StreamPlanner(OriginTracker):
         self._by_commit = True
         self._changing_step = "running totals"
         totals = [
-            self.expressions.Literal(None, each.dataType()) for each in to_list(window.windowExpressions())
+            self.expressions.Literal(None, aggregate.dataType())
+            for aggregate in to_list(window.windowExpressions())
         ]
         rewritten = replace_window(self, window, to_list(window.child().output()), totals, below.plan)
         return TrackedPlan(rewritten, [], below.passed)
@@ -579,11 +584,11 @@ class StreamPlanner(OriginTracker):
     def _without_distinct(self, column: Any) -> Any:
         """Return a column with count(x) for count(DISTINCT x), which Spark refuses over streams."""
         distinct = [aggregate for aggregate in find_aggregates(column) if aggregate.isDistinct()]
-        for each in distinct:
-            if function_name(each.aggregateFunction()) != "Count":
+        for aggregated in distinct:
+            if function_name(aggregated.aggregateFunction()) != "Count":
                 raise unsupported_at(
-                    each,
-                    f"{each.aggregateFunction().sql(True)} is not supported over rows that need state",
+                    aggregated,
+                    f"{aggregated.aggregateFunction().sql(True)} is not supported over rows that need state",
                     "use count(DISTINCT …), or collect_set(…) for the distinct values",
                 )
         return self._replace_distinct(column) if distinct else column
@@ -613,9 +618,9 @@ class StreamPlanner(OriginTracker):
     def _unaggregated_inputs(self, plan: Any) -> set[str]:
         """Return the inputs whose rows reach a node without aggregation."""
         if node_name(plan) == "View":
-            found = self._names.get(plan.desc().identifier().table().lower())
-            if found is not None:
-                return {found}
+            input_name = self._names.get(plan.desc().identifier().table().lower())
+            if input_name is not None:
+                return {input_name}
         if node_name(plan) == "Aggregate":
             return set()
         return {name for child in to_list(plan.children()) for name in self._unaggregated_inputs(child)}
@@ -681,8 +686,8 @@ class TablePlanner(StreamPlanner):
         table, output = analyzed_plan(self._tables[name]), view.output()
         named, table_columns = named_columns(output), to_list(table.output())
         by_name = {
-            each: column
-            for (each, _), column in zip(named_columns(table.output()), table_columns, strict=True)
+            new_column: column
+            for (new_column, _), column in zip(named_columns(table.output()), table_columns, strict=True)
         }
         columns = [
             self.replace_column(new, old) for new, old in zip(table_columns, to_list(output), strict=False)
@@ -694,11 +699,11 @@ class TablePlanner(StreamPlanner):
         by_name[OPERATION] = by_name[vocab.operation_type_column]
         if self._names[name] not in self._changing:
             by_name[OPERATION] = self.literal(int(Op.APPEND))
-        origin = self._origin_columns(*(by_name[each] for each in self._ORIGIN))
+        origin = self._origin_columns(*(by_name[name] for name in self._ORIGIN))
         system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
-        passed = {number for each, number in named if each in system}
+        passed = {number for column, number in named if column in system}
         self._operations |= {
-            number: self._names[name] for each, number in named if each == vocab.operation_type_column
+            number: self._names[name] for column, number in named if column == vocab.operation_type_column
         }
         tracked = self._with_origin(columns, origin, table, frozenset(passed | self.system.keys()))
         self._input_origins.add(column_id(tracked.origin[0]))
@@ -722,11 +727,11 @@ class TablePlanner(StreamPlanner):
     ) -> TrackedPlan:
         """Return the rows of a plan with these columns and their origin."""
         projected = self.project([*columns, *origin], plan)
-        return TrackedPlan(projected, [each.toAttribute() for each in origin], passed)
+        return TrackedPlan(projected, [column.toAttribute() for column in origin], passed)
 
     def _origin_columns(self, *values: Any) -> list[Any]:
         """Return the columns with the origin of a row, in the order of ``_ORIGIN``."""
-        return [self.alias(each, name) for name, each in zip(self._ORIGIN, values, strict=True)]
+        return [self.alias(value, name) for name, value in zip(self._ORIGIN, values, strict=True)]
 
     def _end_time(self, time: Any) -> Any:
         """Return a time, or the end of a window."""

@@ -51,8 +51,8 @@ def watermark_delays(builder: PlanBuilder, join: Any, conditions: Sequence[Any])
         InvalidQuery: there is no time bound, or no equality condition; the hint shows the syntax.
     """
     condition = None
-    for each in conditions:
-        condition = each if condition is None else builder.expressions.And(condition, each)
+    for part in conditions:
+        condition = part if condition is None else builder.expressions.And(condition, part)
     sides = [output_ids(side) for side in (join.left(), join.right())]
     if not any(_is_equality(conjunct, *sides) for conjunct in conjuncts(conditions)):
         raise InvalidQuery(
@@ -119,16 +119,17 @@ def check_collations(plan: Any, expressions: Sequence[Any]) -> None:
     """
     pending = list(expressions)
     while pending:
-        each = pending.pop()
-        if node_name(each) in ("AttributeReference", "Collate", "Cast", "Literal"):
-            kind = each.dataType().sql()
+        expression = pending.pop()
+        if node_name(expression) in ("AttributeReference", "Collate", "Cast", "Literal"):
+            kind = expression.dataType().sql()
             if "COLLATE" in kind.replace("COLLATE UTF8_BINARY", ""):
                 raise unsupported_at(
                     plan,
-                    f"{each.sql()} has a collation, which is not supported in groups, joins and ranked rows",
+                    f"{expression.sql()} has a collation, "
+                    "which is not supported in groups, joins and ranked rows",
                     "compare a value that is equal for equal strings, such as lower(name)",
                 )
-        pending += to_list(each.children())
+        pending += to_list(expression.children())
 
 
 def compared_expressions(plan: Any) -> list[Any]:
@@ -145,11 +146,11 @@ def conjuncts(conditions: Sequence[Any]) -> list[Any]:
     parts: list[Any] = []
     pending = list(conditions)[::-1]
     while pending:
-        each = pending.pop()
-        if node_name(each) == "And":
-            pending += [each.right(), each.left()]
+        condition = pending.pop()
+        if node_name(condition) == "And":
+            pending += [condition.right(), condition.left()]
         else:
-            parts.append(each)
+            parts.append(condition)
     return parts
 
 

@@ -235,8 +235,8 @@ class StepJoins(PlanBuilder):
         branches = [
             self.project(
                 [
-                    self.alias(each, f"c{index}")
-                    for index, each in enumerate([*own, time, self.literal(side), *values])
+                    self.alias(value, f"c{index}")
+                    for index, value in enumerate([*own, time, self.literal(side), *values])
                 ],
                 rows,
             )
@@ -324,7 +324,7 @@ def _replace_columns(build: PlanBuilder, expression: Any, values: Mapping[int, A
     """Return an expression with some columns, by id, replaced by other expressions."""
     if node_name(expression) == "AttributeReference":
         return values.get(column_id(expression), expression)
-    return build.map_children(expression, lambda each: _replace_columns(build, each, values))
+    return build.map_children(expression, lambda child: _replace_columns(build, child, values))
 
 
 def _error(join: StepJoin, message: str, hint: str) -> QueryError:

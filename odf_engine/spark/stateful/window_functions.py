@@ -260,7 +260,7 @@ def lifetime_changes(rows: str, columns: Sequence[str], schema: StructType) -> s
         columns, schema: as for :func:`net_changes`.
     """
     ends = ", ".join(
-        f"named_struct('batch', {each}, 'sign', {sign})" for each, sign in ((FROM, 1), (UNTIL, -1))
+        f"named_struct('batch', {batch}, 'sign', {sign})" for batch, sign in ((FROM, 1), (UNTIL, -1))
     )
     inside = f"each -> each.batch > 0 AND each.batch < {NEVER} AND {FROM} < {UNTIL}"
     changes = f"SELECT *, explode(filter(array({ends}), {inside})) AS odf_change FROM ({rows})"

@@ -330,9 +330,9 @@ def _pin(program: str, image: str) -> str | None:
         [program, "image", "inspect", "--format", "{{range .RepoDigests}}{{.}} {{end}}", "--", image]
     )
     repository = _repository(image)
-    found = [each for each in shown.split() if _PINNED.fullmatch(each)]
+    digests = [digest for digest in shown.split() if _PINNED.fullmatch(digest)]
     # Docker omits the registry and folder of its own images, podman does not.
-    same = [each for each in found if f"/{_repository(each)}".endswith(f"/{repository}")] or found
+    same = [digest for digest in digests if f"/{_repository(digest)}".endswith(f"/{repository}")] or digests
     return f"{repository}@{same[0].partition('@')[2]}" if same else None
 
 
@@ -344,7 +344,7 @@ def _addresses(program: str, name: str) -> list[tuple[str, int]]:
     """
     published = [("127.0.0.1", int(port)) for port in _PUBLISHED.findall(_run([program, "port", name]))]
     inspected = _run([program, "inspect", "--format", _ADDRESSES, name]).split()
-    hosts = [host for each in inspected if (host := _direct_host(each)) is not None]
+    hosts = [host for address in inspected if (host := _direct_host(address)) is not None]
     return [*published, *((host, port) for host in hosts for port in _PORTS)]
 
 

@@ -86,17 +86,19 @@ class DataFusionEngine:
         declared: pa.Schema | None,
     ) -> ValidatedQuery:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
-        tables = [TableFiles(each.alias, [], each.schema, each.vocab) for each in inputs]
+        tables = [
+            TableFiles(query_input.alias, [], query_input.schema, query_input.vocab) for query_input in inputs
+        ]
         with self._run(transform, tables, _ANY_TIME, Reporter()) as rows:
-            contract = _contract(rows, vocab, declared, [each.schema for each in inputs])
+            contract = _contract(rows, vocab, declared, [query_input.schema for query_input in inputs])
         return ValidatedQuery(contract.schema, None)
 
     def provenance(
         self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
     ) -> RowProvenance:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
-        with self._run(request.transform, _tables(request), request.system_time, reporter) as found:
-            return provenance_of_positions(found.batches, request, rows, reporter)
+        with self._run(request.transform, _tables(request), request.system_time, reporter) as query_rows:
+            return provenance_of_positions(query_rows.batches, request, rows, reporter)
 
     def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> ComputedResult:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""

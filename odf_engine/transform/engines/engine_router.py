@@ -121,8 +121,8 @@ def engines_for(workspace: Workspace, entry: DatasetEntry, start: StartSpark) ->
 
         def sandbox() -> Engine:
             fallback = engines[SPARK]()
-            found = Sandbox(config, odf / "cache", odf / "sandbox.log", name, fallback=fallback)
-            return stack.enter_context(closing(found))
+            sandbox = Sandbox(config, odf / "cache", odf / "sandbox.log", name, fallback=fallback)
+            return stack.enter_context(closing(sandbox))
 
         isolated = {SPARK: sandbox, DATAFUSION: lambda: DataFusionEngine(config, odf / "cache", name)}
         yield stack.enter_context(closing(EngineRouter(config, isolated, odf)))

@@ -89,9 +89,9 @@ def check_engine_output(
     end = _check_rows(path, schema, request, declared)
     if (interval.start, interval.end) != (request.next_offset, end):
         raise BadData(f"it reported offsets {interval.start} to {interval.end}, but wrote others")
-    found = digest_file(path)
+    digest = digest_file(path)
     written = WrittenSlice(
-        path, found.logical_hash, found.physical_hash, found.size, found.rows, interval, None, None
+        path, digest.logical_hash, digest.physical_hash, digest.size, digest.rows, interval, None, None
     )
     return TransactionResult(
         written, schema if declared is None else declared, _read_output_checkpoint(request)
@@ -171,8 +171,8 @@ class FileExchange:
         self.folder, self._signed = folder, signed
         self._engine_folder = folder if engine_folder is None else engine_folder
         self.inputs, self.outputs, self.scratch = (folder / name for name in ("in", "out", "scratch"))
-        for each in (self.inputs, self.outputs, self.scratch):
-            each.mkdir(parents=True, exist_ok=True)
+        for path in (self.inputs, self.outputs, self.scratch):
+            path.mkdir(parents=True, exist_ok=True)
 
     @contextmanager
     def staged_request(self, request: TransformRequest) -> Iterator[TransformRequest]:
@@ -188,16 +188,18 @@ class FileExchange:
                 request,
                 query_inputs=[
                     replace(
-                        each,
-                        data_paths=self._stage_slices(each.data_paths, f"{index}", each.vocab),
+                        query_input,
+                        data_paths=self._stage_slices(query_input.data_paths, f"{index}", query_input.vocab),
                         earlier_paths=None
-                        if each.earlier_paths is None
-                        else self._stage_slices(each.earlier_paths, f"{index}-earlier", each.vocab),
+                        if query_input.earlier_paths is None
+                        else self._stage_slices(
+                            query_input.earlier_paths, f"{index}-earlier", query_input.vocab
+                        ),
                         schema_file=self._stage_slice(
-                            each.schema_file, f"{index}-schema.parquet", each.vocab
+                            query_input.schema_file, f"{index}-schema.parquet", query_input.vocab
                         ),
                     )
-                    for index, each in enumerate(request.query_inputs)
+                    for index, query_input in enumerate(request.query_inputs)
                 ],
                 prev_checkpoint_path=None
                 if request.prev_checkpoint_path is None
@@ -220,13 +222,13 @@ class FileExchange:
         try:
             yield [
                 dataclasses.replace(
-                    each,
+                    table,
                     paths=[
                         Path(self._stage(str(path), f"{index}-{number}.parquet"))
-                        for number, path in enumerate(each.paths)
+                        for number, path in enumerate(table.paths)
                     ],
                 )
-                for index, each in enumerate(tables)
+                for index, table in enumerate(tables)
             ]
         finally:
             clear_folder(self.inputs)
@@ -310,11 +312,11 @@ def _convert_system_columns(path: Path, vocab: DatasetVocabulary, declared: pa.S
 
 def clear_folder(folder: Path) -> None:
     """Remove the content of a folder."""
-    for each in folder.iterdir():
-        if each.is_dir() and not each.is_symlink():
-            shutil.rmtree(each, ignore_errors=True)
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
         else:
-            each.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
 
 def _copy_regular_file(source: Path, target: Path) -> None:
@@ -411,7 +413,7 @@ class GrpcEngine:
                 return dataclasses.replace(
                     result,
                     watermark=success.new_watermark,
-                    late=[_parse_late_rows(each, request) for each in extension.late],
+                    late=[_parse_late_rows(rows, request) for rows in extension.late],
                     pending=extension.pending,
                     version=wire.strip_control_characters(extension.version or "")[:_MAX_VERSION] or None,
                 )
@@ -444,9 +446,9 @@ class GrpcEngine:
         reporter: Reporter,
     ) -> _Success:
         query = wire.MigrateQuery(operation, encode_table(request), declared)
-        found = self._call_own_service(wire.MIGRATE, query, wire.Migrated, reporter)
-        success = TransformSuccess(found.new_offset_interval, found.new_watermark)
-        return _Success(success, wire.ResponseExtension(found.version))
+        migrated = self._call_own_service(wire.MIGRATE, query, wire.Migrated, reporter)
+        success = TransformSuccess(migrated.new_offset_interval, migrated.new_watermark)
+        return _Success(success, wire.ResponseExtension(migrated.version))
 
     def validate(
         self,
@@ -469,9 +471,9 @@ class GrpcEngine:
         """See the engine contract. Also raises the errors of :meth:`run`."""
         with self._staged(request) as inner:
             query = wire.DeriveProvenance(encode_table(inner), list(rows))
-            found = self._call_own_service(wire.PROVENANCE, query, RowProvenance, reporter)
+            answer = self._call_own_service(wire.PROVENANCE, query, RowProvenance, reporter)
         read = {query_input.query_alias: query_input.offset_interval for query_input in request.query_inputs}
-        for feed in found.feeds:
+        for feed in answer.feeds:
             interval = read.get(feed.alias)
             inside = (
                 interval and interval.start <= row.start <= row.end <= interval.end for row in feed.rows
@@ -479,8 +481,8 @@ class GrpcEngine:
             if not all(inside):
                 alias = wire.strip_control_characters(feed.alias)
                 raise self._contract_violation(f"it reported rows of '{alias}' that are not in the input")
-        reason = None if found.reason is None else wire.strip_control_characters(found.reason)
-        return replace(found, reason=reason)
+        reason = None if answer.reason is None else wire.strip_control_characters(answer.reason)
+        return replace(answer, reason=reason)
 
     def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> ComputedResult:
         """See the engine contract. Also raises the errors of :meth:`run`."""
@@ -506,9 +508,9 @@ class GrpcEngine:
                 grpc.channel_ready_future(channel).result(timeout=_CONNECT_SECONDS)
                 call = stream(message, timeout=self._seconds)
                 with reporter.on_cancel(call.cancel):
-                    for each in call:
-                        if (found := parse(each, reporter)) is not None:
-                            return found
+                    for reply in call:
+                        if (result := parse(reply, reporter)) is not None:
+                            return result
             except grpc.FutureTimeoutError:
                 raise SourceUnavailable(
                     "the engine does not respond", where=self._address, hint="check that it is running"
@@ -526,16 +528,16 @@ class GrpcEngine:
         """Call this program's own service, which other engines do not have."""
 
         def parse(message: bytes, reporter: Reporter) -> ResultT | None:
-            found = wire.decode(wire.decode_field(message), wire.Answer)
-            if isinstance(found, wire.ProgressMessage):
-                return _report_progress(found, reporter)
-            if isinstance(found, wire.ErrorMessage):
-                raise wire.to_exception(found)
-            if isinstance(found, wire.UnimplementedMessage):
-                raise Unsupported(found.message, where=self._address)
-            if not isinstance(found, result_type):
-                raise self._contract_violation(f"it responded with {type(found).__name__}")
-            return found
+            answer = wire.decode(wire.decode_field(message), wire.Answer)
+            if isinstance(answer, wire.ProgressMessage):
+                return _report_progress(answer, reporter)
+            if isinstance(answer, wire.ErrorMessage):
+                raise wire.to_exception(answer)
+            if isinstance(answer, wire.UnimplementedMessage):
+                raise Unsupported(answer.message, where=self._address)
+            if not isinstance(answer, result_type):
+                raise self._contract_violation(f"it responded with {type(answer).__name__}")
+            return answer
 
         return self._call(
             f"/{wire.OWN_SERVICE}/{method}", wire.encode_fields(wire.encode(query)), parse, reporter
@@ -611,20 +613,20 @@ def _report_progress(message: wire.ProgressMessage, reporter: Reporter) -> None:
             reporter.log(text, line.level)
 
 
-def _parse_late_rows(found: InputRows, request: TransformRequest) -> LateRows:
+def _parse_late_rows(late: InputRows, request: TransformRequest) -> LateRows:
     """Return the late rows of an input.
 
     Raises:
         BadData: they are not among the rows of the request.
     """
     intervals = {query_input.query_alias: query_input.offset_interval for query_input in request.query_inputs}
-    interval, chunks = intervals.get(found.alias), list[pa.Array]()
+    interval, chunks = intervals.get(late.alias), list[pa.Array]()
     next_offset = 0 if interval is None else interval.start
-    for row in found.rows:
+    for row in late.rows:
         if interval is None or not next_offset <= row.start <= row.end <= interval.end:
             raise BadData("it reported late rows that are not in the input")
         chunks.append(pa.array(range(row.start, row.end + 1), pa.int64()))
         next_offset = row.end + 1
     if not chunks:
         raise BadData("it reported an input without late rows")
-    return LateRows(found.alias, pa.chunked_array(chunks))
+    return LateRows(late.alias, pa.chunked_array(chunks))

@@ -181,14 +181,14 @@ def _decode_hook(kind: type, value: Any) -> Any:
 
 
 _KINDS: Final = {
-    each.__name__: each
-    for each in (BadData, InvalidQuery, NotFound, StateUnusable, EarlierRowsRequired, Unsupported)
+    kind.__name__: kind
+    for kind in (BadData, InvalidQuery, NotFound, StateUnusable, EarlierRowsRequired, Unsupported)
 }
 
 
 def to_error_message(error: OdfError) -> ErrorMessage:
     """Return the message of an error."""
-    kinds = [name for name, each in _KINDS.items() if isinstance(error, each)]
+    kinds = [name for name, kind in _KINDS.items() if isinstance(error, kind)]
     kind = kinds[0] if kinds else "OdfError"
     lacks_values = isinstance(error, StateUnusable) and error.lacks_values
     return ErrorMessage(error.message, kind, error.where, error.hint, list(error.excerpt), lacks_values)

@@ -274,7 +274,7 @@ class EngineServer:
         with with_rows_of_intervals(received, self._runtime.scratch) as request:
             result = self._engine.run("execute", request, extension.declared, reporter)
         watermark = result.watermark or _combined_watermark(request)
-        late = [InputRows(each.alias, to_intervals(each.offsets.to_pylist())) for each in result.late]
+        late = [InputRows(rows.alias, to_intervals(rows.offsets.to_pylist())) for rows in result.late]
         return wire.encode_fields(
             encode_table(TransformSuccess(_written_interval(result), watermark)),
             wire.encode(wire.ResponseExtension(result.version, late, result.pending)),

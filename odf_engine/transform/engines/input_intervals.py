@@ -42,12 +42,12 @@ def with_rows_of_intervals(request: TransformRequest, scratch: Path) -> Iterator
         yield replace(request, query_inputs=inputs)
 
 
-def _files_of_interval(each: TransformRequestInput, folder: Path) -> Iterator[Path]:
-    interval = each.offset_interval
+def _files_of_interval(query_input: TransformRequestInput, folder: Path) -> Iterator[Path]:
+    interval = query_input.offset_interval
     if interval is None:
         return
-    for path in map(Path, each.data_paths):
-        offsets = stored_offsets(path, each.vocab.offset_column)
+    for path in map(Path, query_input.data_paths):
+        offsets = stored_offsets(path, query_input.vocab.offset_column)
         first, last = max(offsets.start, interval.start), min(offsets.end, interval.end)
         if first > last:
             continue
@@ -59,7 +59,7 @@ def _files_of_interval(each: TransformRequestInput, folder: Path) -> Iterator[Pa
         # A unique name: the engine names copies of the rows of one commit after the file.
         cut = folder / f"{uuid.uuid4().hex}.parquet"
         rows = (first - offsets.start, last + 1 - offsets.start)
-        copy_rows(path, cut, rows, vocab=each.vocab, reporter=Reporter())
+        copy_rows(path, cut, rows, vocab=query_input.vocab, reporter=Reporter())
         yield cut
 
 
@@ -86,5 +86,5 @@ def stored_offsets(path: Path, column: str) -> SliceOffsets:
     batches = list(read_rows_at(path, positions, [column]))
     if column not in batches[0].schema.names:
         raise BadData(f"the slice has no column '{column}'", where=str(path))
-    found = [int(value) for batch in batches for value in batch.column(column).to_pylist()]
-    return SliceOffsets(found[0], found[-1], rows)
+    values = [int(value) for batch in batches for value in batch.column(column).to_pylist()]
+    return SliceOffsets(values[0], values[-1], rows)

@@ -73,7 +73,7 @@ class MountSandbox:
 
     def wrap_command(self, program: Program, command: Sequence[str]) -> list[str]:
         """Return the command that runs ``command`` in the sandbox; it ends with its parent process."""
-        read = {inside: each for inside, each in self.read.items() if each.exists()}
+        read = {inside: outside for inside, outside in self.read.items() if outside.exists()}
         if program == "unshare":
             wrapper = [
                 "setpriv",
@@ -97,8 +97,8 @@ class MountSandbox:
             # /dev and / are in memory, without a limit. In /proc root could change settings of the machine.
             suffix = [part for folder in ("/dev", "/proc", "/") for part in ("--remount-ro", folder)]
         for name, places in zip(names, (read, self.write), strict=True):
-            for inside, each in places.items():
-                wrapper += [name, str(each), str(inside)]
+            for inside, outside in places.items():
+                wrapper += [name, str(outside), str(inside)]
         limited = [*_PYTHON, "-c", _LIMIT_SCRIPT, self._kernel_limits(), *command]
         return [*wrapper, *suffix, "--", *limited]
 
@@ -161,8 +161,8 @@ def _build_root(read: Sequence[Sequence[Path]], write: Sequence[Sequence[Path]],
     """Build a file system of these paths alone, and make it the root."""
     _mount("none", Path("/"), "", _MS_REC | _MS_PRIVATE)
     _mount("tmpfs", Path("/tmp"), "tmpfs", _MS_NOSUID | _MS_NODEV)
-    for each in (_OLD, _NEW):
-        (Path("/tmp") / each.name).mkdir()
+    for folder in (_OLD, _NEW):
+        (Path("/tmp") / folder.name).mkdir()
     _pivot_root(Path("/tmp"), Path("/tmp") / _OLD.name)
     os.chdir("/")
     _mount("tmpfs", _NEW, "tmpfs", _MS_NOSUID | _MS_NODEV, "size=64m,mode=0755")
@@ -173,10 +173,10 @@ def _build_root(read: Sequence[Sequence[Path]], write: Sequence[Sequence[Path]],
     _mount("proc", _NEW / "proc", "proc", _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     for name in _DEVICES:
         _bind_mount(Path("/dev") / name, Path("/dev") / name, write=True)
-    for each, inside in read:
-        _bind_mount(each, inside, write=False)
-    for each, inside in write:
-        _bind_mount(each, inside, write=True)
+    for path, inside in read:
+        _bind_mount(path, inside, write=False)
+    for outside, inside in write:
+        _bind_mount(outside, inside, write=True)
     os.chdir(_NEW)
     _pivot_root(Path(), Path())
     _call_libc("umount2", Path(), _MNT_DETACH)

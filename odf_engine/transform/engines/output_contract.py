@@ -170,8 +170,8 @@ class EmittedRows:
         columns = columns or {"k0": pa.nulls(rows.num_rows, pa.int8())}
         names = list(columns)
         grouped = pa.table({**columns, _ROW_INDEX: indexes}).group_by(names, use_threads=False)
-        found = grouped.aggregate([(_ROW_INDEX, "min"), (_ROW_INDEX, "max")])
-        first, last = found.column(f"{_ROW_INDEX}_min"), found.column(f"{_ROW_INDEX}_max")
+        groups = grouped.aggregate([(_ROW_INDEX, "min"), (_ROW_INDEX, "max")])
+        first, last = groups.column(f"{_ROW_INDEX}_min"), groups.column(f"{_ROW_INDEX}_max")
         changed = pc.greater_equal(last, count)
         before = [index if index < count else None for index in first.filter(changed).to_pylist()]
         unchanged = first.filter(pc.invert(changed)).to_pylist()
@@ -364,7 +364,7 @@ def _check_columns(query_schema: pa.Schema, vocab: DatasetVocabulary) -> None:
         raise InvalidQuery(
             f"the operation '{operation}' is {type_ddl(query_schema.field(operation).type)}, not INT",
             where="query",
-            hint=f"use one of: {', '.join(f'{each:d} ({each.code})' for each in Op)}",
+            hint=f"use one of: {', '.join(f'{operation:d} ({operation.code})' for operation in Op)}",
         )
 
 

@@ -40,8 +40,8 @@ def provenance_of_positions(
         if other is not None and interval is not None and interval.start <= other <= interval.end:
             offsets[index].add(other)
     feeds = [
-        InputRows(each.query_alias, to_intervals(sorted(offsets[index])))
-        for index, each in enumerate(request.query_inputs)
+        InputRows(query_input.query_alias, to_intervals(sorted(offsets[index])))
+        for index, query_input in enumerate(request.query_inputs)
         if index in offsets
     ]
     return RowProvenance(feeds)

@@ -315,7 +315,7 @@ class LimitWatch(threading.Thread):
         if sum(map(_disk_usage, self._folders)) > parse_size(disk):
             problem = f"it used more than sandbox.disk ({disk})"
             return _stopped_error(problem, hint="increase the limit: odf config set sandbox.disk SIZE")
-        if any(_free_bytes(folder) < least for folder, least in self._least_free.items()):
+        if any(_free_bytes(folder) < min_free for folder, min_free in self._least_free.items()):
             return _stopped_error("the disk is almost full", hint="free disk space and try again")
         if self._log.stat().st_size - self._begin > _MAX_OUTPUT_BYTES:
             return _stopped_error(
@@ -376,9 +376,9 @@ def python_paths() -> list[Path]:
     """Return the paths of the system, of Python and of its packages, which a sandbox can read."""
     return [
         *map(Path, _SYSTEM),
-        *(found for pattern in _SETTINGS for found in sorted(Path("/etc").glob(pattern))),
+        *(path for pattern in _SETTINGS for path in sorted(Path("/etc").glob(pattern))),
         *map(Path, dict.fromkeys((sys.base_prefix, sys.base_exec_prefix, sys.prefix, sys.exec_prefix))),
-        *(Path(each) for each in sys.path if Path(each).name in ("site-packages", "dist-packages")),
+        *(Path(folder) for folder in sys.path if Path(folder).name in ("site-packages", "dist-packages")),
         Path(odf_engine.__path__[0]),  # of a source checkout, only this program's package
     ]
 

@@ -131,7 +131,7 @@ class _Validation:
         session, transform, inputs = self.session, self.transform, self.inputs
         steps = transform.queries or []
         # The tables must exist even if no join uses them.
-        columns = {each.alias: (each.schema.names, each.vocab) for each in inputs}
+        columns = {query_input.alias: (query_input.schema.names, query_input.vocab) for query_input in inputs}
         tables = temporal_tables(session, transform, columns, self.vocab.event_time_column)
         is_as_of = uses_as_of_join(steps)
         rereads = is_as_of and joins_computed_table(session, steps, tables)
@@ -139,8 +139,11 @@ class _Validation:
             prepared = prepare_as_of_query(session, transform, inputs, self.vocab.event_time_column)
             text = as_of_fingerprint(session, prepared, inputs) + _RULES_OF_JOINED_ROWS
             return self._check_plan(prepared.query, text)
-        vocabs = {each.alias: each.vocab for each in inputs}
-        views = {each.alias: slices_frame(session, [], each.schema, each.vocab) for each in inputs}
+        vocabs = {query_input.alias: query_input.vocab for query_input in inputs}
+        views = {
+            query_input.alias: slices_frame(session, [], query_input.schema, query_input.vocab)
+            for query_input in inputs
+        }
         frame = run_query(session, views, steps, tables)
         check_repeatable(frame, steps, windows=True)
         if rereads:
@@ -169,10 +172,14 @@ class _Validation:
         contract = self._contract(query.query_schema)
         if query.mode == "update":
             EmittedRows(query.query_schema, query.keys, contract.event_time)
-        return ValidatedQuery(contract.schema, _hash([text, *(each.alias for each in self.inputs)]))
+        return ValidatedQuery(
+            contract.schema, _hash([text, *(query_input.alias for query_input in self.inputs)])
+        )
 
     def _contract(self, columns: pa.Schema) -> OutputContract:
-        return OutputContract(columns, self.vocab, self.declared, [each.schema for each in self.inputs])
+        return OutputContract(
+            columns, self.vocab, self.declared, [query_input.schema for query_input in self.inputs]
+        )
 
 
 def _query_columns(frame: DataFrame) -> pa.Schema:
@@ -255,7 +262,7 @@ class SparkEngine:
 
     def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> ComputedResult:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
-        tables_by_name = {each.name.casefold(): each for each in tables}
+        tables_by_name = {table.name.casefold(): table for table in tables}
         read: list[str] = []
 
         def find(name: str, call: TableFunctionCall | None) -> TableFiles:
@@ -267,7 +274,7 @@ class SparkEngine:
 
         session = self._runtime.session()
         with execute_query(
-            sql, [each.name for each in tables], find, session, reporter, proven=True
+            sql, [table.name for table in tables], find, session, reporter, proven=True
         ) as answer:
             outcome = answer.summarize(reporter)
         return ComputedResult(outcome, read, session.version)
@@ -308,8 +315,8 @@ class SparkEngine:
         if rereads:
             return ChangesTransaction(session, request, declared, reporter, state)
         as_of = uses_as_of_join(request.transform.queries or [])
-        made = AsOfTransaction if as_of else StatefulTransaction
-        return made(session, request, declared, reporter, state)
+        transaction_class = AsOfTransaction if as_of else StatefulTransaction
+        return transaction_class(session, request, declared, reporter, state)
 
 
 def _track_query(

@@ -85,8 +85,8 @@ def split_at_joins(session: SparkSession, transform: Sql, inputs: Sequence[Query
     Raises:
         InvalidQuery, Unsupported: the query cannot run.
     """
-    steps, by_alias = transform.queries or [], {each.alias: each for each in inputs}
-    columns = {each.alias: (each.schema.names, each.vocab) for each in inputs}
+    steps, by_alias = transform.queries or [], {query_input.alias: query_input for query_input in inputs}
+    columns = {query_input.alias: (query_input.schema.names, query_input.vocab) for query_input in inputs}
     tables = temporal_tables(session, transform, columns, event_time="")
     tables = {name: table for name, table in tables.items() if not table.of_query}  # joins use no others
     for table in tables.values():
@@ -94,7 +94,7 @@ def split_at_joins(session: SparkSession, transform: Sql, inputs: Sequence[Query
         empty.createOrReplaceTempView(identifier(table.view))
     frame = run_query(session, input_streams(session, inputs), steps, tables)
     check_repeatable(frame, steps)
-    return AsOfQuery(session, frame, {each.alias: each.vocab for each in inputs}, tables)
+    return AsOfQuery(session, frame, {query_input.alias: query_input.vocab for query_input in inputs}, tables)
 
 
 def prepare_as_of_query(
@@ -112,7 +112,7 @@ def prepare_as_of_query(
     as_of = split_at_joins(session, transform, inputs)
     as_of.check_operations()
     try:
-        empty = {each.alias: input_frame(session, [], each) for each in inputs}
+        empty = {query_input.alias: input_frame(session, [], query_input) for query_input in inputs}
         rows = as_of.track_rest(empty).frame.drop(POSITION, OPERATION)
         return PreparedAsOfQuery(
             as_of,
@@ -241,27 +241,27 @@ class AsOfTransaction(StatefulTransaction):
         views = self._input_frames(slices, self._as_of.inputs_after_joins())
         for join, paths in zip(self._as_of.joins, files, strict=True):
             views[join.view] = self._read(paths, joined_schema(join))
-        found = self._as_of.track_rest(views)
-        return [self._stateless_rows(found, ready.contract, in_order=len(batches) == 1)]
+        result = self._as_of.track_rest(views)
+        return [self._stateless_rows(result, ready.contract, in_order=len(batches) == 1)]
 
     def _stateless_rows(
-        self, found: TrackedResult, contract: OutputContract, *, in_order: bool
+        self, result: TrackedResult, contract: OutputContract, *, in_order: bool
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a stateless part after the joins, with their operations.
 
         Args:
-            found: the rows.
+            result: the rows.
             contract: checks them.
             in_order: the joined rows of each join are in one file.
         """
-        if found.ordered:
+        if result.ordered:
             rows = sorted_batches(
-                lambda _: (found.frame, contract.require_event_time), SortOrder(), self._reporter
+                lambda _: (result.frame, contract.require_event_time), SortOrder(), self._reporter
             )
             return (split_corrections(batch, OPERATION) for batch in rows)
-        rows = map_batches(found.frame, contract.require_event_time, self._reporter)
+        rows = map_batches(result.frame, contract.require_event_time, self._reporter)
         # The joined rows are stored in order.
-        if not (in_order and keeps_order(found.frame)):
+        if not (in_order and keeps_order(result.frame)):
             rows = external_sort(rows, SortOrder((POSITION,)), self._scratch / "sorted.arrow")
         return repair_correction_pairs(rows, POSITION, OPERATION)
 
@@ -310,13 +310,13 @@ class AsOfTransaction(StatefulTransaction):
         with translate_errors():
             due, pending = rows.where(is_due), rows.where(f"NOT {is_due}")
         if self._needs_all_versions(folder):
-            found, corrections = self._correct_emitted_rows(index, due, new, folder)
-            self._write_joined_rows(index, join, found, corrections, path)
+            joined, corrections = self._correct_emitted_rows(index, due, new, folder)
+            self._write_joined_rows(index, join, joined, corrections, path)
             self._write_state(pending, (DUE, POSITION), folder / _ROWS)
             return
         versions = self._add_stored_rows(new, folder / _VERSIONS, f"versions-{index}")
-        found = lookup_versions(due, versions, keys)
-        self._write_joined_rows(index, join, self._as_of.select_versions(index, found), None, path)
+        joined = lookup_versions(due, versions, keys)
+        self._write_joined_rows(index, join, self._as_of.select_versions(index, joined), None, path)
         self._write_state(pending, (DUE, POSITION), folder / _ROWS)
         times = pq.read_table(folder / _ROWS, columns=[TIME]).column(TIME)
         # Pending rows will need versions at their own times.
@@ -349,13 +349,13 @@ class AsOfTransaction(StatefulTransaction):
         due = self._materialize(due, due_file)
         with translate_errors():
             added, retracted = due.where(f"{OPERATION} NOT {RETRACTS}"), due.where(f"{OPERATION} {RETRACTS}")
-        found = self._materialize(look_up(added), self._scratch_file("found"))
-        emitted = self._add_stored_rows(found, folder / _EMITTED_ROWS, f"emitted-{index}")
+        joined = self._materialize(look_up(added), self._scratch_file("found"))
+        emitted = self._add_stored_rows(joined, folder / _EMITTED_ROWS, f"emitted-{index}")
         operations = pq.read_table(due_file, columns=[OPERATION]).column(OPERATION)
         if pc.any(pc.is_in(operations, _RETRACTING)).as_py():
             names = [*(f"l{number}" for number in self._as_of.value_columns(join)), TIME]
             matched, others, emitted = match_late_rows(retracted, emitted, comparable(names, due.schema))
-            found = found.unionByName(matched).unionByName(look_up(others))
+            joined = joined.unionByName(matched).unionByName(look_up(others))
         corrections = None
         if join.table.name in self._late:
             with translate_errors():
@@ -367,7 +367,7 @@ class AsOfTransaction(StatefulTransaction):
             corrections = version_corrections(again, used)
             emitted = unaffected.unionByName(again.select(*unaffected.columns))
         self._write_state(emitted, (TIME, POSITION), folder / _EMITTED_ROWS)
-        return found, corrections
+        return joined, corrections
 
     def _materialize(self, rows: DataFrame, path: Path, order: Sequence[str] = ()) -> DataFrame:
         """Write rows, together with those that the file has, and return the frame of the file."""
@@ -394,11 +394,11 @@ class AsOfTransaction(StatefulTransaction):
         return True
 
     def _write_joined_rows(
-        self, index: int, join: AsOfJoin, found: DataFrame, corrections: DataFrame | None, path: Path
+        self, index: int, join: AsOfJoin, joined: DataFrame, corrections: DataFrame | None, path: Path
     ) -> None:
         """Write the rows that are due with their versions, in the order of emission, then the corrections."""
         used = range(len(join.output))
-        order = self._total_order(found, (DUE, POSITION))
+        order = self._total_order(joined, (DUE, POSITION))
         if self._by_row and self._as_of.has_unique_positions(join):
             used, order = self._as_of.used_columns(join), (DUE, POSITION)
         names = [join.names[number] for number in used]
@@ -424,7 +424,7 @@ class AsOfTransaction(StatefulTransaction):
                     columns = [*map(batch.column, (*names, TIME)), numbers, batch.column(OPERATION)]
                     writer.write_batch(pa.record_batch(columns, schema=schema))
 
-            write(self._sorted(emit(found, order), order))
+            write(self._sorted(emit(joined, order), order))
             if corrections is not None:
                 by_row = self._total_order(corrections, (TIME, POSITION, OPERATION))
                 write(_number_corrections(self._sorted(emit(corrections, by_row), by_row)))

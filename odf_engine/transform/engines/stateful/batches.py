@@ -74,10 +74,10 @@ class Watermarks:
     def after(self, inputs: Sequence[TransformRequestInput], until: int | None) -> Watermarks:
         """Return the watermarks just before a time, or None for the end of the transaction."""
         updated = dict(self.by_alias)
-        for each in inputs:
-            for watermark in each.explicit_watermarks:
+        for query_input in inputs:
+            for watermark in query_input.explicit_watermarks:
                 if until is None or watermark.system_time.ms < until:
-                    alias = each.query_alias
+                    alias = query_input.query_alias
                     updated[alias] = max(updated.get(alias, watermark.event_time.ms), watermark.event_time.ms)
         return Watermarks(updated)
 
@@ -92,15 +92,15 @@ def read_slices(inputs: Sequence[TransformRequestInput]) -> list[Slice]:
     """
     slices = [
         item
-        for index, each in enumerate(inputs)
-        for path in each.data_paths
-        for item in _slices_of_commits(Path(path), index, each)
+        for index, query_input in enumerate(inputs)
+        for path in query_input.data_paths
+        for item in _slices_of_commits(Path(path), index, query_input)
     ]
-    return sorted(slices, key=lambda each: each.added)
+    return sorted(slices, key=lambda data_slice: data_slice.added)
 
 
 def batches_by_slice(
-    slices: Sequence[Slice], inputs: Sequence[TransformRequestInput], before: Watermarks, *, each: bool
+    slices: Sequence[Slice], inputs: Sequence[TransformRequestInput], before: Watermarks, *, separate: bool
 ) -> Iterator[Batch]:
     """Yield the batches of a transaction. Larger batches produce the same rows as single slices.
 
@@ -108,7 +108,7 @@ def batches_by_slice(
         slices: in order.
         inputs: the inputs, with the new watermarks.
         before: watermarks at the start.
-        each: every slice must be a separate batch.
+        separate: every slice must be a separate batch.
     """
     aliases = [item.query_alias for item in inputs]
     watermark_before = before.combined(aliases)
@@ -123,18 +123,18 @@ def batches_by_slice(
             and watermark != watermark_before
             and any(is_late(item, watermark) for item in new)
         )
-        if late or (each and pending):
-            if pending or not each:
+        if late or (separate and pending):
+            if pending or not separate:
                 yield Batch(pending, watermark)
             pending, watermark_before = [], watermark
         pending += new
     last = before.after(inputs, None).combined(aliases)
-    if pending or (last != watermark_before and not each):
+    if pending or (last != watermark_before and not separate):
         yield Batch(pending, last)
 
 
 def batches_by_watermark(
-    slices: Sequence[Slice], inputs: Sequence[TransformRequestInput], before: Watermarks, *, each: bool
+    slices: Sequence[Slice], inputs: Sequence[TransformRequestInput], before: Watermarks, *, separate: bool
 ) -> Iterator[Batch]:
     """Yield the batches for queries that emit rows when the watermark reaches their time (as-of joins).
 
@@ -144,7 +144,7 @@ def batches_by_watermark(
         slices: in order.
         inputs: the inputs, with the new watermarks.
         before: watermarks at the start.
-        each: every commit must be a separate batch, even one with a watermark alone.
+        separate: every commit must be a separate batch, even one with a watermark alone.
     """
     aliases = [item.query_alias for item in inputs]
     batch_watermark = reached = before.combined(aliases)
@@ -155,7 +155,7 @@ def batches_by_watermark(
         new = [item for item in slices if item.added == time]
         # A version may arrive for the exact time up to which rows were emitted.
         late = reached is not None and any(is_late(item, reached + 1) for item in new)
-        if (late or each) and (pending or reached != batch_watermark):
+        if (late or separate) and (pending or reached != batch_watermark):
             yield Batch(pending, reached)
             pending, batch_watermark = [], reached
         pending += new
@@ -178,7 +178,7 @@ def split_batches(
     The other arguments are as for :func:`batches_by_watermark`.
     """
     split = batches_by_watermark if as_of or query.by_commit else batches_by_slice
-    return list(split(slices, inputs, before, each=query.by_commit or query.mode == "update"))
+    return list(split(slices, inputs, before, separate=query.by_commit or query.mode == "update"))
 
 
 def is_late(slice: Slice, watermark: int) -> bool:
@@ -189,9 +189,9 @@ def is_late(slice: Slice, watermark: int) -> bool:
 def _slices_of_commits(path: Path, input_index: int, input: TransformRequestInput) -> Iterator[Slice]:
     """Yield a slice, or the rows of each commit in it. Each commit has one system time."""
     vocab = input.vocab
-    found, last_added = read_slice(path, input_index, vocab)
-    if found.added == last_added:
-        yield found
+    data_slice, last_added = read_slice(path, input_index, vocab)
+    if data_slice.added == last_added:
+        yield data_slice
         return
     times = pa.chunked_array([batch.column(0) for batch in read_batches(path, [vocab.system_time_column])])
     in_milliseconds = times.cast(pa.timestamp("ms", "UTC"), safe=False).combine_chunks()
@@ -217,7 +217,7 @@ def read_slice(path: Path, input_index: int, vocab: DatasetVocabulary) -> tuple[
     except UNREADABLE as error:
         raise BadData(f"the data slice cannot be read: {error}", where=str(path)) from error
     added, times, operations = ranges
-    found = Slice(
+    data_slice = Slice(
         path,
         input_index,
         _to_milliseconds(added[0]) or 0,
@@ -225,7 +225,7 @@ def read_slice(path: Path, input_index: int, vocab: DatasetVocabulary) -> tuple[
         operations[1] is not None and operations[1] > 0,
         rows,
     )
-    return found, _to_milliseconds(added[1]) or 0
+    return data_slice, _to_milliseconds(added[1]) or 0
 
 
 def _ranges_from_statistics(file: pq.ParquetFile, names: Sequence[str]) -> list[tuple[Any, Any]] | None:
@@ -248,9 +248,9 @@ def _ranges_from_rows(path: Path, names: Sequence[str]) -> list[tuple[Any, Any]]
     ranges: list[tuple[Any, Any]] = []
     for name in names:
         ends = [pc.min_max(batch.column(0)) for batch in read_bounded(path, [name])]
-        least = [end["min"].as_py() for end in ends if end["min"].is_valid]
+        minima = [end["min"].as_py() for end in ends if end["min"].is_valid]
         greatest = [end["max"].as_py() for end in ends if end["max"].is_valid]
-        ranges.append((min(least, default=None), max(greatest, default=None)))
+        ranges.append((min(minima, default=None), max(greatest, default=None)))
     return ranges
 
 

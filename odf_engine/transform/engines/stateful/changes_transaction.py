@@ -77,8 +77,10 @@ def validate_changes_query(
     steps = transform.queries or []
     _check_text(steps)
     views = {
-        each.alias: _data_rows(slices_frame(session, [], each.schema, each.vocab), each.vocab)
-        for each in inputs
+        query_input.alias: _data_rows(
+            slices_frame(session, [], query_input.schema, query_input.vocab), query_input.vocab
+        )
+        for query_input in inputs
     }
     tables = computed_tables(transform, vocab)
     try:
@@ -92,7 +94,7 @@ def validate_changes_query(
         ) from error
     check_repeatable(frame, steps, windows=True)
     _check_plan(ResultChanges(session, _unchanged(views)).all_rows(frame))
-    contract = _contract(frame, vocab, declared, [each.schema for each in inputs])
+    contract = _contract(frame, vocab, declared, [query_input.schema for query_input in inputs])
     parts = ["changes", *(f"{step.alias or ''} {step.query}" for step in steps)]
     if uses_as_of_join(steps):
         parts += [f"{table.name} {table.time} by {', '.join(table.keys)}" for table in tables.values()]
@@ -229,11 +231,15 @@ class ChangesTransaction:
         self._check_state(state)
         if state is not None and self._request.prev_checkpoint_path is not None:
             read_checkpoint(Path(self._request.prev_checkpoint_path), self._kept_folder)
-        paths = [path for each in read for path in (*(each.earlier_paths or ()), *each.data_paths)]
+        paths = [
+            path
+            for query_input in read
+            for path in (*(query_input.earlier_paths or ()), *query_input.data_paths)
+        ]
         if has_few_rows(list(map(Path, paths))):
             interpret_queries(self._session)
         retracted = self._retracted_inputs(() if state is None else state.retracted)
-        inputs = {each.query_alias: self._rows(each, retracted) for each in read}
+        inputs = {query_input.query_alias: self._rows(query_input, retracted) for query_input in read}
         after = self._query({name: rows.after for name, rows in inputs.items()}, self._transform)
         changes = KeptGroups(self._session, inputs, self._files)
         try:
@@ -316,21 +322,21 @@ class ChangesTransaction:
 
     def _retracted_inputs(self, before: Collection[str]) -> list[str]:
         """Return the names of the inputs that have had retractions."""
-        found = set(before)
+        names = set(before)
         for query_input in self._request.query_inputs:
-            paths = () if query_input.query_alias in found else map(Path, query_input.data_paths)
+            paths = () if query_input.query_alias in names else map(Path, query_input.data_paths)
             if any(read_slice(path, 0, query_input.vocab)[0].changes for path in paths):
-                found.add(query_input.query_alias)
-        return sorted(found)
+                names.add(query_input.query_alias)
+        return sorted(names)
 
-    def _rows(self, each: TransformRequestInput, retracted: Collection[str]) -> InputState:
+    def _rows(self, query_input: TransformRequestInput, retracted: Collection[str]) -> InputState:
         """Return the rows of an input before and after the transaction."""
-        schema, vocab = pq.read_schema(each.schema_file), each.vocab
-        earlier = list(map(Path, each.earlier_paths or ()))
-        new = list(map(Path, each.data_paths))
+        schema, vocab = pq.read_schema(query_input.schema_file), query_input.vocab
+        earlier = list(map(Path, query_input.earlier_paths or ()))
+        new = list(map(Path, query_input.data_paths))
         frames = [slices_frame(self._session, paths, schema, vocab, ordered=False)
                   for paths in (earlier, [*earlier, *new], new)]  # fmt: skip
-        has_retracted = each.query_alias in retracted
+        has_retracted = query_input.query_alias in retracted
         before, after = (latest_rows(frame, vocab, retracted=has_retracted) for frame in frames[:2])
         weight = f"IF({identifier(vocab.operation_type_column)} {RETRACTS}, -1L, 1L) AS {WEIGHT}"
         changes = _data_rows(frames[2], vocab, weight) if new else None

@@ -87,7 +87,7 @@ def write_checkpoint(path: Path, metadata: CheckpointMetadata, folder: Path) -> 
     ):
         text = msgspec.json.encode(metadata, order="sorted")
         tar.addfile(_entry(_METADATA_FILE, len(text)), io.BytesIO(text))
-        for file in sorted(each for each in folder.rglob("*") if each.is_file()):
+        for file in sorted(path for path in folder.rglob("*") if path.is_file()):
             with file.open("rb") as content:
                 entry = _entry(file.relative_to(folder).as_posix(), file.stat().st_size)
                 tar.addfile(entry, content)

@@ -46,8 +46,10 @@ class QuerySource(NamedTuple):
 def input_streams(session: SparkSession, inputs: Sequence[QueryInput]) -> dict[str, DataFrame]:
     """Return the inputs of a query as streams without rows, whose plan alone is used."""
     return {
-        each.alias: stream_view(session, index, query_schema(each.schema, each.vocab), each.vocab)
-        for index, each in enumerate(inputs)
+        query_input.alias: stream_view(
+            session, index, query_schema(query_input.schema, query_input.vocab), query_input.vocab
+        )
+        for index, query_input in enumerate(inputs)
     }
 
 
@@ -67,11 +69,11 @@ def plan_query(
     """
     steps = transform.queries or []
     frame = run_query(session, input_streams(session, inputs), steps)
-    vocabs = {each.alias: each.vocab for each in inputs}
+    vocabs = {query_input.alias: query_input.vocab for query_input in inputs}
     key = (
         msgspec.json.encode(steps),
         time,
-        *(f"{each.alias} {each.vocab} {each.schema}" for each in inputs),
+        *(f"{query_input.alias} {query_input.vocab} {query_input.schema}" for query_input in inputs),
     )
     plan = _PLANS.get(key)
     if plan is None:

@@ -129,7 +129,7 @@ class _BatchQuery:
         self._session = session
         self._request = request
         self._inputs = [QueryInput.from_request(query_input) for query_input in request.query_inputs]
-        aliases = [each.alias for each in self._inputs]
+        aliases = [query_input.alias for query_input in self._inputs]
         self.watermark = Watermarks({}).after(request.query_inputs, None).combined(aliases)
         self._as_of = split_at_joins(session, request.transform, self._inputs)
         self.has_unmatched = False
@@ -137,10 +137,15 @@ class _BatchQuery:
     def result(self) -> DataFrame:
         """Return the rows, without system columns."""
         changes = {
-            each.query_alias: input_frame(self._session, list(map(Path, each.data_paths)), input)
-            for each, input in zip(self._request.query_inputs, self._inputs, strict=True)
+            query_input.query_alias: input_frame(
+                self._session, list(map(Path, query_input.data_paths)), input
+            )
+            for query_input, input in zip(self._request.query_inputs, self._inputs, strict=True)
         }
-        views = {each.alias: latest_state(changes[each.alias], each.vocab) for each in self._inputs}
+        views = {
+            query_input.alias: latest_state(changes[query_input.alias], query_input.vocab)
+            for query_input in self._inputs
+        }
         for index, join in enumerate(self._as_of.joins):
             views[join.view] = self._joined_rows(index, views, changes[join.table.name])
         frame = self._as_of.query_after_joins(views)
@@ -231,7 +236,9 @@ class _BatchQuery:
 def _order_time(window: Any) -> Any:
     """Return the event time that orders running totals, or None for another window function."""
     orders = to_list(window.orderSpec())
-    functions = {node_name(each.child().windowFunction()) for each in to_list(window.windowExpressions())}
+    functions = {
+        node_name(aggregate.child().windowFunction()) for aggregate in to_list(window.windowExpressions())
+    }
     if not orders or "AggregateExpression" not in functions:
         return None
     time = orders[0].child()
@@ -248,8 +255,8 @@ def latest_state(changes: DataFrame, vocab: DatasetVocabulary) -> DataFrame:
         vocab: names of the system columns.
     """
     offset, operation, system_time = (
-        identifier(each)
-        for each in (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
+        identifier(name)
+        for name in (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
     )
     names = [identifier(name) for name in changes.columns]
     values = comparable([name for name in names if name not in (offset, operation, system_time)],

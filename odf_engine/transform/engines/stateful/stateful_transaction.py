@@ -181,7 +181,7 @@ class StatefulTransaction:
         self._request = request
         self._fingerprint = state
         self._inputs = [QueryInput.from_request(query_input) for query_input in request.query_inputs]
-        self._aliases = [each.alias for each in self._inputs]
+        self._aliases = [query_input.alias for query_input in self._inputs]
         self._declared = declared
         self._reporter = reporter
         self._values = False
@@ -320,7 +320,7 @@ class StatefulTransaction:
         watermark = _exclusive(before.combined(self._aliases), exact)
         results: list[Iterator[pa.RecordBatch]] = []
         for number, group in enumerate(self._group_batches(ready.query, batches, before)):
-            watermarks = BatchWatermarks(watermark, [_exclusive(each.watermark, exact) for each in group])
+            watermarks = BatchWatermarks(watermark, [_exclusive(batch.watermark, exact) for batch in group])
             rows = self._run_group(ready, group, watermarks, number)
             results.append(rows if ready.emitted is None else _yield_changes(ready.emitted, rows))
             watermark = watermarks.last
@@ -436,22 +436,24 @@ class StatefulTransaction:
         )
         try:
             frame = planner.result(ready.source.frame)
-            found = arrow_batches(frame, self._reporter)[1]
+            new_rows = arrow_batches(frame, self._reporter)[1]
             schema = arrow_schema(frame.schema)
             if planner.open_groups is not None:
-                found = self._state.split_open_groups(planner.open_groups, found, schema)
-                schema = pa.schema([each for each in schema if each.name not in planner.open_groups.columns])
-            found = map(ready.contract.require_event_time, found)
+                new_rows = self._state.split_open_groups(planner.open_groups, new_rows, schema)
+                schema = pa.schema(
+                    [field for field in schema if field.name not in planner.open_groups.columns]
+                )
+            new_rows = map(ready.contract.require_event_time, new_rows)
             if query.order:
-                self._sorter.store(found, schema, number)
+                self._sorter.store(new_rows, schema, number)
                 rows = iter(())
             else:
-                rows = self._sorter.sort_by_time(found, schema, ready.contract.event_time, number)
+                rows = self._sorter.sort_by_time(new_rows, schema, ready.contract.event_time, number)
             self._state.replace(planner.states, planner.open_groups)
             self._find_late_rows(planner)
         finally:
-            for each in planner.cached:
-                each.unpersist()
+            for cached in planner.cached:
+                cached.unpersist()
         return rows
 
     def _alias(self, slice: Slice) -> str:
@@ -464,18 +466,20 @@ class StatefulTransaction:
         with translate_errors(self._reporter):
             late = [run_sql(query, new=new) for new, query in planner.late]
             rows = reduce(lambda one, other: one.unionAll(other), late).distinct()
-            found = arrow_batches(rows, self._reporter, progress=False)[1]
-            self._late_positions += [batch.column(0) for batch in found]
+            positions = arrow_batches(rows, self._reporter, progress=False)[1]
+            self._late_positions += [batch.column(0) for batch in positions]
 
     def _late_rows(self) -> list[LateRows]:
         """Return the late rows of each input that has any, and log their numbers."""
         late_rows: list[LateRows] = []
         positions = pa.chunked_array(self._late_positions, pa.int64())
         inputs = pc.shift_right(positions, INPUT_BITS)
-        for index, each in enumerate(self._request.query_inputs):
+        for index, query_input in enumerate(self._request.query_inputs):
             offsets = pc.bit_wise_and(positions.filter(pc.equal(inputs, index)), (1 << INPUT_BITS) - 1)
             if len(offsets):
-                late_rows.append(LateRows(each.query_alias, offsets.take(pc.array_sort_indices(offsets))))
+                late_rows.append(
+                    LateRows(query_input.query_alias, offsets.take(pc.array_sort_indices(offsets)))
+                )
         if late_rows:
             numbers = ", ".join(f"{row.alias}: {len(row.offsets):,}" for row in late_rows)
             text = f"late rows dropped: {len(positions):,} ({numbers})"
@@ -503,11 +507,11 @@ class StatefulTransaction:
     def _input_frames(self, slices: Sequence[Slice], names: Collection[str]) -> dict[str, DataFrame]:
         """Return inputs as frames, with the rows of some slices."""
         return {
-            each.alias: input_frame(
-                self._session, [slice.path for slice in slices if slice.input_index == index], each
+            query_input.alias: input_frame(
+                self._session, [slice.path for slice in slices if slice.input_index == index], query_input
             )
-            for index, each in enumerate(self._inputs)
-            if each.alias in names
+            for index, query_input in enumerate(self._inputs)
+            if query_input.alias in names
         }
 
     def _write_slice(
