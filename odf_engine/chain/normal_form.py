@@ -287,7 +287,7 @@ def with_allowed_lateness(event: SetTransform, durations: Mapping[str, str]) -> 
 
     Durations of 0 and aliases of other inputs are omitted.
     """
-    aliases = [query_input.alias or query_input.dataset_ref for query_input in event.inputs]
+    aliases = [input.alias or input.dataset_ref for input in event.inputs]
     kept = {name: durations[name] for name in aliases if parse_duration(durations.get(name, "0s"))}
     step = _last_step(event.transform)
     query = step.query

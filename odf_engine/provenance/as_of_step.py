@@ -88,13 +88,13 @@ class AsOfTrace(StatefulTrace):
         origins = time.tables(self._session)
         views = {name: frame.drop(*_HIDDEN) for name, frame in origins.items()}
         sources = {
-            query_input.alias: JoinRows(
+            input.alias: JoinRows(
                 index,
-                origins[query_input.alias].selectExpr(
-                    f"`{query_input.vocab.offset_column}` AS offset", ORIGINS_COLUMN, BATCH
+                origins[input.alias].selectExpr(
+                    f"`{input.vocab.offset_column}` AS offset", ORIGINS_COLUMN, BATCH
                 ),
             )
-            for index, query_input in enumerate(inputs)
+            for index, input in enumerate(inputs)
         }
         joined: dict[str, DataFrame] = {}
         for index, join in enumerate(as_of.joins):

@@ -112,9 +112,7 @@ def trace_rows(
     """
     inputs = request.query_inputs
     frame = run_query(session, input_views(session, request), request.transform.queries or [])
-    tracked = track_origins(
-        session, frame, {query_input.query_alias: query_input.vocab for query_input in inputs}
-    )
+    tracked = track_origins(session, frame, {input.query_alias: input.vocab for input in inputs})
     traced = StepResult.empty(request)
     columns = [name for name in tracked.frame.columns if name not in (POSITION, OPERATION)]
     has_operation = match_columns(columns, [selection.vocab.operation_type_column])[0] is not None

@@ -333,7 +333,7 @@ def plan_transaction(workspace: Workspace, entry: DatasetEntry, max_rows: int) -
         if planned is None:
             return None
         inputs.append(planned)
-    if not any(query_input.slices or query_input.explicit for query_input in inputs):
+    if not any(input.slices or input.explicit for input in inputs):
         return None
     return _make_transaction(entry, state, transform, inputs)
 
@@ -445,10 +445,8 @@ def _make_transaction(
 ) -> Transaction:
     lateness = allowed_lateness(transform.transform)
     inputs = [
-        _delay_watermarks(query_input, parse_duration(lateness[query_input.alias]))
-        if query_input.alias in lateness
-        else query_input
-        for query_input in inputs
+        _delay_watermarks(input, parse_duration(lateness[input.alias])) if input.alias in lateness else input
+        for input in inputs
     ]
     return Transaction(entry, state, transform, inputs, _combined_watermark(state, inputs), kind)
 
@@ -470,7 +468,7 @@ def _delay_watermarks(input: InputPlan, seconds: int) -> InputPlan:
 
 
 def _combined_watermark(state: ChainState, inputs: list[InputPlan]) -> Timestamp | None:
-    watermarks = [query_input.watermark for query_input in inputs]
+    watermarks = [input.watermark for input in inputs]
     known = [watermark for watermark in watermarks if watermark is not None]
     if len(known) < len(watermarks):
         return state.watermark

@@ -203,7 +203,7 @@ def state_outcome(
 
 
 def _inputs_by_alias(inputs: Sequence[TransformInput]) -> list[tuple[str | None, str]]:
-    return [(query_input.alias, query_input.dataset_ref) for query_input in inputs]
+    return [(input.alias, input.dataset_ref) for input in inputs]
 
 
 def check_choice(outcome: StateOutcome, choice: Choice, checked: ValidatedQuery) -> None:

@@ -17,7 +17,6 @@ from msgspec.structs import replace as structs_replace
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.normal_form import (
     BUILT_IN_ENGINES,
-    SPARK,
     allowed_lateness,
     engine_version,
     is_earlier_revision,
@@ -366,9 +365,8 @@ def execute_transaction(
                 reporter.log(f"{error}; computing the state again from the inputs")
                 computed.add(error.lacks_values)
                 folder = folders.enter_context(job_scratch_folder(workspace.odf / "cache", "transform"))
-                state = _StateRebuild(workspace, engine, transaction, folder, reporter).run(
-                    with_values=error.lacks_values, compared=is_new and not error.lacks_values
-                )
+                rebuild = _StateRebuild(workspace, engine, transaction, folder, reporter)
+                state = rebuild.run(error, compared=is_new and not error.lacks_values)
                 request = structs_replace(request, prev_checkpoint_path=state)
 
 
@@ -413,11 +411,11 @@ class _StateRebuild:
     _folder: Path
     _reporter: Reporter
 
-    def run(self, *, with_values: bool, compared: bool) -> str | None:
+    def run(self, reason: StateUnusable, *, compared: bool) -> str | None:
         """Return the path of the new checkpoint, or None if no state is required.
 
         Args:
-            with_values: compute the single values that retractions require.
+            reason: why the present state cannot be used.
             compared: check that the rows of the dataset are the rows that belong to the new state.
 
         Raises:
@@ -431,28 +429,27 @@ class _StateRebuild:
         staged = self._folder / "data"
         request = make_request(past, self._folder, staged, past.state.system_time)
         declared = declared_schema(self._transaction.state)
-        result = self._engine.run("rebuild" if with_values else "execute", request, declared, self._reporter)
-        if compared:
-            self._check_rows(past, [] if result.written is None else [staged])
+        operation = "rebuild" if reason.lacks_values else "execute"
+        result = self._engine.run(operation, request, declared, self._reporter)
+        if compared and not self._has_rows(past, [] if result.written is None else [staged]):
+            alias = self._transaction.entry.alias
+            raise Unsupported(
+                f"{alias} cannot be continued: {reason.message}, and the query now returns other rows",
+                where=reason.where,
+                hint=f"odf pull --rederive {alias} derives the dataset again; odf verify --recompute {alias} "
+                "lists the rows that differ",
+            )
         return None if result.checkpoint is None else request.new_checkpoint_path
 
-    def _check_rows(self, past: Transaction, computed: Sequence[Path]) -> None:
-        entry = self._transaction.entry
+    def _has_rows(self, past: Transaction, computed: Sequence[Path]) -> bool:
+        """Return whether the dataset has the rows that its past transactions compute now."""
+        dataset = self._transaction.entry.dataset
         # A state that was rebuilt for a changed query belongs to all rows of the dataset.
         is_whole = all(plan.interval.prev_block_hash is None for plan in past.inputs)
         last = past.state.last_offset
         start = 0 if is_whole or last is None else last + 1
-        stored = [entry.dataset.slice_path(row) for row in entry.dataset.slices() if row.end >= start]
-        if self._sum_rows(stored, start) == self._sum_rows(computed, 0):
-            return
-        version = self._transaction.transform.transform.version
-        raise Unsupported(
-            f"the dataset cannot be continued: version {version} of the engine wrote its rows, and "
-            f"{engine_version(SPARK)} computes other rows from the same inputs",
-            where=str(entry.alias),
-            hint=f"derive it again: odf pull --rederive {entry.alias}; "
-            f"odf verify --recompute {entry.alias} lists the rows that differ",
-        )
+        stored = [dataset.slice_path(row) for row in dataset.slices() if row.end >= start]
+        return self._sum_rows(stored, start) == self._sum_rows(computed, 0)
 
     def _sum_rows(self, slices: Sequence[Path], start: int) -> int:
         """Return a number that is equal for slices with the same rows after all retractions, in any order.

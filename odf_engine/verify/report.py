@@ -156,7 +156,7 @@ def _origin(
         return OriginReport(**about, sources=_sources(entry, limit, slices)), []
     event = _newest(entry, limit, "ExecuteTransform")
     consumed = event.query_inputs if isinstance(event, ExecuteTransform) else []
-    aliases = {query_input.dataset_ref: query_input.alias for query_input in transform.inputs}
+    aliases = {input.dataset_ref: input.alias for input in transform.inputs}
     sql = transform.transform
     origin = OriginReport(
         **about,

@@ -86,11 +86,9 @@ class DataFusionEngine:
         declared: pa.Schema | None,
     ) -> ValidatedQuery:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
-        tables = [
-            TableFiles(query_input.alias, [], query_input.schema, query_input.vocab) for query_input in inputs
-        ]
+        tables = [TableFiles(input.alias, [], input.schema, input.vocab) for input in inputs]
         with self._run(transform, tables, _ANY_TIME, Reporter()) as rows:
-            contract = _contract(rows, vocab, declared, [query_input.schema for query_input in inputs])
+            contract = _contract(rows, vocab, declared, [input.schema for input in inputs])
         return ValidatedQuery(contract.schema, None)
 
     def provenance(

@@ -131,7 +131,7 @@ class _Validation:
         session, transform, inputs = self.session, self.transform, self.inputs
         steps = transform.queries or []
         # The tables must exist even if no join uses them.
-        columns = {query_input.alias: (query_input.schema.names, query_input.vocab) for query_input in inputs}
+        columns = {input.alias: (input.schema.names, input.vocab) for input in inputs}
         tables = temporal_tables(session, transform, columns, self.vocab.event_time_column)
         is_as_of = uses_as_of_join(steps)
         rereads = is_as_of and joins_computed_table(session, steps, tables)
@@ -139,11 +139,8 @@ class _Validation:
             prepared = prepare_as_of_query(session, transform, inputs, self.vocab.event_time_column)
             text = as_of_fingerprint(session, prepared, inputs) + _RULES_OF_JOINED_ROWS
             return self._check_plan(prepared.query, text)
-        vocabs = {query_input.alias: query_input.vocab for query_input in inputs}
-        views = {
-            query_input.alias: slices_frame(session, [], query_input.schema, query_input.vocab)
-            for query_input in inputs
-        }
+        vocabs = {input.alias: input.vocab for input in inputs}
+        views = {input.alias: slices_frame(session, [], input.schema, input.vocab) for input in inputs}
         frame = run_query(session, views, steps, tables)
         check_repeatable(frame, steps, windows=True)
         if rereads:
@@ -172,14 +169,10 @@ class _Validation:
         contract = self._contract(query.query_schema)
         if query.mode == "update":
             EmittedRows(query.query_schema, query.keys, contract.event_time)
-        return ValidatedQuery(
-            contract.schema, _hash([text, *(query_input.alias for query_input in self.inputs)])
-        )
+        return ValidatedQuery(contract.schema, _hash([text, *(input.alias for input in self.inputs)]))
 
     def _contract(self, columns: pa.Schema) -> OutputContract:
-        return OutputContract(
-            columns, self.vocab, self.declared, [query_input.schema for query_input in self.inputs]
-        )
+        return OutputContract(columns, self.vocab, self.declared, [input.schema for input in self.inputs])
 
 
 def _query_columns(frame: DataFrame) -> pa.Schema:

@@ -85,8 +85,8 @@ def split_at_joins(session: SparkSession, transform: Sql, inputs: Sequence[Query
     Raises:
         InvalidQuery, Unsupported: the query cannot run.
     """
-    steps, by_alias = transform.queries or [], {query_input.alias: query_input for query_input in inputs}
-    columns = {query_input.alias: (query_input.schema.names, query_input.vocab) for query_input in inputs}
+    steps, by_alias = transform.queries or [], {input.alias: input for input in inputs}
+    columns = {input.alias: (input.schema.names, input.vocab) for input in inputs}
     tables = temporal_tables(session, transform, columns, event_time="")
     tables = {name: table for name, table in tables.items() if not table.of_query}  # joins use no others
     for table in tables.values():
@@ -94,7 +94,7 @@ def split_at_joins(session: SparkSession, transform: Sql, inputs: Sequence[Query
         empty.createOrReplaceTempView(identifier(table.view))
     frame = run_query(session, input_streams(session, inputs), steps, tables)
     check_repeatable(frame, steps)
-    return AsOfQuery(session, frame, {query_input.alias: query_input.vocab for query_input in inputs}, tables)
+    return AsOfQuery(session, frame, {input.alias: input.vocab for input in inputs}, tables)
 
 
 def prepare_as_of_query(
@@ -112,7 +112,7 @@ def prepare_as_of_query(
     as_of = split_at_joins(session, transform, inputs)
     as_of.check_operations()
     try:
-        empty = {query_input.alias: input_frame(session, [], query_input) for query_input in inputs}
+        empty = {input.alias: input_frame(session, [], input) for input in inputs}
         rows = as_of.track_rest(empty).frame.drop(POSITION, OPERATION)
         return PreparedAsOfQuery(
             as_of,

@@ -92,9 +92,9 @@ def read_slices(inputs: Sequence[TransformRequestInput]) -> list[Slice]:
     """
     slices = [
         item
-        for index, query_input in enumerate(inputs)
-        for path in query_input.data_paths
-        for item in _slices_of_commits(Path(path), index, query_input)
+        for index, input in enumerate(inputs)
+        for path in input.data_paths
+        for item in _slices_of_commits(Path(path), index, input)
     ]
     return sorted(slices, key=lambda data_slice: data_slice.added)
 

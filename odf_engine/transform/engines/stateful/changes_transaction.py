@@ -77,10 +77,8 @@ def validate_changes_query(
     steps = transform.queries or []
     _check_text(steps)
     views = {
-        query_input.alias: _data_rows(
-            slices_frame(session, [], query_input.schema, query_input.vocab), query_input.vocab
-        )
-        for query_input in inputs
+        input.alias: _data_rows(slices_frame(session, [], input.schema, input.vocab), input.vocab)
+        for input in inputs
     }
     tables = computed_tables(transform, vocab)
     try:
@@ -94,7 +92,7 @@ def validate_changes_query(
         ) from error
     check_repeatable(frame, steps, windows=True)
     _check_plan(ResultChanges(session, _unchanged(views)).all_rows(frame))
-    contract = _contract(frame, vocab, declared, [query_input.schema for query_input in inputs])
+    contract = _contract(frame, vocab, declared, [input.schema for input in inputs])
     parts = ["changes", *(f"{step.alias or ''} {step.query}" for step in steps)]
     if uses_as_of_join(steps):
         parts += [f"{table.name} {table.time} by {', '.join(table.keys)}" for table in tables.values()]

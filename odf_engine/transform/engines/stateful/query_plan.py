@@ -46,10 +46,8 @@ class QuerySource(NamedTuple):
 def input_streams(session: SparkSession, inputs: Sequence[QueryInput]) -> dict[str, DataFrame]:
     """Return the inputs of a query as streams without rows, whose plan alone is used."""
     return {
-        query_input.alias: stream_view(
-            session, index, query_schema(query_input.schema, query_input.vocab), query_input.vocab
-        )
-        for index, query_input in enumerate(inputs)
+        input.alias: stream_view(session, index, query_schema(input.schema, input.vocab), input.vocab)
+        for index, input in enumerate(inputs)
     }
 
 
@@ -69,11 +67,11 @@ def plan_query(
     """
     steps = transform.queries or []
     frame = run_query(session, input_streams(session, inputs), steps)
-    vocabs = {query_input.alias: query_input.vocab for query_input in inputs}
+    vocabs = {input.alias: input.vocab for input in inputs}
     key = (
         msgspec.json.encode(steps),
         time,
-        *(f"{query_input.alias} {query_input.vocab} {query_input.schema}" for query_input in inputs),
+        *(f"{input.alias} {input.vocab} {input.schema}" for input in inputs),
     )
     plan = _PLANS.get(key)
     if plan is None:

@@ -129,7 +129,7 @@ class _BatchQuery:
         self._session = session
         self._request = request
         self._inputs = [QueryInput.from_request(query_input) for query_input in request.query_inputs]
-        aliases = [query_input.alias for query_input in self._inputs]
+        aliases = [input.alias for input in self._inputs]
         self.watermark = Watermarks({}).after(request.query_inputs, None).combined(aliases)
         self._as_of = split_at_joins(session, request.transform, self._inputs)
         self.has_unmatched = False
@@ -142,10 +142,7 @@ class _BatchQuery:
             )
             for query_input, input in zip(self._request.query_inputs, self._inputs, strict=True)
         }
-        views = {
-            query_input.alias: latest_state(changes[query_input.alias], query_input.vocab)
-            for query_input in self._inputs
-        }
+        views = {input.alias: latest_state(changes[input.alias], input.vocab) for input in self._inputs}
         for index, join in enumerate(self._as_of.joins):
             views[join.view] = self._joined_rows(index, views, changes[join.table.name])
         frame = self._as_of.query_after_joins(views)

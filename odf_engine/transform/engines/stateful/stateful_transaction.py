@@ -181,7 +181,7 @@ class StatefulTransaction:
         self._request = request
         self._fingerprint = state
         self._inputs = [QueryInput.from_request(query_input) for query_input in request.query_inputs]
-        self._aliases = [query_input.alias for query_input in self._inputs]
+        self._aliases = [input.alias for input in self._inputs]
         self._declared = declared
         self._reporter = reporter
         self._values = False
@@ -507,11 +507,11 @@ class StatefulTransaction:
     def _input_frames(self, slices: Sequence[Slice], names: Collection[str]) -> dict[str, DataFrame]:
         """Return inputs as frames, with the rows of some slices."""
         return {
-            query_input.alias: input_frame(
-                self._session, [slice.path for slice in slices if slice.input_index == index], query_input
+            input.alias: input_frame(
+                self._session, [slice.path for slice in slices if slice.input_index == index], input
             )
-            for index, query_input in enumerate(self._inputs)
-            if query_input.alias in names
+            for index, input in enumerate(self._inputs)
+            if input.alias in names
         }
 
     def _write_slice(
