@@ -392,10 +392,7 @@ def _query_message(cause: JavaThrowable) -> tuple[str, str | None]:
                 f"add it to GROUP BY, or aggregate it, such as max({expression})"
             )
         case "UNRESOLVABLE_TABLE_VALUED_FUNCTION":
-            return (
-                f"table function {parameters['name']} not found",
-                "read the inputs by their aliases",
-            )
+            return (f"table function {parameters['name']} not found", "read the inputs by their aliases")
         case "INVALID_SUBQUERY_EXPRESSION.STREAMING_QUERY":
             return "subqueries over inputs are not supported in expressions", (
                 "join the input with a time bound, or aggregate it in a separate dataset"

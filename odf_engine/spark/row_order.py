@@ -271,8 +271,7 @@ class _TotalOrder(PlanBuilder):
         plan = self._with_total_sorts(plan)
         if len(_LIMITING_CLASSES.findall(text)) > self._limits:
             raise InvalidQuery(
-                "LIMIT within an expression is not deterministic",
-                hint="use a join, max_by or min_by instead",
+                "LIMIT within an expression is not deterministic", hint="use a join, max_by or min_by instead"
             )
         ordered = is_ordered(plan)
         if not ordered:

@@ -157,13 +157,7 @@ def run_in_order(tasks: Iterable[Task[_Result]]) -> Generator[_Result, None, Non
 
 # Rules that cannot be checked after a lost block until the next data block,
 _CARRIED: Final = frozenset(
-    {
-        "watermark",
-        "prev-offset",
-        "prev-checkpoint",
-        "data-changes-something",
-        "transform-intervals",
-    }
+    {"watermark", "prev-offset", "prev-checkpoint", "data-changes-something", "transform-intervals"}
 )
 
 # and rules that cannot be checked at all then: the lost block may have been the setting that they use.
@@ -598,10 +592,7 @@ class _ChainCheck:
         if isinstance(block.event, Seed):
             expected = self._id_of_folder()
             if expected is not None and expected != block.event.dataset_id:
-                yield (
-                    "identity",
-                    f"the chain belongs to {block.event.dataset_id}, the folder to {expected}",
-                )
+                yield ("identity", f"the chain belongs to {block.event.dataset_id}, the folder to {expected}")
         if self._state is None and self._lost_settings:
             return  # The first block is lost, and this is not the first block.
         try:

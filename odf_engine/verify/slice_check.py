@@ -118,10 +118,7 @@ def check_object(
 
 
 def check_rows(
-    path: Path,
-    expected: ExpectedSlice,
-    check: Callable[[], None],
-    operations: OperationCheck | None = None,
+    path: Path, expected: ExpectedSlice, check: Callable[[], None], operations: OperationCheck | None = None
 ) -> Iterator[Problem]:
     """Check schema, logical hash, number and order of rows, and values of the system columns.
 
@@ -177,10 +174,7 @@ def _check_schema(stored: pa.Schema, expected: ExpectedSlice) -> Iterator[Proble
         return
     for field, declared in zip(stored, expected.schema, strict=True):
         if without_layout(field.type) != without_layout(declared.type):
-            yield (
-                "slice-schema",
-                f"column '{field.name}' is {field.type}, expected {declared.type}",
-            )
+            yield ("slice-schema", f"column '{field.name}' is {field.type}, expected {declared.type}")
 
 
 class _Rows:

@@ -61,10 +61,7 @@ class TargetRows:
 
 
 def match_rows(
-    recomputed: DataFrame,
-    names: Sequence[str],
-    identity: Sequence[str],
-    targets: TargetRows,
+    recomputed: DataFrame, names: Sequence[str], identity: Sequence[str], targets: TargetRows
 ) -> DataFrame:
     """Return the target rows, each with the identity of the matching recomputed row.
 

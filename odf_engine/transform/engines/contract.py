@@ -178,11 +178,7 @@ class Engine(Protocol):
         ...
 
     def run(
-        self,
-        operation: Operation,
-        request: TransformRequest,
-        declared: pa.Schema | None,
-        reporter: Reporter,
+        self, operation: Operation, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
         """Run one transaction of a query.
 

@@ -60,11 +60,7 @@ class DataFusionEngine:
     untrusted: str | None
 
     def run(
-        self,
-        operation: Operation,
-        request: TransformRequest,
-        declared: pa.Schema | None,
-        reporter: Reporter,
+        self, operation: Operation, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
         if operation == "recompute":

@@ -41,11 +41,7 @@ class ForwardingEngine(ABC):
         """
 
     def run(
-        self,
-        operation: Operation,
-        request: TransformRequest,
-        declared: pa.Schema | None,
-        reporter: Reporter,
+        self, operation: Operation, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
         return self._forward(
             request.transform, reporter, lambda engine: engine.run(operation, request, declared, reporter)

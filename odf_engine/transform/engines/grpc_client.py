@@ -390,11 +390,7 @@ class GrpcEngine:
         self._exchange_lock: Any = nullcontext() if self._exchange is None else Lock()
 
     def run(
-        self,
-        operation: Operation,
-        request: TransformRequest,
-        declared: pa.Schema | None,
-        reporter: Reporter,
+        self, operation: Operation, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
         """See :class:`odf_engine.transform.engines.contract.Engine`.
 

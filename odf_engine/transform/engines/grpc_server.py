@@ -153,10 +153,7 @@ class Requests:
                 self._gate.notify_all()
 
     def run_streamed(
-        self,
-        work: Callable[[Reporter], bytes],
-        context: grpc.ServicerContext,
-        tables: ResponseTables | None,
+        self, work: Callable[[Reporter], bytes], context: grpc.ServicerContext, tables: ResponseTables | None
     ) -> Iterator[bytes]:
         """Yield progress while the work runs, then its result. The work is cancelled when the client
         disconnects.
@@ -165,10 +162,7 @@ class Requests:
         results: queue.Queue[bytes] = queue.Queue()
         context.add_callback(reporter.cancel)
         threading.Thread(
-            target=self._run,
-            args=(work, reporter, tables, results),
-            name="engine-request",
-            daemon=True,
+            target=self._run, args=(work, reporter, tables, results), name="engine-request", daemon=True
         ).start()
         idle_seconds = 0.0
         answer: bytes | None = None

@@ -194,22 +194,14 @@ class SparkEngine:
         self._runtime = runtime
 
     def run(
-        self,
-        operation: Operation,
-        request: TransformRequest,
-        declared: pa.Schema | None,
-        reporter: Reporter,
+        self, operation: Operation, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
         result = self._run(operation, request, declared, reporter)
         return replace(result, version=spark_engine_version())
 
     def _run(
-        self,
-        operation: Operation,
-        request: TransformRequest,
-        declared: pa.Schema | None,
-        reporter: Reporter,
+        self, operation: Operation, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
         session = self._new_session(request)
         if operation == "recompute":
