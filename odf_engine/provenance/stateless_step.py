@@ -15,7 +15,8 @@ from odf_engine.data.changelog import INPUT_BITS, OPERATION, POSITION, Op
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.metadata.model import DatasetVocabulary, TransformRequest
 from odf_engine.progress import Reporter
-from odf_engine.provenance.model import OffsetRange, OffsetSet
+from odf_engine.provenance.model import OffsetRange
+from odf_engine.provenance.offset_set import OffsetSet
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.plan_rewrite import track_origins
 from odf_engine.spark.readers import slices_frame

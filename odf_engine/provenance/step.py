@@ -16,7 +16,8 @@ from odf_engine.metadata.model import OffsetInterval
 from odf_engine.progress import Reporter
 from odf_engine.provenance.as_of_step import AsOfTrace
 from odf_engine.provenance.changes_step import trace_changes
-from odf_engine.provenance.model import OffsetRange, OffsetSet, ProducingTransaction, query_texts
+from odf_engine.provenance.model import OffsetRange, ProducingTransaction, query_texts
+from odf_engine.provenance.offset_set import OffsetSet
 from odf_engine.provenance.root_origins import ranges_by_slice
 from odf_engine.provenance.stateful_step import PlannedTransaction, StatefulTrace
 from odf_engine.provenance.stateless_step import (

@@ -17,13 +17,14 @@ from odf_engine.provenance.model import (
     OffsetRange,
     TracedInput,
     TraceStep,
-    normalize_ranges,
     query_texts,
     row_count,
 )
+from odf_engine.provenance.offset_set import normalize_ranges
 from odf_engine.provenance.root_origins import ChangelogHistory, describe_operations, join_words, root_origin
 from odf_engine.sql.lineage_model import ANY_COLUMN, ColumnLineage
 from odf_engine.sql.query_lineage import trace_columns
+from odf_engine.transform.engines.engine_router import engines_for
 from odf_engine.workspace.column_lineage import dataset_lineage
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
@@ -199,9 +200,8 @@ class Tracer:
         if traces is None:
             return ["not checked: the rows of a root dataset come from a source, not from a query"]
         spark = self._spark(self._reporter)
-        # Deferred until Spark has started: these modules import PySpark.
+        # Deferred until Spark has started: the module imports PySpark.
         from odf_engine.provenance.trace_check import check_trace
-        from odf_engine.transform.engines.engine_router import engines_for
 
         self._reporter.phase("check")
         with engines_for(self._workspace, entry, lambda: spark) as engine:

@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from odf_engine.progress import Reporter
-from odf_engine.provenance.model import OffsetRange, OffsetSet
+from odf_engine.provenance.model import OffsetRange
+from odf_engine.provenance.offset_set import OffsetSet
 from odf_engine.provenance.step import TransactionTrace, trace_back
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.workspace.dataset_summary import DatasetEntry
