@@ -84,7 +84,7 @@ class ChangelogHistory:
         return [name for name in available if name not in self._rows.system_columns]
 
     def _find_targets(self, columns: list[str], *, by_partner: bool) -> dict[_Key, list[int]]:
-        """Return the offsets before which the superseded rows are, by their values."""
+        """Return the offsets that the superseded rows precede, by their values."""
         values_by_offset = dict(self._values_at(columns, self._changing))
         ops = dict(self._values_at([self._operation], self._changing))
         if by_partner:  # a +C has other values than the row that it replaces; the -C before it has them

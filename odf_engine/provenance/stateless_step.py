@@ -90,7 +90,7 @@ class RowsToTrace:
 
 
 def transaction_session(spark: SparkRuntime, request: TransformRequest) -> SparkSession:
-    """Return a new session in which ``system_time()`` is the system time of the transaction."""
+    """Return a new session whose ``system_time()`` is the system time of the transaction."""
     session = spark.session()
     define_system_time(session, request.system_time.to_datetime().isoformat())
     return session

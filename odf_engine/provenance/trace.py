@@ -89,7 +89,7 @@ class CellLineage:
         return self._is_entire_row or not self._found or alias.casefold() in self._found
 
     def columns_of(self, alias: str) -> list[tuple[str, str]]:
-        """Return the contributing columns of an input with their transformations; empty for entire rows."""
+        """Return the contributing columns of an input with their transformations, or [] for entire rows."""
         return list(self._found.get(alias.casefold(), ()))
 
     def _describe(self, columns_traced: tuple[str, ...], steps: Sequence[TransactionTrace]) -> None:

@@ -55,7 +55,7 @@ class JavaThrowable:
 
 
 def throwable_chain(error: BaseException) -> list[JavaThrowable]:
-    """Return the chain of causes of an exception, outermost first; empty if Java provides none."""
+    """Return the chain of causes of an exception, outermost first, or [] if Java provides none."""
     thrown = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
     causes: list[JavaThrowable] = []
     try:

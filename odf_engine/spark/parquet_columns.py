@@ -77,7 +77,7 @@ def missing_column_error(column: str, names: Iterable[str], name: str) -> Invali
 
 
 def _column_of(column: str, stored: pa.Schema, name: str) -> int:
-    """Return the position of the column with this name: in its exact spelling, else in any case."""
+    """Return the position of the column with this name. The exact spelling precedes other cases."""
     exact = stored.get_all_field_indices(column)
     matches = exact or [at for at, other in enumerate(stored.names) if other.lower() == column.lower()]
     if not matches:

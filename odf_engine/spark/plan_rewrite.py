@@ -635,7 +635,7 @@ _UNCHECKED: Final = ("AttributeReference", "Literal")
 
 
 def invalid_rows(session: SparkSession, frame: DataFrame) -> DataFrame | None:
-    """Return the rows of a file for which the row-by-row part of a query fails, in the order of the file.
+    """Return the rows of a file that fail in the row-by-row part of a query, in the order of the file.
 
     Casts and other expressions of these rows are evaluated without an error. The query may end with
     operations over several rows, such as an aggregation; they are not evaluated.

@@ -604,7 +604,7 @@ def typed_null(data_type: pa.DataType, name: str) -> str:
 
 
 def sql_type(data_type: st.DataType) -> str:
-    """Return a type in SQL, in which the names of fields are quoted."""
+    """Return a type in SQL with quoted field names."""
     match data_type:
         case st.StructType():
             fields = (f"{identifier(field.name)}: {sql_type(field.dataType)}" for field in data_type)

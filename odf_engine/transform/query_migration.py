@@ -65,7 +65,7 @@ class MigrationPreview:
 
     Attributes:
         columns: result columns of the query, without the system columns of the engine.
-        new: columns that the dataset does not have yet; empty if it has no schema.
+        new: columns that the dataset does not have yet, or [] if it has no schema.
         state: outcome for the state of the current query, see :data:`StateOutcome`.
         reads: size of the slices that each transaction reads with the inputs as they are now, in bytes, or
             None if transactions read only new rows.

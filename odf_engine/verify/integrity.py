@@ -634,7 +634,7 @@ class _ChainCheck:
         )
 
     def _link_columns(self, event: AddData | ExecuteTransform) -> list[str]:
-        """Return the columns with links; empty if the schema is lost. Only root datasets have objects."""
+        """Return the columns with links, or [] if the schema is lost. Only root datasets have objects."""
         if self._state is None or self._lost_settings or not isinstance(event, AddData):
             return []
         return find_link_columns(self._state.odf_schema)

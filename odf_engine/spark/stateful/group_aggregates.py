@@ -42,7 +42,7 @@ class _Aggregate:
 
     Attributes:
         expression: the aggregate expression.
-        partials: indexes of its partial values; empty if it is computed from single values.
+        partials: indexes of its partial values, or () if it is computed from single values.
     """
 
     expression: Any
@@ -213,7 +213,7 @@ class GroupAggregates:
         return node_name(argument) == "AttributeReference" and argument.name() == self._changed
 
     def _partials_of(self, expression: Any, is_change: bool) -> list[tuple[Any, str, Any]]:
-        """Return value per row, merge function and type of each partial value; empty if there are none."""
+        """Return value per row, merge function and type of each partial value."""
         make, function, condition = self._make, expression.aggregateFunction(), expression.filter()
         name, arguments = function_name(function), to_list(function.children())
         if expression.isDistinct():

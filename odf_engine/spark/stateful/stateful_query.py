@@ -470,7 +470,7 @@ class StreamPlanner(OriginTracker):
         return below._replace(plan=projected, origin=[counted.toAttribute(), *others])
 
     def _track_expand(self, plan: Any) -> TrackedPlan:
-        """Track rows that belong to several windows or groupings at once."""
+        """Track rows that belong to several windows or groupings."""
         below = self.track(plan.child())
         for row in to_list(plan.projections()):
             self._record_operations(
@@ -741,7 +741,7 @@ class TablePlanner(StreamPlanner):
 
 
 def grouping_column_id(grouping: Any, columns: list[Any]) -> int:
-    """Return the id of the column for a grouping expression; -1 if there is none."""
+    """Return the id of the column for a grouping expression, or -1 without a column."""
     for column in columns:
         inner = column.child() if node_name(column) == "Alias" else column
         if inner.semanticEquals(grouping):

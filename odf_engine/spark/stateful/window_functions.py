@@ -228,7 +228,7 @@ def lifetimes(rows: str, names: Sequence[str], values: Sequence[str], schema: St
 
 
 def rows_by_version(keys: Sequence[str]) -> str:
-    """Return an SQL query of the rows of each key in each batch in which they changed.
+    """Return an SQL query of the rows of each key in each batch that changes them.
 
     It reads ``odf_lives``: rows with ``keys``, and their lifetimes as :data:`FROM` and :data:`UNTIL`. In the
     result these are the lifetime of a version of the key; 0 is the version before the new batches.
@@ -275,7 +275,7 @@ def net_changes(rows: str, columns: Sequence[str], schema: StructType, carried: 
         rows: SQL query of the changes: ``columns``, :data:`BATCH` and :data:`SIGN`.
         columns: columns with the values of a row.
         schema: types of the columns.
-        carried: columns of which the result has the minimum.
+        carried: columns whose minimum the result has.
 
     Returns:
         A query of ``columns``, ``carried``, :data:`BATCH` and :data:`SIGN`.

@@ -76,7 +76,7 @@ class ContainerEngine(ForwardingEngine):
     """An engine in a container, started with the first request and stopped by :meth:`close`.
 
     The container has access to the files of one request only: they are linked or copied into a folder of the
-    workspace's cache. It is in a network of its own, from which it can reach no other machine.
+    workspace's cache. It is in its own network and cannot reach other machines.
 
     The image with its digest is the version of the engine. A query with such a version runs in this image, if
     it is from the repository of the configured one.

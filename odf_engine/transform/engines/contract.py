@@ -51,7 +51,7 @@ class TransactionResult:
         retracts_emitted: the rows that the slice retracts are those that the engine emitted before, so that
             they need not be searched in the dataset.
         watermark: watermark of the rows as the engine reports it, or None if it reports none.
-        late: rows that were dropped; empty if the engine does not report them.
+        late: rows that were dropped, or [] if the engine does not report them.
         version: version of the engine as it reports it, or None if it reports none.
         pending: number of rows that wait for the watermark of the inputs, or None if it is unknown.
     """

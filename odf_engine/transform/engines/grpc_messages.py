@@ -240,7 +240,7 @@ def encode_fields(data: bytes, extension: bytes = b"") -> bytes:
 
 
 def decode_field(message: bytes, field: int = CONTENT) -> bytes:
-    """Return the bytes of a field of a message; empty if it is missing. Other fields are ignored.
+    """Return the bytes of a field of a message, or b"" if it is missing. Other fields are ignored.
 
     Raises:
         ValueError: not a protobuf message.

@@ -40,7 +40,7 @@ class EmittedRows:
 
     Args:
         schema: schema of the rows.
-        keys: columns that identify groups; empty if all rows are one group.
+        keys: columns that identify groups, or () if all rows are one group.
         event_time: first sort column.
 
     Raises:

@@ -343,7 +343,7 @@ def _run_stateless(
 def _sorted_rows(
     tracked: TrackedResult, step: Step, reporter: Reporter, *, sort: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a result in order: by its ORDER BY, or by position."""
+    """Yield the rows of a result, ordered by its ORDER BY or by position."""
     order = SortOrder() if tracked.ordered else SortOrder((POSITION,), passes=True)
 
     def make_frame(sort: bool) -> tuple[DataFrame, Step]:

@@ -104,8 +104,8 @@ def read_checkpoint(path: Path, folder: Path) -> CheckpointMetadata:
 
     Raises:
         BadData: missing, damaged, not a checkpoint, or larger than allowed.
-        StateUnusable: in an earlier format.
-        Unsupported: in a later format.
+        StateUnusable: the checkpoint has an earlier format.
+        Unsupported: the checkpoint has a later format.
     """
     with _open_checkpoint(path) as (metadata, tar):
         count = 0
@@ -130,7 +130,7 @@ def read_checkpoint_metadata(path: Path) -> CheckpointMetadata:
 
 
 def read_usable_metadata(path: Path) -> CheckpointMetadata:
-    """Read the metadata of a checkpoint from which transactions can continue.
+    """Read the metadata of a checkpoint that transactions can continue.
 
     Raises:
         StateUnusable: an engine with other rules wrote it.

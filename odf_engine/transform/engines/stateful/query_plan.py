@@ -116,7 +116,7 @@ def matching_checkpoint(request: TransformRequest) -> CheckpointMetadata | None:
 
 
 def query_hash(request: TransformRequest) -> str:
-    """Return the hash of the query and its inputs, to which the state belongs."""
+    """Return the hash of the query and its inputs, which identifies the owner of a state."""
     steps = msgspec.json.encode(request.transform.queries or [], order="sorted")
     if request.transform.temporal_tables:
         steps += msgspec.json.encode(request.transform.temporal_tables, order="sorted")
