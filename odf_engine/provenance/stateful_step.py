@@ -201,9 +201,7 @@ class Timeline:
         self, past: PlannedTransaction | None, own: PlannedTransaction, query: StreamingPlan, *, as_of: bool
     ) -> None:
         planned = [own] if past is None else [past, own]
-        count = sum(
-            len(query_input.data_paths) for part in planned for query_input in part.request.query_inputs
-        )
+        count = sum(len(input.data_paths) for part in planned for input in part.request.query_inputs)
         if count > _MAX_SLICES:
             raise Unsupported(f"the state covers {count:,} slices, more than can be traced at once")
         self._parts = planned
@@ -219,7 +217,7 @@ class Timeline:
                 self._batches += split_batches(read_slices(inputs), inputs, watermarks, query, as_of=as_of)
             watermarks = watermarks.after(part.request.query_inputs, None)
         self.last = len(self._batches) - 1
-        aliases = [query_input.query_alias for query_input in own.request.query_inputs]
+        aliases = [input.query_alias for input in own.request.query_inputs]
         slices = [data_slice for batch in self._batches for data_slice in batch.slices]
         self.changing = {aliases[data_slice.input_index] for data_slice in slices if data_slice.changes}
         before = [0, *map(self._watermark, self._batches)]
@@ -248,8 +246,8 @@ class Timeline:
     def tables(self, session: SparkSession) -> dict[str, DataFrame]:
         """Return the rows of each input, with the columns for row lineage."""
         return {
-            query_input.query_alias: self._input_table(session, index)
-            for index, query_input in enumerate(self._request.query_inputs)
+            input.query_alias: self._input_table(session, index)
+            for index, input in enumerate(self._request.query_inputs)
         }
 
     def _input_table(self, session: SparkSession, index: int) -> DataFrame:
@@ -334,7 +332,7 @@ class StatefulTrace:
 
     @cached_property
     def _inputs(self) -> list[QueryInput]:
-        return [QueryInput.from_request(query_input) for query_input in self._request.query_inputs]
+        return [QueryInput.from_request(input) for input in self._request.query_inputs]
 
     def trace(self) -> StepResult:
         """Trace the rows.
@@ -361,7 +359,7 @@ class StatefulTrace:
     ) -> StreamLineage:
         return lineage_class(
             self._session,
-            {query_input.query_alias: query_input.vocab for query_input in self._request.query_inputs},
+            {input.query_alias: input.vocab for input in self._request.query_inputs},
             self._request.vocab.event_time_column,
             time.changing,
             time.tables(self._session),

@@ -164,12 +164,9 @@ def _origin(
         version=sql.version,
         query=[step.query for step in sql.queries or ()] or [sql.query or ""],
         transactions=len(slices),
-        inputs=[
-            _input(workspace, query_input, aliases.get(str(query_input.dataset_id)))
-            for query_input in consumed
-        ],
+        inputs=[_input(workspace, input, aliases.get(str(input.dataset_id))) for input in consumed],
     )
-    read = [(query_input.dataset_id, query_input.last_block) for query_input in consumed]
+    read = [(input.dataset_id, input.last_block) for input in consumed]
     return origin, [(dataset_id, block) for dataset_id, block in read if block is not None]
 
 

@@ -170,12 +170,12 @@ class DataFusionEngine:
 def _tables(request: TransformRequest) -> list[TableFiles]:
     return [
         TableFiles(
-            query_input.query_alias,
-            list(map(Path, query_input.data_paths)),
-            pq.read_schema(query_input.schema_file),
-            query_input.vocab,
+            input.query_alias,
+            list(map(Path, input.data_paths)),
+            pq.read_schema(input.schema_file),
+            input.vocab,
         )
-        for query_input in request.query_inputs
+        for input in request.query_inputs
     ]
 
 

@@ -188,18 +188,16 @@ class FileExchange:
                 request,
                 query_inputs=[
                     replace(
-                        query_input,
-                        data_paths=self._stage_slices(query_input.data_paths, f"{index}", query_input.vocab),
+                        input,
+                        data_paths=self._stage_slices(input.data_paths, f"{index}", input.vocab),
                         earlier_paths=None
-                        if query_input.earlier_paths is None
-                        else self._stage_slices(
-                            query_input.earlier_paths, f"{index}-earlier", query_input.vocab
-                        ),
+                        if input.earlier_paths is None
+                        else self._stage_slices(input.earlier_paths, f"{index}-earlier", input.vocab),
                         schema_file=self._stage_slice(
-                            query_input.schema_file, f"{index}-schema.parquet", query_input.vocab
+                            input.schema_file, f"{index}-schema.parquet", input.vocab
                         ),
                     )
-                    for index, query_input in enumerate(request.query_inputs)
+                    for index, input in enumerate(request.query_inputs)
                 ],
                 prev_checkpoint_path=None
                 if request.prev_checkpoint_path is None
@@ -468,7 +466,7 @@ class GrpcEngine:
         with self._staged(request) as inner:
             query = wire.DeriveProvenance(encode_table(inner), list(rows))
             answer = self._call_own_service(wire.PROVENANCE, query, RowProvenance, reporter)
-        read = {query_input.query_alias: query_input.offset_interval for query_input in request.query_inputs}
+        read = {input.query_alias: input.offset_interval for input in request.query_inputs}
         for feed in answer.feeds:
             interval = read.get(feed.alias)
             inside = (
@@ -615,7 +613,7 @@ def _parse_late_rows(late: InputRows, request: TransformRequest) -> LateRows:
     Raises:
         BadData: they are not among the rows of the request.
     """
-    intervals = {query_input.query_alias: query_input.offset_interval for query_input in request.query_inputs}
+    intervals = {input.query_alias: input.offset_interval for input in request.query_inputs}
     interval, chunks = intervals.get(late.alias), list[pa.Array]()
     next_offset = 0 if interval is None else interval.start
     for row in late.rows:

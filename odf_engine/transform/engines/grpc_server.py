@@ -312,8 +312,8 @@ def _written_interval(result: TransactionResult) -> OffsetInterval | None:
 
 def _combined_watermark(request: TransformRequest) -> Timestamp | None:
     """Return the minimum of the inputs' latest watermarks, or None if an input has none in this request."""
-    latest = [max((watermark.event_time for watermark in query_input.explicit_watermarks), default=None)
-              for query_input in request.query_inputs]  # fmt: skip
+    latest = [max((watermark.event_time for watermark in input.explicit_watermarks), default=None)
+              for input in request.query_inputs]  # fmt: skip
     known = [watermark for watermark in latest if watermark is not None]
     return min(known) if len(known) == len(latest) and known else None
 

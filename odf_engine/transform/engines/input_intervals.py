@@ -34,10 +34,8 @@ def with_rows_of_intervals(request: TransformRequest, scratch: Path) -> Iterator
     """
     with tempfile.TemporaryDirectory(prefix="inputs-", dir=scratch) as folder:
         inputs = [
-            replace(
-                query_input, data_paths=[str(path) for path in _files_of_interval(query_input, Path(folder))]
-            )
-            for query_input in request.query_inputs
+            replace(input, data_paths=[str(path) for path in _files_of_interval(input, Path(folder))])
+            for input in request.query_inputs
         ]
         yield replace(request, query_inputs=inputs)
 

@@ -223,7 +223,7 @@ def _compare_values(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.Chunked
 
 def input_schemas(request: TransformRequest) -> list[pa.Schema]:
     """Return the schemas of the inputs of a transaction."""
-    return [pq.read_schema(query_input.schema_file) for query_input in request.query_inputs]
+    return [pq.read_schema(input.schema_file) for input in request.query_inputs]
 
 
 class OutputContract:

@@ -40,8 +40,8 @@ def provenance_of_positions(
         if other is not None and interval is not None and interval.start <= other <= interval.end:
             offsets[index].add(other)
     feeds = [
-        InputRows(query_input.query_alias, to_intervals(sorted(offsets[index])))
-        for index, query_input in enumerate(request.query_inputs)
+        InputRows(input.query_alias, to_intervals(sorted(offsets[index])))
+        for index, input in enumerate(request.query_inputs)
         if index in offsets
     ]
     return RowProvenance(feeds)
@@ -79,9 +79,9 @@ def all_input_rows(request: TransformRequest, reason: str) -> RowProvenance:
     if request.prev_checkpoint_path is not None:
         raise Unsupported(f"{reason}, and its rows also depend on earlier transactions", where="query")
     feeds = [
-        InputRows(query_input.query_alias, [query_input.offset_interval])
-        for query_input in request.query_inputs
-        if query_input.offset_interval is not None
+        InputRows(input.query_alias, [input.offset_interval])
+        for input in request.query_inputs
+        if input.offset_interval is not None
     ]
     return RowProvenance(feeds, exact=False, reason=reason)
 

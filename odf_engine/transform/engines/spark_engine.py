@@ -227,7 +227,7 @@ class SparkEngine:
         return _Validation(session, transform, inputs, vocab, declared).run()
 
     def _validate_request(self, request: TransformRequest) -> ValidatedQuery:
-        inputs = [QueryInput.from_request(query_input) for query_input in request.query_inputs]
+        inputs = [QueryInput.from_request(input) for input in request.query_inputs]
         return self.validate(request.transform, inputs, request.vocab, None)
 
     def provenance(
@@ -294,9 +294,7 @@ class SparkEngine:
             if checked.state is None:
                 raise InvalidQuery("the query is stateless", where="query")
             rereads = checked.rereads
-            state = _hash(
-                [checked.state, *(str(query_input.dataset_id) for query_input in request.query_inputs)]
-            )
+            state = _hash([checked.state, *(str(input.dataset_id) for input in request.query_inputs)])
         if rereads:
             return ChangesTransaction(session, request, declared, reporter, state)
         as_of = uses_as_of_join(request.transform.queries or [])
@@ -314,9 +312,7 @@ def _track_query(
     check_repeatable(frame, request.transform.queries or [], windows=True)
     try:
         return track_origins(
-            session,
-            frame,
-            {query_input.query_alias: query_input.vocab for query_input in request.query_inputs},
+            session, frame, {input.query_alias: input.vocab for input in request.query_inputs}
         )
     except StatefulQueryError:
         return None

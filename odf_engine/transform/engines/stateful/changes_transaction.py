@@ -229,15 +229,11 @@ class ChangesTransaction:
         self._check_state(state)
         if state is not None and self._request.prev_checkpoint_path is not None:
             read_checkpoint(Path(self._request.prev_checkpoint_path), self._kept_folder)
-        paths = [
-            path
-            for query_input in read
-            for path in (*(query_input.earlier_paths or ()), *query_input.data_paths)
-        ]
+        paths = [path for input in read for path in (*(input.earlier_paths or ()), *input.data_paths)]
         if has_few_rows(list(map(Path, paths))):
             interpret_queries(self._session)
         retracted = self._retracted_inputs(() if state is None else state.retracted)
-        inputs = {query_input.query_alias: self._rows(query_input, retracted) for query_input in read}
+        inputs = {input.query_alias: self._rows(input, retracted) for input in read}
         after = self._query({name: rows.after for name, rows in inputs.items()}, self._transform)
         changes = KeptGroups(self._session, inputs, self._files)
         try:
@@ -272,8 +268,7 @@ class ChangesTransaction:
             )
         retracted = self._retracted_inputs(())
         views = {
-            query_input.query_alias: self._rows(query_input, retracted).after
-            for query_input in self._request.query_inputs
+            input.query_alias: self._rows(input, retracted).after for input in self._request.query_inputs
         }
         after = self._query(views, self._transform)
         tables = None if state.temporal_tables is UNSET else state.temporal_tables
@@ -295,8 +290,8 @@ class ChangesTransaction:
         """Check that the earlier transactions had the same query, and that their rows are known."""
         request = self._request
         is_first = request.prev_checkpoint_path is None and not any(
-            query_input.offset_interval is not None and query_input.offset_interval.start
-            for query_input in request.query_inputs
+            input.offset_interval is not None and input.offset_interval.start
+            for input in request.query_inputs
         )
         if is_first:
             return
@@ -306,7 +301,7 @@ class ChangesTransaction:
                 where="query",
                 hint="restore the old query, and change it with odf add --update and --rebuild",
             )
-        if any(query_input.earlier_paths is None for query_input in request.query_inputs):
+        if any(input.earlier_paths is None for input in request.query_inputs):
             raise EarlierRowsRequired(
                 "the query reads earlier rows of its inputs again, which the request does not have",
                 where="query",

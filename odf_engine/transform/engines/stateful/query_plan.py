@@ -120,20 +120,17 @@ def query_hash(request: TransformRequest) -> str:
     steps = msgspec.json.encode(request.transform.queries or [], order="sorted")
     if request.transform.temporal_tables:
         steps += msgspec.json.encode(request.transform.temporal_tables, order="sorted")
-    aliases = [f"{query_input.dataset_id} {query_input.query_alias}" for query_input in request.query_inputs]
+    aliases = [f"{input.dataset_id} {input.query_alias}" for input in request.query_inputs]
     return hashlib.sha3_256(b"\n".join([steps, *map(str.encode, aliases)])).hexdigest()
 
 
 def input_views(session: SparkSession, request: TransformRequest) -> dict[str, DataFrame]:
     """Return the rows of the inputs of a transaction, by their alias."""
     return {
-        query_input.query_alias: slices_frame(
-            session,
-            list(map(Path, query_input.data_paths)),
-            pq.read_schema(query_input.schema_file),
-            query_input.vocab,
+        input.query_alias: slices_frame(
+            session, list(map(Path, input.data_paths)), pq.read_schema(input.schema_file), input.vocab
         )
-        for query_input in request.query_inputs
+        for input in request.query_inputs
     }
 
 

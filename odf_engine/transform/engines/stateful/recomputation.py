@@ -77,7 +77,7 @@ def recompute(
         OdfError: as for :meth:`odf_engine.transform.engines.contract.Engine.execute`.
     """
     _check_text(request)
-    if has_few_rows([Path(path) for query_input in request.query_inputs for path in query_input.data_paths]):
+    if has_few_rows([Path(path) for input in request.query_inputs for path in input.data_paths]):
         interpret_queries(session)
     batch = None if rereads else _BatchQuery(session, request)
     frame = _complete_result(session, request) if batch is None else batch.result()
@@ -106,7 +106,7 @@ def _complete_result(session: SparkSession, request: TransformRequest) -> DataFr
 
 
 def _check_text(request: TransformRequest) -> None:
-    operations = {query_input.vocab.operation_type_column.lower() for query_input in request.query_inputs}
+    operations = {input.vocab.operation_type_column.lower() for input in request.query_inputs}
     for step in request.transform.queries or []:
         tokens = [token.text.lower().strip("`") for token in tokenize(step.query)]
         for token, following in zip(tokens, [*tokens[1:], ""], strict=True):
@@ -128,7 +128,7 @@ class _BatchQuery:
     def __init__(self, session: SparkSession, request: TransformRequest) -> None:
         self._session = session
         self._request = request
-        self._inputs = [QueryInput.from_request(query_input) for query_input in request.query_inputs]
+        self._inputs = [QueryInput.from_request(input) for input in request.query_inputs]
         aliases = [input.alias for input in self._inputs]
         self.watermark = Watermarks({}).after(request.query_inputs, None).combined(aliases)
         self._as_of = split_at_joins(session, request.transform, self._inputs)

@@ -180,7 +180,7 @@ class StatefulTransaction:
         self._session = session
         self._request = request
         self._fingerprint = state
-        self._inputs = [QueryInput.from_request(query_input) for query_input in request.query_inputs]
+        self._inputs = [QueryInput.from_request(input) for input in request.query_inputs]
         self._aliases = [input.alias for input in self._inputs]
         self._declared = declared
         self._reporter = reporter
