@@ -119,10 +119,7 @@ DELTA = {
 
 WRITERS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "dictionaries": (list(VALUES), {}),
-    "gzip": (
-        PLAIN_TYPES,
-        {"compression": "gzip", "store_decimal_as_integer": True, "store_schema": False},
-    ),
+    "gzip": (PLAIN_TYPES, {"compression": "gzip", "store_decimal_as_integer": True, "store_schema": False}),
     "lz4": (PLAIN_TYPES, {"compression": "lz4", "use_dictionary": False, "column_encoding": DELTA}),
     "zstd": (
         PLAIN_TYPES,

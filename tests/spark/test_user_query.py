@@ -94,12 +94,7 @@ WRONG = [
     ("SELECT id FROM inputs", (1, 16), "table or view `inputs` not found", "use one of: `input`"),
     ("SELECT * FROM csv.`/etc/passwd`", (1, 15), "table or view", "use one of: `input`"),
     ("SELECT nofun(id) FROM input", (1, 8), "function `nofun` not found", None),
-    (
-        "SELECT TUMBLE(id, 1) FROM input",
-        (1, 8),
-        "function `TUMBLE` not found",
-        "window(event_time, '1 day')",
-    ),
+    ("SELECT TUMBLE(id, 1) FROM input", (1, 8), "function `TUMBLE` not found", "window(event_time, '1 day')"),
     ("SELECT reflect('java.lang.System', 'exit', 1)", (1, 8), "function `reflect` not found", None),
     ("SELECT from_xml(name, 'a INT', map()) FROM input", (1, 8), "function `from_xml` not found", None),
     ("SELECT input_file_name() FROM input", (1, 8), "function `input_file_name` not found", None),

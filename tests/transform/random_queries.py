@@ -169,8 +169,7 @@ def _daily() -> tuple[str, list[str]]:
 def _totals(random: Random) -> Case:
     source = random.choice("lssuuu")
     functions = random.sample(
-        ("sum(x)", "count(*)", "count(x)", "min(x)", "max(x)", "avg(x)", "sum(x / 4)"),
-        random.randint(1, 3),
+        ("sum(x)", "count(*)", "count(x)", "min(x)", "max(x)", "avg(x)", "sum(x / 4)"), random.randint(1, 3)
     )
     orders = ("event_time, offset ROWS UNBOUNDED PRECEDING", "event_time, x, offset", "event_time")
     keys = ("PARTITION BY city ", "PARTITION BY city ", "PARTITION BY x % 2 ", "")

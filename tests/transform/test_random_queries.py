@@ -32,8 +32,7 @@ SETS = 4
 
 
 @pytest.mark.parametrize(
-    ("shape", "seed"),
-    [(shape, seed) for shape, seeds in SEEDS.items() for seed in seeds],
+    ("shape", "seed"), [(shape, seed) for shape, seeds in SEEDS.items() for seed in seeds]
 )
 @pytest.mark.complete(after=1)
 def test_latest_state_equals_the_batch_query(

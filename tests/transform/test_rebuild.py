@@ -90,10 +90,7 @@ def test_lost_slices_are_rebuilt_with_the_committed_bytes(
 
 
 def test_slice_in_other_bytes_is_equivalent_and_never_pushed(
-    deriving: Deriving,
-    made: list[DatasetEntry],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    deriving: Deriving, made: list[DatasetEntry], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     entry = made[0]
     table = deriving.table(entry)

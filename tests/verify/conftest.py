@@ -98,11 +98,7 @@ class Builder:
         if edit is not None:
             data = self._edited(staging, data, edit)
         self.slices.append(staging.rename(staging.with_name(str(data.physical_hash))))
-        plain = {
-            "prev_offset": self.offset,
-            "new_data": data,
-            "new_watermark": moment(len(self.blocks)),
-        }
+        plain = {"prev_offset": self.offset, "new_data": data, "new_watermark": moment(len(self.blocks))}
         self.offset = data.offset_interval.end
         return self.block(AddData(**{**plain, **changes}))
 
