@@ -378,7 +378,9 @@ def read_csv(
                 return frame
             converted = _cast_inferred(frame, formats, reporter)
             if digits is not None and _may_have_digits(text, formats):
-                digits.set_frame(frame, _milliseconds(sql_types.arrow_schema(converted.schema)), formats)
+                inferred = sql_types.arrow_schema(converted.schema)
+                stored = [field.with_type(with_timestamp_unit(field.type, "ms")) for field in inferred]
+                digits.set_frame(frame, pa.schema(stored), formats)
             return converted
     with translate_errors(reporter):
         frame = reader.schema(_text_schema(schema)).csv(spark_path(text.path))
@@ -577,11 +579,6 @@ def _text_schema(schema: pa.Schema) -> st.StructType:
 def _may_have_digits(text: PreparedTextFile, formats: Formats) -> bool:
     """Return whether a time in a file may have more than three digits of a second."""
     return text.has_fractions if formats.timestamp is None else "SSSS" in formats.timestamp
-
-
-def _milliseconds(schema: pa.Schema) -> pa.Schema:
-    """Return the columns as a dataset without a declared schema stores them."""
-    return pa.schema([field.with_type(with_timestamp_unit(field.type, "ms")) for field in schema])
 
 
 def _cast_inferred(frame: DataFrame, formats: Formats, reporter: Reporter) -> DataFrame:

@@ -84,7 +84,7 @@ def _find_nonrepeatable(make: PlanBuilder, plan: Any, windows: bool) -> tuple[st
             return "aes_encrypt() without an initialization vector", node_position(encryption)
     if _ORDER_DEPENDENT.intersection(names):
         for name in _order_dependent(plan, windows):
-            return f"{_to_snake_case(name)}()", None
+            return f"{re.sub(r'(?<=[a-z])(?=[A-Z])', '_', name).lower()}()", None  # CollectList: collect_list
     return None if plan.deterministic() else ("an expression", None)
 
 
@@ -154,8 +154,3 @@ def _order_dependent_in(expression: Any, parents: tuple[str, ...], windows: bool
         yield name
     for child in to_list(expression.children()):
         yield from _order_dependent_in(child, (*parents[-1:], name), windows)
-
-
-def _to_snake_case(name: str) -> str:
-    """Return a class name as SQL function name: ``CollectList`` becomes ``collect_list``."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

@@ -28,14 +28,9 @@ _QUIET_AHEAD_OF_TIME: Final = ("-Xlog:aot*=off", "-Xlog:cds*=off")
 _BASE_SECONDS: Final = 120.0
 
 
-def _is_read() -> bool:
-    """Return whether archives are used; ``ODF_SPARK_ARCHIVE=0`` disables them."""
-    return os.environ.get("ODF_SPARK_ARCHIVE", "1") != "0"
-
-
-def _is_recorded() -> bool:
-    """Return whether a missing archive is recorded; ``ODF_SPARK_ARCHIVE=read`` disables this."""
-    return os.environ.get("ODF_SPARK_ARCHIVE", "1") not in ("0", "read")
+def _use() -> str:
+    """Return ``0`` if archives are not used, ``read`` if missing ones are not recorded, or another text."""
+    return os.environ.get("ODF_SPARK_ARCHIVE", "1")
 
 
 def archive_folder() -> Path:
@@ -61,7 +56,7 @@ def archive_path(java: Java) -> Path:
 
 def find_archive(java: Java) -> Path | None:
     """Return the archive to start with, or None if there is no complete one."""
-    if not _is_read():
+    if _use() == "0":
         return None
     path = archive_path(java)
     try:
@@ -169,7 +164,7 @@ class ArchiveTrainer(threading.Thread):
         """Warm up, wait for an idle period, and record the archive."""
         if not self._busy():
             self._warm_up()
-        if not _is_recorded() or find_archive(self._java) is not None or not self._wait_until_idle():
+        if _use() in ("0", "read") or find_archive(self._java) is not None or not self._wait_until_idle():
             return
         with self._lock:
             if self._stopped.is_set():

@@ -288,7 +288,8 @@ def launch(
     """
     scratch = folder / "tmp"
     scratch.mkdir()
-    properties = _private_file(folder / "spark.properties", _properties(settings))
+    lines = (f"{_escape(name)}={_escape(value)}\n" for name, value in settings.items())
+    properties = _private_file(folder / "spark.properties", "".join(lines))
     logging = _private_file(folder / "log4j2.properties", _LOGGING)
     command = [
         str(java.executable),
@@ -365,11 +366,6 @@ def _private_file(path: Path, text: str) -> Path:
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
     return path
-
-
-def _properties(settings: Mapping[str, str]) -> str:
-    """Return the settings in Java's properties format, one per line."""
-    return "".join(f"{_escape(name)}={_escape(value)}\n" for name, value in settings.items())
 
 
 def _escape(text: str) -> str:
