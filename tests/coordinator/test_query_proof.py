@@ -21,7 +21,8 @@ from odf_engine.transform.engines.namespaces import PROGRAMS, MountSandbox, unav
 from odf_engine.workspace.workspace import Workspace
 from tests.coordinator.conftest import run_request
 from tests.sync.builders import make_root
-from tests.transform.test_sandbox import Listening, plain_walls
+from tests.transform.deriving import LogLines
+from tests.transform.test_sandbox import plain_walls
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def proof(workspace: Workspace, context: JobContext) -> QueryProof:
 
 def checked(proof: QueryProof, context: JobContext) -> tuple[dict[str, Any], list[str]]:
     """The result of a check, and the lines of its log."""
-    reporter = Listening()
+    reporter = LogLines()
     result = run_request(CheckProof(proof=bytes(proof).decode()), context, reporter)
     return result, [line for line in reporter.lines if "sandbox" in line]
 

@@ -61,6 +61,17 @@ content:
 DATA = pa.schema([("event_time", pa.timestamp("ms", "UTC")), ("city", pa.string()), ("x", pa.int64())])
 
 
+class LogLines(Reporter):
+    """Keeps the lines of a log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def log(self, text: str, level: str = "info") -> None:
+        self.lines.append(text)
+
+
 @contextmanager
 def earlier_rules(revision: int) -> Iterator[str]:
     """Let transactions record an earlier revision of the rules; yield the version of the engine."""

@@ -11,12 +11,11 @@ from odf_engine.data.changelog import OPERATION, POSITION
 from odf_engine.data.slices import slice_schema
 from odf_engine.errors import InvalidQuery, OdfError, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary, Sql, SqlQueryStep, TemporalTable
-from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.spark.stateful.as_of_join import DUE, IS_OLDEST, TIME, add_due_time, retained_versions
 from odf_engine.transform.engines.contract import QueryInput
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from tests.transform.deriving import DATA, Deriving
+from tests.transform.deriving import DATA, Deriving, LogLines
 from tests.transform.test_replay import check
 from tests.transform.test_stateful import CF, CT, A, Lines, R, Step, hashed
 
@@ -71,17 +70,6 @@ def test_rows_have_the_version_at_their_time(deriving: Deriving) -> None:
     assert len({hashed(deriving, each) for each in made}) == 1
 
 
-class Said(Reporter):
-    """Keeps every line."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def log(self, text: str, level: str = "info") -> None:
-        self.lines.append(text)
-
-
 def test_pending_rows_are_counted(deriving: Deriving) -> None:
     rates, trades = deriving.root("rates"), deriving.root("trades")
     made = deriving.derivative(
@@ -91,11 +79,11 @@ def test_pending_rows_are_counted(deriving: Deriving) -> None:
     )  # fmt: skip
     deriving.rows(rates, (1, "a", 10))
     deriving.rows(trades, (2, "a", 1), (3, "a", 2))
-    deriving.run(made, said := Said())
+    deriving.run(made, said := LogLines())
     (line,) = [each for each in said.lines if "pending" in each]
     assert line.startswith("pending rows of the join with 'rates': 2,") and "2024-01-01T00:00:00Z" in line
     deriving.rows(rates, watermark="2024-01-03T00:00:00Z")
-    deriving.run(made, said := Said())
+    deriving.run(made, said := LogLines())
     assert not any("pending" in each for each in said.lines)
     assert deriving.result(made, "y") == [(10,), (20,)]
 

@@ -26,7 +26,7 @@ from odf_engine.workspace.column_lineage import dataset_lineage
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.trust import ORIGIN_FILE
 from odf_engine.workspace.workspace import Workspace
-from tests.transform.deriving import DERIVATIVE, Deriving
+from tests.transform.deriving import DERIVATIVE, Deriving, LogLines
 
 A, R, CF, CT = 0, 1, 2, 3
 
@@ -196,7 +196,7 @@ def test_an_untrusted_query_runs_in_a_sandbox(fused: Fused) -> None:
     for each in (made, wrong):
         (each.dataset.folder / ORIGIN_FILE).write_text("https://example.com/output.yaml")
     fused.rows(root, (1, "a", 1), (2, "b", 2))
-    reporter = Lines()
+    reporter = LogLines()
     with engines_for(fused.workspace, made, no_spark) as fused.engine:
         assert fused.run(made, reporter) == 1
     assert fused.result(made, "y") == [(2,), (4,)]
@@ -204,15 +204,6 @@ def test_an_untrusted_query_runs_in_a_sandbox(fused: Fused) -> None:
     with engines_for(fused.workspace, wrong, no_spark) as fused.engine, pytest.raises(InvalidQuery) as error:
         fused.run(wrong)
     assert error.value.message == "column 'y' not found"
-
-
-class Lines(Reporter):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def log(self, text: str, level: str = "info") -> None:
-        self.lines.append(text)
 
 
 @pytest.mark.complete

@@ -17,7 +17,7 @@ from odf_engine.transform.engines.spark_engine import SparkEngine
 from odf_engine.transform.run import rederive
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.engine_versions import other_versions
-from tests.transform.deriving import Deriving, earlier_rules
+from tests.transform.deriving import Deriving, LogLines, earlier_rules
 from tests.transform.test_query_migration import becomes
 from tests.transform.test_recompute import AS_OF, QUERIES, recompute
 from tests.transform.test_replay import check
@@ -29,17 +29,6 @@ OPEN = ("window", "session", "inner join")
 """Queries that drop corrections of rows before the watermark."""
 FINAL = ("left join", "running", "ranked")
 """Queries that do not support corrections."""
-
-
-class LogLines(Reporter):
-    """Keeps the lines of a log."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def log(self, text: str, level: str = "info") -> None:
-        self.lines.append(text)
 
 
 class OtherRules(SparkEngine):

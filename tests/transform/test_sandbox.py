@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from odf_engine.config import Config, SandboxConfig
 from odf_engine.errors import InvalidQuery, NotTrusted, OdfError
 from odf_engine.metadata.model import Sql, SqlQueryStep
-from odf_engine.progress import Reporter
 from odf_engine.settings import set_value
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.transform.engines import sandbox
@@ -35,7 +34,7 @@ from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay
 from odf_engine.workspace.dataset_folders import ORIGIN_FILE
 from odf_engine.workspace.trust import Trust
-from tests.transform.deriving import Deriving
+from tests.transform.deriving import Deriving, LogLines
 
 LOOKS = """
 import os, socket, sys
@@ -220,15 +219,6 @@ def shut_in() -> None:
         pytest.skip("nothing can shut a process in here")
 
 
-class Listening(Reporter):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def log(self, text: str, level: str = "info") -> None:
-        self.lines.append(text)
-
-
 @pytest.mark.complete
 def test_untrusted_query_in_the_sandbox_gives_equal_rows(
     deriving: Deriving, runtime: SparkRuntime, shut_in: None
@@ -240,7 +230,7 @@ def test_untrusted_query_in_the_sandbox_gives_equal_rows(
     wrong = deriving.derivative("SELECT event_time,\n  nothing FROM input", name="wrong")
     rereads = deriving.derivative("SELECT * FROM input WHERE x IN (SELECT x - 1 FROM input)", name="rereads")
     (made.dataset.folder / ORIGIN_FILE).write_text("https://example.com/output.yaml")
-    reporter, here = Listening(), deriving.engine
+    reporter, here = LogLines(), deriving.engine
     with engines_for(deriving.workspace, made, lambda: runtime) as deriving.engine:
         for day in (1, 2):
             deriving.rows(root, (day, "a", day), (day, "b", 1))
@@ -273,7 +263,7 @@ def test_missing_sandbox_is_refused_unless_allowed(
     assert "odf trust output" in str(error.value.hint) and "sandbox.allowWithout" in str(error.value.hint)
     allowed = set_value(Config(), "sandbox.allowWithout", "true")
     deriving.engine = Sandbox(allowed, odf / "cache", odf / "sandbox.log", "output", here)
-    reporter = Listening()
+    reporter = LogLines()
     assert deriving.run(made, reporter) == 1
     assert "no sandbox is available: the query runs without one (sandbox.allowWithout)" in reporter.lines
     assert list((odf / "cache").glob("sandbox-*")) == []
