@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from odf_engine.chain.normal_form import spark_engine_version
-from odf_engine.errors import StateUnusable, Unsupported
+from odf_engine.errors import OdfError, StateUnusable, Unsupported
 from odf_engine.metadata.model import ExecuteTransform, SetTransform, TransformRequest
 from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.transform.engines.spark_engine import SparkEngine
+from odf_engine.transform.engines.stateful.checkpoint import (
+    CheckpointMetadata,
+    read_checkpoint,
+    write_checkpoint,
+)
 from odf_engine.transform.run import rederive
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.engine_versions import other_versions
@@ -165,3 +171,14 @@ def test_result_of_an_earlier_state_is_not_compared_with_a_new_query(deriving: D
     with pytest.raises(StateUnusable, match=r"\+odf5 of the engine, but this is") as raised:
         becomes(deriving, entry, f"{UNBOUNDED} WHERE t.x > 0", "trades", "rates", choice="rebuild")
     assert "odf pull --rederive" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize(("number", "error"), [(1, StateUnusable), (3, Unsupported)])
+def test_checkpoint_in_another_format_is_not_read(tmp_path: Path, number: int, error: type[OdfError]) -> None:
+    metadata = CheckpointMetadata(
+        format=number, engine="4.1.0+odf1", query="q", state="s", watermarks={}, watermark=None
+    )
+    write_checkpoint(tmp_path / "checkpoint", metadata, tmp_path / "state")
+    with pytest.raises(error, match=r"4\.1\.0\+odf1") as raised:
+        read_checkpoint(tmp_path / "checkpoint", tmp_path / "read")
+    assert type(raised.value) is error and raised.value.hint

@@ -15,7 +15,7 @@ from msgspec import UNSET
 from odf_engine.chain.normal_form import spark_engine_version
 from odf_engine.data.changelog import OPERATION, POSITION
 from odf_engine.data.slices import TableFiles, WrittenSlice
-from odf_engine.errors import InvalidQuery, NotFound, Unsupported
+from odf_engine.errors import InvalidQuery, NotFound, StateUnusable, Unsupported
 from odf_engine.metadata.model import (
     DatasetVocabulary,
     OffsetInterval,
@@ -234,7 +234,10 @@ class SparkEngine:
         self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
     ) -> RowProvenance:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
-        tracked = _track_query(self._new_session(request), request, matching_checkpoint(request))
+        try:
+            tracked = _track_query(self._new_session(request), request, matching_checkpoint(request))
+        except StateUnusable:
+            tracked = None
         if tracked is None:
             return all_input_rows(request, "the query is stateful")
         origins = replace(tracked, frame=tracked.frame.select(POSITION, OPERATION))

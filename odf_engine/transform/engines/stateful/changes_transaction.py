@@ -52,7 +52,8 @@ from odf_engine.transform.engines.stateful.checkpoint import (
     CheckpointMetadata,
     ResultState,
     read_checkpoint,
-    read_usable_metadata,
+    read_checkpoint_metadata,
+    require_present_rules,
     write_checkpoint,
 )
 from odf_engine.transform.engines.stateful.query_plan import has_few_rows, interpret_queries, query_hash
@@ -310,8 +311,10 @@ class ChangesTransaction:
 
     def _previous_state(self) -> ResultState | None:
         path = self._request.prev_checkpoint_path
-        metadata = None if path is None else read_usable_metadata(Path(path))
-        return None if metadata is None or metadata.result is UNSET else metadata.result
+        if path is None or (metadata := read_checkpoint_metadata(Path(path))).result is UNSET:
+            return None
+        require_present_rules(metadata, path)
+        return metadata.result
 
     def _retracted_inputs(self, before: Collection[str]) -> list[str]:
         """Return the names of the inputs that have had retractions."""

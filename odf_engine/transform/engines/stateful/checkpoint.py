@@ -129,23 +129,20 @@ def read_checkpoint_metadata(path: Path) -> CheckpointMetadata:
         return metadata
 
 
-def read_usable_metadata(path: Path) -> CheckpointMetadata:
-    """Read the metadata of a checkpoint that transactions can continue.
+def require_present_rules(metadata: CheckpointMetadata, path: str) -> None:
+    """Check that the state in a checkpoint was computed by the present rules.
 
     Raises:
-        StateUnusable: an engine with other rules wrote it.
-        BadData, Unsupported: as in :func:`read_checkpoint`.
+        StateUnusable: it was not.
     """
-    metadata = read_checkpoint_metadata(path)
     if rules_revision(metadata.engine) != rules_revision(spark_engine_version()):
         raise _unusable_state(metadata.engine, path)
-    return metadata
 
 
-def _unusable_state(engine: str, path: Path) -> StateUnusable:
+def _unusable_state(engine: str, path: str) -> StateUnusable:
     return StateUnusable(
         f"the checkpoint was written by version {engine} of the engine, but this is {spark_engine_version()}",
-        where=str(path),
+        where=path,
         hint="derive the dataset again: odf pull --rederive NAME",
     )
 
@@ -218,7 +215,7 @@ def _parse_metadata(text: bytes, path: Path) -> CheckpointMetadata:
     try:
         header = msgspec.json.decode(text, type=_FormatHeader)
         if header.format < FORMAT:
-            raise _unusable_state(header.engine, path)
+            raise _unusable_state(header.engine, str(path))
         if header.format > FORMAT:
             raise Unsupported(
                 f"the checkpoint was written by the engine {header.engine} in format {header.format}, "

@@ -18,7 +18,11 @@ from odf_engine.spark.sql_types import identifier
 from odf_engine.spark.stateful.stateful_query import StreamingPlan, StreamPlanner, stream_view
 from odf_engine.spark.user_query import run_query
 from odf_engine.transform.engines.contract import QueryInput
-from odf_engine.transform.engines.stateful.checkpoint import CheckpointMetadata, read_usable_metadata
+from odf_engine.transform.engines.stateful.checkpoint import (
+    CheckpointMetadata,
+    read_checkpoint_metadata,
+    require_present_rules,
+)
 
 if TYPE_CHECKING:
     from odf_engine.spark import DataFrame, SparkSession
@@ -109,10 +113,12 @@ def matching_checkpoint(request: TransformRequest) -> CheckpointMetadata | None:
         StateUnusable: an earlier version of the engine wrote the checkpoint.
         BadData, Unsupported: the checkpoint cannot be read.
     """
-    if request.prev_checkpoint_path is None:
+    path = request.prev_checkpoint_path
+    metadata = None if path is None else read_checkpoint_metadata(Path(path))
+    if path is None or metadata is None or metadata.query != query_hash(request):
         return None
-    metadata = read_usable_metadata(Path(request.prev_checkpoint_path))
-    return metadata if metadata.query == query_hash(request) else None
+    require_present_rules(metadata, path)
+    return metadata
 
 
 def query_hash(request: TransformRequest) -> str:

@@ -61,6 +61,7 @@ from odf_engine.transform.engines.stateful.checkpoint import (
     FORMAT,
     CheckpointMetadata,
     read_checkpoint,
+    require_present_rules,
     write_checkpoint,
 )
 from odf_engine.transform.engines.stateful.query_plan import (
@@ -361,6 +362,7 @@ class StatefulTransaction:
         if path is None:
             return Watermarks({})
         metadata = read_checkpoint(Path(path), self._checkpoint_folder)
+        require_present_rules(metadata, path)
         if metadata.query != query_hash(self._request) and metadata.state != self._fingerprint:
             raise Unsupported(
                 "the checkpoint belongs to another query or to other inputs",
