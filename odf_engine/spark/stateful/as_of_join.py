@@ -267,7 +267,7 @@ def version_corrections(looked_up: DataFrame, used: Sequence[str]) -> DataFrame:
     ]
     names = comparable(used, looked_up.schema)
     values, previous = (
-        ", ".join([active, *(f"IF({active}, {_with_prefix(name, prefix)}, NULL)" for name in names)])
+        ", ".join([active, *(re.sub(r"\br(?=\d)", prefix, f"IF({active}, {name}, NULL)") for name in names)])
         for active, prefix in ((IS_ACTIVE, "r"), (_WAS_ACTIVE, "p"))
     )
     with translate_errors():
@@ -285,11 +285,6 @@ def version_corrections(looked_up: DataFrame, used: Sequence[str]) -> DataFrame:
 def is_version_column(name: str) -> bool:
     """Return whether a column is one of a version: ``r0``, …"""
     return name[0] == "r" and name[1:].isdigit()
-
-
-def _with_prefix(expression: str, prefix: str) -> str:
-    """Return a version column, or its cast to text, with another prefix than ``r``."""
-    return re.sub(r"\br(?=\d)", prefix, expression)
 
 
 JOINED_VOCABULARY: Final = DatasetVocabulary(

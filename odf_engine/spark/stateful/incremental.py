@@ -244,7 +244,10 @@ class StateFiles:
             nested = [name for name in state.keys if name not in keys]
             frame = state.frame.sort(*keys, *nested) if nested else state.frame
             rows = sorted_batches(
-                lambda sort, frame=frame, keys=keys: (frame.sort(*keys) if sort else frame, _identity),
+                lambda sort, frame=frame, keys=keys: (
+                    frame.sort(*keys) if sort else frame,
+                    lambda batch: batch,
+                ),
                 SortOrder(keys),
                 self.reporter,
             )
@@ -305,10 +308,6 @@ def write_batches(path: Path, schema: pa.Schema, rows: Iterable[pa.RecordBatch],
     with pq.ParquetWriter(path, schema, compression=compression) as writer:
         for batch in rows:
             writer.write_batch(pa.record_batch(batch.columns, schema=schema))
-
-
-def _identity(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch
 
 
 def nullable_schema(frame: DataFrame) -> pa.Schema:

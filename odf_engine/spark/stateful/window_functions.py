@@ -175,7 +175,8 @@ def running_frames(window: Any, is_time: Any) -> list[bool]:
 
 def comparable(names: Sequence[str], schema: StructType) -> list[str]:
     """Return SQL expressions of columns that group rows."""
-    kinds = [schema[_unquoted(name)].dataType.simpleString() for name in names]
+    plain = (name[1:-1].replace("``", "`") if name.startswith("`") else name for name in names)
+    kinds = [schema[name].dataType.simpleString() for name in plain]
     return [
         f"CAST({name} AS STRING)" if "map<" in kind or "variant" in kind else name
         for name, kind in zip(names, kinds, strict=True)
@@ -188,10 +189,6 @@ def first_values(names: Sequence[str], schema: StructType) -> list[str]:
         name if name == group else f"first({name}) AS {name}"
         for name, group in zip(names, comparable(names, schema), strict=True)
     ]
-
-
-def _unquoted(name: str) -> str:
-    return name[1:-1].replace("``", "`") if name.startswith("`") else name
 
 
 def add_sign(rows: str) -> str:
