@@ -63,7 +63,7 @@ def verdict_advice(report: VerifyResult) -> tuple[str, str]:
         case "not confirmed":
             return (
                 "no file of this dataset was changed: its rows could not be confirmed",
-                "verify its inputs first, or use the version of the engine that created it",
+                f"verify its inputs first, or derive it again: odf pull --rederive {report.name}",
             )
         case "invalid changelog":
             return (

@@ -110,7 +110,7 @@ def test_verify_prints_findings_and_engine_versions(odf: Odf) -> None:
         ("prev-offset", False, "INVALID", "the files match their hashes"),
         ("slice-op", True, "intact, but its changelog is INVALID", "no file was changed"),
         ("input-damaged", True, "NOT CONFIRMED", "verify its inputs first"),
-        ("transform-version", True, "NOT CONFIRMED", "use the version of the engine"),
+        ("transform-version", True, "NOT CONFIRMED", "or derive it again: odf pull --rederive"),
     ],
 )
 def test_verdict_states_only_what_findings_show(
