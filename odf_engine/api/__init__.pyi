@@ -75,8 +75,6 @@ from odf_engine.jobs.remotes import RemoteRelation as RemoteRelation
 from odf_engine.jobs.remotes import Search as Search
 from odf_engine.jobs.remotes import SearchResult as SearchResult
 from odf_engine.jobs.trace import Trace as Trace
-from odf_engine.jobs.verify import Origin as Origin
-from odf_engine.jobs.verify import OriginSource as OriginSource
 from odf_engine.jobs.verify import Verify as Verify
 from odf_engine.jobs.verify import VerifyResult as VerifyResult
 from odf_engine.jobs.views import BuildProjection as BuildProjection
@@ -122,6 +120,8 @@ from odf_engine.storage.atomic_files import read_small_file as read_small_file
 from odf_engine.storage.atomic_files import replace_text_file as replace_text_file
 from odf_engine.terminal_text import escape_standard_streams as escape_standard_streams
 from odf_engine.terminal_text import use_ascii as use_ascii
+from odf_engine.verify.model import OriginReport as OriginReport
+from odf_engine.verify.model import SourceReport as SourceReport
 from odf_engine.views.as_at import PinnedVersion as PinnedVersion
 from odf_engine.views.diff import CHANGE_COLUMN as CHANGE_COLUMN
 from odf_engine.views.diff import DiffColumn as DiffColumn

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
@@ -16,70 +15,10 @@ from odf_engine.data.row_differences import Recomputed
 from odf_engine.errors import NotFound, SourceUnavailable, Unsupported
 from odf_engine.jobs.base import JobContext, JobRequest, JobResult, JobSummary, branch_option, branch_title
 from odf_engine.progress import Reporter, count_of
+from odf_engine.verify.model import EngineReport, IntegrityFinding, IntegrityReport, OriginReport
 
 if TYPE_CHECKING:
-    from odf_engine.verify.report import IntegrityReport
     from odf_engine.workspace.dataset_summary import DatasetEntry
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """A violation; see :class:`odf_engine.verify.report.IntegrityFinding`."""
-
-    kind: str = ""
-    block: str = ""
-    message: str = ""
-
-
-class EngineUse(msgspec.Struct, frozen=True):
-    """An engine that replayed transactions; see :class:`odf_engine.verify.report.EngineReport`."""
-
-    engine: str
-    made_by: str | None
-    version: str | None
-    transactions: int
-    records: int
-
-
-class OriginInput(msgspec.Struct, frozen=True):
-    """An input of a dataset; see :class:`odf_engine.verify.report.Input`."""
-
-    id: str
-    name: str | None
-    alias: str = ""
-    block: str | None = None
-    offset: int | None = None
-
-
-class OriginSource(msgspec.Struct, frozen=True):
-    """A source of a root dataset; see :class:`odf_engine.verify.report.SourceReport`."""
-
-    kind: str
-    place: str
-    block: str
-    since: str = ""
-    loads: int = 0
-    records: int = 0
-    first: str | None = None
-    last: str | None = None
-
-
-class Origin(msgspec.Struct, frozen=True):
-    """The origin of a dataset; see :class:`odf_engine.verify.report.OriginReport`."""
-
-    id: str
-    name: str | None
-    kind: str | None
-    block: str | None = None
-    records: int = 0
-    engine: str | None = None
-    version: str | None = None
-    query: list[str] = []
-    transactions: int = 0
-    first: str | None = None
-    last: str | None = None
-    inputs: list[OriginInput] = []
-    sources: list[OriginSource] = []
-    problem: str | None = None
 
 
 class VerifyResult(JobResult, frozen=True):
@@ -92,7 +31,7 @@ class VerifyResult(JobResult, frozen=True):
         blocks, slices, transforms: number of checked blocks and slices, and of replayed transactions. No
             blocks where an older version did not store them.
         findings, unchecked, engines, rows_known, proofs, proven, newer, intact: see
-            :class:`odf_engine.verify.report.IntegrityReport`. ``intact`` is None where an older version
+            :class:`odf_engine.verify.model.IntegrityReport`. ``intact`` is None where an older version
             stored none.
         origins: the dataset and everything upstream of it.
         branch: the verified branch; absent for the head.
@@ -107,15 +46,15 @@ class VerifyResult(JobResult, frozen=True):
     blocks: int | None = None
     slices: int = 0
     transforms: int = 0
-    findings: list[Finding] = []
-    unchecked: list[Finding] = []
-    engines: list[EngineUse] = []
+    findings: list[IntegrityFinding] = []
+    unchecked: list[IntegrityFinding] = []
+    engines: list[EngineReport] = []
     rows_known: int = 0
     proofs: int = 0
     proven: int | None = None
     newer: int = 0
     intact: bool | None = None
-    origins: list[Origin] = []
+    origins: list[OriginReport] = []
     branch: str | UnsetType = UNSET
     recomputed: Recomputed | UnsetType = UNSET
     written_by: list[str] | UnsetType = UNSET
@@ -198,7 +137,7 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
         if report.valid and self.first is None and self.last is None:
             state = entry.dataset.state()
             head = state.head if state.blocks == report.blocks else None  # unless blocks were appended
-        fields = {
+        fields: dict[str, Any] = {
             "name": str(entry.alias),
             "head": None if head is None else str(head),
             **asdict(report),
@@ -210,7 +149,7 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
             fields |= _recompute(entry, report, context, reporter)
         elif derivative and (versions := other_versions(entry.dataset, workspace.config.engines)):
             fields["written_by"] = versions
-        return msgspec.convert(fields, VerifyResult, from_attributes=True)
+        return VerifyResult(**fields)
 
     @classmethod
     def summarize(cls, result: VerifyResult) -> JobSummary:
@@ -236,7 +175,7 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
 
 def _recompute(
     entry: DatasetEntry, report: IntegrityReport, context: JobContext, reporter: Reporter
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Compare a dataset with its query over the latest state; return the fields of the result that change."""
     from odf_engine.transform.engines.engine_router import engines_for
     from odf_engine.transform.plan import Diverged
@@ -249,11 +188,11 @@ def _recompute(
             recomputed = recompute_dataset(workspace, entry, engine, context.session(reporter), reporter)
     except (Diverged, NotFound, SourceUnavailable, Unsupported) as error:
         reporter.log(f"not recomputed: {error}")
-        return {"unchecked": [*report.unchecked, Finding(NOT_RECOMPUTED, "", str(error))]}
+        return {"unchecked": [*report.unchecked, IntegrityFinding(NOT_RECOMPUTED, "", str(error))]}
     if recomputed.is_equal:
         return {"recomputed": recomputed}
     reporter.log(recomputed.text)
-    finding = Finding(ROWS_DIFFER, recomputed.block, recomputed.text)
+    finding = IntegrityFinding(ROWS_DIFFER, recomputed.block, recomputed.text)
     return {
         "recomputed": recomputed, "valid": False, "head": None, "findings": [*report.findings, finding],
     }  # fmt: skip

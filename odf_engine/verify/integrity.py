@@ -48,7 +48,8 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.object_links import find_link_columns, has_totals, read_totals
 from odf_engine.progress import Reporter
 from odf_engine.storage.object_store import hash_file
-from odf_engine.verify.report import EngineReport, IntegrityFinding, IntegrityReport, ReplayResult
+from odf_engine.verify.model import EngineReport, IntegrityFinding, IntegrityReport
+from odf_engine.verify.report import ReplayResult
 from odf_engine.verify.retraction_check import ChainSlice, check_retractions
 from odf_engine.verify.slice_check import (
     DAMAGED_SLICE,

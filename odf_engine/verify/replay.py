@@ -36,7 +36,8 @@ from odf_engine.transform.engines.engine_router import EngineMissing
 from odf_engine.transform.engines.stateful.checkpoint import read_checkpoint_metadata
 from odf_engine.transform.plan import Diverged, InputBehind, Transaction, transaction_of_block
 from odf_engine.transform.run import CHECKPOINT, execute_transaction, make_request, output_watermark, to_event
-from odf_engine.verify.report import EngineReport, ReplayResult
+from odf_engine.verify.model import EngineReport
+from odf_engine.verify.report import ReplayResult
 from odf_engine.verify.slice_check import Problem, check_object
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from odf_engine.api import NOT_RECOMPUTED, CheckProofResult, Origin, OriginSource, VerifyResult
+from odf_engine.api import NOT_RECOMPUTED, CheckProofResult, OriginReport, SourceReport, VerifyResult
 from odf_engine.api.text import (
     count_of,
     format_bytes,
@@ -169,7 +169,7 @@ def origin_lines(reports: Sequence[VerifyResult]) -> Iterator[str]:
 
 def replay_summaries(reports: Sequence[VerifyResult]) -> Iterator[tuple[str, list[str]]]:
     """Yield the name of each upstream dataset once, with lines that describe its origin."""
-    newest: dict[str, Origin] = {}
+    newest: dict[str, OriginReport] = {}
     for report in reversed(reports):  # downstream datasets first
         if len(report.origins) > 1:
             for origin in report.origins:
@@ -182,7 +182,7 @@ def replay_summaries(reports: Sequence[VerifyResult]) -> Iterator[tuple[str, lis
         yield origin.name or aliases.get(origin.id) or origin.id, list(_describe_origin(origin))
 
 
-def _describe_origin(origin: Origin) -> Iterator[str]:
+def _describe_origin(origin: OriginReport) -> Iterator[str]:
     if origin.problem:
         yield f"{origin.problem}: {origin.id}" if origin.name is None else origin.problem
         return
@@ -201,7 +201,7 @@ def _describe_origin(origin: Origin) -> Iterator[str]:
         yield f"  {name}: {offset}, block {short_hash(each.block or '')}"
 
 
-def _between(times: Origin | OriginSource) -> str:
+def _between(times: OriginReport | SourceReport) -> str:
     first, last = format_time(times.first), format_time(times.last)
     if not first:
         return ""

@@ -13,7 +13,7 @@ from odf_engine.coordinator.job_queue import failure_of
 from odf_engine.coordinator.protocol import Failure
 from odf_engine.errors import BadData, Cancelled, Conflict, NotFound
 from odf_engine.html_text import fields_html, table_html
-from odf_engine.jobs.verify import Finding
+from odf_engine.verify.model import IntegrityFinding
 
 MANIFEST = "{kind: DatasetSnapshot, version: 1, content: {name: my.cases, kind: Root, metadata: []}}"
 
@@ -54,7 +54,7 @@ def test_results_have_escaped_html_without_unset_fields() -> None:
     html = odf.PullResult("my.<cases>", "updated", records=12345)._repr_html_()
     assert "<td>my.&lt;cases&gt;</td>" in html and "<th>records</th><td>12,345</td>" in html
     assert "UNSET" not in html and "old head" not in html  # fields without a value
-    report = odf.VerifyResult("a", valid=False, findings=[Finding("slice", "f1", "damaged\x1b[2J")])
+    report = odf.VerifyResult("a", valid=False, findings=[IntegrityFinding("slice", "f1", "damaged\x1b[2J")])
     html = report._repr_html_()
     assert "<th>findings</th><td>1</td>" in html and "<td>damaged\\x1b[2J</td>" in html
     assert repr(odf.PushResult("a", blocks=2)).startswith("PushResult(name='a'")

@@ -11,8 +11,9 @@ from odf_engine.jobs.definition import UpdateResult, ValidateResult
 from odf_engine.jobs.pull import PullResult
 from odf_engine.jobs.push import PushResult
 from odf_engine.jobs.query import CheckProofResult
-from odf_engine.jobs.verify import Finding, VerifyResult
+from odf_engine.jobs.verify import VerifyResult
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.verify.model import IntegrityFinding
 from odf_engine.workspace.fsck import FsckFinding, FsckReport
 from odf_tui.cli import push
 from odf_tui.cli.shared import definition_update, pulls
@@ -111,20 +112,21 @@ def test_remote_summary_states_the_relation(relation: Relation, text: str) -> No
 def test_report_lines_escape_text_and_state_the_verdict() -> None:
     """Text of datasets cannot steer the terminal."""
     report = VerifyResult(
-        "cases", valid=False, blocks=2, slices=1, findings=[Finding("hash-mismatch", "3", "is\x1b wrong")],
-        unchecked=[Finding("no-engine", "", "why"), Finding("no-engine", "", "why")],
+        "cases", valid=False, blocks=2, slices=1,
+        findings=[IntegrityFinding("hash-mismatch", "3", "is\x1b wrong")],
+        unchecked=[IntegrityFinding("no-engine", "", "why"), IntegrityFinding("no-engine", "", "why")],
     )  # fmt: skip
     assert list(verification_text.report_lines(report)) == [
         "cases: INVALID (2 blocks, 1 slice): 1 finding", "  hash-mismatch: block 3: is␛ wrong",
         "  not checked: no-engine: why (2 transactions)",
     ]  # fmt: skip
     report = VerifyResult(
-        "cases", valid=False, blocks=2, findings=[Finding("slice-op", "3", "wrong")], intact=True
+        "cases", valid=False, blocks=2, findings=[IntegrityFinding("slice-op", "3", "wrong")], intact=True
     )
     verdict = "cases: intact, but its changelog is INVALID (2 blocks, 0 slices): 1 finding"
     assert next(verification_text.report_lines(report)) == verdict
     for kind, limit in (("no-engine", ", partially verified"), ("proof-elsewhere", "")):
-        report = VerifyResult("cases", valid=True, blocks=1, unchecked=[Finding(kind, "", "why")])
+        report = VerifyResult("cases", valid=True, blocks=1, unchecked=[IntegrityFinding(kind, "", "why")])
         assert next(verification_text.report_lines(report)).startswith(f"cases: valid{limit} (1 block")
     report = VerifyResult("cases", valid=True, blocks=1, written_by=["spark 4.0+odf1"], branch="next")
     *_, line = verification_text.report_lines(report)

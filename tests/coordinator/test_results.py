@@ -36,7 +36,7 @@ from odf_engine.jobs.remotes import (
     SearchResult,
 )
 from odf_engine.jobs.trace import Trace
-from odf_engine.jobs.verify import EngineUse, Finding, Origin, OriginInput, OriginSource, Verify, VerifyResult
+from odf_engine.jobs.verify import Verify, VerifyResult
 from odf_engine.jobs.views import (
     BuildProjection,
     ComputeStatistics,
@@ -45,16 +45,19 @@ from odf_engine.jobs.views import (
     StatisticsResult,
 )
 from odf_engine.provenance.model import TracedInput, TraceResult, TraceStep
+from odf_engine.verify.model import EngineReport, IntegrityFinding, OriginInput, OriginReport, SourceReport
 from odf_engine.views.as_at import PinnedVersion
 from odf_engine.views.diff import ColumnChange, DiffColumn, Difference
 
 AT = "2024-03-11T09:00:02Z"
 ORIGINS = [
-    Origin(
+    OriginReport(
         "d", "days", "Derivative", "f16", 36, "spark", "4.1", ["SELECT 1"], 2, AT, AT,
         [OriginInput("a", "air", "a", "f16", 6)],
     ),
-    Origin("a", "air", "Root", records=7, sources=[OriginSource("Url", "air.csv", "f16", AT, 1, 7, AT, AT)]),
+    OriginReport(
+        "a", "air", "Root", records=7, sources=[SourceReport("Url", "air.csv", "f16", AT, 1, 7, AT, AT)]
+    ),
 ]  # fmt: skip
 VERSIONS = [PinnedVersion("did:odf:x", "ports", "f16", number, AT, 6, True) for number in (7, 8)]
 RESULTS: list[tuple[Request, msgspec.Struct, str]] = [
@@ -98,8 +101,9 @@ RESULTS: list[tuple[Request, msgspec.Struct, str]] = [
     (
         Verify("x"),
         VerifyResult(
-            "days", "f16", False, 5, 1, 2, [Finding("head-hash", "f16", "wrong")],
-            [Finding("input-missing", "f15", "no dew")], [EngineUse("spark", "4.0", "4.1", 2, 36)],
+            "days", "f16", False, 5, 1, 2, [IntegrityFinding("head-hash", "f16", "wrong")],
+            [IntegrityFinding("input-missing", "f15", "no dew")],
+            [EngineReport("spark", "4.0", "4.1", 2, 36)],
             1, 1, 4, 2, False, ORIGINS,
         ),
         "name head valid blocks slices transforms findings unchecked engines rows_known proofs proven newer"
@@ -215,9 +219,9 @@ def test_nested_values_keep_their_keys() -> None:
 
     assert keys(PinnedBlock()) == keys(VERSIONS[0])
     assert keys(AppendedEvent()) == ["title", "lines"]
-    assert keys(Finding()) == ["kind", "block", "message"]
+    assert keys(IntegrityFinding("", "", "")) == ["kind", "block", "message"]
     assert keys(ProofFinding()) == ["kind", "message", "hint"]
-    assert keys(EngineUse("spark", None, None, 1, 1)) == [
+    assert keys(EngineReport("spark", None, None, 1, 1)) == [
         "engine", "made_by", "version", "transactions", "records",
     ]  # fmt: skip
     relation = "url relation ours theirs common our_head their_head at label"
@@ -243,9 +247,9 @@ def test_results_of_older_versions_are_read(tmp_path: Path) -> None:
     assert pulled is not None and not pulled.url and not pulled.bytes
     finding = {"kind": "slice-size", "block": "f16", "message": "too short"}
     report = stored(Verify("x"), {"valid": False, "findings": [finding]}).result_of(Verify)
-    assert report == VerifyResult(valid=False, findings=[Finding("slice-size", "f16", "too short")])
+    assert report == VerifyResult(valid=False, findings=[IntegrityFinding("slice-size", "f16", "too short")])
     assert report is not None and report.blocks is None and report.origins == []
-    read = {"id": "a", "name": None, "block": "f16", "offset": 6}
+    read = {"id": "a", "name": None, "alias": "", "block": "f16", "offset": 6}
     origin = {"id": "d", "name": "days", "kind": "Derivative", "records": 3, "inputs": [read]}
     report = stored(Verify("x"), {"valid": True, "head": "f16", "origins": [origin]}).result_of(Verify)
     assert report is not None and report.head == "f16"

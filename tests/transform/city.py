@@ -29,8 +29,8 @@ from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.verify.integrity import verify
+from odf_engine.verify.model import IntegrityReport
 from odf_engine.verify.replay import Replay
-from odf_engine.verify.report import IntegrityReport
 from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace

@@ -19,8 +19,8 @@ from odf_engine.sync.push import push
 from odf_engine.transform import rebuild
 from odf_engine.transform.rebuild import rebuild_slices
 from odf_engine.verify.integrity import verify
+from odf_engine.verify.model import IntegrityReport
 from odf_engine.verify.replay import Replay
-from odf_engine.verify.report import IntegrityReport
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.fsck import check_workspace
 from tests.transform.deriving import Deriving

@@ -12,8 +12,8 @@ from odf_engine.metadata.model import DataSlice, ExecuteTransform
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.verify.integrity import verify
+from odf_engine.verify.model import IntegrityReport
 from odf_engine.verify.replay import Replay, first_difference
-from odf_engine.verify.report import IntegrityReport
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from tests.transform.deriving import Deriving
 

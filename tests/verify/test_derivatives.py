@@ -26,8 +26,9 @@ from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.transform.engines.engine_router import EngineRouter
 from odf_engine.verify.integrity import verify
+from odf_engine.verify.model import IntegrityReport
 from odf_engine.verify.replay import Replay
-from odf_engine.verify.report import IntegrityReport, dataset_origins
+from odf_engine.verify.report import dataset_origins
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.transform.deriving import Deriving

@@ -32,7 +32,7 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.verify.integrity import verify
-from odf_engine.verify.report import IntegrityReport
+from odf_engine.verify.model import IntegrityReport
 
 
 def check(builder: Any, first: int | None = None, last: int | None = None) -> IntegrityReport:

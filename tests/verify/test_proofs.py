@@ -16,7 +16,7 @@ from odf_engine.metadata.model import DatasetKind, SetInfo
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.verify.integrity import verify
-from odf_engine.verify.report import IntegrityReport
+from odf_engine.verify.model import IntegrityReport
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.trust import ProvenBlock, find_newest_proven_block, prove_block
 from odf_engine.workspace.workspace import Workspace

@@ -16,8 +16,9 @@ from odf_engine.metadata.model import ExecuteTransform, SetTransform, Sql, SqlQu
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.verify import integrity
 from odf_engine.verify.integrity import Done, run_in_order, verify
+from odf_engine.verify.model import EngineReport, IntegrityFinding, IntegrityReport
 from odf_engine.verify.replay import Replay
-from odf_engine.verify.report import EngineReport, IntegrityFinding, IntegrityReport, ReplayResult
+from odf_engine.verify.report import ReplayResult
 from tests.ingest.recorder import Recorder
 from tests.verify.conftest import Builder
 
