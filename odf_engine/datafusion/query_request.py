@@ -16,11 +16,11 @@ PROPERTIES: Final = b"odf"
 LISTED_EXTENSION: Final = ".parquet"
 
 
-class Message(msgspec.Struct, frozen=True, rename="camel"):
+class QueryMessage(msgspec.Struct, frozen=True, rename="camel"):
     """A message as JSON."""
 
 
-class QueryTable(Message, frozen=True):
+class QueryTable(QueryMessage, frozen=True):
     """A table of a query.
 
     Attributes:
@@ -39,14 +39,14 @@ class QueryTable(Message, frozen=True):
     passed: list[str] = []
 
 
-class QueryStep(Message, frozen=True):
+class QueryStep(QueryMessage, frozen=True):
     """A step of a query; the last one has no alias."""
 
     query: str
     alias: str | None = None
 
 
-class QueryRequest(Message, frozen=True):
+class QueryRequest(QueryMessage, frozen=True):
     """A query to run.
 
     Attributes:
@@ -67,7 +67,7 @@ class QueryRequest(Message, frozen=True):
     system_time: str | None = None
 
 
-class ResultProperties(Message, frozen=True):
+class ResultProperties(QueryMessage, frozen=True):
     """Properties of a result.
 
     Attributes:
@@ -79,7 +79,7 @@ class ResultProperties(Message, frozen=True):
     row_wise: bool
 
 
-class ErrorReport(Message, frozen=True):
+class ErrorReport(QueryMessage, frozen=True):
     """The error of a failed query.
 
     Attributes:

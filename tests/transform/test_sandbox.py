@@ -23,9 +23,9 @@ from odf_engine.transform.engines import sandbox
 from odf_engine.transform.engines.engine_router import engines_for
 from odf_engine.transform.engines.namespaces import (
     PROGRAMS,
-    Limits,
     MountSandbox,
     Program,
+    SandboxLimits,
     unavailable_reason,
 )
 from odf_engine.transform.engines.sandbox import LimitWatch, Sandbox
@@ -60,7 +60,7 @@ print(
 """
 
 
-LIMITS = Limits(memory=1 << 30, file=2 << 20, tmp=1 << 20, processes=40)
+LIMITS = SandboxLimits(memory=1 << 30, file=2 << 20, tmp=1 << 20, processes=40)
 
 
 def plain_walls(**more: dict[Path, Path]) -> MountSandbox:

@@ -40,7 +40,7 @@ _PROBE_SECONDS: Final = 20
 
 
 @dataclass(frozen=True)
-class Limits:
+class SandboxLimits:
     """Resource limits of processes in a sandbox.
 
     Attributes:
@@ -69,7 +69,7 @@ class MountSandbox:
 
     read: Mapping[Path, Path]
     write: Mapping[Path, Path]
-    limits: Limits
+    limits: SandboxLimits
 
     def wrap_command(self, program: Program, command: Sequence[str]) -> list[str]:
         """Return the command that runs ``command`` in the sandbox; it ends with its parent process."""

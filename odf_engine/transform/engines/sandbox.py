@@ -31,9 +31,9 @@ from odf_engine.transform.engines.forwarding_engine import ForwardingEngine, Res
 from odf_engine.transform.engines.grpc_client import EngineTimeout, FileExchange, GrpcEngine
 from odf_engine.transform.engines.namespaces import (
     PROGRAMS,
-    Limits,
     MountSandbox,
     Program,
+    SandboxLimits,
     unavailable_reason,
 )
 
@@ -362,9 +362,9 @@ def _count_threads(pid: int, limit: int) -> int:
     return count
 
 
-def kernel_limits(config: SandboxConfig) -> Limits:
+def kernel_limits(config: SandboxConfig) -> SandboxLimits:
     """Return the limits of each process in a sandbox."""
-    return Limits(
+    return SandboxLimits(
         memory=2 * parse_size(config.memory) + (1 << 30),  # Java needs more than its heap
         file=parse_size(config.disk),
         tmp=parse_size(config.tmp),
