@@ -96,7 +96,7 @@ class Workstation(App[None], inherit_bindings=False):
         self._nearest = EightBitColours(enabled=self.console.color_system == "256" and not self.no_color)
         self._filters.append(self._nearest)
         if self.no_color:  # no colours at all; Textual would show greys
-            self._filters = [each for each in self._filters if not isinstance(each, Monochrome)]
+            self._filters = [entry for entry in self._filters if not isinstance(entry, Monochrome)]
             self._filters.append(NoColor())
         if (characters := terminal.supported_characters(workspace.ui.ascii)) != "all":
             from odf_tui.theming.ascii_fallback import CharacterFallback  # not always needed
@@ -128,7 +128,7 @@ class Workstation(App[None], inherit_bindings=False):
             (bench.HORIZONTAL_BREAKPOINTS, self.size.width),
             (bench.VERTICAL_BREAKPOINTS, self.size.height),
         ):
-            fitting = [name for least, name in breakpoints or () if cells >= least]
+            fitting = [name for min_cells, name in breakpoints or () if cells >= min_cells]
             bench.add_class(*fitting[-1:])
         return bench
 
@@ -203,7 +203,7 @@ class Workstation(App[None], inherit_bindings=False):
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Return the filters that adapt colours and characters to the terminal."""
-        return [each for each in self._filters if each.enabled]
+        return [entry for entry in self._filters if entry.enabled]
 
     def copy(self, text: str) -> str:
         """Copy a text to the clipboard. Returns a description of the method used."""

@@ -175,11 +175,11 @@ def _discard_output(stream: TextIO | None) -> None:
 
 
 def _print_os_error(error: OSError) -> None:
-    where = error.filename and str(error.filename)
+    location = error.filename and str(error.filename)
     problem = error.strerror or str(error)
-    if where is None:
+    if location is None:
         problem = f"the output cannot be written: {problem}"
-    _print_error(OdfError(problem, where=where, hint=disk_hint(error)))
+    _print_error(OdfError(problem, where=location, hint=disk_hint(error)))
 
 
 def open_workstation(folder: Path | None) -> None:

@@ -153,7 +153,7 @@ class Workbench(Screen[None], inherit_bindings=False):
 
     def _loaded(self) -> Iterator[Controller]:
         """The loaded controllers, in the order of FEATURES."""
-        return (self._controllers[each] for each in FEATURES if each in self._controllers)
+        return (self._controllers[feature] for feature in FEATURES if feature in self._controllers)
 
     def controller(self, kind: type[C]) -> C:
         """Return a controller that is loaded."""
@@ -258,8 +258,8 @@ class Workbench(Screen[None], inherit_bindings=False):
     def show_hints(self) -> None:
         """Show the hints of the widget that has the focus, else those for the situation."""
         special = (controller.hints() for controller in self._loaded())
-        found = next((hints for hints in special if hints is not None), None)
-        self.query_one(KeyHints).show(self.keys.hints(self.situation()) if found is None else found)
+        hints = next((hints for hints in special if hints is not None), None)
+        self.query_one(KeyHints).show(self.keys.hints(self.situation()) if hints is None else hints)
 
     def open(self, dialog: Screen[T], then: Callable[[T | None], object] | None = None) -> None:
         """Open a dialog; ``then`` gets its result."""

@@ -152,13 +152,13 @@ class KeyMap:
 
     def find(self, key: str, pane: str) -> Action | None:
         """Return the action of a key in a pane. The pane's own actions precede the common ones."""
-        found = [action for action in self.actions if key in action.keys and action.scope in (pane, ANYWHERE)]
-        return min(found, key=lambda action: action.scope == ANYWHERE, default=None)
+        hits = [action for action in self.actions if key in action.keys and action.scope in (pane, ANYWHERE)]
+        return min(hits, key=lambda action: action.scope == ANYWHERE, default=None)
 
     def display_key(self, action: str) -> str:
         """Return the display name of the first key of an action, or of its menu, or "" if absent."""
-        found = self.by_id[action]
-        return key_name(found.keys[0]) if found.keys else self._menu_keys(found)
+        described = self.by_id[action]
+        return key_name(described.keys[0]) if described.keys else self._menu_keys(described)
 
     def _menu_keys(self, action: Action) -> str:
         """Return the key of the menu of an action, and its key there, such as ``, r``."""
@@ -167,13 +167,13 @@ class KeyMap:
 
     def key_in(self, action: Action, pane: str) -> str:
         """Return the display name of the key, or of the keys of the menu, that runs an action in a pane."""
-        found = (key for key in action.keys if (other := self.find(key, pane)) and other.id == action.id)
-        return key_name(key) if (key := next(found, "")) else self._menu_keys(action)
+        keys = (key for key in action.keys if (other := self.find(key, pane)) and other.id == action.id)
+        return key_name(key) if (key := next(keys, "")) else self._menu_keys(action)
 
     def actions_in(self, pane: str) -> list[Action]:
         """Return the listed actions of a pane, the pane's own first, in the order of the table."""
-        found = [action for action in self.actions if action.listed and action.scope in (pane, ANYWHERE)]
-        return sorted(found, key=lambda action: action.scope == ANYWHERE)
+        listed = [action for action in self.actions if action.listed and action.scope in (pane, ANYWHERE)]
+        return sorted(listed, key=lambda action: action.scope == ANYWHERE)
 
     def available_actions(self, situation: Situation) -> list[Action]:
         """Return the listed actions that are available now, the focused pane's first."""
@@ -181,11 +181,11 @@ class KeyMap:
 
     def hints(self, situation: Situation) -> list[Hint]:
         """Return the hints of available actions, the most important first, and :data:`LAST` last."""
-        found = [
+        hints = [
             Hint(key, action.hint, action.id)
             for action in self.available_actions(situation)
             if action.hint and (key := self.key_in(action, situation.pane))
         ]
         ranks = {name: at for at, name in enumerate((*_URGENT, "", *_MINOR, *LAST))}
         default = ranks[""]
-        return sorted(found, key=lambda hint: ranks.get(hint.action, default))
+        return sorted(hints, key=lambda hint: ranks.get(hint.action, default))

@@ -78,18 +78,18 @@ def _read_overrides(file: Path, problems: list[str]) -> dict[str, Any]:
     import yaml  # imported here for a fast start: most users have no such file
 
     try:
-        found = yaml.safe_load(text)
+        content = yaml.safe_load(text)
         # Escapes may be invalid UTF-8.
-        json.dumps(found, default=str, skipkeys=True, ensure_ascii=False).encode()
+        json.dumps(content, default=str, skipkeys=True, ensure_ascii=False).encode()
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # also invalid dates and deep nesting
         problems.append(f"{file} is not valid YAML: {' '.join(str(error).split())}")
         return {}
-    if found is None:
+    if content is None:
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         problems.append(f"{file} is not a mapping of actions to keys, such as 'pull: ctrl+l'")
         return {}
-    return {str(name): keys for name, keys in found.items()}
+    return {str(name): keys for name, keys in content.items()}
 
 
 def _apply_overrides(overrides: Mapping[str, Any], problems: list[str]) -> KeyMap:
@@ -99,9 +99,9 @@ def _apply_overrides(overrides: Mapping[str, Any], problems: list[str]) -> KeyMa
             similar = get_close_matches(name, DEFAULT_KEYMAP.by_id, n=1, cutoff=0.5)
             problems.append(f"unknown action '{name}'" + (f": did you mean {similar[0]}?" if similar else ""))
             continue
-        found = [_parse_key(text, name, problems) for text in _split_keys(value)]
-        valid = list(dict.fromkeys(key for key in found if key))
-        if valid or not found:
+        parsed = [_parse_key(text, name, problems) for text in _split_keys(value)]
+        valid = list(dict.fromkeys(key for key in parsed if key))
+        if valid or not parsed:
             keys[name] = valid
     return _resolve_clashes(keys, problems)
 
@@ -111,7 +111,7 @@ def _split_keys(value: Any) -> list[str]:
     if value is None or value is False:  # YAML reads `null` and `no` as these
         return []
     if isinstance(value, list | tuple):
-        return [str(each) for each in value]
+        return [str(key) for key in value]
     text = str(value).strip()
     if text.lower() in ("none", ""):
         return []
@@ -150,7 +150,7 @@ def normalize_key(text: str) -> str:
 
 def _resolve_clashes(keys: Mapping[str, list[str]], problems: list[str]) -> KeyMap:
     """Remove changed keys that another action of the same scope uses."""
-    assigned = {name: list(found) for name, found in keys.items()}
+    assigned = {name: list(names) for name, names in keys.items()}
     for name in keys:
         scope = DEFAULT_KEYMAP.by_id[name].scope
         for key in keys[name]:
@@ -158,8 +158,8 @@ def _resolve_clashes(keys: Mapping[str, list[str]], problems: list[str]) -> KeyM
                 if other.id == name or other.scope != scope or key not in assigned.get(other.id, other.keys):
                     continue
                 assigned[name].remove(key)
-                where = "" if scope == ANYWHERE else f" in pane {scope}"
-                problems.append(f"{name}: {key_name(key)} is already used by {other.id}{where}")
+                place = "" if scope == ANYWHERE else f" in pane {scope}"
+                problems.append(f"{name}: {key_name(key)} is already used by {other.id}{place}")
                 break
         if keys[name] and not assigned[name]:
             del assigned[name]  # the default keys are used, except those that other actions use now

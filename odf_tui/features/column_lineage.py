@@ -56,7 +56,7 @@ class ColumnMap:
     def __init__(self, graph: ColumnGraph, dataset: str, column: str | None = None) -> None:
         self.graph, self.dataset = graph, dataset
         columns = graph.datasets[dataset].columns
-        middle = [LineageLine(ColumnRef(dataset, each)) for each in columns]
+        middle = [LineageLine(ColumnRef(dataset, name)) for name in columns]
         if graph.inputs_of(ColumnRef(dataset, ROWS)):
             middle.append(LineageLine(ColumnRef(dataset, ROWS)))
         self.side: Side = "middle"
@@ -74,11 +74,11 @@ class ColumnMap:
         self._connected: dict[Side, list[int]] = {"left": [], "right": []}
         self._update_reachable()
 
-    def _side(self, found: dict[ColumnRef, ReachableColumn]) -> list[LineageLine]:
+    def _side(self, reachable: dict[ColumnRef, ReachableColumn]) -> list[LineageLine]:
         """Return datasets, nearest first, with their columns that are connected with the middle."""
         steps: dict[str, int] = {}
         columns_by_dataset: dict[str, set[str]] = {}
-        for ref, reach in found.items():
+        for ref, reach in reachable.items():
             steps[ref.dataset] = min(steps.get(ref.dataset, reach.steps), reach.steps)
             columns_by_dataset.setdefault(ref.dataset, set()).add(ref.column)
         lines: list[LineageLine] = []

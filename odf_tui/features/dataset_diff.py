@@ -58,9 +58,9 @@ class DiffWindow:
         self._rows = rows
         self.row_count = rows.row_count
         self.shown = sorted(
-            difference.columns, key=lambda each: (not each.key, -difference.by_column.get(each.name, 0))
+            difference.columns, key=lambda column: (not column.key, -difference.by_column.get(column.name, 0))
         )
-        names = [CHANGE_COLUMN, *(each.name for each in self.shown)]
+        names = [CHANGE_COLUMN, *(column.name for column in self.shown)]
         self.columns = pa.schema([pa.field(name, pa.string()) for name in names])
 
     def window(self, start: int, count: int) -> pa.Table:
@@ -86,7 +86,7 @@ class DiffWindow:
         """Return rows as texts; ``columns`` are indices of :attr:`shown`, None for all."""
         chosen = self.difference.columns if columns is None else [self.shown[at] for at in columns]
         requested = dict.fromkeys(
-            name for each in chosen for name in (each.old, each.new) if name is not None
+            name for column in chosen for name in (column.old, column.new) if name is not None
         )
         indices = [self._rows.columns.names.index(name) for name in (CHANGE_COLUMN, *requested)]
         table, _ = read_part(self._rows, start, count, indices)
@@ -102,7 +102,7 @@ def open_difference(window: DiffWindow) -> LoadedWindow | None:
     opened = load_window(window)
     opened.columns.right = [
         False,
-        *(_is_number(each.new_type or each.old_type) for each in window.shown),
+        *(_is_number(column.new_type or column.old_type) for column in window.shown),
     ]
     opened.columns.fixed = 1 + len(window.difference.key)
     return opened

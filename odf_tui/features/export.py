@@ -179,7 +179,7 @@ class ExportDialog(Dialog[ExportOptions]):
     def _update_suffix(self) -> None:
         """Change the suffix of the path with the format, unless the user typed another suffix."""
         path, suffix = self._line.value, FORMATS[self._options.chosen[1]][2]
-        known = next((each for each in _SUFFIXES if path.endswith(each)), None)
+        known = next((known_suffix for known_suffix in _SUFFIXES if path.endswith(known_suffix)), None)
         if known is not None:
             self._line.value = path.removesuffix(known) + suffix
 
@@ -282,15 +282,15 @@ def exportable_rows(row: DatasetRow, pane: DataPane) -> list[ExportableRows]:
     view, window, marked = pane.front_view, pane.window, pane.marked_ranges()
     if view is not None and view.kind == TIME and window is not None:
         return _exportable_at_time(row, view, window, marked)
-    found: list[ExportableRows] = []
+    choices: list[ExportableRows] = []
     if marked:
-        found.append(_marked_rows(marked, window if view is not None else None))
+        choices.append(_marked_rows(marked, window if view is not None else None))
     if view is not None and window is not None:
         label = _KIND_LABELS.get(view.kind, "shown rows")
-        found.append(ExportableRows(f"{label}: {format_count(window.row_count)}", window))
+        choices.append(ExportableRows(f"{label}: {format_count(window.row_count)}", window))
     if view is None or view.kind != QUERY:
-        found.append(ExportableRows(f"all {count_of(row.records, 'row')}", None))
-    return found
+        choices.append(ExportableRows(f"all {count_of(row.records, 'row')}", None))
+    return choices
 
 
 def _exportable_at_time(
@@ -299,11 +299,11 @@ def _exportable_at_time(
     """Return the rows of a view of another time. A prefix of the dataset is exported from the dataset."""
     prefix = isinstance(window, RowPrefix)
     table = None if prefix else window
-    found = [_marked_rows(marked, table)] if marked else []
+    choices = [_marked_rows(marked, table)] if marked else []
     if window.row_count:
         label = f"{'as of this time' if view.as_of else 'as at this block'}: {format_count(window.row_count)}"
-        found.append(ExportableRows(label, table, [(0, window.row_count)] if prefix else []))
-    return [*found, ExportableRows(f"all {count_of(row.records, 'row')}", None)]
+        choices.append(ExportableRows(label, table, [(0, window.row_count)] if prefix else []))
+    return [*choices, ExportableRows(f"all {count_of(row.records, 'row')}", None)]
 
 
 def _marked_rows(marked: list[tuple[int, int]], window: RowWindow | None) -> ExportableRows:

@@ -390,10 +390,10 @@ class FlowsController(Controller):
         self.host.start(self._show_alerts())
 
     async def _show_alerts(self) -> None:
-        found = await asyncio.to_thread(self.workspace.alert_messages, _MESSAGES)
+        messages = await asyncio.to_thread(self.workspace.alert_messages, _MESSAGES)
         title = f"Messages of alerts (times: {zone_label()})"
         await self.host.ask(
-            DecisionDialog(title, alert_lines(found), [("leave", ("escape", "enter"), "closes")])
+            DecisionDialog(title, alert_lines(messages), [("leave", ("escape", "enter"), "closes")])
         )
 
     def show_flows(self) -> None:

@@ -51,8 +51,8 @@ class JobOptionsController(Controller):
         if form.flag("recursive"):
             order = sort_by_dependency(self.state.datasets, [row.id])
             known = {dataset.id: dataset for dataset in self.state.datasets}
-            rows = [known[each] for each in order if each in known and _is_pullable(known[each])]
-        self.jobs.submit([(self._pull_request(each, form, main=each is row), each.name) for each in rows])
+            rows = [known[key] for key in order if key in known and _is_pullable(known[key])]
+        self.jobs.submit([(self._pull_request(item, form, main=item is row), item.name) for item in rows])
 
     async def _never_cache(self, row: DatasetRow) -> bool:
         """Set that each pull fetches the source; show an error. Returns whether it is set."""
@@ -170,16 +170,16 @@ class JobOptionsController(Controller):
         requests: list[tuple[Request, str]] = [
             (
                 Verify(
-                    dataset=each.id,
+                    dataset=dataset.id,
                     integrity=form.flag("integrity"),
                     first=first,
                     last=last,
                     rows=form.flag("rows"),
                     recompute=form.flag("recompute"),
                 ),
-                each.name,
+                dataset.name,
             )
-            for each in self._rows_to_verify(row, form.text("scope"))
+            for dataset in self._rows_to_verify(row, form.text("scope"))
         ]
         if requests:
             self.jobs.submit(requests)
@@ -193,7 +193,7 @@ class JobOptionsController(Controller):
         known = {dataset.id: dataset for dataset in self.state.datasets if not dataset.missing}
         busy = {job.dataset for job in self.state.jobs.active_jobs() if job.kind == "verify"}
         order = sort_by_dependency(self.state.datasets, [row.id] if scope == "inputs" else known)
-        return [known[each] for each in order if each in known and each not in busy]
+        return [known[key] for key in order if key in known and key not in busy]
 
 
 def _is_pullable(row: DatasetRow) -> bool:
@@ -297,7 +297,7 @@ def ingest_fields(row: DatasetRow) -> list[Field]:
 
 def data_files(text: str) -> list[Path]:
     """Return the paths in a text, which is split as a shell does."""
-    return [Path(each).expanduser() for each in shlex.split(text)]
+    return [Path(path).expanduser() for path in shlex.split(text)]
 
 
 def _check_files(text: str) -> str:

@@ -238,15 +238,15 @@ def parse_block_reference(
     if match is None:
         return None
     if match["name"]:
-        found = fuzzy_rank(match["name"], ((row.name, row) for row in rows))[:_MAX_DATASETS]
+        datasets = fuzzy_rank(match["name"], ((row.name, row) for row in rows))[:_MAX_DATASETS]
     else:
-        found = [selected] if selected is not None else []
-    found = [row for row in found if row.blocks]
-    if not found:
+        datasets = [selected] if selected is not None else []
+    datasets = [row for row in datasets if row.blocks]
+    if not datasets:
         return None
     block = match["block"]
     return BlockReference(
-        found, int(block) if block.isdecimal() else None, block if len(block) >= _MIN_HASH else ""
+        datasets, int(block) if block.isdecimal() else None, block if len(block) >= _MIN_HASH else ""
     )
 
 
@@ -269,7 +269,7 @@ class CommandPalette(PickerDialog):
         self, choices: Sequence[Choice], recent: Sequence[str], blocks: BlockFinder, preview: Preview
     ) -> None:
         by_id = {choice.id: choice for choice in choices}
-        recent_choices = [by_id[each] for each in recent if each in by_id]
+        recent_choices = [by_id[choice_id] for choice_id in recent if choice_id in by_id]
         recent_ids = set(recent)
         self._other_choices = [choice for choice in choices if choice.id not in recent_ids]
         if recent_choices:
@@ -295,7 +295,7 @@ class CommandPalette(PickerDialog):
         """Insert a choice for a text as the first, if that text is still typed."""
         choices = self.query_one(Choices)
         if self.query_one(Input).value.strip() == text:
-            choices.set([choice, *(each for each in choices.choices if each.id != choice.id)])
+            choices.set([choice, *(other for other in choices.choices if other.id != choice.id)])
 
     def on_line_view_moved(self, message: LineView.Moved) -> None:
         """Show the theme under the cursor."""
@@ -348,7 +348,7 @@ class PaletteController(Controller):
         self._preview(None)
         if choice is not None:
             layout = self.state.layout
-            layout.recent = [choice, *(each for each in layout.recent if each != choice)][:MAX_RECENT]
+            layout.recent = [choice, *(other for other in layout.recent if other != choice)][:MAX_RECENT]
         self._open_choice(choice)
 
     def _open_choice(self, choice: str | None) -> None:
@@ -399,8 +399,8 @@ class PaletteController(Controller):
 
     def _recent_blocks(self, recent: Sequence[str]) -> Iterator[Choice]:
         """Return the recent choices that are blocks, if they still exist."""
-        for each in recent:
-            kind, _, rest = each.partition(" ")
+        for choice_id in recent:
+            kind, _, rest = choice_id.partition(" ")
             dataset, _, number = rest.rpartition(" ")
             row = self.state.row_of(dataset) if kind == "block" and number.isdecimal() else None
             if row is not None and int(number) < row.blocks:

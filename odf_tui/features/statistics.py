@@ -40,12 +40,12 @@ DescriptionLines = list[list[Span]]
 
 def sparkline(bins: Sequence[int]) -> str:
     """Return a bar character for each count. Counts above zero are visible."""
-    most = max(bins, default=0)
-    return "".join(" " if not each else BLOCKS[_level(each, most, len(BLOCKS)) - 1] for each in bins)
+    highest = max(bins, default=0)
+    return "".join(" " if not count else BLOCKS[_level(count, highest, len(BLOCKS)) - 1] for count in bins)
 
 
-def _level(amount: int, most: int, levels: int) -> int:
-    return max(1, -(-amount * levels // most))
+def _level(amount: int, highest: int, levels: int) -> int:
+    return max(1, -(-amount * levels // highest))
 
 
 def distribution_sparkline(column: ColumnStatistics, cells: int) -> str:
@@ -56,7 +56,7 @@ def distribution_sparkline(column: ColumnStatistics, cells: int) -> str:
     if bins:
         return sparkline(bins)
     if _has_frequent_values(column):
-        return sparkline([each.count for each in column.frequent[:8]])
+        return sparkline([value.count for value in column.frequent[:8]])
     return ""
 
 
@@ -103,12 +103,12 @@ def format_value(text: str | None, column_type: str = "") -> str:
     return printable(text) or "empty string"
 
 
-def format_mean(found: float) -> str:
+def format_mean(mean: float) -> str:
     """Format a mean with about six digits."""
-    if found and not 1e-4 <= abs(found) < 1e15:
-        return f"{found:.4g}"
-    digits = max(6 - len(str(int(abs(found)))), 0)
-    text = f"{found:,.{digits}f}".replace(",", " ")
+    if mean and not 1e-4 <= abs(mean) < 1e15:
+        return f"{mean:.4g}"
+    digits = max(6 - len(str(int(abs(mean)))), 0)
+    text = f"{mean:,.{digits}f}".replace(",", " ")
     return text.rstrip("0").rstrip(".") if digits else text
 
 
@@ -164,21 +164,19 @@ def _facts(column: ColumnStatistics, rows: int) -> list[tuple[str, str]]:
 
 def _histogram(column: ColumnStatistics, width: int) -> DescriptionLines:
     """Return the histogram as lines, with its limits below."""
-    bins, most = column.bins, max(column.bins)
+    bins, highest = column.bins, max(column.bins)
     cells = _BIN_CELLS if len(bins) * _BIN_CELLS + 2 <= width else 1
-    levels = [_level(each, most, _HEIGHT * len(BLOCKS)) if each else 0 for each in bins]
+    levels = [_level(count, highest, _HEIGHT * len(BLOCKS)) if count else 0 for count in bins]
     lines: DescriptionLines = []
     for row in range(_HEIGHT - 1, -1, -1):
         parts = [min(max(level - row * len(BLOCKS), 0), len(BLOCKS)) for level in levels]
         drawn = "".join((" " if not part else BLOCKS[part - 1]) * cells for part in parts)
         lines.append([(f" {drawn.rstrip()}", "busy")])
-    least, greatest = format_value(column.least, column.type), format_value(column.greatest, column.type)
+    low, high = format_value(column.least, column.type), format_value(column.greatest, column.type)
     across = len(bins) * cells
-    if cell_len(least) + cell_len(greatest) + 3 <= max(across, width - 2):
-        lines.append(
-            [(f" {least}{right(greatest, max(across - cell_len(least), cell_len(greatest) + 3))}", "muted")]
-        )
-    lines.append([(f" highest bar: {count_of(most, 'row')}", "muted")])
+    if cell_len(low) + cell_len(high) + 3 <= max(across, width - 2):
+        lines.append([(f" {low}{right(high, max(across - cell_len(low), cell_len(high) + 3))}", "muted")])
+    lines.append([(f" highest bar: {count_of(highest, 'row')}", "muted")])
     return lines
 
 
@@ -194,19 +192,19 @@ def _frequent(column: ColumnStatistics, rows: int, width: int) -> DescriptionLin
         else f"most frequent, counts up to {format_count(column.lost)} too low"
     )
     shown = column.frequent[:_MAX_SHOWN]
-    numbers = max(len(format_count(each.count)) for each in shown)
-    shares = max(len(format_percent(each.count, rows)) for each in shown)
-    texts = [format_value(each.value, column.type) for each in shown]
+    numbers = max(len(format_count(value.count)) for value in shown)
+    shares = max(len(format_percent(value.count, rows)) for value in shown)
+    texts = [format_value(value.value, column.type) for value in shown]
     bar = max(min(16, (width - numbers - shares - 5) // 3), 4)
     name = max(min(max(map(cell_len, texts)), width - numbers - shares - bar - 5), 6)
     lines: DescriptionLines = [[(f" {title}", "title")]]
-    for text, each in zip(texts, shown, strict=True):
-        drawn = _BAR * _level(each.count, shown[0].count, bar)
+    for text, entry in zip(texts, shown, strict=True):
+        drawn = _BAR * _level(entry.count, shown[0].count, bar)
         lines.append(
             [
                 (f" {fit_width(text, name)} ", ""),
-                (right(format_count(each.count), numbers) + " ", "strong"),
-                (right(format_percent(each.count, rows), shares) + " ", "muted"),
+                (right(format_count(entry.count), numbers) + " ", "strong"),
+                (right(format_percent(entry.count, rows), shares) + " ", "muted"),
                 (drawn, "busy"),
             ]
         )
@@ -490,8 +488,8 @@ class StatisticsController(Controller):
         if not window.row_count:
             self.host.notice("no rows to describe", "warn")
         elif window.row_count > _MAX_SPOOLED:
-            most = format_count(_MAX_SPOOLED)
-            self.host.notice(f"statistics are limited to {most} rows: E exports the rows", "warn")
+            max_rows = format_count(_MAX_SPOOLED)
+            self.host.notice(f"statistics are limited to {max_rows} rows: E exports the rows", "warn")
         else:
             self.host.start(self._spool_prefix(row, window, when))
 

@@ -200,7 +200,7 @@ class PaneLayout(Controller):
         shown = (self.state.pane,) if self._shows_one_pane else (PANES[0], self._lower)
         for pane in self._grid.panes:
             named = small and pane.id == shown[0]
-            others = [f"{each.number} {each.label}" for each in self._grid.panes if each.id not in shown]
+            others = [f"{other.number} {other.label}" for other in self._grid.panes if other.id not in shown]
             pane.set_others(others if named else ())
 
     # --- Filter ---

@@ -136,7 +136,7 @@ class JobsClient:
         raise job.error.to_error()
 
     def _complete_futures(self, news: JobNews) -> None:
-        for job_id in [each for each in self._waiting if self._is_final(each)]:
+        for job_id in [waiting_id for waiting_id in self._waiting if self._is_final(waiting_id)]:
             future = self._waiting.pop(job_id)
             if not future.done():
                 future.set_result(self._state.jobs.jobs[job_id])

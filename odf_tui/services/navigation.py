@@ -107,7 +107,7 @@ class Navigator:
         self.arriving.send(target)
 
     def _locate(self) -> TrailEntry | None:
-        found = (locator() for locator in reversed(self._locators))
-        entry = next((each for each in found if each is not None), None)
+        entries = (locator() for locator in reversed(self._locators))
+        entry = next((candidate for candidate in entries if candidate is not None), None)
         row = self._state.row
         return entry or (None if row is None else TrailEntry(row.id, self._state.pane))

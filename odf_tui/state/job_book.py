@@ -91,9 +91,9 @@ class LogWindow:
             return
         self._last = events[-1].seq
         self.lines = self.lines[:-1] + merge_log_entries([*self.lines[-1:], *events])
-        gone = max(len(self.lines) - self._max_lines, 0)
-        if gone:
-            del self.lines[:gone]
+        excess = max(len(self.lines) - self._max_lines, 0)
+        if excess:
+            del self.lines[:excess]
             self.older = True
 
 
@@ -179,9 +179,9 @@ class JobBook(msgspec.Struct):
 
     def load_log(self, job: str, events: Iterable[JournalEvent]) -> None:
         """Replace the log of a job by its journal."""
-        found = list(events)
-        self.logs[job] = [event for event in found if not isinstance(event, JobChanged)][-LOG_LINES:]
-        self._seen[job] = found[-1].seq if found else 0
+        entries = list(events)
+        self.logs[job] = [event for event in entries if not isinstance(event, JobChanged)][-LOG_LINES:]
+        self._seen[job] = entries[-1].seq if entries else 0
 
     def apply(self, events: Iterable[Event]) -> JobChanges:
         """Apply events of the worker. Returns what changed."""
@@ -227,12 +227,12 @@ class JobBook(msgspec.Struct):
 
     def latest_ingest(self, dataset: str) -> Job | None:
         """Return the newest job that ingested data into a dataset, or tried to. Branches do not count."""
-        found = (
+        jobs = (
             job
             for job in reversed(self.jobs.values())
             if job.dataset == dataset and job.kind in INGEST_KINDS and not job.branch
         )
-        return next(found, None)
+        return next(jobs, None)
 
     def last_polls(self) -> dict[str, str]:
         """Return when each dataset was last pulled or ingested into successfully, by its id."""
@@ -252,9 +252,9 @@ class JobBook(msgspec.Struct):
 
     def active_job_of(self, dataset: str) -> Job | None:
         """Return the running job of a dataset, or else its queued one. Read-only jobs do not count."""
-        found = [job for job in self.active_jobs() if job.dataset == dataset and not job.read_only]
-        running = [job for job in found if job.state is JobState.running]
-        return (running or found or [None])[0]
+        jobs = [job for job in self.active_jobs() if job.dataset == dataset and not job.read_only]
+        running = [job for job in jobs if job.state is JobState.running]
+        return (running or jobs or [None])[0]
 
 
 INGEST_KINDS: Final = ("pull", "ingest")

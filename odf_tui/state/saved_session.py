@@ -170,10 +170,10 @@ def load_snapshot(folder: Path) -> tuple[StartupSnapshot, bool] | None:
     None if there is no snapshot, or if another version or other settings were in use. A snapshot with old
     data is shown until the workspace is read: an aborted session could not write a new one.
     """
-    found = _read(folder)
-    if found is None or found.settings != _settings_fingerprint(folder):
+    snapshot = _read(folder)
+    if snapshot is None or snapshot.settings != _settings_fingerprint(folder):
         return None
-    return found, found.data == data_fingerprint(folder)
+    return snapshot, snapshot.data == data_fingerprint(folder)
 
 
 def _read(folder: Path) -> StartupSnapshot | None:
@@ -181,10 +181,10 @@ def _read(folder: Path) -> StartupSnapshot | None:
         digest, content = msgspec.msgpack.decode(read_small_file(_path(folder)), type=tuple[bytes, bytes])
         if digest != _digest(content):
             return None
-        found = msgspec.msgpack.decode(content, type=StartupSnapshot)
+        snapshot = msgspec.msgpack.decode(content, type=StartupSnapshot)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    return found if found.program == _program_version() else None
+    return snapshot if snapshot.program == _program_version() else None
 
 
 def _digest(content: bytes) -> bytes:

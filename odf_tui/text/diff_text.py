@@ -19,9 +19,9 @@ STYLES: Final = {"+": "good", "-": "bad", "~": "warn"}
 ARROW: Final = " → "
 
 
-def compared_versions_text(found: Difference, *, named: bool = True) -> str:
+def compared_versions_text(difference: Difference, *, named: bool = True) -> str:
     """Describe the compared blocks with their times, with ``named`` also the dataset."""
-    old, new = found.old, found.new
+    old, new = difference.old, difference.new
     times = time_pair_text(old.system_time, new.system_time)
     places = [
         f"block {format_count(at.sequence_number)}{'' if at.in_chain else ' of another history'} ({time})"
@@ -38,47 +38,47 @@ def time_pair_text(old: str | None, new: str | None) -> tuple[str, str]:
     return (old, new) if short[0] == short[1] and old and new and old != new else short
 
 
-def row_counts_text(found: Difference) -> list[Span]:
+def row_counts_text(difference: Difference) -> list[Span]:
     """Return the number of changed rows and the key."""
     spans: list[Span] = []
     for word, sign in SIGNS.items():
-        number: int = getattr(found, word)
-        if word == "changed" and not found.key:
+        number: int = getattr(difference, word)
+        if word == "changed" and not difference.key:
             continue
         spans += [(f"{sign} {format_count(number)} {word}", STYLES[sign] if number else "muted"), ("  ", "")]
-    key = "by " + ", ".join(map(printable, found.key)) if found.key else "entire rows (no key)"
-    return [*spans, (f"{format_count(found.unchanged)} unchanged", ""), (f" · {key}", "muted")]
+    key = "by " + ", ".join(map(printable, difference.key)) if difference.key else "entire rows (no key)"
+    return [*spans, (f"{format_count(difference.unchanged)} unchanged", ""), (f" · {key}", "muted")]
 
 
-def short_settings(found: Difference) -> str:
+def short_settings(difference: Difference) -> str:
     """Describe the changed columns and metadata in one line, or "" if there are none."""
-    signs = [f"{_sign(each.old, each.new)} {printable(each.name)}" for each in found.schema]
+    signs = [f"{_sign(change.old, change.new)} {printable(change.name)}" for change in difference.schema]
     parts = [f"columns {', '.join(signs)}"] if signs else []
-    return " · ".join([*parts, *(printable(setting.title) for setting in found.settings)])
+    return " · ".join([*parts, *(printable(setting.title) for setting in difference.settings)])
 
 
-def settings_changes(found: Difference) -> Iterator[list[Span]]:
+def settings_changes(difference: Difference) -> Iterator[list[Span]]:
     """Yield the changed columns and metadata, one line each."""
-    if found.schema:
+    if difference.schema:
         yield [("columns", "strong")]
-        width = min(max(len(each.name) for each in found.schema), 30)
-        for each in found.schema:
-            sign = _sign(each.old, each.new)
-            kind = ARROW.join(kind for kind in (each.old, each.new) if kind is not None)
-            yield [(f"  {sign} {printable(each.name):<{width}}  {printable(kind)}", STYLES[sign])]
-    for change in found.settings:
+        width = min(max(len(entry.name) for entry in difference.schema), 30)
+        for column in difference.schema:
+            sign = _sign(column.old, column.new)
+            kind = ARROW.join(kind for kind in (column.old, column.new) if kind is not None)
+            yield [(f"  {sign} {printable(column.name):<{width}}  {printable(kind)}", STYLES[sign])]
+    for change in difference.settings:
         yield [(printable(change.title), "strong")]
         yield from ([(f"  {printable(line)}", STYLES.get(line[:1], ""))] for line in change.lines)
 
 
-def interval_text(found: Difference) -> str:
+def interval_text(difference: Difference) -> str:
     """Describe blocks, rows and watermarks between the two versions."""
-    old, new = found.records
-    steps = None if found.blocks is None else abs(found.blocks)
+    old, new = difference.records
+    steps = None if difference.blocks is None else abs(difference.blocks)
     parts = [] if steps is None else [count_of(steps, "block")]
     parts.append(f"changelog {format_count(old)}{ARROW}{format_count(new)} rows")
-    if found.watermarks[0] != found.watermarks[1]:
-        parts.append(f"watermark {ARROW.join(time_pair_text(*found.watermarks))}")
+    if difference.watermarks[0] != difference.watermarks[1]:
+        parts.append(f"watermark {ARROW.join(time_pair_text(*difference.watermarks))}")
     return " · ".join(parts)
 
 
@@ -131,9 +131,9 @@ class DiffRowFormatter:
 
     def cell(self, row: int, column: int) -> str | None:
         """Return the text of a table cell: both values if they differ."""
-        each = self._columns[column]
-        old, new = self._text(each.old, row), self._text(each.new, row)
-        if each.name in self._other and self._other[each.name][row]:
+        compared = self._columns[column]
+        old, new = self._text(compared.old, row), self._text(compared.new, row)
+        if compared.name in self._other and self._other[compared.name][row]:
             return f"{_cut(old, None)}{ARROW}{_cut(new, None)}"
         return old if self.changes[row] == "removed" else new
 

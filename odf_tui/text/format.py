@@ -151,13 +151,13 @@ def wrapped(line: Sequence[Span], width: int) -> list[list[Span]]:
 
 def _slice_spans(spans: Sequence[Span], start: int, end: int) -> list[Span]:
     """Return the characters ``start`` to ``end`` of spans."""
-    found: list[Span] = []
+    parts: list[Span] = []
     at = 0
     for text, style in spans:
         if part := text[max(start - at, 0) : max(end - at, 0)]:
-            found.append((part, style))
+            parts.append((part, style))
         at += len(text)
-    return found
+    return parts
 
 
 def right(text: str, width: int) -> str:

@@ -115,7 +115,7 @@ def _compute_layers(component: Component) -> dict[str, int]:
     for source, target in component.edges:
         sources[target].append(source)
         targets[source].append(target)
-    pending = {node: len(found) for node, found in sources.items()}
+    pending = {node: len(keys) for node, keys in sources.items()}
     ready = [node for node in component.nodes if not pending[node]]
     layer = dict.fromkeys(ready, 0)
     for node in ready:  # the list grows during the loop
@@ -180,7 +180,7 @@ def _count_crossings(component: Component) -> int:
         place = {key: at for at, key in enumerate(component.columns[index - 1])}
         seen: list[int] = []
         for key in component.columns[index]:
-            neighbours = [place[each] for each in component.sources.get(key, ())]
+            neighbours = [place[source] for source in component.sources.get(key, ())]
             total += sum(len(seen) - bisect_right(seen, one) for one in neighbours)
             for one in neighbours:
                 insort(seen, one)
@@ -192,7 +192,7 @@ def _assign_rows(component: Component) -> None:
     keys = [key for column in component.columns for key in column]
     number = {key: at for at, key in enumerate(keys)}
     neighbours = tuple(
-        tuple(number[each] for each in (*component.sources.get(key, ()), *component.targets.get(key, ())))
+        tuple(number[end] for end in (*component.sources.get(key, ()), *component.targets.get(key, ())))
         for key in keys
     )
     rows = _compute_rows(tuple(map(len, component.columns)), neighbours)
@@ -332,7 +332,7 @@ class Layout:
         self.routes: Mapping[Edge, list[Segment]] = drawing.routes
         self._extents = drawing.extents
         self._bridges = drawing.bridges
-        self._segments = LineSegments(dict.fromkeys(each for leg in drawing.legs.values() for each in leg))
+        self._segments = LineSegments(dict.fromkeys(line for leg in drawing.legs.values() for line in leg))
         self._rows: dict[int, tuple[str, dict[int, int]]] = {}
 
     def width_with(self, extra: int) -> int:
@@ -358,8 +358,8 @@ class Layout:
         if (row := self._rows.get(y)) is None:
             sides = self._segments.sides(y)
             cells = [" "] * self.width
-            for x, found in sides.items():
-                cells[x] = "│" if (x, y) in self._bridges else _LIGHT[found]
+            for x, side in sides.items():
+                cells[x] = "│" if (x, y) in self._bridges else _LIGHT[side]
             row = self._rows[y] = "".join(cells), sides
         return row
 
@@ -540,7 +540,7 @@ class _GutterPlanner:
 
     def _add_row(self, row: int, net: _Net) -> float:
         """Return a separate row at the nearest target of a net, on the side of ``row``."""
-        target = min((self._rows[each] for each in net.targets), key=lambda each: abs(each - row))
+        target = min((self._rows[node] for node in net.targets), key=lambda candidate: abs(candidate - row))
         above = target if row > target else target - 1
         number = self._separate_rows[above] = self._separate_rows.get(above, 0) + 1
         return above + number / 4096  # a fraction that is the same in each gutter
@@ -578,8 +578,8 @@ class _GutterPlanner:
     def _first_tracks(self, source: Key) -> list[_Track]:
         """Return the tracks that the line of a source enters in its own row."""
         direct = self._direct.get(source)
-        found = (self._forks.get(source), self._joins[id(direct)] if direct else None)
-        return [track for track in found if track]
+        tracks = (self._forks.get(source), self._joins[id(direct)] if direct else None)
+        return [track for track in tracks if track]
 
     def _find_constraints(self) -> dict[_Track, set[_Track]]:
         """Return the tracks that must be left of each track."""
@@ -596,7 +596,9 @@ class _GutterPlanner:
             for target in net.targets:
                 source = self._source_at.get(self._rows[target])
                 if source is not None:
-                    left[net.exit].update(each for each in self._first_tracks(source) if each is not net.exit)
+                    left[net.exit].update(
+                        track for track in self._first_tracks(source) if track is not net.exit
+                    )
         return left
 
     def _assign_levels(self) -> set[_Track]:
@@ -615,7 +617,7 @@ class _GutterPlanner:
         while free:
             low, high, _, track = heappop(free)
             del pending[track]
-            track.level = max((each.level + 1 for each in left[track]), default=0)
+            track.level = max((predecessor.level + 1 for predecessor in left[track]), default=0)
             used_levels = {level for first, last, level in placed if first <= high and low <= last}
             while track.level in used_levels:
                 track.level += 1
@@ -652,7 +654,7 @@ def _number_rows(component: Component, gutters: list[_Gutter]) -> dict[Key, int]
     """Return the rows as whole numbers. Tracks may have added rows between them."""
     tracks = [track for gutter in gutters for track in gutter.tracks]
     rows = sorted(
-        {*map(float, component.rows.values()), *(row for each in tracks for row in each.joined_rows)}
+        {*map(float, component.rows.values()), *(row for line in tracks for row in line.joined_rows)}
     )
     number = {row: index for index, row in enumerate(rows)}
     for track in tracks:

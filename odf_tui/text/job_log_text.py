@@ -32,8 +32,8 @@ def log_failure_lines(job: Job) -> Iterator[str]:
     error = job.error
     if error is None:
         return
-    where = f"{error.where}: " if error.where else ""
-    yield f"{format_clock(job.ended)} {job.state.value:7} {where}{error.message}"
+    location = f"{error.where}: " if error.where else ""
+    yield f"{format_clock(job.ended)} {job.state.value:7} {location}{error.message}"
     for at, line in enumerate(error.excerpt):
         yield f"{'':8} {'' if at else 'line':7} {line}"
     if error.hint:

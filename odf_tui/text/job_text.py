@@ -305,7 +305,7 @@ def job_seconds(job: Job, now: Timestamp) -> float | None:
 
 def jobs_of_run(run: Run, jobs: Mapping[str, Job]) -> list[Job]:
     """Return the jobs of a run of a flow that have ended; the log of jobs may lack old ones."""
-    return [job for each in run.jobs if (job := jobs.get(each)) is not None and job.state.final]
+    return [job for job_id in run.jobs if (job := jobs.get(job_id)) is not None and job.state.final]
 
 
 def outcomes_of_jobs(jobs: Iterable[Job]) -> Iterator[str]:
@@ -425,8 +425,8 @@ def failure_lines(job: Job) -> Iterator[str]:
     if error is None:
         yield f"{job.target}: {job.state.value}"
         return
-    where = f"{error.where}: " if error.where and error.where != job.target else ""
-    message = f"{where}{error.message}"
+    location = f"{error.where}: " if error.where and error.where != job.target else ""
+    message = f"{location}{error.message}"
     # A message may begin with the name of the target.
     target = "" if message.startswith(f"{job.target} ") else f"{job.target}: "
     yield f"error: {target}{message}"
@@ -456,17 +456,17 @@ def check_spans(job: Job) -> list[list[Span]]:
     result = known_result(job.result, Check) if job.kind == "check" and job.state is JobState.done else None
     lines: list[list[Span]] = []
     styles = {"passed": "good", "warning": "warn", "failed": "bad"}
-    for each in result.results if result is not None else ():
-        rows = f" ({count_of(each.examined, 'row')} examined)"
+    for outcome in result.results if result is not None else ():
+        rows = f" ({count_of(outcome.examined, 'row')} examined)"
         lines.append(
             [
-                (f"{each.outcome:<9}", styles[each.outcome]),
-                (printable(f"{each.check}: {each.rule}"), ""),
-                (f": {printable(each.message)}" if each.message else "", styles[each.outcome]),
+                (f"{outcome.outcome:<9}", styles[outcome.outcome]),
+                (printable(f"{outcome.check}: {outcome.rule}"), ""),
+                (f": {printable(outcome.message)}" if outcome.message else "", styles[outcome.outcome]),
                 (rows, "muted"),
             ]
         )
-        for row in each.sample:
+        for row in outcome.sample:
             values = ", ".join(f"{name}={value}" for name, value in row.items())
             lines.append([(f"{'':11}{printable(values)}", "muted")])
     return lines
@@ -519,7 +519,7 @@ def progress_text(job: Job, rates: JobRates, width: int) -> str:
         (phase, percent or amount.partition(" · ")[0]),
         (phase, percent),
     ):
-        words = " · ".join(each for each in parts if each)
+        words = " · ".join(piece for piece in parts if piece)
         if cell_len(words) <= width:
             return words
     return percent or phase
@@ -534,9 +534,9 @@ def queue_text(job: Job, ahead: Sequence[Job], inputs: Mapping[str, Sequence[str
         inputs: ids of the inputs of datasets, by id.
         width: greatest width in cells.
     """
-    position = sum(each.state is JobState.queued for each in ahead) + 1
+    position = sum(other.state is JobState.queued for other in ahead) + 1
     datasets = {job.dataset, *(inputs.get(job.dataset, ()) if job.kind == "pull" else ())}
-    blockers = [each for each in ahead if each.dataset in datasets]
+    blockers = [other for other in ahead if other.dataset in datasets]
     line = "next in queue" if position == 1 else f"{ordinal(position)} in queue"
     if not blockers:
         return line

@@ -23,14 +23,14 @@ def pin_lines(pins: Sequence[PinnedBlock]) -> list[str]:
     return lines
 
 
-def pins_text(pins: Sequence[PinnedBlock], most: int | None = None) -> str:
+def pins_text(pins: Sequence[PinnedBlock], max_names: int | None = None) -> str:
     """Describe the blocks that a query has read, in the notation of a query: ``from name@hash, …``.
 
-    Of more than ``most`` blocks, the number of the others is shown.
+    Of more than ``max_names`` blocks, the number of the others is shown.
     """
     names = [f"{pin.name}@{short_hash(pin.block)}{'' if pin.head else ' (older)'}" for pin in pins]
-    more = f" +{len(names) - most}" if most is not None and len(names) > most else ""
-    return printable(f"from {', '.join(names[:most])}{more}") if names else ""
+    more = f" +{len(names) - max_names}" if max_names is not None and len(names) > max_names else ""
+    return printable(f"from {', '.join(names[:max_names])}{more}") if names else ""
 
 
 def as_at_text(pin: PinnedVersion | PinnedBlock) -> str:

@@ -120,34 +120,34 @@ def pretty_json(text: str) -> str | None:
         json.loads(text)
     except (ValueError, RecursionError):
         return None
-    found: list[str] = []
+    parts: list[str] = []
     depth = at = 0
     while at < len(text):
         letter = text[at]
         if letter == '"':
             end = _end_of_string(text, at)
-            found.append(text[at:end])
+            parts.append(text[at:end])
             at = end
             continue
         if letter in "{[":
             rest = text[at + 1 :].lstrip()
             if rest[:1] in ("}", "]"):
-                found.append(letter + rest[0])
+                parts.append(letter + rest[0])
                 at = len(text) - len(rest) + 1
                 continue
             depth += 1
-            found.append(letter + "\n" + "  " * depth)
+            parts.append(letter + "\n" + "  " * depth)
         elif letter in "}]":
             depth -= 1
-            found.append("\n" + "  " * depth + letter)
+            parts.append("\n" + "  " * depth + letter)
         elif letter == ",":
-            found.append(",\n" + "  " * depth)
+            parts.append(",\n" + "  " * depth)
         elif letter == ":":
-            found.append(": ")
+            parts.append(": ")
         elif not letter.isspace():
-            found.append(letter)
+            parts.append(letter)
         at += 1
-    return "".join(found)
+    return "".join(parts)
 
 
 def _end_of_string(text: str, start: int) -> int:
@@ -219,8 +219,8 @@ class CellChunk:
 
     def cell(self, row: int, column: int) -> str | None:
         """Return a value as one printable line, cut if it is long, or None if its column is not loaded."""
-        found = self.columns.get(column)
-        return None if found is None else found.cells[row]
+        chunk = self.columns.get(column)
+        return None if chunk is None else chunk.cells[row]
 
     def merge(self, other: CellChunk) -> None:
         """Add other columns of the same rows."""

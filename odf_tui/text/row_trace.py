@@ -40,10 +40,10 @@ def rows_text(runs: Sequence[OffsetRange], rows: int | None) -> str:
     return f"{'row' if is_single else 'rows'} {runs_text(runs)}{count}"
 
 
-def ranges_text(runs: Sequence[OffsetRange], most: int = _RUNS_SHOWN) -> str:
+def ranges_text(runs: Sequence[OffsetRange], max_ranges: int = _RUNS_SHOWN) -> str:
     """Return offsets as the screen shows them, such as ``120–126, 130 … 171``."""
-    shown = ", ".join(range_text(run) for run in runs[:most])
-    return shown if len(runs) <= most else f"{shown} … {range_text(runs[-1])}"
+    shown = ", ".join(range_text(run) for run in runs[:max_ranges])
+    return shown if len(runs) <= max_ranges else f"{shown} … {range_text(runs[-1])}"
 
 
 def range_text(run: OffsetRange) -> str:
@@ -96,8 +96,8 @@ def _step_node(step: TraceStep, head: str, columns: Sequence[str], read_rows: Ro
     node = OutlineNode(head, read_rows(step, columns))
     if step.problem:
         node.lines.append(f"not traced further: {step.problem}")
-    for made in step.made[:_MAX_TRANSACTIONS] if step.kind == "derivative" else ():
-        node.lines += _transaction_lines(made)
+    for transaction in step.made[:_MAX_TRANSACTIONS] if step.kind == "derivative" else ():
+        node.lines += _transaction_lines(transaction)
     if step.kind == "derivative" and (more := len(step.made) - _MAX_TRANSACTIONS) > 0:
         node.lines.append(f"and {count_of(more, 'more transaction')}")
     node.lines += [f"how: {line}" for line in step.how]
@@ -140,12 +140,12 @@ def _source_node(source: RowSource, *, repeated: bool) -> OutlineNode:
     return OutlineNode(place, [*lines, *(ellipsize_middle(line, _MAX_LINE) for line in steps)])
 
 
-def _transaction_lines(made: ProducingTransaction) -> list[str]:
+def _transaction_lines(transaction: ProducingTransaction) -> list[str]:
     lines = [
-        f"computed by {made.engine} at {format_zoned_time(made.system_time)}, "
-        f"block {made.sequence_number} ({short_hash(made.block)})"
+        f"computed by {transaction.engine} at {format_zoned_time(transaction.system_time)}, "
+        f"block {transaction.sequence_number} ({short_hash(transaction.block)})"
     ]
-    for alias, query in made.query:
+    for alias, query in transaction.query:
         name = f"{alias} = " if alias else ""
         lines.append(ellipsize_middle(f"query: {name}{' '.join(query.split())}", _MAX_LINE))
     return lines

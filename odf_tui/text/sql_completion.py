@@ -123,20 +123,20 @@ def complete(sql: str, at: int, datasets: Sequence[str], columns: Columns, selec
 def datasets_in(sql: str, datasets: Iterable[str]) -> list[str]:
     """Return the names of the datasets that a query reads."""
     known = {name.casefold(): name for name in datasets}
-    return [known[each.name.casefold()] for each in table_names(sql) if each.name.casefold() in known]
+    return [known[table.name.casefold()] for table in table_names(sql) if table.name.casefold() in known]
 
 
 def aliases(sql: str) -> dict[str, str]:
     """Return the table aliases of a query, each with the name of its table."""
     words = tokenize(sql)
-    found: dict[str, str] = {}
+    table_aliases: dict[str, str] = {}
     for table in table_names(sql):
         following = [token for token in words if token.start >= table.alias_start][:2]
         if following and following[0].text.upper() == "AS":
             following = following[1:]
         if following and _is_name(following[0]):
-            found[following[0].name] = table.name
-    return found
+            table_aliases[following[0].name] = table.name
+    return table_aliases
 
 
 def highlight(sql: str) -> Iterator[tuple[Token, str]]:
@@ -164,8 +164,8 @@ def _is_name(token: Token) -> bool:
 
 def _open_quote(before: str) -> int | None:
     """Return the index of an unclosed backquote, or None if absent."""
-    found = tokenize(before)
-    last = found[-1] if found else None
+    tokens = tokenize(before)
+    last = tokens[-1] if tokens else None
     if last is None or last.kind != "quoted" or last.end != len(before):
         return None
     closed = len(last.text) > 1 and last.text.endswith("`") and last.text.count("`") % 2 == 0

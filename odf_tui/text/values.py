@@ -57,15 +57,15 @@ def is_number(kind: pa.DataType) -> bool:
 def _timestamp_texts(column: pa.ChunkedArray) -> list[str | None]:
     # Arrow formats them: Python has no years beyond 9999, and no nanoseconds.
     zone = "Z" if column.type.tz else ""
-    found: list[str | None] = []
+    texts: list[str | None] = []
     for text in column.cast(pa.timestamp(column.type.unit)).cast(pa.string()).to_pylist():
         if text is None:
-            found.append(None)
+            texts.append(None)
             continue
         head, dot, fraction = text.partition(".")
         fraction = fraction.rstrip("0")
-        found.append(head + (dot + fraction if fraction else "") + zone)
-    return found
+        texts.append(head + (dot + fraction if fraction else "") + zone)
+    return texts
 
 
 class CellColumn(NamedTuple):

@@ -42,7 +42,7 @@ def report_lines(report: VerifyResult) -> Iterator[str]:
     name, findings = report.title, report.findings
     checked = ", ".join(verification_summary(report))
     if report.valid:
-        is_incomplete = any(each.kind not in _SETTLED for each in report.unchecked)
+        is_incomplete = any(skipped.kind not in _SETTLED for skipped in report.unchecked)
         limit = ", partially verified" if is_incomplete else ""
         yield f"{name}: valid{limit} ({checked})"
     else:
@@ -92,24 +92,24 @@ def finding_lines(report: VerifyResult) -> Iterator[str]:
 
 def _difference_lines(report: VerifyResult) -> Iterator[str]:
     """Yield a line for each of the first rows that differ from the recomputed ones."""
-    found = report.recomputed or None
-    if found is None:
+    result = report.recomputed or None
+    if result is None:
         return
-    for row in found.differences[:_MAX_ROWS]:
+    for row in result.differences[:_MAX_ROWS]:
         offset = "" if row.offset is None else f"offset {row.offset}: "
         values = ", ".join(
             f"{name}={'null' if value is None else value}" for name, value in row.values.items()
         )
         yield f"{row.kind}: {offset}{values}"
-    if (more := found.missing + found.extra - _MAX_ROWS) > 0:
+    if (more := result.missing + result.extra - _MAX_ROWS) > 0:
         yield f"… and {count_of(more, 'row')} more: odf verify --recompute --json {report.name}"
-    if found.late and not found.is_equal:
-        yield f"{count_of(found.late, 'row')} late and dropped, a possible reason: odf late {report.name}"
+    if result.late and not result.is_equal:
+        yield f"{count_of(result.late, 'row')} late and dropped, a possible reason: odf late {report.name}"
 
 
 def unchecked_lines(report: VerifyResult) -> Iterator[str]:
     """Yield a line for each reason why something was not checked."""
-    reasons = Counter((each.kind, each.message) for each in report.unchecked)
+    reasons = Counter((skipped.kind, skipped.message) for skipped in report.unchecked)
     for (kind, message), count in reasons.items():
         if kind == "slice-equivalent":
             yield f"equivalent, not identical: {message} ({count_of(count, 'slice')})"
@@ -177,7 +177,7 @@ def replay_summaries(reports: Sequence[VerifyResult]) -> Iterator[tuple[str, lis
                 if old is None or old.records <= origin.records:
                     newest[origin.id] = origin
     # A dataset that is missing in the workspace has only the alias by which a query reads it.
-    aliases = {each.id: each.alias for origin in newest.values() for each in origin.inputs}
+    aliases = {dependency.id: dependency.alias for origin in newest.values() for dependency in origin.inputs}
     for origin in newest.values():
         yield origin.name or aliases.get(origin.id) or origin.id, list(_describe_origin(origin))
 
@@ -195,10 +195,10 @@ def _describe_origin(origin: OriginReport) -> Iterator[str]:
         return
     engine = f"{origin.engine} {origin.version or ''}".rstrip()
     yield f"{rows}, in {count_of(origin.transactions, 'transaction')} of {engine}, from"
-    for each in origin.inputs:
-        name = each.name or each.alias or each.id
-        offset = "no rows" if each.offset is None else f"to offset {each.offset}"
-        yield f"  {name}: {offset}, block {short_hash(each.block or '')}"
+    for dependency in origin.inputs:
+        name = dependency.name or dependency.alias or dependency.id
+        offset = "no rows" if dependency.offset is None else f"to offset {dependency.offset}"
+        yield f"  {name}: {offset}, block {short_hash(dependency.block or '')}"
 
 
 def _between(times: OriginReport | SourceReport) -> str:

@@ -35,8 +35,8 @@ class _Table(dict[int, str]):
 
     def __missing__(self, code: int) -> str:
         letter = chr(code)
-        self[code] = found = letter if code < 0x80 else _closest_ascii(letter)
-        return found
+        self[code] = replacement = letter if code < 0x80 else _closest_ascii(letter)
+        return replacement
 
 
 def _closest_ascii(letter: str) -> str:
@@ -88,13 +88,13 @@ def _spell_enter(segments: list[Segment]) -> list[Segment]:
 
     No single ASCII character denotes that key.
     """
-    found = list(segments)
+    line = list(segments)
     for at, (text, _, _) in enumerate(segments):
         for _ in range(text.count(ENTER)):
-            if not _shorten(found, at):
-                return found
-            found[at] = _with_text(found[at], found[at].text.replace(ENTER, "enter", 1))
-    return found
+            if not _shorten(line, at):
+                return line
+            line[at] = _with_text(line[at], line[at].text.replace(ENTER, "enter", 1))
+    return line
 
 
 def _shorten(segments: list[Segment], at: int) -> bool:

@@ -174,7 +174,7 @@ def require_capable_terminal(environ: Mapping[str, str] = os.environ, *, tty: bo
             hint="use the command line instead: odf --help",
         )
     # Textual draws on the standard error.
-    if not (all(each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr)) if tty is None else tty):
+    if not (all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)) if tty is None else tty):
         raise UsageError(
             "the workstation requires a terminal, but input or output is redirected",
             hint="use commands in scripts, such as odf list or odf pull",
@@ -239,8 +239,8 @@ def _initial_value(name: str) -> str:
         lines = Path("/proc/self/environ").read_bytes().split(b"\0")
     except OSError:
         return ""
-    found = (line for line in lines if line.startswith(name.encode() + b"="))
-    return next(found, b"").partition(b"=")[2].decode(errors="replace")
+    values = (line for line in lines if line.startswith(name.encode() + b"="))
+    return next(values, b"").partition(b"=")[2].decode(errors="replace")
 
 
 def copy(

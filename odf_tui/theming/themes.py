@@ -48,8 +48,8 @@ def own_folder() -> Path:
 
 def names() -> list[str]:
     """Return the names of all themes, the default first. Their files are not checked."""
-    found = {path.stem for where in (folder(), own_folder()) for path in where.glob("*.toml")}
-    shown = [name for name in found if not has_surrogates(name)]
+    stems = {path.stem for folder_path in (folder(), own_folder()) for path in folder_path.glob("*.toml")}
+    shown = [name for name in stems if not has_surrogates(name)]
     return sorted(shown, key=lambda name: (name != DEFAULT, name))
 
 
@@ -68,7 +68,7 @@ def load(name: str, *, few: bool = False, own: bool = True) -> Theme:
             invalid; ``where`` names file and line.
     """
     folders = [own_folder(), folder()] if own else [folder()]
-    path = next((path for where in folders if (path := where / f"{name}.toml").is_file()), None)
+    path = next((path for theme_folder in folders if (path := theme_folder / f"{name}.toml").is_file()), None)
     if path is None:
         raise NotFound(f"unknown theme '{name}'", hint="themes: " + ", ".join(names()))
     theme = _read(name, path)
@@ -77,13 +77,13 @@ def load(name: str, *, few: bool = False, own: bool = True) -> Theme:
 
 def problems() -> dict[str, OdfError]:
     """Return the errors in the user's themes, by name of the theme."""
-    found: dict[str, OdfError] = {}
+    errors: dict[str, OdfError] = {}
     for path in sorted(own_folder().glob("*.toml")):
         try:
             _read(path.stem, path)
         except OdfError as error:
-            found[path.stem] = error
-    return found
+            errors[path.stem] = error
+    return errors
 
 
 def _read(name: str, path: Path) -> Theme:
@@ -190,8 +190,8 @@ def _read_table(
     content: Mapping[str, object], key: str, expected: tuple[str, ...], file: _File
 ) -> dict[str, str]:
     table = content.get(key)
-    found = {str(name): str(value) for name, value in table.items()} if isinstance(table, dict) else {}
-    unknown, missing = found.keys() - set(expected), set(expected) - found.keys()
+    texts = {str(name): str(value) for name, value in table.items()} if isinstance(table, dict) else {}
+    unknown, missing = texts.keys() - set(expected), set(expected) - texts.keys()
     for name in sorted(unknown):
         raise InvalidManifest(
             f"unknown name '{name}' in table '{key}'",
@@ -203,7 +203,7 @@ def _read_table(
             f"table '{key}': missing " + ", ".join(name for name in expected if name in missing),
             where=file.line_of(key),
         )
-    return found
+    return texts
 
 
 class Palette(dict[str, Style]):
@@ -287,7 +287,7 @@ def nearest(color: RichColor) -> RichColor:
 
 @lru_cache(4096)
 def _reduce_style(style: Style) -> Style:
-    colours = [None if each is None else nearest(each) for each in (style.color, style.bgcolor)]
+    colours = [None if colour is None else nearest(colour) for colour in (style.color, style.bgcolor)]
     return style + Style.from_color(*colours)
 
 

@@ -25,8 +25,8 @@ def fuzzy_score(query: str, text: str) -> int | None:
     query, text = query.lower().strip(), text.lower()
     if not query:
         return 0
-    if (found := _score_substring(query, text)) is not None:
-        return 4000 + found
+    if (score := _score_substring(query, text)) is not None:
+        return 4000 + score
     words = query.split()
     if len(words) > 1:
         pieces = [_score_substring(word, text) for word in words]
@@ -67,9 +67,9 @@ def _score_letters(query: str, text: str) -> int | None:
 
 def fuzzy_rank(query: str, items: Iterable[tuple[str, T]]) -> list[T]:
     """Return the items whose texts match, best first; equal scores keep their order."""
-    found = [(fuzzy_score(query, text), item) for text, item in items]
-    fitting = [(points, item) for points, item in found if points is not None]
-    return [item for _, item in sorted(fitting, key=lambda each: -each[0])]
+    scored = [(fuzzy_score(query, text), item) for text, item in items]
+    fitting = [(points, item) for points, item in scored if points is not None]
+    return [item for _, item in sorted(fitting, key=lambda entry: -entry[0])]
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -122,8 +122,8 @@ class Choices(LineView):
     @property
     def choice(self) -> Choice | None:
         """The choice under the cursor, or None on a heading or in an empty list."""
-        found = self.choices[self.cursor] if self.cursor < len(self.choices) else None
-        return None if found is None or found.heading else found
+        choice = self.choices[self.cursor] if self.cursor < len(self.choices) else None
+        return None if choice is None or choice.heading else choice
 
     def _find_selectable(self, index: int, step: int) -> int:
         """Return the nearest line that can be chosen, first in the direction of ``step``."""

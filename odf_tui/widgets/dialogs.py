@@ -63,15 +63,16 @@ class OverlayScreen(Screen[Result]):
 
     def key_list(self) -> list[Choice]:
         """Return the keys with a description, each with the action that it runs."""
-        found: dict[str, list[str]] = {}
+        keys_by_action: dict[str, list[str]] = {}
         titles: dict[str, str] = {}
         for key, bindings in self._bindings.key_to_bindings.items():
             for binding in bindings:
                 if binding.description:
-                    found.setdefault(binding.action, []).append(key)
+                    keys_by_action.setdefault(binding.action, []).append(key)
                     titles[binding.action] = binding.description
         return [
-            Choice(action, titles[action], tuple(keys), key_name(keys[0])) for action, keys in found.items()
+            Choice(action, titles[action], tuple(keys), key_name(keys[0]))
+            for action, keys in keys_by_action.items()
         ]
 
     def action_show_keys(self) -> None:
@@ -348,7 +349,7 @@ class TextDialog(Dialog[str]):
 
     def key_list(self) -> list[Choice]:
         """Return the keys, without those for steps if there are none."""
-        return [each for each in super().key_list() if self._step or not each.id.startswith("step(")]
+        return [choice for choice in super().key_list() if self._step or not choice.id.startswith("step(")]
 
     def describe_keys(self) -> list[str]:
         """Return a description of the keys, for the lower border."""

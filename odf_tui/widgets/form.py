@@ -114,9 +114,9 @@ class PathSuggester(Suggester):
         base = Path(f"{folder}/" if "/" in value else ".").expanduser()
         try:
             names = sorted(
-                each.name + "/" * each.is_dir()
-                for each in base.iterdir()
-                if each.name.startswith(start) and (start or not each.name.startswith("."))
+                path.name + "/" * path.is_dir()
+                for path in base.iterdir()
+                if path.name.startswith(start) and (start or not path.name.startswith("."))
             )
         except OSError:
             return None
@@ -172,7 +172,7 @@ class _FieldRow(Horizontal):
         if isinstance(self.value, bool):
             self.value = not self.value
         elif self.field.choices:
-            ids = [each for each, _ in self.field.choices]
+            ids = [choice_id for choice_id, _ in self.field.choices]
             self.value = ids[(ids.index(self.value) + by) % len(ids)]
 
     def result(self) -> str | bool:
@@ -236,8 +236,8 @@ class FormDialog(Dialog[FormValues]):
         self._at = at
         row = self._rows[at]
         self.set_focus(row.input)
-        for index, each in enumerate(self._rows):
-            each.show(current=index == at)
+        for index, form_row in enumerate(self._rows):
+            form_row.show(current=index == at)
         row.scroll_visible(animate=False)
         about: Span = (f" {printable(problem)}", "bad") if problem else (f" {row.field.about}", "muted")
         self.query_one("#about-field", WrappedLines).set([[about]])

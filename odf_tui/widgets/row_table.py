@@ -75,14 +75,14 @@ class ColumnArrangement:
 
     def choice(self) -> dict[str, Any]:
         """Return what the user has changed, by names of columns; empty if nothing."""
-        found: dict[str, Any] = {}
+        changes: dict[str, Any] = {}
         if self.order != list(range(len(self._names))):
-            found["order"] = [self._names[column] for column in self.order]
+            changes["order"] = [self._names[column] for column in self.order]
         if self.hidden != self._hidden_by_default:
-            found["hidden"] = [self._names[column] for column in self.order if column in self.hidden]
-        if self.frozen != self._fixed or ("order" in found and self.frozen):
-            found["frozen"] = self._names[self.order[self.frozen - 1]] if self.frozen else ""
-        return found
+            changes["hidden"] = [self._names[column] for column in self.order if column in self.hidden]
+        if self.frozen != self._fixed or ("order" in changes and self.frozen):
+            changes["frozen"] = self._names[self.order[self.frozen - 1]] if self.frozen else ""
+        return changes
 
     @property
     def frozen_columns(self) -> list[int]:
@@ -324,14 +324,14 @@ class MarkedRows:
         return sum(stop - start for start, stop in self._ranges)
 
     def _add(self, start: int, stop: int) -> None:
-        apart = [each for each in self._ranges if each[1] < start or each[0] > stop]
-        near = [each for each in self._ranges if each not in apart]
-        start = min([start, *(each[0] for each in near)])
-        stop = max([stop, *(each[1] for each in near)])
+        apart = [marked for marked in self._ranges if marked[1] < start or marked[0] > stop]
+        near = [marked for marked in self._ranges if marked not in apart]
+        start = min([start, *(marked[0] for marked in near)])
+        stop = max([stop, *(marked[1] for marked in near)])
         self._ranges = sorted([*apart, (start, stop)])
 
     def _remove(self, row: int) -> None:
-        at = next(each for each in self._ranges if each[0] <= row < each[1])
+        at = next(marked for marked in self._ranges if marked[0] <= row < marked[1])
         self._ranges.remove(at)
         left = [part for part in ((at[0], row), (row + 1, at[1])) if part[0] < part[1]]
         self._ranges = sorted([*self._ranges, *left])
@@ -405,7 +405,7 @@ class RowTable(ChunkedLineView):
             self.scroll_to(y=0, animate=False)
         self.set_window(opened)
         self._slices = slices_of(opened.window)
-        self._starts = frozenset(each.start for each in self._slices)
+        self._starts = frozenset(part.start for part in self._slices)
         self.reset()
 
     def show_message(self, *lines: Sequence[Span]) -> None:
@@ -488,7 +488,7 @@ class RowTable(ChunkedLineView):
         if self.column not in shown:
             order = self.arrangement.order
             at = order.index(self.column)
-            self.column = next((each for each in order[at:] if each in shown), shown[-1])
+            self.column = next((column for column in order[at:] if column in shown), shown[-1])
         self._left = max(0, min(self._left, len(self._split_columns()[1]) - 1))
         self._show_column()
         self.refresh()
@@ -507,7 +507,7 @@ class RowTable(ChunkedLineView):
 
     def _is_fully_visible(self, column: int) -> bool:
         self._cached_layout = None
-        return any(each == column and width >= self._widths[each] for each, width in self._column_layout())
+        return any(at == column and width >= self._widths[at] for at, width in self._column_layout())
 
     def click_at(self, x: int, y: int) -> bool:
         """Move the cursor to a cell of the window. Returns whether the cell has a row."""
@@ -543,14 +543,14 @@ class RowTable(ChunkedLineView):
         if self._cached_layout is not None:
             return self._cached_layout
         room = self.room.width - 2  # one cell of margin at each side
-        found: list[tuple[int, int]] = []
+        layout: list[tuple[int, int]] = []
         frozen_columns, scrolling_columns = self._split_columns()
         for column in [*frozen_columns, *scrolling_columns[self._left :]]:
             if room <= 0:
                 break
-            found.append((column, min(self._widths[column], room)))
+            layout.append((column, min(self._widths[column], room)))
             room -= self._widths[column] + _SPACE
-        return found
+        return layout
 
     # --- Drawing ---
 
@@ -590,16 +590,16 @@ class RowTable(ChunkedLineView):
             if (chunk := self._chunks.get(number)) is None:
                 continue
             for column in self.visible_columns():
-                if (found := chunk.columns.get(column)) is None:
+                if (content := chunk.columns.get(column)) is None:
                     continue
-                self._integer_digits[column] = max(self._integer_digits[column], found.integer_digits)
-                self._decimal_digits[column] = max(self._decimal_digits[column], found.points)
+                self._integer_digits[column] = max(self._integer_digits[column], content.integer_digits)
+                self._decimal_digits[column] = max(self._decimal_digits[column], content.points)
                 aligned = (
                     self._integer_digits[column] + 1 + self._decimal_digits[column]
                     if self._decimal_digits[column]
                     else 0
                 )
-                width = min(max(found.width, aligned), MAX_WIDTH)
+                width = min(max(content.width, aligned), MAX_WIDTH)
                 if width > self._widths[column]:
                     self._widths[column], grown = width, True
         if grown:

@@ -276,12 +276,12 @@ class KeyHints(LineScroll):
         """Return the hints that fit."""
         hints, last = self._hints[:-_ALWAYS], self._hints[-_ALWAYS:]
         room = self.size.width - 1 - sum(map(_cells, last))
-        found: list[Hint] = []
+        visible: list[Hint] = []
         for hint in hints:
             if _cells(hint) <= room:
-                found.append(hint)
+                visible.append(hint)
                 room -= _cells(hint)
-        return [*found, *last]
+        return [*visible, *last]
 
     def on_click(self, event: events.Click) -> None:
         """Run the action of the hint under the mouse."""

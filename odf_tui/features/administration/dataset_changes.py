@@ -87,7 +87,7 @@ class DatasetChangesController(Controller):
 
 def _unused_name(name: str, used: Sequence[str]) -> str:
     """Return the first unused name of the form ``NAME-copy``, ``NAME-copy-2``."""
-    taken = {each.lower() for each in used}
+    taken = {used_name.lower() for used_name in used}
     candidates = (f"{name}-copy" + (f"-{number}" if number > 1 else "") for number in range(1, len(used) + 2))
     return next(candidate for candidate in candidates if candidate.lower() not in taken)
 

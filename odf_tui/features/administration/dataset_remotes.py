@@ -68,8 +68,8 @@ class DatasetRemotesController(Controller):
             )
             if not await self.host.ask(question):
                 return
-        for each in REMOTE_KINDS if kind == "both" else (cast("Kind", kind),):
-            await asyncio.to_thread(self.workspace.attach, row.id, url, each)
+        for remote_kind in REMOTE_KINDS if kind == "both" else (cast("Kind", kind),):
+            await asyncio.to_thread(self.workspace.attach, row.id, url, remote_kind)
         self.state.datasets_outdated.send(None)
         self.host.notice(f"added the remote {form.text('address')} to {row.name}")
 

@@ -29,10 +29,10 @@ class PrivateKeysController(Controller):
         at = self.state.row.id if self.state.row is not None else ""
         while True:
             keys = await asyncio.to_thread(self.workspace.private_keys)
-            by_id = {str(each.id): each for each in keys}
-            choices = [Choice(each, _label(key), remark=_remark(key)) for each, key in by_id.items()]
+            by_id = {str(private_key.id): private_key for private_key in keys}
+            choices = [Choice(key_id, _label(key), remark=_remark(key)) for key_id, key in by_id.items()]
             choices.append(Choice(_IMPORT, "import a key from a file", ("plus",), "+"))
-            about = {each: key_lines(key) for each, key in by_id.items()}
+            about = {key_id: key_lines(key) for key_id, key in by_id.items()}
             dialog = DescribedPicker("Private keys", choices, about)
             dialog.cursor = list(by_id).index(at) if at in by_id else 0
             picked = await self.host.ask(dialog)

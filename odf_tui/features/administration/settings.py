@@ -31,10 +31,10 @@ class SettingsController(Controller):
     async def _show(self) -> None:
         key = ""
         while True:
-            found = await asyncio.to_thread(self.workspace.settings)
-            by_key = {each.key: each for each in found}
-            about = {each.key: setting_lines(each, by_key) for each in found}
-            dialog = DescribedPicker("Settings", list(map(_choice, found)), about, typing=True)
+            settings = await asyncio.to_thread(self.workspace.settings)
+            by_key = {setting.key: setting for setting in settings}
+            about = {setting.key: setting_lines(setting, by_key) for setting in settings}
+            dialog = DescribedPicker("Settings", list(map(_choice, settings)), about, typing=True)
             dialog.cursor = list(by_key).index(key) if key in by_key else 0
             picked = await self.host.ask(dialog)
             if picked is None:

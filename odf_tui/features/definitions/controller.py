@@ -149,15 +149,15 @@ class DefinitionsController(Controller):
             OdfError: a pull failed.
         """
         display_name = self.workspace.remote_display_name
-        names = {each.url: display_name(each.url) for each in error.inputs}
+        names = {dependency.url: display_name(dependency.url) for dependency in error.inputs}
         question = (
             f"Pull {count_of(len(names), 'input')} from {'its remote' if len(names) == 1 else 'remotes'}?"
         )
         if not await self.host.ask(ConfirmDialog(question, *names.values())):
             return False
-        for each in error.inputs:
-            request = Pull.of_new_dataset(each.url, each.name)
-            await self.jobs.outcome(request, each.name, f"Pulling {names[each.url]}")
+        for missing_input in error.inputs:
+            request = Pull.of_new_dataset(missing_input.url, missing_input.name)
+            await self.jobs.outcome(request, missing_input.name, f"Pulling {names[missing_input.url]}")
         self.state.datasets_outdated.send(None)
         return True
 
@@ -199,7 +199,7 @@ class DefinitionsController(Controller):
         if row is None or row.missing:
             return None
         names = [name for name, _ in self.workspace.columns(row.id)]
-        return manifest_draft.SourceTable(row.name, [each for each in names if each not in _SYSTEM_COLUMNS])
+        return manifest_draft.SourceTable(row.name, [name for name in names if name not in _SYSTEM_COLUMNS])
 
     async def _add_from_data_file(self) -> None:
         """Add a dataset with a manifest inferred from the first rows of a data file."""
@@ -222,8 +222,8 @@ class DefinitionsController(Controller):
                 return
             choices, problem = imported.choices, " ".join(imported.problem.split())
             rejects = imported.rejects
-            found = imported.found or example_file(source)
-            text = manifest_text(source, name, found, f"Example columns: {problem}" if problem else "")
+            file = imported.found or example_file(source)
+            text = manifest_text(source, name, file, f"Example columns: {problem}" if problem else "")
             answer = "edit"
             if not imported.edits:
                 answer = await self._decide(title, manifest_lines(text), (_ADD_NEW, _OPEN_EDITOR, _BACK))

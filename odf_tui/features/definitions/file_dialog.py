@@ -128,9 +128,9 @@ class ParsedRows(LineScroll):
         self._found: InferredFile | None = None
         self._bad: frozenset[int] = frozenset()
 
-    def set(self, found: InferredFile | None, bad: frozenset[int]) -> None:
+    def set(self, file: InferredFile | None, bad: frozenset[int]) -> None:
         """Replace the rows; ``bad`` are the lines of bad rows."""
-        self._found, self._bad = found, bad
+        self._found, self._bad = file, bad
         self.reset()
 
     def count(self) -> int:
@@ -175,9 +175,9 @@ class ColumnTable(LineView):
         self.active = True
         self._found: InferredFile | None = None
 
-    def set(self, found: InferredFile | None) -> None:
+    def set(self, file: InferredFile | None) -> None:
         """Replace the columns."""
-        self._found = found
+        self._found = file
         self.reset()
 
     @property
@@ -198,16 +198,16 @@ class ColumnTable(LineView):
     def spans(self, index: int) -> Sequence[Span]:
         """Return a column."""
         assert self._found is not None
-        each = self._found.columns[index]
-        role = "time" if each.name == self._found.time else ""
-        role = "key" if each.name in self._found.key and self._found.merge != "Append" else role
-        both = role == "key" and each.name == self._found.time
-        examples = ", ".join(printable(example) for example in each.examples)
+        column = self._found.columns[index]
+        role = "time" if column.name == self._found.time else ""
+        role = "key" if column.name in self._found.key and self._found.merge != "Append" else role
+        both = role == "key" and column.name == self._found.time
+        examples = ", ".join(printable(example) for example in column.examples)
         return [
-            (" " + fit_width(printable(each.name), 16) + " ", "name"),
-            (fit_width(each.type, 9) + " ", ""),
-            (fit_width(printable(each.form), 16) + " ", "warn" if each.invalid else "muted"),
-            (fit_width(format_count(each.nulls) if each.nulls else "", 5) + " ", "muted"),
+            (" " + fit_width(printable(column.name), 16) + " ", "name"),
+            (fit_width(column.type, 9) + " ", ""),
+            (fit_width(printable(column.form), 16) + " ", "warn" if column.invalid else "muted"),
+            (fit_width(format_count(column.nulls) if column.nulls else "", 5) + " ", "muted"),
             (fit_width("both" if both else role, 4) + " ", "good"),
             (examples, "muted"),
         ]
@@ -278,9 +278,9 @@ class DataFileDialog(Dialog[ImportedFile]):
     class Inferred(Message):
         """The sample was read and inferred, or could not be."""
 
-        def __init__(self, reporter: Reporter, found: InferredFile | None, problem: str = "") -> None:
+        def __init__(self, reporter: Reporter, file: InferredFile | None, problem: str = "") -> None:
             super().__init__()
-            self.reporter, self.found, self.problem = reporter, found, problem
+            self.reporter, self.found, self.problem = reporter, file, problem
 
     def __init__(
         self,
@@ -353,41 +353,41 @@ class DataFileDialog(Dialog[ImportedFile]):
     # --- Display ---
 
     def _show(self) -> None:
-        found = self._found
-        bad = frozenset(row.line for row in found.bad_rows) if found else frozenset[int]()
+        file = self._found
+        bad = frozenset(row.line for row in file.bad_rows) if file else frozenset[int]()
         self.query_one("#file-format", StaticLines).set(self._format_lines())
-        self.query_one(RawLines).set(found.lines if found else (), bad)
-        self.query_one(ParsedRows).set(found, bad)
-        self.query_one(ColumnTable).set(found)
+        self.query_one(RawLines).set(file.lines if file else (), bad)
+        self.query_one(ParsedRows).set(file, bad)
+        self.query_one(ColumnTable).set(file)
         self._show_column()
 
     def _format_lines(self) -> list[list[Span]]:
-        found = self._found
-        if found is None:
+        file = self._found
+        if file is None:
             return [
                 [(f" {printable(self._problem)}", "bad")],
                 [(" e edits a manifest with example columns", "muted")],
             ]
-        form: list[Span] = [(f" {found.kind}", "strong")]
-        if found.kind == "Csv":
-            separator = _SEPARATOR_NAMES.get(found.separator, found.separator)
+        form: list[Span] = [(f" {file.kind}", "strong")]
+        if file.kind == "Csv":
+            separator = _SEPARATOR_NAMES.get(file.separator, file.separator)
             for key, label, value in (
                 ("s", "separator", separator),
-                ("u", "quote", found.quote or "none"),
-                ("h", "header", "yes" if found.header else "no"),
+                ("u", "quote", file.quote or "none"),
+                ("h", "header", "yes" if file.header else "no"),
             ):
                 form += [("  ", ""), (key, "key"), (f" {label} ", "muted"), (printable(value), "")]
-        if found.lines:
-            form += [("  ", ""), ("c", "key"), (" encoding ", "muted"), (found.encoding or "UTF-8", "")]
-        rows = count_of(len(found.rows), "row") + ("" if found.complete else f" (the first {MAX_ROWS:,})")
-        return [form, [(f" {rows}", ""), *self._bad_rows_spans(found)], *self._merge_lines(found)]
+        if file.lines:
+            form += [("  ", ""), ("c", "key"), (" encoding ", "muted"), (file.encoding or "UTF-8", "")]
+        rows = count_of(len(file.rows), "row") + ("" if file.complete else f" (the first {MAX_ROWS:,})")
+        return [form, [(f" {rows}", ""), *self._bad_rows_spans(file)], *self._merge_lines(file)]
 
-    def _bad_rows_spans(self, found: InferredFile) -> list[Span]:
+    def _bad_rows_spans(self, file: InferredFile) -> list[Span]:
         """Return the number of bad rows, and what a pull does with them."""
-        if not found.bad_rows:
+        if not file.bad_rows:
             return [(", no bad rows", "muted")]
-        first = found.bad_rows[0]
-        count = count_of(len(found.bad_rows), "bad row")
+        first = file.bad_rows[0]
+        count = count_of(len(file.bad_rows), "bad row")
         reason = f", line {first.line}: {printable(first.reason)}"
         return [
             (", ", ""),
@@ -400,15 +400,15 @@ class DataFileDialog(Dialog[ImportedFile]):
             (reason, "muted"),
         ]
 
-    def _merge_lines(self, found: InferredFile) -> list[list[Span]]:
-        style = "bad" if found.merge == "Append" or found.reason.startswith("NOT") else "muted"
-        keys = ", ".join(map(printable, found.key)) if found.key else "none"
-        reason = f" ({printable(found.reason)})" if found.reason else ""
+    def _merge_lines(self, file: InferredFile) -> list[list[Span]]:
+        style = "bad" if file.merge == "Append" or file.reason.startswith("NOT") else "muted"
+        keys = ", ".join(map(printable, file.key)) if file.key else "none"
+        reason = f" ({printable(file.reason)})" if file.reason else ""
         return [
             [(" ", ""), ("p", "key"), (" key ", "muted"), (keys, "strong"), (reason, style),
-             ("  ", ""), ("i", "key"), (" time ", "muted"), (printable(found.time) or "none", "strong")],
-            [(" ", ""), ("m", "key"), (" merge ", "muted"), (found.merge, "strong"),
-             (f": {_MERGE_REMARKS[found.merge]}", style if found.merge == "Append" else "muted")],
+             ("  ", ""), ("i", "key"), (" time ", "muted"), (printable(file.time) or "none", "strong")],
+            [(" ", ""), ("m", "key"), (" merge ", "muted"), (file.merge, "strong"),
+             (f": {_MERGE_REMARKS[file.merge]}", style if file.merge == "Append" else "muted")],
         ]  # fmt: skip
 
     def on_line_view_moved(self) -> None:
@@ -422,7 +422,7 @@ class DataFileDialog(Dialog[ImportedFile]):
             name = (f" {printable(column.name)}: ", "name")
             lines = [[name, (printable(column.evidence) or f"all values are {column.type}", "muted")]]
             if column.invalid:
-                values = ", ".join(f"'{printable(each)}'" for each in sorted(column.invalid)[:3])
+                values = ", ".join(f"'{printable(value)}'" for value in sorted(column.invalid)[:3])
                 lines.append([(f" not of this type: {values}", "bad")])
         self.query_one("#about-file-column", WrappedLines).set(lines)
 
@@ -469,8 +469,8 @@ class DataFileDialog(Dialog[ImportedFile]):
                 types = {**self._choices.types, place: (kind, column.form if kind == column.type else "")}
                 self._choose(msgspec.structs.replace(self._choices, types=types))
 
-        choices = [Choice(each, each, (each[0].lower(),), each[0].lower()) for each in TYPES[:2]]
-        choices += [Choice(each, each, (key,), key) for each, key in zip(TYPES[2:], "dlat", strict=True)]
+        choices = [Choice(kind, kind, (kind[0].lower(),), kind[0].lower()) for kind in TYPES[:2]]
+        choices += [Choice(kind, kind, (key,), key) for kind, key in zip(TYPES[2:], "dlat", strict=True)]
         self.app.push_screen(PickerDialog(f"Type of {printable(column.name)}", choices, typing=False), chosen)
 
     def _editable_column(self) -> tuple[int, InferredColumn] | None:
@@ -502,14 +502,14 @@ class DataFileDialog(Dialog[ImportedFile]):
         if (at := self._column_at()) is None or self._found is None:
             return
         place, column = at
-        others = {each.name.casefold() for each in self._found.columns if each is not column}
+        others = {other.name.casefold() for other in self._found.columns if other is not column}
 
         def renamed(name: str | None) -> None:
             if name and name != column.name:
                 names = {**self._choices.names, place: name}
-                found = self._found
-                key = tuple(name if each == column.name else each for each in found.key) if found else None
-                time = name if found and found.time == column.name else self._choices.time
+                file = self._found
+                key = tuple(name if part == column.name else part for part in file.key) if file else None
+                time = name if file and file.time == column.name else self._choices.time
                 key = key if self._choices.key is not None else None
                 self._choose(msgspec.structs.replace(self._choices, names=names, key=key, time=time))
 
@@ -538,7 +538,7 @@ class DataFileDialog(Dialog[ImportedFile]):
         if (at := self._column_at()) is None or self._found is None:
             return
         name, key = at[1].name, self._found.key
-        key = tuple(each for each in key if each != name) if name in key else (*key, name)
+        key = tuple(part for part in key if part != name) if name in key else (*key, name)
         merge = None if self._choices.merge == "Append" else self._choices.merge
         self._choose(msgspec.structs.replace(self._choices, key=key, merge=merge))
 
@@ -587,7 +587,7 @@ class DataFileDialog(Dialog[ImportedFile]):
             if encoding is not None:
                 self._choose(msgspec.structs.replace(self._choices, encoding=encoding))
 
-        choices = [Choice(each, each) for each in ENCODINGS]
+        choices = [Choice(encoding, encoding) for encoding in ENCODINGS]
         self.app.push_screen(PickerDialog("Encoding", choices, typing=True), chosen)
 
     def action_toggle_rejects(self) -> None:
@@ -606,8 +606,7 @@ class DataFileDialog(Dialog[ImportedFile]):
             self.show_notice(f"no bad rows among the first {MAX_ROWS:,}")
             return
         choices = [
-            Choice(str(each.line), f"line {each.line}: {printable(each.reason)}")
-            for each in bad[:_MAX_LISTED]
+            Choice(str(row.line), f"line {row.line}: {printable(row.reason)}") for row in bad[:_MAX_LISTED]
         ]
         dialog = PickerDialog(count_of(len(bad), "bad row"), choices, typing=False)
         self.app.push_screen(dialog, lambda line: self._go_to(int(line)) if line else None)

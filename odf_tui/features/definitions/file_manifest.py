@@ -38,9 +38,11 @@ def suggest_name(location: str, used_names: Collection[str]) -> str:
         stem = stem[: len(stem) - len(suffix)] if suffix else stem
     name = _UNSAFE.sub("-", stem.lower()).strip("-.")
     name = name if is_valid_name(name) else _DEFAULT_NAME
-    used = {each.lower() for each in used_names}
+    used = {used_name.lower() for used_name in used_names}
     return next(
-        each for number in count(1) if (each := name if number == 1 else f"{name}-{number}") not in used
+        candidate
+        for number in count(1)
+        if (candidate := name if number == 1 else f"{name}-{number}") not in used
     )
 
 
@@ -55,7 +57,7 @@ def example_file(location: str) -> InferredFile:
     )
 
 
-def manifest_text(location: str, name: str, found: InferredFile, problem: str = "") -> str:
+def manifest_text(location: str, name: str, file: InferredFile, problem: str = "") -> str:
     """Return the manifest of a dataset.
 
     Args:
@@ -65,22 +67,22 @@ def manifest_text(location: str, name: str, found: InferredFile, problem: str = 
         problem: why the columns are only an example, or "" if they are not.
     """
     url = location if is_url(location) else f"file:{location}"
-    plan = _ReadPlan(found)
+    plan = _ReadPlan(file)
     lines = [
         "- kind: SetPollingSource",
         "  # Each pull checks the file for changes. Paths are relative to the workspace folder.",
         "  fetch:", "    kind: Url", f"    url: {_yaml_scalar(url)}",
-        *_prepare_lines(found),
-        *([f"  # {_one_line(problem)}"] if problem else _evidence_lines(found)),
+        *_prepare_lines(file),
+        *([f"  # {_one_line(problem)}"] if problem else _evidence_lines(file)),
         "  read:", *(f"    {line}" for line in plan.reader_lines()),
         *plan.query_lines(),
         *(f"  {line}" for line in _MERGE_COMMENTS),
-        *([f"  # Key: {_one_line(found.reason)}"] if found.reason else []),
-        "  merge:", f"    kind: {found.merge}",
+        *([f"  # Key: {_one_line(file.reason)}"] if file.reason else []),
+        "  merge:", f"    kind: {file.merge}",
     ]  # fmt: skip
-    if found.merge != "Append":
+    if file.merge != "Append":
         lines.append(
-            f"    primaryKey: [{', '.join(_yaml_scalar(plan.result_name(each)) for each in found.key)}]"
+            f"    primaryKey: [{', '.join(_yaml_scalar(plan.result_name(part)) for part in file.key)}]"
         )
     lines += ["- kind: SetInfo", "  description: Describe the dataset in one sentence"]
     head = [
@@ -94,20 +96,20 @@ def manifest_text(location: str, name: str, found: InferredFile, problem: str = 
     return "\n".join([*head, *(f"    {line}" for line in lines)]) + "\n"
 
 
-def _prepare_lines(found: InferredFile) -> list[str]:
-    if not found.compression:
+def _prepare_lines(file: InferredFile) -> list[str]:
+    if not file.compression:
         return []
-    lines = ["  prepare:", "    - kind: Decompress", f"      format: {found.compression}"]
-    return [*lines, f"      subPath: {json.dumps(found.entry)}"] if found.entry else lines
+    lines = ["  prepare:", "    - kind: Decompress", f"      format: {file.compression}"]
+    return [*lines, f"      subPath: {json.dumps(file.entry)}"] if file.entry else lines
 
 
-def _evidence_lines(found: InferredFile) -> list[str]:
+def _evidence_lines(file: InferredFile) -> list[str]:
     """Return comments with the reasons for types and formats."""
-    if found.kind in _WITHOUT_SCHEMA:
+    if file.kind in _WITHOUT_SCHEMA:
         return []
     lines = ["  # Columns inferred from the first rows. Check them."]
     return lines + [f"  # {_one_line(column.name)}: {_one_line(column.evidence)}"
-                    for column in found.columns if column.evidence]  # fmt: skip
+                    for column in file.columns if column.evidence]  # fmt: skip
 
 
 def _one_line(text: str) -> str:
@@ -121,11 +123,11 @@ class _ReadPlan:
     which the reader reads as text.
     """
 
-    def __init__(self, found: InferredFile) -> None:
-        self._found = found
+    def __init__(self, file: InferredFile) -> None:
+        self._found = file
         self._formats = {kind: self._reader_format(kind) for kind in ("DATE", "TIMESTAMP")}
         self._null = self._reader_null()
-        self._converted = {column.name for column in found.columns if self._needs_query(column)}
+        self._converted = {column.name for column in file.columns if self._needs_query(column)}
 
     def _reader_format(self, kind: str) -> str:
         """Return the format of the reader for a type, or "" for ISO 8601."""
@@ -139,13 +141,13 @@ class _ReadPlan:
 
     def _reader_null(self) -> str:
         """Return the text that the reader reads as null in all columns, or "" for none."""
-        found = self._found
-        texts = {text for column in found.columns for text in column.null_texts}
-        if found.kind != "Csv" or len(texts) != 1:
+        file = self._found
+        texts = {text for column in file.columns for text in column.null_texts}
+        if file.kind != "Csv" or len(texts) != 1:
             return ""
         (null,) = texts
-        plain = [at for at, each in enumerate(found.columns) if each.type == "STRING"]
-        return "" if any(row[at] == null for _, row in found.rows for at in plain) else null
+        plain = [at for at, column in enumerate(file.columns) if column.type == "STRING"]
+        return "" if any(row[at] == null for _, row in file.rows for at in plain) else null
 
     def _needs_query(self, column: InferredColumn) -> bool:
         if self._found.kind in _WITHOUT_SCHEMA or column.type == "STRING":
@@ -170,39 +172,39 @@ class _ReadPlan:
 
     def reader_lines(self) -> Iterator[str]:
         """Yield the fields of the reader."""
-        found = self._found
-        yield f"kind: {found.kind}"
-        if found.kind == "Csv":
-            yield f"header: {'true' if found.header else 'false'}"
-            if found.separator != ",":
-                yield f"separator: {json.dumps(found.separator)}"
-            if found.quote != '"':
-                yield f"quote: {json.dumps(found.quote)}"
+        file = self._found
+        yield f"kind: {file.kind}"
+        if file.kind == "Csv":
+            yield f"header: {'true' if file.header else 'false'}"
+            if file.separator != ",":
+                yield f"separator: {json.dumps(file.separator)}"
+            if file.quote != '"':
+                yield f"quote: {json.dumps(file.quote)}"
             if self._null:
                 yield f"nullValue: {json.dumps(self._null)}"
-        if found.encoding and found.kind in _WITH_FORMATS:
-            yield f"encoding: {found.encoding}"
-        if found.sub_path or (found.kind == "EsriShapefile" and found.entry):
-            yield f"subPath: {json.dumps(found.sub_path or found.entry)}"
+        if file.encoding and file.kind in _WITH_FORMATS:
+            yield f"encoding: {file.encoding}"
+        if file.sub_path or (file.kind == "EsriShapefile" and file.entry):
+            yield f"subPath: {json.dumps(file.sub_path or file.entry)}"
         for key, kind in (("dateFormat", "DATE"), ("timestampFormat", "TIMESTAMP")):
             if self._formats[kind]:
                 yield f"{key}: {json.dumps(self._formats[kind])}"
-        if found.kind in _WITHOUT_SCHEMA:
+        if file.kind in _WITHOUT_SCHEMA:
             return
         yield "schema:"
-        for column in found.columns:
+        for column in file.columns:
             kind = "STRING" if column.name in self._converted else column.type
-            required = found.merge != "Append" and column.name in found.key
+            required = file.merge != "Append" and column.name in file.key
             name = self._source_name(column)
             name = name if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) else _quoted(name)
             yield f"  - {_yaml_scalar(f'{name} {kind}' + ' NOT NULL' * required)}"
 
     def query_lines(self) -> list[str]:
         """Return the lines of the preprocess query; none if the reader is sufficient."""
-        found, time = self._found, self._found.time
-        renamed = any(self._source_name(each) != each.name for each in found.columns)
+        file, time = self._found, self._found.time
+        renamed = any(self._source_name(other) != other.name for other in file.columns)
         is_named = time == _EVENT_TIME and not self._is_day(time)
-        taken = any(each.name.lower() == _EVENT_TIME and each.name != time for each in found.columns)
+        taken = any(other.name.lower() == _EVENT_TIME and other.name != time for other in file.columns)
         if not self._converted and not renamed and not taken:
             if not time or is_named:
                 return []
@@ -212,7 +214,7 @@ class _ReadPlan:
                 what = f"CAST({column} AS TIMESTAMP) AS event_time, *"
             return _query_lines([f"SELECT {what} FROM input"], "The event time of each row.")
         items: list[str] = []
-        for column in found.columns:
+        for column in file.columns:
             value = self._value(column)
             if column.name == time and self._is_day(time):
                 items.insert(0, f"CAST({value} AS TIMESTAMP) AS event_time")

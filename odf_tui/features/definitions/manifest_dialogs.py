@@ -67,19 +67,19 @@ def error_position(error: OdfError, text: str) -> TextPosition | None:
 
     It is the position that the error has, else the position of the field or word that it names.
     """
-    where = error.where or ""
-    if match := _FILE.match(where):
+    location = error.where or ""
+    if match := _FILE.match(location):
         return TextPosition(int(match["line"]), int(match["column"]) if match["column"] else None)
     lines = text.splitlines()
-    if (match := _IN_QUERY.search(where)) and (position := _query_position(lines, match)) is not None:
+    if (match := _IN_QUERY.search(location)) and (position := _query_position(lines, match)) is not None:
         return position
-    match = _DATASET.match(where)
+    match = _DATASET.match(location)
     at = _find_line(lines, 0, lambda line: _parse_field(line) == ("name", match["name"])) if match else None
-    path, _, rest = (match["path"] or "").partition(", ") if match else ("", "", where)
+    path, _, rest = (match["path"] or "").partition(", ") if match else ("", "", location)
     for part in path.split("."):
         name = part.partition("[")[0].strip()
-        found = _find_line(lines, at or 0, lambda line, name=name: f"{name}:" in line) if name else None
-        at = at if found is None else found
+        line = _find_line(lines, at or 0, lambda line, name=name: f"{name}:" in line) if name else None
+        at = at if line is None else line
     # Match values and names in lists, not keys of the same name.
     names = (re.escape(word) for word in _QUOTED.findall(f"{rest} {error.message}"))
     words = (re.compile(rf"(?<![\w.-]){name}(?![\w.:-])") for name in names)
@@ -88,19 +88,19 @@ def error_position(error: OdfError, text: str) -> TextPosition | None:
     return None if at is None else TextPosition(at + 1)
 
 
-def _query_position(lines: Sequence[str], where: re.Match[str]) -> TextPosition | None:
+def _query_position(lines: Sequence[str], location: re.Match[str]) -> TextPosition | None:
     """Return a position in a query as a position in the manifest."""
     queries = [(at, match) for at, line in enumerate(lines) if (match := _QUERY.match(line))]
-    step = int(where["step"] or 1) - 1
+    step = int(location["step"] or 1) - 1
     if step >= len(queries):
         return None
     at, match = queries[step]
-    line, column = int(where["line"]), int(where["column"])
+    line, column = int(location["line"]), int(location["column"])
     if match["value"][:1] != "|":  # in a folded scalar only the start is known
         inline = line == 1 and match["value"][:1] not in ("", ">")
         quote = match["value"][:1] in ("'", '"')
         return TextPosition(at + 1, len(match["before"]) + quote + column) if inline else TextPosition(at + 1)
-    first = next((each for each in lines[at + 1 :] if each.strip()), "")
+    first = next((text for text in lines[at + 1 :] if text.strip()), "")
     return TextPosition(at + 1 + line, len(first) - len(first.lstrip()) + column)
 
 
@@ -117,14 +117,14 @@ def excerpt_lines(text: str, position: TextPosition, around: int = 1) -> list[li
     """Return the line of a position with ``around`` lines above and below, and a mark under its column."""
     lines = text.splitlines()
     start = max((position.column or 1) - _EXCERPT_WIDTH * 2 // 3, 0)
-    found: list[list[Span]] = []
+    excerpt: list[list[Span]] = []
     for number in range(max(position.line - around, 1), min(position.line + around, len(lines)) + 1):
         here = number == position.line
         visible = printable(lines[number - 1])[start : start + _EXCERPT_WIDTH]
-        found.append([(f" {number:>5} ", "title" if here else "muted"), (visible, "" if here else "muted")])
+        excerpt.append([(f" {number:>5} ", "title" if here else "muted"), (visible, "" if here else "muted")])
         if here and position.column:
-            found.append([(" " * (6 + position.column - start) + "^", "bad")])
-    return found
+            excerpt.append([(" " * (6 + position.column - start) + "^", "bad")])
+    return excerpt
 
 
 def problem_lines(error: OdfError, text: str) -> list[list[Span]]:
@@ -189,7 +189,7 @@ def translation_lines(queries: Sequence[TranslatedQuery]) -> list[list[Span]]:
         ]
     )
     changes = [change for query in queries for change in query.changes]
-    return lines + [[(" changed result ", "warn"), (printable(each), "")] for each in changes]
+    return lines + [[(" changed result ", "warn"), (printable(change), "")] for change in changes]
 
 
 def read_manifest_text(path: Path) -> str:
@@ -210,15 +210,15 @@ def find_manifest_files(folder: Path) -> Iterator[Path]:
 
     Paths are relative to the folder. Paths that are not UTF-8 are skipped.
     """
-    found = 0
+    count = 0
     for root, folders, files in os.walk(folder):
         here = Path(root).relative_to(folder)
         folders[:] = [] if len(here.parts) >= _DEPTH else sorted(set(folders) - _SKIPPED)
         for name in sorted(files):
             if name.endswith((".yaml", ".yml")) and not has_surrogates(str(here / name)):
                 yield here / name
-                found += 1
-                if found >= _MAX_FILES:
+                count += 1
+                if count >= _MAX_FILES:
                     return
 
 

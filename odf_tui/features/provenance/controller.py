@@ -49,10 +49,10 @@ class ProvenanceController(Controller):
 
             names = window.columns.names
             at = names.index(window.system_columns[0]) if window.system_columns[0] in names else -1
-            found = read_scalar(window, row, at) if at >= 0 else None
-            if found is None or not found.is_valid:
+            stored_offset = read_scalar(window, row, at) if at >= 0 else None
+            if stored_offset is None or not stored_offset.is_valid:
                 raise OdfError("this row has no offset or cannot be read")
-            return found.as_py(), names[column]
+            return stored_offset.as_py(), names[column]
 
         offset, value = await asyncio.to_thread(read)
         is_data_column = value not in window.system_columns[:3]

@@ -196,8 +196,8 @@ class TraceScreen(OverlayScreen[Target]):
         try:
             if job.state is JobState.done:
                 # In a thread: a trace can have a million ranges.
-                found = await asyncio.to_thread(decode_result, job.result or "", Trace)
-                await asyncio.to_thread(traced.set_step, found, found.checked or ())
+                trace = await asyncio.to_thread(decode_result, job.result or "", Trace)
+                await asyncio.to_thread(traced.set_step, trace, trace.checked or ())
             elif job.error is not None:
                 error = job.error.to_error()
                 traced.fail(error_with_hint(error))
@@ -304,7 +304,7 @@ class TraceScreen(OverlayScreen[Target]):
 
     def key_list(self) -> list[Choice]:
         """Return the keys of this screen without the common ones."""
-        return [each for each in super().key_list() if "." not in each.id]
+        return [choice for choice in super().key_list() if "." not in choice.id]
 
     # --- Opening and closing ---
 

@@ -54,12 +54,12 @@ def _complete_input(group: InputGroup) -> list[TracedInput]:
     feed, all_rows = group.feed, group.all_rows
     if all_rows is not None and all_rows.step is not None:
         return [replace(feed, step=_complete_step(all_rows, all_rows.step))]
-    known = [(each, each.step) for _, each in sorted(group.traced.items()) if each.step is not None]
+    known = [(rows, rows.step) for _, rows in sorted(group.traced.items()) if rows.step is not None]
     if not known:
         return [replace(feed, step=None)]
-    found = [replace(feed, runs=each.runs, rows=1, step=_complete_step(each, step)) for each, step in known]
-    rest = _ranges_without(feed.runs, [each.runs[0][0] for each, _ in known])
-    return [*found, replace(feed, runs=rest, rows=row_count(rest), step=None)] if rest else found
+    feeds = [replace(feed, runs=rows.runs, rows=1, step=_complete_step(rows, step)) for rows, step in known]
+    rest = _ranges_without(feed.runs, [rows.runs[0][0] for rows, _ in known])
+    return [*feeds, replace(feed, runs=rest, rows=row_count(rest), step=None)] if rest else feeds
 
 
 def _ranges_without(runs: Sequence[OffsetRange], offsets: Sequence[int]) -> list[OffsetRange]:
@@ -82,13 +82,13 @@ def trace_json(step: TraceStep) -> str:
 
 def plain_text(lines: Iterable[Sequence[Span]]) -> str:
     """Return lines of spans as text; beyond the limit an ellipsis follows."""
-    found: list[str] = []
+    texts: list[str] = []
     for spans in lines:
-        if len(found) == _MAX_LINES:
-            found.append("…")
+        if len(texts) == _MAX_LINES:
+            texts.append("…")
             break
-        found.append("".join(text for text, _ in spans).rstrip())
-    return "\n".join(found) + "\n"
+        texts.append("".join(text for text, _ in spans).rstrip())
+    return "\n".join(texts) + "\n"
 
 
 def trace_dot(step: TraceStep) -> str:
@@ -156,11 +156,11 @@ def label(text: str) -> Span:
 
 
 def _transaction_spans(node: TransactionNode) -> list[Span]:
-    made, step = node.made, node.step
-    spans: list[Span] = [label("made by"), (f"block {format_count(made.sequence_number)}", "title")]
-    spans.append((f" · {format_zoned_time(made.system_time)}", ""))
-    if made.engine:
-        spans.append((f" · {printable(made.engine)}", "muted"))
+    transaction, step = node.made, node.step
+    spans: list[Span] = [label("made by"), (f"block {format_count(transaction.sequence_number)}", "title")]
+    spans.append((f" · {format_zoned_time(transaction.system_time)}", ""))
+    if transaction.engine:
+        spans.append((f" · {printable(transaction.engine)}", "muted"))
     if step.feeds:
         spans += [(" · ", "muted"), (exactness_text(step), "good" if step.exact else "warn")]
     return spans
@@ -168,7 +168,10 @@ def _transaction_spans(node: TransactionNode) -> list[Span]:
 
 def _source_spans(node: SourceNode, room: int) -> list[Span]:
     source = node.source
-    number = next((made.sequence_number for made in node.step.made if made.block == source.block), None)
+    number = next(
+        (transaction.sequence_number for transaction in node.step.made if transaction.block == source.block),
+        None,
+    )
     spans: list[Span] = [
         label("source"),
         (f"block {format_count(number)}" if number is not None else "", "title"),
@@ -272,8 +275,10 @@ def _traced_lines(traced: TracedRows) -> Lines:
 def _step_lines(step: TraceStep, column: str | None) -> Lines:
     """Return a summary of a step and its queries."""
     lines: Lines = [_title("Provenance")]
-    for made in step.made[:_RUNS_SHOWN]:
-        words = f"block {format_count(made.sequence_number)}, {format_zoned_time(made.system_time)}"
+    for transaction in step.made[:_RUNS_SHOWN]:
+        words = (
+            f"block {format_count(transaction.sequence_number)}, {format_zoned_time(transaction.system_time)}"
+        )
         lines.append([_fact("made by"), (words, "")])
     for feed in step.feeds:
         lines.append([_fact("from"), (printable(feed.name), "name"), (f" · {rows_text(feed.rows)}", "")])
@@ -283,27 +288,31 @@ def _step_lines(step: TraceStep, column: str | None) -> Lines:
         lines.append([_fact("not exact"), (f"because {printable(step.reason or UNKNOWN_REASON)}", "warn")])
     if step.problem:
         lines.append([_fact("problem"), (printable(step.problem), "warn")])
-    queries = {tuple(made.query): made.query for made in step.made if made.query}
+    queries = {tuple(producer.query): producer.query for producer in step.made if producer.query}
     for query in queries.values():
         lines += [[], *query_lines(query, highlighted_columns(step, column))]
     return lines
 
 
-def transaction_lines(made: ProducingTransaction, step: TraceStep, column: str | None) -> Lines:
+def transaction_lines(transaction: ProducingTransaction, step: TraceStep, column: str | None) -> Lines:
     """Return the details of a transaction and its query."""
-    lines: Lines = [_title(f"Block {format_count(made.sequence_number)} of {step.name}"), []]
-    lines.append([_fact("hash"), (made.block, "muted")])
-    lines.append([_fact("when"), (printable(made.system_time), "")])
-    if made.engine:
-        lines.append([_fact("engine"), (printable(made.engine), "")])
-    lines.append([_fact("rows"), (f"{rows_text(row_count(made.runs))} · {ranges_text(made.runs)}", "")])
+    lines: Lines = [_title(f"Block {format_count(transaction.sequence_number)} of {step.name}"), []]
+    lines.append([_fact("hash"), (transaction.block, "muted")])
+    lines.append([_fact("when"), (printable(transaction.system_time), "")])
+    if transaction.engine:
+        lines.append([_fact("engine"), (printable(transaction.engine), "")])
+    lines.append(
+        [_fact("rows"), (f"{rows_text(row_count(transaction.runs))} · {ranges_text(transaction.runs)}", "")]
+    )
     if step.feeds:
         words = "exactly these rows" if step.exact else "all rows that may have contributed"
         lines.append([_fact("inputs"), (words, "good" if step.exact else "warn")])
     if not step.exact:
         lines.append([_fact("because"), (printable(step.reason or UNKNOWN_REASON), "warn")])
     lines += [[_fact("" if at else "how"), (printable(how), "")] for at, how in enumerate(step.how)]
-    return lines + ([[], *query_lines(made.query, highlighted_columns(step, column))] if made.query else [])
+    return lines + (
+        [[], *query_lines(transaction.query, highlighted_columns(step, column))] if transaction.query else []
+    )
 
 
 def highlighted_columns(step: TraceStep | None, column: str | None) -> set[str]:
@@ -348,7 +357,7 @@ def source_lines(source: RowSource) -> Lines:
     lines.append([_fact("block"), (source.block, "muted")])
     if source.state:
         lines.append([_fact("version"), (printable(source.state), "")])
-    lines += [[_fact("" if at else "steps"), (printable(each), "")] for at, each in enumerate(source.steps)]
+    lines += [[_fact("" if at else "steps"), (printable(text), "")] for at, text in enumerate(source.steps)]
     return [*lines, [], _title(rows_text(row_count(source.runs))), *_runs(source.runs)]
 
 

@@ -129,9 +129,11 @@ class TracedRowReader:
         positions: dict[int, int] = {}
         rows = 0
         for first, last in to_ranges(offsets):
-            for table, found in self._read_run(first, last, selected):
+            for table, stored in self._read_run(first, last, selected):
                 parts.append(table)
-                positions |= {offset: rows + at for at, offset in enumerate(found) if first <= offset <= last}
+                positions |= {
+                    offset: rows + at for at, offset in enumerate(stored) if first <= offset <= last
+                }
                 rows += table.num_rows
         if not parts:
             schema = self.window.columns
@@ -142,9 +144,9 @@ class TracedRowReader:
         """Read consecutive rows; one at a time if they are not stored consecutively."""
         row = self.row_of(first)
         if row is not None:
-            table, found = self._read_stored(row, last - first + 1, selected)
-            if found == list(range(first, last + 1)):
-                return [(table, found)]
+            table, offsets = self._read_stored(row, last - first + 1, selected)
+            if offsets == list(range(first, last + 1)):
+                return [(table, offsets)]
         if first == last:
             return []
         rows = [self.row_of(offset) for offset in range(first, last + 1)]
@@ -234,11 +236,11 @@ class TransactionNode(TraceNode):
     """A transaction that produced rows of a step."""
 
     def __init__(
-        self, parent: TracedRows, made: ProducingTransaction, step: TraceStep, *, last: bool
+        self, parent: TracedRows, transaction: ProducingTransaction, step: TraceStep, *, last: bool
     ) -> None:
         super().__init__(parent)
-        self.made, self.step = made, step
-        self.children += [TracedQuery(self, alias, query) for alias, query in made.query]
+        self.made, self.step = transaction, step
+        self.children += [TracedQuery(self, alias, query) for alias, query in transaction.query]
         if last:
             self.children += [NoteNode(self, "how", line) for line in step.how]
 
@@ -251,7 +253,7 @@ class SourceNode(TraceNode):
         self.source, self.step = source, step
         if source.state:
             self.children.append(NoteNode(self, "version", source.state))
-        self.children += [NoteNode(self, "step", each) for each in source.steps]
+        self.children += [NoteNode(self, "step", text) for text in source.steps]
 
 
 class Heading(TraceNode):
@@ -308,8 +310,8 @@ class TracedRows(TraceNode):
 
     def _insert_notes(self, notes: Sequence[NoteNode]) -> None:
         """Insert notes below the transactions and above the inputs, where they are visible."""
-        made = sum(isinstance(child, TransactionNode) for child in self.children)
-        self.children[made:made] = notes
+        count = sum(isinstance(child, TransactionNode) for child in self.children)
+        self.children[count:count] = notes
 
     def set_activity(self, text: str) -> bool:
         """Show the activity of the job. Returns whether it changed."""
@@ -336,17 +338,20 @@ class TracedRows(TraceNode):
         notes = [
             NoteNode(self, "checked", line, "bad" if line.startswith("no: ") else "good") for line in checked
         ]
-        made = sum(isinstance(child, TransactionNode) for child in self.children)
-        self.children[made:made] = notes
+        count = sum(isinstance(child, TransactionNode) for child in self.children)
+        self.children[count:count] = notes
 
 
 def _nodes_of_step(traced: TracedRows, step: TraceStep) -> list[TraceNode]:
     """Return the children of traced rows."""
     children: list[TraceNode] = []
     if not step.sources:
-        made = step.made[:_MAX_MADE]
-        children += [TransactionNode(traced, each, step, last=each is made[-1]) for each in made]
-        if more := len(step.made) - len(made):
+        transactions = step.made[:_MAX_MADE]
+        children += [
+            TransactionNode(traced, transaction, step, last=transaction is transactions[-1])
+            for transaction in transactions
+        ]
+        if more := len(step.made) - len(transactions):
             children.append(NoteNode(traced, "made by", count_of(more, "more transaction"), "muted"))
     if not step.exact:
         children.append(NoteNode(traced, "because", step.reason or UNKNOWN_REASON, "warn"))
@@ -492,11 +497,11 @@ class TraceTree:
         if isinstance(node, Group):
             self._add_group(node, guides)
             return
-        for at, each in enumerate(node.children):
+        for at, child in enumerate(node.children):
             last = at == len(node.children) - 1
-            self._add(TraceLine(each), 1, guides, last=last)
-            if each.open:
-                self._add_children(each, guides + ("  " if last else "│ "))
+            self._add(TraceLine(child), 1, guides, last=last)
+            if child.open:
+                self._add_children(child, guides + ("  " if last else "│ "))
 
     def _add_group(self, group: Group, guides: str | None) -> None:
         below = "" if guides is None else guides + "│ "
@@ -671,8 +676,8 @@ def location_of(line: TraceLine) -> RowLocation | None:
         return RowLocation(line.node.dataset, line.node.offsets.at(line.row))
     node: TraceNode | None = line.node
     while node is not None:
-        if (found := _node_location(node)) is not None:
-            return found
+        if (location := _node_location(node)) is not None:
+            return location
         node = node.parent
     return None
 
@@ -706,8 +711,10 @@ def transaction_at(line: TraceLine) -> TransactionNode | None:
         if isinstance(node, TransactionNode):
             return node
         if isinstance(node, TracedRows) and (
-            found := next((child for child in node.children if isinstance(child, TransactionNode)), None)
+            transaction := next(
+                (child for child in node.children if isinstance(child, TransactionNode)), None
+            )
         ):
-            return found
+            return transaction
         node = node.parent
     return None

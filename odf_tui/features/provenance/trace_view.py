@@ -130,16 +130,16 @@ class TraceView(LineView):
 
     def _cut_guides(self, guides: str) -> str:
         """Truncate guides to half the width."""
-        most = self.room.width // 2
-        return guides if len(guides) <= most else "‹ " + guides[len(guides) - most + 2 :]
+        max_width = self.room.width // 2
+        return guides if len(guides) <= max_width else "‹ " + guides[len(guides) - max_width + 2 :]
 
     def _fit(self, spans: list[Span], *, sign: bool = False) -> list[Span]:
         """Truncate spans to the width. With ``sign``, the last cell marks truncated spans."""
         left = self.room.width
         if sign and sum(cell_len(text) for text, _ in spans) > left:
-            found = self._cut_spans(spans, left - 1)
-            used = sum(cell_len(text) for text, _ in found)
-            return [*found, (" " * (left - 1 - used), ""), ("›", "key")]
+            visible = self._cut_spans(spans, left - 1)
+            used = sum(cell_len(text) for text, _ in visible)
+            return [*visible, (" " * (left - 1 - used), ""), ("›", "key")]
         return self._cut_spans(spans, left)
 
     def _cut_spans(self, spans: list[Span], left: int) -> list[Span]:

@@ -125,7 +125,8 @@ class SharingController(Controller):
         picked: str | None = _TYPED_ADDRESS
         if addresses:
             choices = [
-                numbered_choice(at, each.url, each.name, each.url) for at, each in enumerate(addresses)
+                numbered_choice(at, address.url, address.name, address.url)
+                for at, address in enumerate(addresses)
             ]
             choices.append(_typed_choice("another address"))
             picked = await self.host.ask(PickerDialog(printable(title), choices, typing=False))
@@ -178,7 +179,7 @@ class SharingController(Controller):
         """Resolve the divergence that made a job fail, with the remote of its request."""
         request = await asyncio.to_thread(self.workspace.request_of_job, job)
         url = getattr(request, "url", None)
-        remote = next((each for each in row.remotes if each.url == url), None)
+        remote = next((candidate for candidate in row.remotes if candidate.url == url), None)
         if remote is None and url:
             remote = Remote(url=url, label=url)
         await self._resolve_divergence(row, remote)
@@ -284,7 +285,7 @@ class SharingController(Controller):
             return
         request = Push(dataset=row.id, url=address.url)
         await self.jobs.outcome(request, row.name, f"Pushing the local history to {address.name}")
-        if all(each.url != address.url for each in row.remotes):  # later pushes must not change the copy
+        if all(other.url != address.url for other in row.remotes):  # later pushes must not change the copy
             await asyncio.to_thread(self.workspace.detach, row.id, address.url)
         self._force_pull(row, remote, f"; the local history is at {address.name}")
 
@@ -352,7 +353,8 @@ class SharingController(Controller):
         from odf_tui.widgets.dialogs import ConfirmDialog, PickerDialog
 
         choices = [
-            numbered_choice(at, each.name, each.name, each.url) for at, each in enumerate(repositories)
+            numbered_choice(at, repository.name, repository.name, repository.url)
+            for at, repository in enumerate(repositories)
         ]
         name = await self.host.ask(PickerDialog("Remove a repository", choices, typing=False))
         if name and await self.host.ask(
@@ -432,8 +434,8 @@ def repository_choices(repositories: Sequence[NamedUrl]) -> list[Choice]:
     from odf_tui.widgets.choice_list import Choice
 
     choices = [
-        numbered_choice(at, _REPOSITORY + each.name, each.name, each.url)
-        for at, each in enumerate(repositories)
+        numbered_choice(at, _REPOSITORY + repository.name, repository.name, repository.url)
+        for at, repository in enumerate(repositories)
     ]
     if len(repositories) > 1:
         choices.append(Choice("all", "all repositories", ("a",), "a"))

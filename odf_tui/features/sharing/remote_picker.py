@@ -26,8 +26,8 @@ async def choose_remote(host: Host, title: str, remotes: Sequence[Remote]) -> Re
     if len(remotes) < 2:
         return remotes[0] if remotes else None
     choices = [
-        numbered_choice(at, each.url, each.label, f"{direction(each)} · {relation_text(each)}")
-        for at, each in enumerate(remotes)
+        numbered_choice(at, remote.url, remote.label, f"{direction(remote)} · {relation_text(remote)}")
+        for at, remote in enumerate(remotes)
     ]
     picked = await host.ask(PickerDialog(printable(title), choices, typing=False))
     return next((remote for remote in remotes if remote.url == picked), None)

@@ -120,51 +120,51 @@ def _remote_dataset(dataset: FoundDataset) -> ListedDataset:
     )
 
 
-def _match_dataset(found: ListedDataset, row: DatasetRow | None) -> ListedDataset:
+def _match_dataset(dataset: ListedDataset, row: DatasetRow | None) -> ListedDataset:
     if row is None:
-        return found
-    remote = next((each for each in row.remotes if each.url == found.url), None)
-    if found.head and found.head == row.head:
+        return dataset
+    remote = next((candidate for candidate in row.remotes if candidate.url == dataset.url), None)
+    if dataset.head and dataset.head == row.head:
         words = "up to date"
-    elif remote is not None and remote.relation and remote.their_head == found.head:
+    elif remote is not None and remote.relation and remote.their_head == dataset.head:
         words = "diverged" if remote.relation == "diverged" else relation_text(remote)
-    elif found.head and found.blocks is not None and found.blocks > row.blocks:
-        words = f"{count_of(found.blocks - row.blocks, 'block')} behind"
-    elif found.head:
+    elif dataset.head and dataset.blocks is not None and dataset.blocks > row.blocks:
+        words = f"{count_of(dataset.blocks - row.blocks, 'block')} behind"
+    elif dataset.head:
         words = "another head"
     else:
         words = "imported"
-    return msgspec.structs.replace(found, local=row, local_relation=words)
+    return msgspec.structs.replace(dataset, local=row, local_relation=words)
 
 
-def filter_by_words(found: Sequence[ListedDataset], text: str) -> list[ListedDataset]:
+def filter_by_words(datasets: Sequence[ListedDataset], text: str) -> list[ListedDataset]:
     """Return the datasets that contain all words of a text."""
     words = text.lower().split()
-    return [each for each in found if all(word in each.search_text for word in words)]
+    return [dataset for dataset in datasets if all(word in dataset.search_text for word in words)]
 
 
-def remote_dataset_lines(found: ListedDataset) -> list[list[Span]]:
+def remote_dataset_lines(listed: ListedDataset) -> list[list[Span]]:
     """Return lines that describe a dataset, the most important first."""
     facts = [
-        found.kind.lower(),
-        "" if found.records is None else count_of(found.records, "row"),
-        "" if found.size is None else format_bytes(found.size),
-        "" if found.blocks is None else count_of(found.blocks, "block"),
+        listed.kind.lower(),
+        "" if listed.records is None else count_of(listed.records, "row"),
+        "" if listed.size is None else format_bytes(listed.size),
+        "" if listed.blocks is None else count_of(listed.blocks, "block"),
     ]
     summary = printable(" · ".join(filter(None, facts)))
     lines: list[list[Span]] = []
-    if summary or found.local is not None:
+    if summary or listed.local is not None:
         as_name = ""
-        if found.local is not None:
-            as_name = f"{found.local_relation}, in workspace as {printable(found.local.name)}"
+        if listed.local is not None:
+            as_name = f"{listed.local_relation}, in workspace as {printable(listed.local.name)}"
         lines.append([(" ", ""), (summary + ("  " if summary and as_name else ""), ""), (as_name, "good")])
-    if found.description:
-        lines.append([(" ", ""), (printable(found.description.partition("\n")[0]), "")])
-    if found.keywords:
-        lines.append([(" ", ""), (printable(", ".join(found.keywords)), "muted")])
-    lines.append([(" at    ", "muted"), (printable(found.url), "")])
-    if found.head:
-        lines.append([(" head  ", "muted"), (printable(ellipsize_middle(found.head, _HASH_WIDTH)), "muted")])
+    if listed.description:
+        lines.append([(" ", ""), (printable(listed.description.partition("\n")[0]), "")])
+    if listed.keywords:
+        lines.append([(" ", ""), (printable(", ".join(listed.keywords)), "muted")])
+    lines.append([(" at    ", "muted"), (printable(listed.url), "")])
+    if listed.head:
+        lines.append([(" head  ", "muted"), (printable(ellipsize_middle(listed.head, _HASH_WIDTH)), "muted")])
     return lines
 
 
@@ -200,7 +200,7 @@ class RemoteDatasetList(LineView):
         """Replace the datasets. The cursor stays on its dataset."""
         before = self.selected
         self.shown, self.empty_lines = shown, empty_lines
-        self.cursor = next((at for at, each in enumerate(shown) if before and each.url == before.url), 0)
+        self.cursor = next((at for at, item in enumerate(shown) if before and item.url == before.url), 0)
         self.reset()
         self.show(self.cursor)
         self.post_message(self.Moved(self))
@@ -212,8 +212,8 @@ class RemoteDatasetList(LineView):
 
     def toggle_mark(self) -> None:
         """Mark the dataset under the cursor, or remove its mark."""
-        if (found := self.selected) is not None:
-            self.marked ^= {found.url}
+        if (dataset := self.selected) is not None:
+            self.marked ^= {dataset.url}
             self.refresh_line(self.cursor + 1)
 
     def count(self) -> int:
@@ -238,22 +238,22 @@ class RemoteDatasetList(LineView):
 
     def spans(self, index: int) -> Sequence[Span]:
         """Return the line of a dataset."""
-        found = self.shown[index]
+        dataset = self.shown[index]
         name, repository, here = self._widths
-        rows = "" if found.records is None else format_count_short(found.records)
-        derivative = found.kind.lower() == "derivative"
-        glyph = dataset_glyph(derivative=derivative) if derivative or found.kind else " "
+        rows = "" if dataset.records is None else format_count_short(dataset.records)
+        derivative = dataset.kind.lower() == "derivative"
+        glyph = dataset_glyph(derivative=derivative) if derivative or dataset.kind else " "
         return [
-            ("+ " if found.url in self.marked else "  ", "good"),
+            ("+ " if dataset.url in self.marked else "  ", "good"),
             (f"{glyph} ", "name" if derivative else "muted"),
             (
-                fit_width(ellipsize_middle(printable(found.name), name), name),
-                "strong" if found.url in self.marked else "",
+                fit_width(ellipsize_middle(printable(dataset.name), name), name),
+                "strong" if dataset.url in self.marked else "",
             ),
             (right(rows, _ROWS_WIDTH), ""),
-            (right(format_bytes(found.size), _SIZE_WIDTH), "muted"),
-            (f"  {fit_width(found.local_relation, here)}", "good"),
-            (f"  {fit_width(printable(found.repository), repository)}" if repository else "", "muted"),
+            (right(format_bytes(dataset.size), _SIZE_WIDTH), "muted"),
+            (f"  {fit_width(dataset.local_relation, here)}", "good"),
+            (f"  {fit_width(printable(dataset.repository), repository)}" if repository else "", "muted"),
         ]
 
     def empty(self) -> Sequence[Sequence[Span]]:
@@ -378,8 +378,8 @@ class RepositoryBrowser(Dialog[list[ListedDataset]]):
     def _show_listing(self, message: Listed) -> None:
         """Show the datasets and problems of a repository."""
         self._listings[message.repository] = message.listing
-        self._found = [each for listing in self._listings.values() for each in listing.found]
-        self._list.shows_repository = len({each.repository for each in self._found}) > 1
+        self._found = [dataset for listing in self._listings.values() for dataset in listing.found]
+        self._list.shows_repository = len({dataset.repository for dataset in self._found}) > 1
         self._apply_filter()
 
     def _apply_filter(self) -> None:
@@ -418,12 +418,12 @@ class RepositoryBrowser(Dialog[list[ListedDataset]]):
         return [[(f" {words}", "muted"), (f" · {activity}" if activity else "", "busy")]]
 
     def _problem_lines(self) -> list[list[Span]]:
-        found = [problem for listing in self._listings.values() for problem in listing.problems]
+        problems = [problem for listing in self._listings.values() for problem in listing.problems]
         lines: list[list[Span]] = []
-        for name, message in found[:_PROBLEM_LINES]:
+        for name, message in problems[:_PROBLEM_LINES]:
             lines.append([(f" {printable(name)}: " if name else " ", "bad"), (printable(message), "bad")])
-        if len(found) > _PROBLEM_LINES:
-            lines.append([(f" and {format_count(len(found) - _PROBLEM_LINES)} more failed", "bad")])
+        if len(problems) > _PROBLEM_LINES:
+            lines.append([(f" and {format_count(len(problems) - _PROBLEM_LINES)} more failed", "bad")])
         return lines
 
     # --- Actions ---
@@ -434,9 +434,9 @@ class RepositoryBrowser(Dialog[list[ListedDataset]]):
 
     @on(LineView.Moved, "#found")
     def _moved(self) -> None:
-        found = self._list.selected
+        dataset = self._list.selected
         self.query_one("#about-found", WrappedLines).set(
-            [] if found is None else remote_dataset_lines(found)[:_DETAIL_LINES]
+            [] if dataset is None else remote_dataset_lines(dataset)[:_DETAIL_LINES]
         )
 
     def on_line_view_opened(self) -> None:
@@ -460,7 +460,7 @@ class RepositoryBrowser(Dialog[list[ListedDataset]]):
         line.call_later(self.call_later, self._choose)
 
     def _choose(self) -> None:
-        marked = [each for each in self._found if each.url in self._list.marked]
+        marked = [dataset for dataset in self._found if dataset.url in self._list.marked]
         if marked or self._list.selected is not None:
             self._end(marked or [self._list.selected])  # type: ignore[list-item]
 
@@ -473,6 +473,6 @@ class RepositoryBrowser(Dialog[list[ListedDataset]]):
         """Close the dialog without a result."""
         self._end(None)
 
-    def _end(self, found: list[ListedDataset] | None) -> None:
+    def _end(self, datasets: list[ListedDataset] | None) -> None:
         self.action_cancel()
-        self.dismiss(found)
+        self.dismiss(datasets)

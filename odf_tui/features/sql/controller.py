@@ -237,7 +237,7 @@ class SqlController(Controller):
             self._job = _SUBMITTING
             panel.line.show_text(("queued", "busy"))
             self.host.show_hints()
-            self._history = (*(each for each in self._history if each != sql), sql)
+            self._history = (*(query for query in self._history if query != sql), sql)
             self._history_index = len(self._history)
             self.reader.read(
                 "note query", partial(self.workspace.add_to_query_history, sql), self._query_noted
@@ -320,7 +320,7 @@ class SqlController(Controller):
             pane.pop_view()
         duration = job_seconds(job, Timestamp.now())
         note = "truncated: the query has more rows" if result.truncated else format_duration(duration or 0)
-        if pins := pins_text(result.pins, most=1):
+        if pins := pins_text(result.pins, max_names=1):
             note = f"{note} · {pins}"
         pane.show_view(pane.dataset, opened, "SQL", note, QUERY)
         if self._editing:

@@ -47,18 +47,18 @@ class CompletionList(LineView):
         self.found = Proposals(0, 0, ())
         self._widths = (0, 0)
 
-    def show_proposals(self, found: Proposals, cursor: Offset) -> None:
+    def show_proposals(self, proposals: Proposals, cursor: Offset) -> None:
         """Show completions below the cursor, or above it if there is no room."""
-        self.found, self.cursor = found, 0
+        self.found, self.cursor = proposals, 0
         self._widths = (
-            min(max(cell_len(printable(word.text)) for word in found.words), _WIDEST),
-            min(max(len(printable(word.kind)) for word in found.words), _MAX_KIND_WIDTH),
+            min(max(cell_len(printable(word.text)) for word in proposals.words), _WIDEST),
+            min(max(len(printable(word.kind)) for word in proposals.words), _MAX_KIND_WIDTH),
         )
-        height = min(len(found.words), _SHOWN) + 2
-        width = sum(self._widths) + 6 + (len(found.words) > _SHOWN)
+        height = min(len(proposals.words), _SHOWN) + 2
+        width = sum(self._widths) + 6 + (len(proposals.words) > _SHOWN)
         screen = self.screen.size
         above = cursor.y + 1 + height > screen.height
-        left = max(min(cursor.x - (found.end - found.start) - 2, screen.width - width), 0)
+        left = max(min(cursor.x - (proposals.end - proposals.start) - 2, screen.width - width), 0)
         self.styles.width, self.styles.height = width, height
         self.absolute_offset = Offset(left, max(cursor.y - height, 0) if above else cursor.y + 1)
         self.display = True
@@ -153,8 +153,8 @@ class QueryErrorView(LineScroll):
 
 def error_position(error: Failure | None) -> tuple[int, int] | None:
     """Return the line and column of an error in a query, from 1, or None if the error has none."""
-    found = _POSITION.search((error.where or "") if error is not None else "")
-    return (int(found[1]), int(found[2])) if found else None
+    match = _POSITION.search((error.where or "") if error is not None else "")
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def state_spans(job: Job) -> list[tuple[str, str]]:
@@ -278,7 +278,7 @@ class SqlEditor(TextArea):
     def cursor_index(self) -> int:
         """The number of characters before the cursor."""
         row, column = self.cursor_location
-        return sum(len(self.document[each]) + 1 for each in range(row)) + column
+        return sum(len(self.document[line]) + 1 for line in range(row)) + column
 
     def location_of(self, at: int) -> tuple[int, int]:
         """Return the line and column of a character, both from 0."""
@@ -408,8 +408,8 @@ class SqlPanel(Vertical):
 
     @on(TextArea.SelectionChanged)
     def _cursor_moved(self) -> None:
-        found = self.words.found
-        if self.words.display and not found.start <= self.editor.cursor_index <= found.end:
+        proposals = self.words.found
+        if self.words.display and not proposals.start <= self.editor.cursor_index <= proposals.end:
             self._show_completions()
 
     @on(LineView.Opened)
@@ -427,15 +427,17 @@ class SqlPanel(Vertical):
             self._completes_later = True
             self.post_message(self.ColumnsRequested(unknown))
             return
-        found = self._proposals()
-        typed = self.editor.text[found.start : found.end]
-        if not found.words:
+        proposals = self._proposals()
+        typed = self.editor.text[proposals.start : proposals.end]
+        if not proposals.words:
             self.line.show_text(("no completions", "warn"))
-        elif len(found.words) == 1:
-            self._insert(found, found.words[0].text)
+        elif len(proposals.words) == 1:
+            self._insert(proposals, proposals.words[0].text)
         else:
-            if len(found.shared) > len(typed) and found.shared.casefold().startswith(typed.casefold()):
-                self._insert(found, found.shared)
+            if len(proposals.shared) > len(typed) and proposals.shared.casefold().startswith(
+                typed.casefold()
+            ):
+                self._insert(proposals, proposals.shared)
             self._show_completions()
 
     def _unread_datasets(self) -> list[str]:
@@ -450,28 +452,28 @@ class SqlPanel(Vertical):
         return complete(editor.text, editor.cursor_index, self.datasets, self.columns, self.selected)
 
     def _show_completions(self) -> None:
-        found = self._proposals()
-        typed = self.editor.text[found.start : found.end]
-        if not found.words or [word.text for word in found.words] == [typed]:
+        proposals = self._proposals()
+        typed = self.editor.text[proposals.start : proposals.end]
+        if not proposals.words or [word.text for word in proposals.words] == [typed]:
             self._close_completions()
             return
         self.editor.choosing = True
-        self.words.show_proposals(found, self.editor.cursor_screen_offset)
+        self.words.show_proposals(proposals, self.editor.cursor_screen_offset)
 
     def _accept(self) -> None:
-        found = self.words.found
-        word = found.words[self.words.cursor].text if found.words else ""
+        proposals = self.words.found
+        word = proposals.words[self.words.cursor].text if proposals.words else ""
         self._close_completions()
         if word:
-            self._insert(found, word)
+            self._insert(proposals, word)
 
-    def _insert(self, found: Proposals, word: str) -> None:
+    def _insert(self, proposals: Proposals, word: str) -> None:
         editor = self.editor
-        end = found.end
+        end = proposals.end
         if word.endswith("`") and editor.text[end : end + 1] == "`":
             end += 1
-        editor.replace(word, editor.location_of(found.start), editor.location_of(end))
-        editor.move_cursor(editor.location_of(found.start + len(word)))
+        editor.replace(word, editor.location_of(proposals.start), editor.location_of(end))
+        editor.move_cursor(editor.location_of(proposals.start + len(word)))
 
     def _close_completions(self) -> None:
         self.editor.choosing = False

@@ -212,10 +212,10 @@ class TimeTravelController(Controller):
         if stops and panel.probed <= MAX_PROBED:
             self.reader.read("probe", partial(line.probe, stops), partial(self._probed, line))
 
-    def _probed(self, line: RowTimeline, found: Sequence[FileTimeRange] | None, problem: str) -> None:
+    def _probed(self, line: RowTimeline, ranges: Sequence[FileTimeRange] | None, problem: str) -> None:
         panel = self.time_panel
         if panel is not None and panel.track.blocks.line is line:
-            panel.track.add_probes(found or [])
+            panel.track.add_probes(ranges or [])
             self._probe(panel, _PROBES)
 
     # --- Other datasets, other rows, links ---

@@ -112,8 +112,8 @@ def _find_precision(times: Sequence[int]) -> int:
 
 def bar_heights(amounts: Sequence[float]) -> list[int]:
     """Return heights from 0 to 6 on a logarithmic scale. Amounts above zero are visible."""
-    most = log1p(max(amounts, default=0))
-    return [0 if amount <= 0 else max(1, ceil(_HIGHEST * log1p(amount) / most)) for amount in amounts]
+    highest = log1p(max(amounts, default=0))
+    return [0 if amount <= 0 else max(1, ceil(_HIGHEST * log1p(amount) / highest)) for amount in amounts]
 
 
 def probe_order(stops: int) -> Iterator[int]:
@@ -263,9 +263,9 @@ class EventTimeAxis:
         for bound in {bound for group in new for bound in group[1:]}:
             while bound % self._grain:  # the largest unit that divides all event times
                 self._grain = max(unit for unit in _UNITS if unit < self._grain)
-        least, greatest = min(group[1] for group in new), max(group[2] for group in new)
-        self.least = min(self.least, least) if self.has_range else least
-        self.greatest = max(self.greatest, greatest) if self.has_range else greatest
+        min_time, max_time = min(group[1] for group in new), max(group[2] for group in new)
+        self.least = min(self.least, min_time) if self.has_range else min_time
+        self.greatest = max(self.greatest, max_time) if self.has_range else max_time
         self.has_range = True
         if not self._pinned:
             self.position = self.greatest
@@ -314,15 +314,15 @@ class EventTimeAxis:
 
     def position_at(self, cell: int, width: int) -> int:
         """Return the moment of a cell."""
-        found = self.least + cell * (self.greatest - self.least) // max(width - 1, 1)
-        return found if cell >= width - 1 else found // self.unit * self.unit
+        position = self.least + cell * (self.greatest - self.least) // max(width - 1, 1)
+        return position if cell >= width - 1 else position // self.unit * self.unit
 
     def bars(self, width: int) -> list[int]:
         """Return the height of the bar of each cell: the number of rows in the files read so far."""
         parts = width * _PARTS
         changes = [0.0] * (parts + 1)
-        for rows, least, greatest in self._groups:
-            first, last = self.cell_of(least, parts), self.cell_of(greatest, parts)
+        for rows, min_time, max_time in self._groups:
+            first, last = self.cell_of(min_time, parts), self.cell_of(max_time, parts)
             changes[first] += rows / (last - first + 1)
             changes[last + 1] -= rows / (last - first + 1)
         amounts = list(accumulate(changes[:parts]))
@@ -500,8 +500,8 @@ class TimeSlider(LineScroll, can_focus=True):
             _FULL_LINES: (self._rule, self._bars, self._track, self._labels),
             _LOW_LINES: (self._track, self._labels),
         }
-        found = lines.get(self._lines, (self._track,))
-        return found[index]() if index < len(found) else ()
+        widgets = lines.get(self._lines, (self._track,))
+        return widgets[index]() if index < len(widgets) else ()
 
     def _rule(self) -> Sequence[Span]:
         """Return the rule with the name of the axis and the legend, or with the status."""

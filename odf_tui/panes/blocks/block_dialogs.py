@@ -155,12 +155,12 @@ class BlockDialog(TextDialog):
 
     def describe_keys(self) -> list[str]:
         """Return the hints on the keys."""
-        found = ["⏎ follows"] if self._links else []
+        hints = ["⏎ follows"] if self._links else []
         if self._checkpoint_page is not None:
-            return [*found, "backspace goes back"]
+            return [*hints, "backspace goes back"]
         if self._words is not None:
-            found.append("w YAML" if self._shown is self._words else "w facts")
-        return [*found, *(["d diff"] if self._is_revisable else []), "b bytes", "[ ] others"]
+            hints.append("w YAML" if self._shown is self._words else "w facts")
+        return [*hints, *(["d diff"] if self._is_revisable else []), "b bytes", "[ ] others"]
 
     def action_toggle_yaml(self) -> None:
         """Switch between the facts of a transaction and YAML."""
@@ -324,16 +324,16 @@ def _input_lines(part: TransactionInput) -> list[tuple[list[Span], Target | None
     if part.block is None:
         problem = "its chain lacks the blocks that were read: it was reset or replaced"
         return [(_fact_line("rows", rows), None), (_fact_line("", problem, "warn"), None)]
-    found: list[tuple[list[Span], Target | None]] = []
+    lines: list[tuple[list[Span], Target | None]] = []
     blocks = f"up to {part.block}" if part.after is None else f"{part.after + 1} to {part.block}"
     if part.after == part.block:
         blocks = f"no new blocks after {part.block}"
-    found.append((_link_line("blocks", blocks), Target(part.dataset, "blocks", part.block)))
+    lines.append((_link_line("blocks", blocks), Target(part.dataset, "blocks", part.block)))
     if part.rows is None:
-        found.append((_fact_line("rows", rows), None))
+        lines.append((_fact_line("rows", rows), None))
     else:
-        found.append((_link_line("rows", rows), Target(part.dataset, "data", part.rows[0])))
-    return found
+        lines.append((_link_line("rows", rows), Target(part.dataset, "data", part.rows[0])))
+    return lines
 
 
 def _offsets_text(offsets: tuple[int, int]) -> str:
@@ -441,9 +441,9 @@ class HexLines(StaticLines):
             return spans
         name = piece.path.removeprefix(_HIDDEN_PREFIX) or "–"
         room = self.room.width - sum(len(text) for text, _ in spans)
-        most = max(room * 3 // 5, 2)
-        if len(name) > most:
-            name = "…" + name[1 - most :]  # the end of a path is the most specific
+        max_width = max(room * 3 // 5, 2)
+        if len(name) > max_width:
+            name = "…" + name[1 - max_width :]  # the end of a path is the most specific
         spans.append((printable(name) + "  ", "name" if piece.value else "muted"))
         return [*spans, (printable(piece.text), "strong" if piece.value else "muted")]
 

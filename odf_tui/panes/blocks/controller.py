@@ -108,24 +108,24 @@ class BlocksController(Controller):
             self.reader.read("histories", find, partial(self._histories_read, row))
 
     def _histories_read(
-        self, row: DatasetRow, found: Sequence[tuple[str, PinnedVersion]] | None, error: str
+        self, row: DatasetRow, histories: Sequence[tuple[str, PinnedVersion]] | None, error: str
     ) -> None:
         if _id_of(self.view.dataset) != row.id:
             return  # another dataset was selected meanwhile
-        if not found:
+        if not histories:
             self.host.notice(error or f"{row.name} has no earlier history", "warn")
             return
-        names = [name for name, _ in found]
+        names = [name for name, _ in histories]
         at = names.index(self._history) + 1 if self._history in names else 0
-        if at == len(found):
+        if at == len(histories):
             self._show_current_history()
             return
-        self._history, version = found[at]
+        self._history, version = histories[at]
         self._is_branch = False
         self.pane.set_context(f"{row.name} · {self._history}")
         self.view.open(f"{row.id}@{version.block}", version.sequence_number + 1)
         self._show_findings()
-        self.host.notice(f"earlier history {at + 1} of {len(found)} · H next · esc current history")
+        self.host.notice(f"earlier history {at + 1} of {len(histories)} · H next · esc current history")
 
     def _show_current_history(self) -> None:
         self._history = ""
@@ -139,8 +139,8 @@ class BlocksController(Controller):
             find = partial(self.workspace.list_branches, row.id)
             self.reader.read("branches", find, partial(self._branches_read, row))
 
-    def _branches_read(self, row: DatasetRow, found: Sequence[Branch] | None, error: str) -> None:
-        if not found:
+    def _branches_read(self, row: DatasetRow, branches: Sequence[Branch] | None, error: str) -> None:
+        if not branches:
             create = f"odf branch {row.name} BRANCH creates one"
             self.host.notice(error or f"{row.name} has no branches: {create}", "warn")
             return
@@ -150,23 +150,23 @@ class BlocksController(Controller):
         from odf_tui.widgets.dialogs import PickerDialog
 
         choices = [Choice("", "head", remark=f"{format_count(row.blocks)} blocks")]
-        choices += [Choice(each.name, each.name, remark=_branch_remark(each)) for each in found]
+        choices += [Choice(branch.name, branch.name, remark=_branch_remark(branch)) for branch in branches]
         self.host.open(
             PickerDialog(f"Branches of {printable(row.name)}", choices, typing=True),
-            partial(self._branch_chosen, row, found),
+            partial(self._branch_chosen, row, branches),
         )
 
-    def _branch_chosen(self, row: DatasetRow, found: Sequence[Branch], name: str | None) -> None:
+    def _branch_chosen(self, row: DatasetRow, branches: Sequence[Branch], name: str | None) -> None:
         if name:
-            self._show_branch(row, name, found, "")
+            self._show_branch(row, name, branches, "")
         elif name is not None and self._history:
             self._show_current_history()
 
-    def _show_branch(self, row: DatasetRow, name: str, found: Sequence[Branch] | None, error: str) -> None:
+    def _show_branch(self, row: DatasetRow, name: str, branches: Sequence[Branch] | None, error: str) -> None:
         """Show the chain of a branch, or of the head if the branch was deleted."""
         if _id_of(self.view.dataset) != row.id:
             return
-        branch = next((each for each in found or () if each.name == name), None)
+        branch = next((candidate for candidate in branches or () if candidate.name == name), None)
         if branch is None or branch.problem is not None:
             self._history = ""
             self._open_chain(row)
@@ -355,8 +355,8 @@ class BlocksController(Controller):
 
     def open_revision(self) -> None:
         """Show what a block changed in a query, source, schema or description."""
-        if (found := self._current_block) is not None:
-            self._read_revision(*found)
+        if (current := self._current_block) is not None:
+            self._read_revision(*current)
 
     def _read_revision(self, dataset: str, which: BlockRef) -> None:
         show = partial(self._show_revision, dataset)
@@ -378,23 +378,23 @@ class BlocksController(Controller):
 
     def open_bytes(self) -> None:
         """Show the bytes of a block."""
-        if (found := self._current_block) is not None:
-            self._read_bytes(*found)
+        if (current := self._current_block) is not None:
+            self._read_bytes(*current)
 
     def _read_bytes(self, dataset: str, which: BlockRef) -> None:
         show = partial(self._show_bytes, dataset)
         self.reader.read("text", lambda: self.workspace.block_bytes(dataset, which), show)
 
-    def _show_bytes(self, dataset: str, found: BlockBytes | None, error: str) -> None:
+    def _show_bytes(self, dataset: str, block: BlockBytes | None, error: str) -> None:
         from odf_tui.panes.blocks.block_dialogs import BlockBytesDialog
 
-        if found is None:
+        if block is None:
             self.host.notice(error, "bad")
             return
-        title = f"{self._title(dataset, found.number, found.hash)} · {format_count(len(found.data))} bytes"
+        title = f"{self._title(dataset, block.number, block.hash)} · {format_count(len(block.data))} bytes"
         dialog = self.host.top
         if isinstance(dialog, BlockBytesDialog):
-            dialog.open(title, found)
+            dialog.open(title, block)
             return
         row = self.state.row_of(dataset)
         last = (self.view.total if dataset == self.view.dataset else 0 if row is None else row.blocks) - 1
@@ -403,7 +403,7 @@ class BlocksController(Controller):
             if 0 <= number <= last:
                 self._read_bytes(dataset, number)
 
-        self.host.open(BlockBytesDialog(title, found, partial(self.host.copy_text, "bytes"), go))
+        self.host.open(BlockBytesDialog(title, block, partial(self.host.copy_text, "bytes"), go))
 
     # --- Findings ---
 
@@ -424,12 +424,12 @@ class BlocksController(Controller):
         self.host.show_hints()
 
     def _verification(self) -> Job | None:
-        found = (
+        verifications = (
             job
             for job in reversed(self.state.jobs.jobs.values())
             if _chain_of(job) == self.view.dataset and job.kind == "verify" and job.state is JobState.done
         )
-        return next(found, None)
+        return next(verifications, None)
 
     def next_finding(self) -> None:
         """Go to the next older block with a finding."""
@@ -444,8 +444,8 @@ class BlocksController(Controller):
         dataset, hashes = view.dataset, tuple(view.findings)
         here = view.block.sequence_number if view.block is not None else view.total
 
-        def then(found: dict[str, int] | None, error: str) -> None:
-            numbers = sorted((found or {}).values(), reverse=older)
+        def then(blocks: dict[str, int] | None, error: str) -> None:
+            numbers = sorted((blocks or {}).values(), reverse=older)
             beyond = [number for number in numbers if (number < here if older else number > here)]
             if numbers:
                 self.go_to_block((beyond or numbers)[0])
@@ -510,5 +510,5 @@ def _branch_remark(branch: Branch) -> str:
 def parse_findings(report: str) -> tuple[ShownFinding, ...]:
     """Return the findings in the result of a verification. Cached: it is long, and read often."""
     result = known_result(report, Verify)
-    found = () if result is None else result.findings
-    return tuple(ShownFinding(each.block, each.kind, each.message) for each in found)
+    findings = () if result is None else result.findings
+    return tuple(ShownFinding(finding.block, finding.kind, finding.message) for finding in findings)

@@ -190,14 +190,14 @@ class DataController(Controller):
 
         self.reader.read("record", read, partial(self._show_record, window))
 
-    def _show_record(self, window: RowWindow, found: tuple[Record, list[str]] | None, error: str) -> None:
+    def _show_record(self, window: RowWindow, content: tuple[Record, list[str]] | None, error: str) -> None:
         from odf_tui.panes.data.row_dialogs import RecordDialog
 
         dialog = self.host.top
-        if found is None:
+        if content is None:
             self.host.notice(error, "bad")
             return
-        record, links = found
+        record, links = content
         if window is not self.pane.window:
             return
         elif isinstance(dialog, RecordDialog):
@@ -357,11 +357,11 @@ class DataController(Controller):
         """Copy the selection of the focused pane. In this pane it is the cell in full."""
         window, row, column = self.pane.window, self.view.cursor, self.view.column
         if self.state.pane != "data" or window is None or not self.view.count():
-            found = self.host.front.selection()
-            if found is None:
+            selection = self.host.front.selection()
+            if selection is None:
                 self.host.notice("nothing is selected", "warn")
             else:
-                self.host.copy_text(*found)
+                self.host.copy_text(*selection)
             return
 
         def read() -> str:
@@ -382,8 +382,8 @@ class DataController(Controller):
         if window is None or not view.count():
             return
         if rows > COPIED_ROWS:
-            most = format_count(COPIED_ROWS)
-            self.host.notice(f"too many rows to copy: {format_count(rows)} (maximum {most})", "warn")
+            max_rows = format_count(COPIED_ROWS)
+            self.host.notice(f"too many rows to copy: {format_count(rows)} (maximum {max_rows})", "warn")
             return
         columns = view.arrangement.shown
         what = "row" if rows == 1 else f"{format_count(rows)} rows"

@@ -80,17 +80,17 @@ def _contains(words: Any, text: str) -> Any:
 
 def _period(text: str, kind: pa.DataType) -> tuple[pa.Scalar, pa.Scalar] | None:
     """Return start and end of a typed month, day, minute or second, or None for other texts."""
-    found = _PERIOD.fullmatch(text.strip())
-    if found is None:
+    match = _PERIOD.fullmatch(text.strip())
+    if match is None:
         return None
-    year, month, day, hour, minute, second = (int(part) if part else 0 for part in found.groups())
+    year, month, day, hour, minute, second = (int(part) if part else 0 for part in match.groups())
     try:
         start = datetime(year, month, day or 1, hour, minute, second, tzinfo=UTC)
-        if found[6]:
+        if match[6]:
             end = start + timedelta(seconds=1)
-        elif found[4]:
+        elif match[4]:
             end = start + timedelta(minutes=1)
-        elif found[3]:
+        elif match[3]:
             end = start + timedelta(days=1)
         else:
             end = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
@@ -275,7 +275,7 @@ def find_matches(
     Yields after each chunk the row numbers found so far, and the number of scanned rows. Ends at
     the last row, or at ``limit`` matches.
     """
-    found: list[pa.Array] = []
+    numbers: list[pa.Array] = []
     matches = 0
     columns = searchable_columns(window.columns, columns, text)
     for first, stop in _scan_ranges(window.row_count, 0, back=False):
@@ -284,8 +284,8 @@ def find_matches(
         if any_column is not None:
             rows = pc.indices_nonzero(any_column).slice(0, limit - matches)
             if len(rows):
-                found.append(pc.add(rows.cast(pa.int64()), first))
+                numbers.append(pc.add(rows.cast(pa.int64()), first))
                 matches += len(rows)
-        yield found, stop
+        yield numbers, stop
         if matches >= limit:
             return

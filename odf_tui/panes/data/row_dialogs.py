@@ -481,10 +481,10 @@ def parse_row_target(text: str) -> RowTarget:
         return RowTarget(row=int(bare) - 1)
     if text.endswith("%") and re.fullmatch(r"\d+([.,]\d+)?\s*%", text):
         return RowTarget(percent=min(float(text.rstrip("% ").replace(",", ".")), 100.0))
-    if found := _DAY.fullmatch(text):
-        year, month, day, hour, minute, second = (int(part) if part else 0 for part in found.groups())
+    if match := _DAY.fullmatch(text):
+        year, month, day, hour, minute, second = (int(part) if part else 0 for part in match.groups())
         try:
-            start = datetime(year, month, day if found[3] else 1, hour % 24, minute, second, tzinfo=UTC)
+            start = datetime(year, month, day if match[3] else 1, hour % 24, minute, second, tzinfo=UTC)
             return RowTarget(moment=start + timedelta(days=hour // 24))
         except (ValueError, OverflowError) as error:
             raise UsageError(f"invalid date or time: {error}") from None
@@ -536,16 +536,16 @@ def find_row(window: RowWindow, target: RowTarget) -> int:
             raise UsageError("the rows are not ordered by time: enter a row number")
         return _check_row(target.offset - 1, rows)
     if target.offset is not None:
-        found = window.row_of_offset(target.offset)
-        if found is None:
+        row = window.row_of_offset(target.offset)
+        if row is None:
             raise UsageError(f"there is no row with offset {format_count(target.offset)}")
-        return found
+        return row
     assert target.moment is not None
     worker = get_current_worker()
-    found = window.row_at_time(target.moment, lambda: worker.is_cancelled)
-    if found is None:
+    row = window.row_at_time(target.moment, lambda: worker.is_cancelled)
+    if row is None:
         raise UsageError(f"there is no row at or after {target.moment:%Y-%m-%d %H:%M:%S}")
-    return found
+    return row
 
 
 def _check_row(row: int, rows: int) -> int:

@@ -399,8 +399,8 @@ class SearchableTables(TableStack):
             match: tuple[int, int] | None = None
             scanned = 0
             try:
-                for found, scanned in find_next_match(window, text, start, columns, back=back):
-                    match = found
+                for position, scanned in find_next_match(window, text, start, columns, back=back):
+                    match = position
                     if worker.is_cancelled:
                         return
                     if time.monotonic() - reported > PROGRESS_SECONDS:
@@ -566,15 +566,15 @@ class DataPane(SearchableTables):
             from odf_tui.panes.data.derived_rows import RowSelection, find_matches
 
             worker, reported = get_current_worker(), time.monotonic()
-            found: list[pa.Array] = []
+            chunks: list[pa.Array] = []
             for matches, scanned in find_matches(opened.window, text, columns, MATCHES):
-                found = matches
+                chunks = matches
                 if worker.is_cancelled:
                     return None
                 if time.monotonic() - reported > PROGRESS_SECONDS:
                     reported = time.monotonic()
                     self.post_message(self.ScanProgress(serial, scanned))
-            numbers = pa.concat_arrays(found) if found else pa.array([], pa.int64())
+            numbers = pa.concat_arrays(chunks) if chunks else pa.array([], pa.int64())
             first = "the first " if len(numbers) == MATCHES else ""
             words = f"{first}{format_count(len(numbers))} of {base_text or format_count(rows) + ' rows'}"
             shown = load_window(RowSelection(opened.window, numbers))

@@ -231,9 +231,9 @@ class DatasetsController(Controller):
             Choice(
                 f"{key}:{word}",
                 f"{'✓' if (key, word) in terms else ' '} {key} {word.replace('-', ' ')}",
-                remark=format_count(found),
+                remark=format_count(count),
             )
-            for key, word, found in count_terms(self.state.datasets, self.state.healths)
+            for key, word, count in count_terms(self.state.datasets, self.state.healths)
         ]
         self.host.open(PickerDialog("Show only", choices, typing=False), self._filter_chosen)
 

@@ -101,8 +101,8 @@ def toggle_term(text: str, key: str, word: str) -> str:
     parts, is_replaced = [], False
     for part in text.split():
         if part.lower().startswith(f"{key}:"):
-            words = [each for each in part[len(key) + 1 :].split(",") if each]
-            words = [each for each in words if each != word] if word in words else [*words, word]
+            words = [value for value in part[len(key) + 1 :].split(",") if value]
+            words = [value for value in words if value != word] if word in words else [*words, word]
             part, is_replaced = f"{key}:{','.join(words)}" if words else "", True
         parts.append(part)
     return " ".join(filter(None, parts if is_replaced else [*parts, f"{key}:{word}"]))

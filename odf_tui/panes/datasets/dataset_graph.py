@@ -123,14 +123,14 @@ class LineageDrawing:
 
 
 def _find_reachable(start: str | None, edges: Mapping[str, Sequence[str]]) -> set[str]:
-    found: set[str] = set()
+    reachable: set[str] = set()
     pending = list(edges.get(start or "", ()))
     while pending:
         node = pending.pop()
-        if node not in found:
-            found.add(node)
+        if node not in reachable:
+            reachable.add(node)
             pending += edges.get(node, ())
-    return found
+    return reachable
 
 
 class GraphDrawing:
@@ -166,8 +166,8 @@ class GraphDrawing:
         self._at_row = [[] for _ in range(self._layout.height)]
         for node, place in self._layout.positions.items():
             self._at_row[place.y].append((place, node))
-        for found in self._at_row:
-            found.sort(key=lambda each: each[0].x)
+        for labels in self._at_row:
+            labels.sort(key=lambda label: label[0].x)
 
     def fit(self, width: int) -> bool:
         """Show as many facts next to the names as fit into a width. Returns whether it changed."""
@@ -195,21 +195,21 @@ class GraphDrawing:
         self._lineage = LineageDrawing(self.model.edges, selected)
         self._highlighted = LineSegments(self._routes(self._lineage))
         places, rows = self._layout.positions, set[int]()
-        for found in (before, self._lineage):
-            rows |= {places[node].y for node in found.nodes if node in places}
-            for _, top, _, bottom in self._routes(found):
+        for lineage in (before, self._lineage):
+            rows |= {places[node].y for node in lineage.nodes if node in places}
+            for _, top, _, bottom in self._routes(lineage):
                 rows.update(range(top, bottom + 1))
         return rows
 
     def _routes(self, lineage: LineageDrawing) -> dict[tuple[int, int, int, int], None]:
         routes = self._layout.routes
-        return dict.fromkeys(each for edge in lineage.edges for each in routes.get(edge, ()))
+        return dict.fromkeys(line for edge in lineage.edges for line in routes.get(edge, ()))
 
     # --- Where things are ---
 
     def first_dataset(self) -> str | None:
         """Return the dataset that is selected at first."""
-        return next((found[0][1] for found in self._at_row if found), None)
+        return next((labels[0][1] for labels in self._at_row if labels), None)
 
     def row_of(self, dataset: str) -> int:
         """Return the row of a dataset."""
@@ -222,8 +222,8 @@ class GraphDrawing:
 
     def dataset_at(self, x: int, y: int) -> str | None:
         """Return the dataset at a cell."""
-        found = self._at_row[y] if 0 <= y < len(self._at_row) else []
-        return next((node for place, node in found if place.x <= x < place.x + place.width), None)
+        labels = self._at_row[y] if 0 <= y < len(self._at_row) else []
+        return next((node for place, node in labels if place.x <= x < place.x + place.width), None)
 
     def find_target(self, dataset: str, move: str, page: int) -> str | None:
         """Return the target dataset of a move, or None if absent.
@@ -259,15 +259,15 @@ class GraphDrawing:
 
     def _find_in_rows(self, rows: range, x: int) -> str | None:
         for row in rows:
-            if found := self._at_row[row]:
-                return min(found, key=lambda each: abs(each[0].x - x))[1]
+            if labels := self._at_row[row]:
+                return min(labels, key=lambda label: abs(label[0].x - x))[1]
         return None
 
     def _find_nearest(self, end: int, dataset: str, place: LabelPosition) -> str | None:
         """Return the nearest dataset at one end of the edges of a dataset."""
         places = self._layout.positions
-        found = [edge[end] for edge in self.model.edges if edge[1 - end] == dataset]
-        return min(found, key=lambda node: abs(places[node].y - place.y), default=None)
+        candidates = [edge[end] for edge in self.model.edges if edge[1 - end] == dataset]
+        return min(candidates, key=lambda node: abs(places[node].y - place.y), default=None)
 
     def _find_neighbour(self, dataset: str, place: LabelPosition, step: int) -> str | None:
         row = [node for _, node in self._at_row[place.y]]
@@ -285,10 +285,10 @@ class GraphDrawing:
         line, heavy = self._layout.line(index), self._layout.heavy_cells(index, self._highlighted)
         spans: list[Span] = []
         x = 0
-        found = self._at_row[index]
-        for at, (place, node) in enumerate(found):
+        labels = self._at_row[index]
+        for at, (place, node) in enumerate(labels):
             spans += _edge_spans(line, heavy, x, place.x)
-            limit = found[at + 1][0].x if at + 1 < len(found) else None
+            limit = labels[at + 1][0].x if at + 1 < len(labels) else None
             label = self._label_spans(place, node, line, limit)
             if node == selected:
                 label = [("".join(text for text, _ in label).rstrip(), style), *_trailing_blanks(label)]
@@ -297,7 +297,7 @@ class GraphDrawing:
         return spans + _edge_spans(line, heavy, x, len(line))
 
     def _label_spans(self, place: LabelPosition, node: str, line: str, limit: int | None) -> list[Span]:
-        row, health, found = self.model.rows[node], self.model.health(node), self.model.labels(node)
+        row, health, labels = self.model.rows[node], self.model.health(node), self.model.labels(node)
         name = _format_name(row)
         lineage = "lineage" if node in self._lineage.nodes else ""
         spans = [(name[:2], "name" if row.derivative else "muted"), (name[2:], lineage)]
@@ -311,13 +311,13 @@ class GraphDrawing:
         if row.untrusted:
             spans.append((UNTRUSTED, "warn"))
         if not self._extra:
-            return [*spans, (_choose_label(found, line, place.x + place.width, limit), health.style)]
+            return [*spans, (_choose_label(labels, line, place.x + place.width, limit), health.style)]
         if node in self.model.rates:  # while a job runs, its rate replaces the number of rows
             return [
                 *spans,
-                (fit_width(choose_fitting(found, self._extra + 1), self._extra + 1), health.style),
+                (fit_width(choose_fitting(labels, self._extra + 1), self._extra + 1), health.style),
             ]
-        spans.append((fit_width(choose_fitting(found, _MARK_WIDTH), _MARK_WIDTH), health.style))
+        spans.append((fit_width(choose_fitting(labels, _MARK_WIDTH), _MARK_WIDTH), health.style))
         spans.append((right(_format_rows(row), _ROWS_WIDTH), "muted"))
         if self._extra == _EXTRAS[0]:
             spans.append((right(format_time(row.watermark)[:10], _TIME_WIDTH), "muted"))
@@ -476,16 +476,16 @@ class DatasetTable:
         """Sort the rows and compute the widths, after the model or the order changed."""
         rows, model = sorted(self.model.rows.values(), key=lambda row: row.name.lower()), self.model
         name, reverse = self.sort
-        column = next(each for each in _COLUMNS if each.name == name)
+        column = next(candidate for candidate in _COLUMNS if candidate.name == name)
         known = [(value, row) for row in rows if (value := column.value(row, model)) is not None]
-        known.sort(key=lambda each: each[0], reverse=reverse)  # type: ignore[arg-type, return-value]
+        known.sort(key=lambda entry: entry[0], reverse=reverse)  # type: ignore[arg-type, return-value]
         known_ids = {row.id for _, row in known}
         self._order = [row.id for _, row in known] + [row.id for row in rows if row.id not in known_ids]
         self._index = {dataset: at for at, dataset in enumerate(self._order)}
         names = max((cell_len(row.name) for row in rows), default=0)
         inputs = max((cell_len(self._format_inputs(row)) for row in rows), default=0)
         remote = max((cell_len(_format_remote(row)) for row in rows), default=0)
-        self._widths = [each.width for each in _COLUMNS]
+        self._widths = [table_column.width for table_column in _COLUMNS]
         self._widths[0] = min(max(names, 12), _TABLE_NAME_WIDTH)
         self._widths[_REMOTE] = min(max(remote, 8), _REMOTE_WIDTH) if remote else 0
         self._widths[-1] = min(max(inputs, 8), _INPUTS_WIDTH)
@@ -592,13 +592,13 @@ class DatasetTable:
         return spans
 
     def _format_state(self, row: DatasetRow, health: Health) -> str:
-        found = self.model.labels(row.id)
+        labels = self.model.labels(row.id)
         mark = (
-            choose_fitting(found, _STATE_WIDTH - row.untrusted)
-            if len(found) > 1
+            choose_fitting(labels, _STATE_WIDTH - row.untrusted)
+            if len(labels) > 1
             else f"{health.glyph} {health.word}"
         )
         return f"{UNTRUSTED if row.untrusted else ''}{mark}"
 
     def _format_inputs(self, row: DatasetRow) -> str:
-        return printable(", ".join(self.model.names.get(each, each) for each in row.inputs))
+        return printable(", ".join(self.model.names.get(dataset, dataset) for dataset in row.inputs))

@@ -46,12 +46,12 @@ class CardJobs(msgspec.Struct, frozen=True):
 
 def find_card_jobs(book: JobBook, dataset: str) -> CardJobs:
     """Return the jobs that the card of a dataset shows."""
-    found = [job for job in book.newest_first() if job.dataset == dataset]
-    of_head = [job for job in found if not job.branch]
+    jobs = [job for job in book.newest_first() if job.dataset == dataset]
+    of_head = [job for job in jobs if not job.branch]
     return CardJobs(
         next((job for job in of_head if job.kind in INGEST_KINDS), None),
         next((job for job in of_head if job.kind == "verify" and job.state is JobState.done), None),
-        next((job for job in found if job.state is JobState.running), None),
+        next((job for job in jobs if job.state is JobState.running), None),
         book.last_polls().get(dataset, ""),
     )
 
@@ -241,7 +241,7 @@ class GraphView(LineView):
         if changed and self.mode == "list" and self.sort[0] == "state":
             self._table.load()
             self.reset()
-        self._repaint({self._drawing.row_of(each) for each in changed})
+        self._repaint({self._drawing.row_of(node) for node in changed})
 
     def set_jobs(self, jobs: Mapping[str, Job], rates: Mapping[str, str] | None = None) -> None:
         """Show progress and rate of running jobs. Repaints the rows that changed.
@@ -251,11 +251,11 @@ class GraphView(LineView):
             rates: their rates as text, by the id of their dataset.
         """
         model = self._model
-        concerned = [each for each in {**model.jobs, **jobs} if each in model.rows]
-        before = {each: model.labels(each) for each in concerned}
+        concerned = [node for node in {**model.jobs, **jobs} if node in model.rows]
+        before = {node: model.labels(node) for node in concerned}
         model.jobs, model.rates = jobs, rates or {}
         self._repaint(
-            {self._drawing.row_of(each) for each in concerned if before[each] != model.labels(each)}
+            {self._drawing.row_of(node) for node in concerned if before[node] != model.labels(node)}
         )
 
     @property
@@ -320,7 +320,7 @@ class GraphView(LineView):
         if dataset != self.selected:
             before, self.selected = self.selected, dataset
             rows = self._drawing.highlight(dataset)
-            rows |= {self._drawing.row_of(each) for each in (before, dataset) if each in self._model.rows}
+            rows |= {self._drawing.row_of(node) for node in (before, dataset) if node in self._model.rows}
             self._repaint(rows)
             self.post_message(self.Moved(self))
         self._reveal()
@@ -415,12 +415,12 @@ class GraphView(LineView):
     def click_at(self, x: int, y: int) -> bool:
         """Select the dataset at a cell of the window. Returns whether there is one."""
         y -= self._drawing.headed
-        found = (
+        dataset = (
             self._drawing.dataset_at(x + self.scroll_offset.x, y + self.scroll_offset.y) if y >= 0 else None
         )
-        if found is not None:
-            self.select(found)
-        return found is not None
+        if dataset is not None:
+            self.select(dataset)
+        return dataset is not None
 
 
 _EMPTY_LINES: Final[Sequence[Sequence[Span]]] = [

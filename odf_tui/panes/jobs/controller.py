@@ -63,11 +63,11 @@ class JobsController(Controller):
     # --- Changes of jobs ---
 
     def _read(self) -> None:
-        def then(found: tuple[list[Job], int] | None, error: str) -> None:
-            if found is None:
+        def then(page: tuple[list[Job], int] | None, error: str) -> None:
+            if page is None:
                 self.host.notice(error, "bad")
             else:
-                self.state.load_jobs(*found)
+                self.state.load_jobs(*page)
 
         self.reader.read("jobs", self.workspace.jobs, then)
 
@@ -125,11 +125,11 @@ class JobsController(Controller):
             "alerts", partial(self.workspace.terminal_messages, self._last_alert), self._show_alerts
         )
 
-    def _show_alerts(self, found: tuple[float, list[Delivery]] | None, _: str) -> None:
+    def _show_alerts(self, alerts: tuple[float, list[Delivery]] | None, _: str) -> None:
         """Show a notice for each message, and one terminal notification."""
-        if found is None:
+        if alerts is None:
             return  # the next read may succeed
-        self._last_alert, messages = found
+        self._last_alert, messages = alerts
         for message in messages:
             self.host.notice(
                 printable(message.message), "bad" if message.kind.endswith(("Failed", "Paused")) else "good"

@@ -227,12 +227,12 @@ class LogScreen(OverlayScreen[str]):
         visible = (
             self._gauges_chosen if self._gauges_chosen is not None else self.size.height >= _MIN_GAUGES_HEIGHT
         )
-        found = throughput(self._rates, self.job) if visible else None
-        if found is not None and not found.rates:
-            found = None
-        if gauges.display != (found is not None):
-            gauges.display = found is not None
-        gauges.set(found)
+        measured = throughput(self._rates, self.job) if visible else None
+        if measured is not None and not measured.rates:
+            measured = None
+        if gauges.display != (measured is not None):
+            gauges.display = measured is not None
+        gauges.set(measured)
 
     # --- Keys ---
 
@@ -340,9 +340,9 @@ class LogScreen(OverlayScreen[str]):
             at = view.line_at(view.scroll_offset.y + (view.room.height if back else -1))
             at = max(min(at, len(seqs)), -1)
         steps = range(at - 1, -1, -1) if back else range(at + 1, len(seqs))
-        found = next((line for line in steps if search_text in log_search_text(self._shown[line])), None)
-        if found is not None:
-            self._select_match(found)
+        match = next((line for line in steps if search_text in log_search_text(self._shown[line])), None)
+        if match is not None:
+            self._select_match(match)
         elif self.window.older if back else self.window.newer:
             self._search_journal(back)
         else:
@@ -369,8 +369,8 @@ class LogScreen(OverlayScreen[str]):
             seq = workspace.find_in_log(job, search_text, start, back=back)
             return None if seq is None else (seq, workspace.log_page(job, after=max(seq - _BEFORE_MATCH, 0)))
 
-        def then(found: tuple[int, LogPage] | None, error: str) -> None:
-            line, page = found or (0, None)
+        def then(match: tuple[int, LogPage] | None, error: str) -> None:
+            line, page = match or (0, None)
             self._page_read("found", line, page, error or _NO_MORE[back])
 
         self.show_message("searching …")

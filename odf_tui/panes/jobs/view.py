@@ -128,8 +128,8 @@ def gauge_lines(measured: Throughput, width: int) -> list[list[Span]]:
     seconds = max(len(measured.rates), len(measured.heap))
     bars = min(room, seconds)
 
-    def line(name: str, values: Sequence[float], most: float, words: str) -> list[Span]:
-        drawn = sparkline(values, bars, most).rjust(bars)
+    def line(name: str, values: Sequence[float], highest: float, words: str) -> list[Span]:
+        drawn = sparkline(values, bars, highest).rjust(bars)
         return [(f" {name:<8}", "muted"), (drawn, "name"), (f"  {words}", "")]
 
     return [
@@ -422,7 +422,7 @@ class JobsView(LineView):
 
     def select(self, job: str) -> None:
         """Move the cursor to a job by its id, if it is listed."""
-        ids = [each.id for each in self._jobs]
+        ids = [job_id.id for job_id in self._jobs]
         if job in ids:
             self.go(ids.index(job))
 
@@ -465,7 +465,7 @@ class JobsView(LineView):
         if job.state is JobState.running:
             return progress_text(job, self.rates, room), "busy"
         if job.state is JobState.queued:
-            ahead = [each for each in self.book.active_jobs() if int(each.id) < int(job.id)]
+            ahead = [other for other in self.book.active_jobs() if int(other.id) < int(job.id)]
             return queue_text(job, ahead, self.inputs(), room), "muted"
         return job_outcome(job)
 
@@ -557,15 +557,15 @@ class JobsPane(Pane):
     def show_gauges(self) -> None:
         """Show throughput and memory if there is room and there are values."""
         gauges, job = self.query_one(Gauges), self.view.job
-        found = (
+        measured = (
             throughput(self.rates, job)
             if job is not None and self.size.height >= _MIN_GAUGES_HEIGHT
             else None
         )
-        visible = found is not None and bool(found.rates)
+        visible = measured is not None and bool(measured.rates)
         if gauges.display != visible:
             gauges.display = visible
-        gauges.set(found if visible else None)
+        gauges.set(measured if visible else None)
 
     def selection(self) -> tuple[str, str] | None:
         """Return the log of the selected job for the clipboard."""
