@@ -65,7 +65,7 @@ class Workstation(App[None], inherit_bindings=False):
         painted: called after the first paint.
 
     Attributes:
-        farewell: text to print on the terminal after the exit; empty if no job continues.
+        farewell: text to print on the terminal after the exit, or "" if no job continues.
         palette: the styles of the current theme, see :func:`odf_tui.theming.themes.palette`.
         theme_names: the names of the valid themes.
     """

@@ -107,7 +107,7 @@ def _apply_overrides(overrides: Mapping[str, Any], problems: list[str]) -> KeyMa
 
 
 def _split_keys(value: Any) -> list[str]:
-    """Return the keys of an entry; empty for ``none``."""
+    """Return the keys of an entry, or an empty list for ``none``."""
     if value is None or value is False:  # YAML reads `null` and `no` as these
         return []
     if isinstance(value, list | tuple):

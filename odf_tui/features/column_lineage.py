@@ -144,7 +144,7 @@ class ColumnMap:
             self._update_reachable()
 
     def change_side(self, by: int) -> bool:
-        """Move to the next list. Returns False if there is none, or it is empty."""
+        """Move to the next list. Returns False if that list is absent or empty."""
         at = SIDES.index(self.side) + by
         if not 0 <= at < len(SIDES) or not self.lines[SIDES[at]]:
             return False

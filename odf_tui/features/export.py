@@ -222,7 +222,7 @@ class ExportableRows(msgspec.Struct, frozen=True):
     Attributes:
         label: describes them.
         window: the table with the rows, or None for the dataset.
-        ranges: ranges of row numbers, their ends exclusive; empty for all rows of the table.
+        ranges: ranges of row numbers with exclusive ends. If it is empty, all rows are exported.
     """
 
     label: str

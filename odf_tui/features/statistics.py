@@ -49,7 +49,7 @@ def _level(amount: int, highest: int, levels: int) -> int:
 
 
 def distribution_sparkline(column: ColumnStatistics, cells: int) -> str:
-    """Return a sparkline of the histogram, or of the most frequent values if there is none."""
+    """Return a sparkline of the histogram, or of the most frequent values without one."""
     bins = column.bins
     while len(bins) > cells:  # merge neighbours: wider bins
         bins = [sum(bins[at : at + 2]) for at in range(0, len(bins), 2)]

@@ -23,7 +23,7 @@ class EarlyRead(NamedTuple):
 
     Attributes:
         datasets: all datasets, by name.
-        jobs, last_seq: recent jobs, and the journal number up to which they are current.
+        jobs, last_seq: recent jobs, and the journal number of their last event.
         outdated: whether it was saved before a change, so that it must be read again after the first paint.
     """
 
@@ -102,7 +102,7 @@ class AppState:
         healths: the health of each dataset, by its id.
         jobs: the jobs.
         rates: the rates of running jobs.
-        selected: the id of the dataset under the cursor; empty if absent.
+        selected: the id of the dataset under the cursor, or "" if absent.
         shown: id and head of the dataset that the panes show.
         pane: the name of the focused pane.
         worker: the state of the connection: ``starting``, ``connected`` or ``gone``.

@@ -58,7 +58,7 @@ class LogWindow:
 
     @property
     def last_seq(self) -> int:
-        """The journal number up to which the log was read."""
+        """The journal number of the last log entry that was read."""
         return self._last
 
     def load(self, page: LogPage) -> None:
@@ -120,7 +120,7 @@ _STATE_GLYPHS: Final = {
 def job_glyph(job: Job) -> tuple[str, str]:
     """Return the glyph of a job, one cell wide, and its style.
 
-    A verification with findings, and a comparison in which no remote was reachable, are no success.
+    A verification with findings and a comparison without a reachable remote are not successful.
     """
     if job.state is JobState.done and has_findings(job):
         return Health.invalid.glyph, "bad"
@@ -164,7 +164,7 @@ class JobBook(msgspec.Struct):
     Attributes:
         jobs: all jobs by id, oldest first.
         logs: the newest lines of logs by the id of their job.
-        last_seq: the journal number up to which events were applied.
+        last_seq: the journal number of the last applied event.
     """
 
     jobs: dict[str, Job] = {}

@@ -305,7 +305,7 @@ class LineSegments:
                 self._vertical.append(segment)
 
     def sides(self, y: int) -> dict[int, int]:
-        """Return the sides at which lines leave a cell, by the x of each cell of a row."""
+        """Return the sides where lines leave a cell, by the x of each cell in a row."""
         sides: dict[int, int] = {}
         for left, _, right, _ in self._horizontal.get(y, ()):
             for x in range(left, right):
@@ -448,7 +448,7 @@ class _Net(msgspec.Struct, eq=False):
     """The targets of a gutter that have the same sources.
 
     Attributes:
-        exit: the track from which the targets are entered, or None for a straight line.
+        exit: the track that leads to the targets, or None for a straight line.
         split_row: the row between two tracks, if ``exit`` is the second one.
     """
 
@@ -463,7 +463,7 @@ class _Gutter(msgspec.Struct):
 
     Attributes:
         tracks: the vertical lines.
-        paths: by link, the tracks that it follows, each with the row by which it leaves.
+        paths: by link, the tracks that it follows, each with its exit row.
     """
 
     tracks: list[_Track] = []
@@ -522,7 +522,7 @@ class _GutterPlanner:
         return self._gutter
 
     def _add_fork(self, source: Key, nets: list[_Net]) -> None:
-        """Choose the join at which the line of a source ends; add a fork for its other nets."""
+        """Choose the join that ends the line of a source; add a fork for its other nets."""
         row = self._rows[source]
         own = next((net for net in nets if len(net.sources) == 1), None)
         own_rows = {self._rows[target] for target in own.targets} if own else set()
@@ -630,7 +630,7 @@ class _GutterPlanner:
         return set(pending)
 
     def _find_path(self, net: _Net, source: Key, target: Key) -> list[tuple[_Track, float]]:
-        """Return the tracks that a link follows, each with the row by which it leaves."""
+        """Return the tracks that a link follows, each with its exit row."""
         if self._is_straight(net, target):
             return []
         row, path = float(self._rows[target]), list[tuple[_Track, float]]()

@@ -139,7 +139,7 @@ def direction(remote: Remote) -> str:
 
 
 def remote_filter_terms(remotes: Sequence[Remote]) -> tuple[str, ...]:
-    """Return the terms by which the filter ``remote:`` finds a dataset.
+    """Return the terms of the filter ``remote:`` that match a dataset.
 
     They are ``from``, ``to``, ``behind``, ``ahead``, ``diverged`` and the labels of its remotes, or
     ``none``.

@@ -58,8 +58,8 @@ def load(name: str, *, few: bool = False, own: bool = True) -> Theme:
 
     Args:
         name: the name of the theme.
-        few: whether the terminal has at most 16 colours. Themes with other colours get those of
-            ``sixteen``: the terminal's approximations would not be readable.
+        few: whether the terminal has at most 16 colours. Themes with more colours then get the
+            colours of ``sixteen``: the terminal's approximations would not be readable.
         own: whether themes of the user are included; they override built-in ones.
 
     Raises:

@@ -498,7 +498,7 @@ class PromptDialog(Dialog[str]):
         title: the title.
         value: the initial text.
         remark: the purpose of the text.
-        check: returns why a text is invalid; empty if it is valid.
+        check: returns why a text is invalid, or "" if it is valid.
     """
 
     AUTO_FOCUS = "Input"

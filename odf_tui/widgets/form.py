@@ -39,8 +39,8 @@ class Field(msgspec.Struct, frozen=True):
         label: one to three words.
         about: a sentence about its meaning, shown while the cursor is on it.
         value: the initial value: a text, the id of a choice, or whether the switch is on.
-        choices: ids and labels of the choices; empty for a text or a switch.
-        check: returns why a text is invalid; empty if it is valid.
+        choices: ids and labels of the choices. A text or a switch has none.
+        check: returns why a text is invalid, or "" if it is valid.
         secret: whether the text is not displayed.
         is_path: whether the text is a path, which is completed.
         example: a valid text, shown in the empty input line.
@@ -190,7 +190,7 @@ class FormDialog(Dialog[FormValues]):
         fields: the fields, at least one.
         effect: a verb for the lower border, such as ``pulls``.
         lines: a text above the fields.
-        check: returns why valid fields cannot be combined; empty if they can.
+        check: returns why valid fields cannot be combined, or "" if they can.
     """
 
     AUTO_FOCUS = ""

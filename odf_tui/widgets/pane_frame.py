@@ -24,7 +24,7 @@ class Pane(Vertical):
     Attributes:
         number: the number in the title, which is also its key.
         label: the name in the title.
-        filter: the text of the filter; empty if everything is shown.
+        filter: the filter text, or "" if everything is shown.
     """
 
     number: ClassVar[int]
@@ -50,7 +50,7 @@ class Pane(Vertical):
 
     @property
     def view(self) -> LineView | None:
-        """The view with the cursor, or None while there is none."""
+        """The view with the cursor, or None if the pane has no view."""
         return None
 
     def move(self, move: str) -> None:

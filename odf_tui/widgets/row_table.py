@@ -74,7 +74,7 @@ class ColumnArrangement:
             self.frozen = self.order.index(at[until]) + 1 if until in at else 0
 
     def choice(self) -> dict[str, Any]:
-        """Return what the user has changed, by names of columns; empty if nothing."""
+        """Return the user's changes by column name, or {} if there are no changes."""
         changes: dict[str, Any] = {}
         if self.order != list(range(len(self._names))):
             changes["order"] = [self._names[column] for column in self.order]
@@ -376,7 +376,7 @@ class RowTable(ChunkedLineView):
 
     @property
     def slices(self) -> Sequence[SliceMark]:
-        """The slices of the shown rows; empty if they are not of a chain."""
+        """The slices of the shown rows, if the rows belong to a chain."""
         return self._slices
 
     @property

@@ -206,7 +206,7 @@ def _format_elapsed(job: Job, now: Timestamp) -> str:
 
 
 def format_worker(state: str, status: WorkerStatus | None) -> tuple[str, str]:
-    """Return the state of worker and Spark in words, and a style; empty if all is well."""
+    """Return the state of the worker and Spark in words, and its style."""
     if state == "gone":
         return "✗ no worker, R restarts it", "bad"
     if state == "starting":
@@ -226,7 +226,7 @@ def format_worker(state: str, status: WorkerStatus | None) -> tuple[str, str]:
 
 
 def format_worker_id(state: str, status: WorkerStatus | None) -> str:
-    """Return process id and version of the worker, or "" if there is none."""
+    """Return process id and version of the worker, or "" if it is not running."""
     return (
         f"worker {status.pid}, {printable(status.version)}" if status is not None and state != "gone" else ""
     )

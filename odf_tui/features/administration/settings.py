@@ -92,7 +92,7 @@ def _is_mapping(setting: Setting) -> bool:
 
 
 def changed_key(setting: Setting, form: FormValues) -> str:
-    """Return the key that a form changes: for a mapping, the key of a member."""
+    """Return the key that a form changes. In a mapping it is a member's key."""
     return f"{setting.key}.{form.text('name')}" if _is_mapping(setting) else setting.key
 
 

@@ -408,7 +408,7 @@ class TraceScreen(OverlayScreen[Target]):
         self.start_trace()
 
     def action_all(self) -> None:
-        """Trace all rows of an input at once."""
+        """Trace all rows of an input together."""
         node: TraceNode | None = self.view.line.node
         while node is not None and not isinstance(node, Group):
             node = node.parent

@@ -380,7 +380,7 @@ class Group(TraceNode):
         columns: the columns that contribute to the value of the row above, each with its transformation.
         missing: whether the dataset is not in the workspace.
         traced: the rows that were opened, by their numbers.
-        all_rows: all rows at once, or None for a single row.
+        all_rows: all rows together, or None for a single row.
         heading: the names of the columns.
         cells: the cells that were read, by page.
         reader: reads the rows, or None until the first page was read.
@@ -558,7 +558,7 @@ class TraceTree:
 
     @staticmethod
     def group(line: TraceLine) -> Group:
-        """Return the group of a line: of its row, or of its nearest parent."""
+        """Return the group of a line's row, or of the nearest parent."""
         node: TraceNode | None = line.node
         while node is not None and not isinstance(node, Group):
             node = node.parent
@@ -703,7 +703,7 @@ def _first_location(
 
 
 def transaction_at(line: TraceLine) -> TransactionNode | None:
-    """Return the transaction of a line: of its row, or of its nearest parent."""
+    """Return the transaction of a line's row, or of the nearest parent."""
     node: TraceNode | None = line.node
     if line.row >= 0 and isinstance(node, Group):
         node = node.traced.get(line.row) or node

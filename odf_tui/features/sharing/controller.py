@@ -481,7 +481,7 @@ def address_validator(repositories: Sequence[NamedUrl], *, to_push: bool) -> Cal
     """Return a function that checks a typed address: it returns an error message, or an empty text.
 
     Args:
-        repositories: the repositories by which an address may begin.
+        repositories: the repositories whose names an address may start with.
         to_push: whether the address must be writable.
     """
 

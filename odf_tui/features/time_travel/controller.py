@@ -1,7 +1,7 @@
 """Shows rows as at a block or as of an event time, and latest states by key, in the data pane.
 
-The rows as at a block are the first rows of the dataset: they are read at once. States by key, and rows as of
-an event time, are files that a job writes: the job starts when the slider stops moving.
+The rows as at a block are the first rows of the dataset: they are read immediately. States by key,
+and rows as of an event time, are files that a job writes: the job starts when the slider stops moving.
 """
 
 from __future__ import annotations
@@ -616,7 +616,7 @@ class TimeTravelController(Controller):
         self.host.show_hints()
 
     async def _key_of(self, row: DatasetRow, *, choose: bool) -> list[str] | None:
-        """Return the key of a dataset; the user chooses it if there is none, or with ``choose``."""
+        """Return the key of a dataset. The user chooses it if it is missing, or with ``choose``."""
         primary = await asyncio.to_thread(self.workspace.primary_key, row.id)
         return primary if primary and not choose else await self._choose_key(row, primary)
 

@@ -103,7 +103,7 @@ def format_moment(ms: int, precision: int = 0) -> str:
 
 
 def _find_precision(times: Sequence[int]) -> int:
-    """Return the lowest precision at which consecutive times differ."""
+    """Return the lowest precision that distinguishes consecutive times."""
     for precision, unit in ((0, 60 * _SECOND), (1, _SECOND)):
         if all(after // unit > before // unit or after == before for before, after in pairwise(times)):
             return precision
@@ -165,11 +165,11 @@ class BlockAxis:
         return self.position != before
 
     def stop_at(self, moment: int) -> int:
-        """Return the last stop at or before a system time in milliseconds; -1 if there is none."""
+        """Return the last stop at or before a system time in milliseconds, or -1 if absent."""
         return bisect_right(self.line.times, moment) - 1
 
     def stop_of_block(self, block: int) -> int:
-        """Return the last stop at or before a block number; -1 if there is none."""
+        """Return the last stop at or before a block number, or -1 if absent."""
         return bisect_right(self.line.blocks, block) - 1
 
     def point_in_time(self, key: tuple[str, ...] | None) -> PointInTime:
@@ -581,7 +581,7 @@ class TimePanel(Vertical):
 
     @dataclass
     class Typed(Message):
-        """Posted when a time or a block was typed; empty if the input was cancelled."""
+        """Posted with the typed time or block, or "" if the input was cancelled."""
 
         text: str
 

@@ -74,7 +74,7 @@ class BlockDialog(TextDialog):
         title: title of the dialog.
         dataset: id of the dataset.
         block: the block.
-        finding: the finding of the newest verification, or "" if there is none.
+        finding: the finding of the newest verification, or "" without one.
         copy: copies a text to the clipboard.
         navigation: runs the actions that lead to another block or dialog.
     """
@@ -526,7 +526,7 @@ class _KindList(LineView):
 
 
 class EventKindsDialog(Dialog[tuple[str, ...]]):
-    """Selects kinds of events. Its result is the selected kinds; empty for all.
+    """Selects kinds of events. Its result is the selected kinds; an empty selection means all.
 
     Args:
         kinds: number of blocks of each kind.

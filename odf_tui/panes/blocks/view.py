@@ -292,7 +292,7 @@ class BlocksPane(Pane):
     """The pane of blocks.
 
     Attributes:
-        kinds: the kinds of events that are shown; empty for all.
+        kinds: the kinds of events that are shown. If it is empty, all are.
         verdict: the result of the newest verification, as far as it holds for the head.
     """
 
@@ -319,7 +319,7 @@ class BlocksPane(Pane):
         self.view.apply_filter(BlockFilter(self.kinds, text))
 
     def set_kinds(self, kinds: tuple[str, ...]) -> None:
-        """Show only some kinds of events; empty for all."""
+        """Show only some kinds of events, or all if ``kinds`` is empty."""
         self.kinds = kinds
         self.view.apply_filter(BlockFilter(kinds, self.filter))
         self.show_position()

@@ -166,7 +166,7 @@ class RowSelection:
 
 
 def _group_nearby(numbers: Sequence[int]) -> Iterator[list[int]]:
-    """Group sorted row numbers that are close together. A group is read at once."""
+    """Group sorted row numbers that are close together. A group is read in one piece."""
     run: list[int] = []
     for number in numbers:
         if run and number - run[-1] > _MAX_GAP:

@@ -461,7 +461,7 @@ _DAY: Final = re.compile(r"(\d{4})-(\d\d?)(?:-(\d\d?))?(?:[T ](\d\d?)(?::(\d\d)(
 
 
 class RowTarget(msgspec.Struct, frozen=True):
-    """A row to go to: by its offset, its number from 0, a percentage of all rows, or an event time."""
+    """A row to go to, given as an offset, a number from 0, a percentage of all rows or an event time."""
 
     offset: int | None = None
     row: int | None = None
@@ -562,7 +562,7 @@ class GoToRowDialog(Dialog[int]):
 
     @dataclass
     class Found(Message):
-        """Posted with the row, or with the reason why there is none."""
+        """Posted with the row, or with the reason why it is missing."""
 
         row: int | None
         error: str = ""

@@ -68,7 +68,7 @@ _DERIVED_KINDS: Final = ("sorted", "kept")
 
 
 class TableStack(Pane):
-    """A stack of tables, of which the front one is visible. Stores the arrangement of columns by dataset.
+    """A stack of tables; only the front table is visible. Stores the arrangement of columns by dataset.
 
     Attributes:
         dataset: id of the dataset.
@@ -106,7 +106,7 @@ class TableStack(Pane):
 
     @property
     def window(self) -> RowWindow | None:
-        """The visible rows: from the front view, or from the dataset if there is no view."""
+        """The visible rows, which the front view or else the dataset provides."""
         return None if self.view.opened is None else self.view.opened.window
 
     @property
@@ -255,7 +255,7 @@ class TableStack(Pane):
         return f"{self.dataset} {view.kind}"
 
     def arrangement(self, dataset: str) -> dict[str, Any]:
-        """Return the arrangement of a dataset's columns as plain data; empty for the stored order."""
+        """Return the arrangement of a dataset's columns as plain data, or {} for the stored order."""
         return self._choices.get(dataset, {})
 
     def set_arrangement(self, dataset: str, choice: Mapping[str, Any]) -> None:
@@ -586,7 +586,7 @@ class DataPane(SearchableTables):
         self._derive(derive, None)
 
     def reveal_in_all_rows(self) -> bool:
-        """Go to the row under the cursor among all rows. Returns False if it is none of them."""
+        """Go to the row under the cursor among all rows. Returns False if it is absent there."""
         row, column = self._row_of_base(), self.view.column
         if row is None:
             return False
