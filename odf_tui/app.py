@@ -220,8 +220,6 @@ class Workstation(App[None], inherit_bindings=False):
         Raises:
             OdfError: there is no editor, it does not start, or it ends with an error.
         """
-        from odf_tui.theming import terminal
-
         editor = terminal.find_editor()
         suspension = nullcontext() if self.is_headless else self.suspend()
         with suspension, self.batch_update(), _ignored_interrupts():

@@ -19,6 +19,8 @@ from odf_engine.api.model import BlockFilter, DatasetRow
 from odf_engine.api.readers.row_window import RowWindow, UnreadableRange, read_part
 from odf_engine.api.text import count_of, format_count, format_zoned_time, printable
 from odf_engine.errors import OdfError
+from odf_tui.features.export import ExportDialog, export_summary, running_export_text
+from odf_tui.panes.data.row_dialogs import KeyColumnsDialog
 from odf_tui.services.controller import Controller
 from odf_tui.services.jobs_client import LeftRunning
 from odf_tui.text import diff_text
@@ -388,8 +390,6 @@ class DatasetDiffController(Controller):
         )
 
     async def _choose_key(self, difference: Difference) -> list[str] | None:
-        from odf_tui.panes.data.row_dialogs import KeyColumnsDialog  # deferred: loads faster
-
         columns = [
             (column.name, column.new_type)
             for column in difference.columns
@@ -402,8 +402,6 @@ class DatasetDiffController(Controller):
     # --- Files ---
 
     async def _export(self, row: DatasetRow, difference: Difference) -> None:
-        from odf_tui.features.export import ExportDialog, export_summary, running_export_text
-
         label = f"differing rows: {format_count(difference.rows)}"
         short = f"{row.name.rpartition('/')[2].rpartition('.')[2]}-diff"
         options = await self.host.ask(ExportDialog("Export differences", [label], short, system=False))

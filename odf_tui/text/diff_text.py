@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from odf_engine.api import DiffColumn, Difference
 from odf_engine.api.text import count_of, format_count, format_time, printable
-from odf_tui.text.format import NULL
+from odf_tui.text.format import NULL, ellipsize_middle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -164,8 +164,6 @@ def _short(column: pa.ChunkedArray, longest: int | None) -> pa.ChunkedArray:
 
 
 def _cut(value: str | None, width: int | None) -> str:
-    from odf_tui.text.format import ellipsize_middle
-
     text = NULL if value is None else printable(value)
     return text if width is None else ellipsize_middle(text, width)
 

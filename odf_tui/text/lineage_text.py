@@ -16,6 +16,7 @@ from odf_engine.api import (
 )
 from odf_engine.api.text import printable
 from odf_tui.text.format import dataset_glyph
+from odf_tui.text.graph_layout import lay_out
 
 HOW_WORDS: Final[dict[TransformationType, str]] = {
     "identity": "copy",
@@ -91,8 +92,6 @@ def dataset_graph_lines(
     Args:
         edges: names of inputs and outputs.
     """
-    from odf_tui.text.graph_layout import lay_out  # deferred: column lineage does not need it
-
     labels = {source: f"? {source}" for source, _ in edges}
     for name, kind in datasets:
         labels[name] = f"{dataset_glyph(derivative=kind is not DatasetKind.Root)} {name}"

@@ -15,7 +15,9 @@ from typing import Final, Literal
 import msgspec
 
 from odf_engine.api import open_file
+from odf_engine.api.text import printable
 from odf_engine.errors import NotFound, OdfError, UsageError
+from odf_tui.text.format import ellipsize_middle
 
 NotifyBy = Literal["both", "bell", "osc9", "none"]
 BELL: Final = "\a"
@@ -43,9 +45,6 @@ def notification_sequence(text: str, by: NotifyBy, environ: Mapping[str, str] = 
 
 
 def _osc9_sequence(text: str, environ: Mapping[str, str]) -> str:
-    from odf_engine.api.text import printable
-    from odf_tui.text.format import ellipsize_middle
-
     sequence = f"\x1b]9;{ellipsize_middle(printable(text), _MAX_TEXT)}\a"
     if environ.get("TMUX"):
         # tmux passes the sequence on to the outer terminal, if that is allowed.

@@ -6,13 +6,30 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from odf_engine.api import Pull, RemoteInputs, Update, Validate, ValidateResult
+from odf_engine.api import Pull, RemoteInputs, Update, Validate, ValidateResult, find_data_files, load_sample
 from odf_engine.api.model import DatasetRow, PendingEvent
+from odf_engine.api.samples import MANIFESTS, demo_files
 from odf_engine.api.text import count_of, format_count
 from odf_engine.errors import OdfError
 from odf_tui.features.definitions import manifest_draft
+from odf_tui.features.definitions.file_dialog import DataFileDialog
+from odf_tui.features.definitions.file_manifest import example_file, manifest_text, suggest_name
+from odf_tui.features.definitions.manifest_dialogs import (
+    AddManifestDialog,
+    DataFilePicker,
+    TextPosition,
+    UnresolvedManifest,
+    change_lines,
+    error_position,
+    manifest_change_lines,
+    manifest_lines,
+    migration_plan_lines,
+    problem_lines,
+    read_manifest_text,
+    translation_lines,
+)
 from odf_tui.features.definitions.manifest_draft import ManifestDraft
 from odf_tui.panes.datasets.view import GraphView
 from odf_tui.panes.jobs.view import JobsPane
@@ -22,9 +39,6 @@ from odf_tui.state.app_state import JobNews
 from odf_tui.text.format import Span, error_with_hint
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import ConfirmDialog, DecisionDialog, PickerDialog, PromptDialog, name_check
-
-if TYPE_CHECKING:
-    from odf_tui.features.definitions.manifest_dialogs import TextPosition, UnresolvedManifest
 
 _KINDS: Final = (
     ("data", "f", "from a data file or URL: CSV, JSON, Parquet"),
@@ -95,8 +109,6 @@ class DefinitionsController(Controller):
 
     def add_from_manifest(self) -> None:
         """Add the datasets of a manifest file."""
-        from odf_tui.features.definitions.manifest_dialogs import AddManifestDialog  # deferred: loads faster
-
         self.host.open(AddManifestDialog(self.workspace), self._dialog_ended)
 
     def _dialog_ended(self, result: Mapping[str, str] | UnresolvedManifest | None) -> None:
@@ -167,8 +179,6 @@ class DefinitionsController(Controller):
         Raises:
             OdfError: a part of a query has no translation, or the file cannot be written.
         """
-        from odf_tui.features.definitions.manifest_dialogs import translation_lines
-
         change, queries = await asyncio.to_thread(self.workspace.translate, path)
         title = f"Write the translated {'query' if len(queries) == 1 else 'queries'} to {path.name}?"
         if await self._decide(title, translation_lines(queries), (_WRITE, _KEEP_FILE)) != "write":
@@ -203,11 +213,6 @@ class DefinitionsController(Controller):
 
     async def _add_from_data_file(self) -> None:
         """Add a dataset with a manifest inferred from the first rows of a data file."""
-        from odf_engine.api import find_data_files, load_sample
-        from odf_tui.features.definitions.file_dialog import DataFileDialog
-        from odf_tui.features.definitions.file_manifest import example_file, manifest_text, suggest_name
-        from odf_tui.features.definitions.manifest_dialogs import DataFilePicker, manifest_lines
-
         folder = self.workspace.folder
         files = await asyncio.to_thread(find_data_files, folder)
         source = await self.host.ask(DataFilePicker(folder, files))
@@ -392,8 +397,6 @@ class DefinitionsController(Controller):
             text: its definition.
             drifted: only if the file differs from the dataset by more than its text.
         """
-        from odf_tui.features.definitions.manifest_dialogs import manifest_change_lines
-
         try:
             change = await asyncio.to_thread(self.workspace.manifest_change, row.id, text, drifted=drifted)
             if change is None:
@@ -411,8 +414,6 @@ class DefinitionsController(Controller):
         self, row: DatasetRow, changes: Sequence[PendingEvent], plan: ValidateResult | None
     ) -> str:
         """Show changes, and the plan for a new query among them. Returns the answer of the user."""
-        from odf_tui.features.definitions.manifest_dialogs import change_lines, migration_plan_lines
-
         if not changes:
             return "nothing"
         lines = change_lines(changes)
@@ -456,8 +457,6 @@ class DefinitionsController(Controller):
             self.host.start(self._add_new_columns(row))
 
     async def _add_new_columns(self, row: DatasetRow) -> None:
-        from odf_tui.features.definitions.manifest_dialogs import migration_plan_lines
-
         text = await asyncio.to_thread(self.workspace.definition, row.id)
         plan = await self._validate_query(text, row.name, row.id)
         if not plan.new:
@@ -507,12 +506,6 @@ class DefinitionsController(Controller):
         self, error: OdfError, path: Path, answers: Sequence[Answer]
     ) -> tuple[str, TextPosition | None]:
         """Show why a manifest is invalid. Returns the answer of the user, and the position of the error."""
-        from odf_tui.features.definitions.manifest_dialogs import (
-            error_position,
-            problem_lines,
-            read_manifest_text,
-        )
-
         text = await asyncio.to_thread(read_manifest_text, path)
         answer = await self._decide(f"{path.name} is invalid", problem_lines(error, text), answers)
         return answer, error_position(error, text)
@@ -532,8 +525,6 @@ class DefinitionsController(Controller):
         self.host.start(self._make_demo())
 
     async def _make_demo(self) -> None:
-        from odf_engine.api.samples import MANIFESTS, demo_files
-
         files = len(await asyncio.to_thread(demo_files)) - len(MANIFESTS)
         remarks = (
             f"Writes {format_count(files)} files to sources/, {format_count(len(MANIFESTS))} to manifests/,",

@@ -25,6 +25,7 @@ from odf_tui.features.provenance.trace_text import (
 )
 from odf_tui.features.provenance.trace_tree import (
     Group,
+    TracedRowReader,
     TracedRows,
     TraceLine,
     TraceNode,
@@ -242,8 +243,6 @@ class TraceScreen(OverlayScreen[Target]):
         self._reading = True
 
         def read() -> Record | None:
-            from odf_tui.features.provenance.trace_tree import TracedRowReader
-
             reader = group.reader
             if reader is None:
                 window = self.session.rows(group.dataset)

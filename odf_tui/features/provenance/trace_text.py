@@ -27,6 +27,7 @@ from odf_tui.features.provenance.trace_tree import (
     TransactionNode,
 )
 from odf_tui.text.format import NULL, Span, ellipsize_middle
+from odf_tui.text.graphviz import trace_to_dot
 from odf_tui.text.highlight import sql_spans
 from odf_tui.text.row_trace import range_text, ranges_text
 
@@ -93,8 +94,6 @@ def plain_text(lines: Iterable[Sequence[Span]]) -> str:
 
 def trace_dot(step: TraceStep) -> str:
     """Format a trace as a Graphviz document, like ``odf provenance --dot``. Runs in a thread."""
-    from odf_tui.text.graphviz import trace_to_dot
-
     return trace_to_dot(step)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rich.cells import cell_len
 from textual.message import Message
@@ -14,12 +14,18 @@ from odf_engine.api.readers.row_window import RowWindow
 from odf_engine.api.text import format_count
 from odf_engine.errors import NotFound
 from odf_tui.features.provenance.trace_text import node_spans
-from odf_tui.features.provenance.trace_tree import Group, Heading, TracedRows, TraceLine, TraceNode, TraceTree
+from odf_tui.features.provenance.trace_tree import (
+    Group,
+    Heading,
+    RowCells,
+    TracedRowReader,
+    TracedRows,
+    TraceLine,
+    TraceNode,
+    TraceTree,
+)
 from odf_tui.text.format import NULL, Span, error_with_hint, fit_width, right
 from odf_tui.widgets.line_view import LineView
-
-if TYPE_CHECKING:
-    from odf_tui.features.provenance.trace_tree import RowCells, TracedRowReader
 
 PAGE: Final = 64
 """Number of rows of a page, which are read together."""
@@ -218,10 +224,6 @@ class TraceView(LineView):
         return first is not None and last is not None and first <= top + self.room.height and last >= top
 
     def _read(self, group: Group, page: int, offsets: Sequence[int]) -> None:
-        from odf_tui.features.provenance.trace_tree import (
-            TracedRowReader,  # deferred: loads Arrow, in a thread
-        )
-
         try:
             reader = group.reader
             if reader is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import quote
 
 from odf_engine.api import (
@@ -25,6 +25,7 @@ from odf_engine.api.model import BlockLine, DatasetRow, DivergedBranches, NamedU
 from odf_engine.api.text import count_of, format_count, format_zoned_time, printable
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_tui.features.sharing.remote_picker import choose_remote, numbered_choice
+from odf_tui.features.sharing.repository_browser import ListedDataset, RepositoryBrowser
 from odf_tui.services.controller import Controller
 from odf_tui.text.format import Span, ellipsize_middle, error_with_hint
 from odf_tui.text.remotes import (
@@ -34,10 +35,15 @@ from odf_tui.text.remotes import (
     relation_text,
     remote_from_comparison,
 )
-
-if TYPE_CHECKING:
-    from odf_tui.features.sharing.repository_browser import ListedDataset
-    from odf_tui.widgets.choice_list import Choice
+from odf_tui.widgets.choice_list import Choice
+from odf_tui.widgets.dialogs import (
+    ConfirmDialog,
+    DecisionDialog,
+    PickerDialog,
+    PromptDialog,
+    TypedConfirmation,
+    name_check,
+)
 
 MAX_BRANCH_BLOCKS: Final = 6
 """Greatest number of local blocks that are drawn."""
@@ -111,8 +117,6 @@ class SharingController(Controller):
             title: title of the dialog.
             without: a URL that is not offered.
         """
-        from odf_tui.widgets.dialogs import PickerDialog, PromptDialog  # deferred: loads faster
-
         repositories = await asyncio.to_thread(self.workspace.repositories)
         addresses = [NamedUrl(remote.label, remote.url) for remote in push_remotes(row.remotes)]
         addresses += [
@@ -146,8 +150,6 @@ class SharingController(Controller):
             self.host.start(self._detach(row))
 
     async def _detach(self, row: DatasetRow) -> None:
-        from odf_tui.widgets.dialogs import ConfirmDialog
-
         remote = await choose_remote(self.host, f"Detach {row.name} from", row.remotes)
         if remote is None:
             return
@@ -230,8 +232,6 @@ class SharingController(Controller):
 
     async def _choose_history(self, row: DatasetRow, remote: Remote) -> str:
         """Return the selected action: ``theirs``, ``ours``, ``both``, ``again`` or ``leave``."""
-        from odf_tui.widgets.dialogs import DecisionDialog
-
         branches = await asyncio.to_thread(self.workspace.branches, row.id, remote.common, MAX_BRANCH_BLOCKS)
         downstream = self.state.downstream_names(row)
         lines = divergence_lines(row, remote, branches, downstream, writable=remote.writable)
@@ -240,8 +240,6 @@ class SharingController(Controller):
 
     async def _pull_missing(self, row: DatasetRow, remote: Remote) -> None:
         """Pull the blocks that only the remote has, after confirmation. It may be a push remote."""
-        from odf_tui.widgets.dialogs import ConfirmDialog
-
         remarks = ("The histories have not diverged:", f"{remote.label} is ahead.")
         question = ConfirmDialog(f"Pull {count_of(remote.theirs, 'block')} into {row.name}?", *remarks)
         if await self.host.ask(question):
@@ -249,8 +247,6 @@ class SharingController(Controller):
 
     async def _pull_theirs(self, row: DatasetRow, remote: Remote) -> None:
         """Replace the local history by the remote's, after confirmation."""
-        from odf_tui.widgets.dialogs import ConfirmDialog
-
         remarks = [
             f"Removes {count_of(remote.ours, 'local block')} from the chain.",
             "The old head is retained as refs/before-… in its folder.",
@@ -264,8 +260,6 @@ class SharingController(Controller):
 
     async def _push_ours(self, row: DatasetRow, remote: Remote) -> None:
         """Replace the history of the remote by the local one, after the name was typed."""
-        from odf_tui.widgets.dialogs import TypedConfirmation
-
         title, placeholder = f"Overwrite {remote.label}?", f"type {row.name} to overwrite it"
         if await self.host.ask(
             TypedConfirmation(title, force_push_lines(row, remote), [row.name], placeholder)
@@ -296,8 +290,6 @@ class SharingController(Controller):
         self.host.start(self._browse())
 
     async def _browse(self) -> None:
-        from odf_tui.widgets.dialogs import PickerDialog
-
         while True:
             repositories = await asyncio.to_thread(self.workspace.repositories)
             choices = repository_choices(repositories)
@@ -322,8 +314,6 @@ class SharingController(Controller):
 
     async def _choose_datasets(self, names: list[str]) -> list[ListedDataset] | None:
         """Return the datasets that the user selects in repositories, or None if the browser was closed."""
-        from odf_tui.features.sharing.repository_browser import RepositoryBrowser
-
         title = f"Datasets in {names[0]}" if len(names) == 1 else "Datasets in all repositories"
 
         async def search() -> dict[str, str]:
@@ -335,8 +325,6 @@ class SharingController(Controller):
         return await self.host.ask(browser)
 
     async def _add_repository(self, repositories: Sequence[NamedUrl]) -> None:
-        from odf_tui.widgets.dialogs import PromptDialog
-
         remark = "file:, s3:, http: for a folder; odf+http: for a server"
         url = await self.host.ask(PromptDialog("Repository URL", "", remark, check_repository_url))
         if not url:
@@ -350,8 +338,6 @@ class SharingController(Controller):
             self.host.notice(f"added repository {name}")
 
     async def _remove_repository(self, repositories: Sequence[NamedUrl]) -> None:
-        from odf_tui.widgets.dialogs import ConfirmDialog, PickerDialog
-
         choices = [
             numbered_choice(at, repository.name, repository.name, repository.url)
             for at, repository in enumerate(repositories)
@@ -369,8 +355,6 @@ class SharingController(Controller):
 
     async def _pull_from_address(self, repositories: Sequence[NamedUrl]) -> bool:
         """Pull a dataset from a typed address. Return whether a job was submitted."""
-        from odf_tui.widgets.dialogs import PromptDialog
-
         remark = "repository/name, or a URL: file:, http:, odf+https:, s3:, ipfs:"
         check = address_validator(repositories, to_push=False)
         text = await self.host.ask(PromptDialog("Pull from", "", remark, check))
@@ -389,15 +373,11 @@ class SharingController(Controller):
 
     async def _choose_name(self, name: str, url: str) -> str | None:
         """Return a valid unused name for a new dataset; ``name`` is proposed. None if cancelled."""
-        from odf_tui.widgets.dialogs import PromptDialog, name_check
-
         check = name_check([row.name for row in self.state.datasets])
         return await self.host.ask(PromptDialog("Name in this workspace", name, printable(url), check))
 
     async def _pull_chosen(self, chosen: Sequence[ListedDataset]) -> None:
         """Pull datasets of repositories. The user enters another name for a new one if its own is in use."""
-        from odf_tui.widgets.dialogs import name_check
-
         requests: list[tuple[Request, str]] = []
         used = [row.name for row in self.state.datasets]
         for dataset in chosen:
@@ -424,15 +404,11 @@ def _first_pull(url: str, name: str) -> tuple[Pull, str]:
 
 
 def _typed_choice(title: str) -> Choice:
-    from odf_tui.widgets.choice_list import Choice
-
     return Choice(_TYPED_ADDRESS, title, ("a",), "a", "a URL, or repository/name")
 
 
 def repository_choices(repositories: Sequence[NamedUrl]) -> list[Choice]:
     """Return the choices of the dialog of repositories."""
-    from odf_tui.widgets.choice_list import Choice
-
     choices = [
         numbered_choice(at, _REPOSITORY + repository.name, repository.name, repository.url)
         for at, repository in enumerate(repositories)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Final
 from odf_engine.api.model import Remote
 from odf_engine.api.text import printable
 from odf_tui.text.remotes import direction, relation_text
+from odf_tui.widgets.choice_list import Choice
+from odf_tui.widgets.dialogs import PickerDialog
 
 if TYPE_CHECKING:
     from odf_tui.services.host import Host
-    from odf_tui.widgets.choice_list import Choice
 
 _KEYS: Final = "123456789"
 
@@ -21,8 +22,6 @@ async def choose_remote(host: Host, title: str, remotes: Sequence[Remote]) -> Re
 
     The dialog opens only if there are several remotes.
     """
-    from odf_tui.widgets.dialogs import PickerDialog  # deferred: loads faster
-
     if len(remotes) < 2:
         return remotes[0] if remotes else None
     choices = [
@@ -42,7 +41,5 @@ def numbered_choice(at: int, id: str, title: str, remark: str) -> Choice:
         title: text of its line.
         remark: text after the title.
     """
-    from odf_tui.widgets.choice_list import Choice
-
     key = _KEYS[at : at + 1]
     return Choice(id, title, (key,) if key else (), key, remark)

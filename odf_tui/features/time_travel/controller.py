@@ -28,6 +28,7 @@ from odf_tui.features.time_travel.timeline import (
     TimePanel,
     TimeSlider,
 )
+from odf_tui.panes.data.row_dialogs import KeyColumnsDialog
 from odf_tui.panes.data.view import STATE, TIME, DataPane, TableStack, TableView
 from odf_tui.services.controller import Context, Controller
 from odf_tui.services.jobs_client import LeftRunning
@@ -621,8 +622,6 @@ class TimeTravelController(Controller):
         return primary if primary and not choose else await self._choose_key(row, primary)
 
     async def _choose_key(self, row: DatasetRow, primary: Sequence[str]) -> list[str] | None:
-        from odf_tui.panes.data.row_dialogs import KeyColumnsDialog  # deferred: loads faster
-
         columns = await asyncio.to_thread(self.workspace.columns, row.id)
         window = self._pane.window
         system = () if window is None else window.system_columns[:3]

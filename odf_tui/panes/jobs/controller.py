@@ -23,6 +23,7 @@ from odf_tui.state.job_book import log_file_name
 from odf_tui.state.saved_session import SavedLayout
 from odf_tui.text.format import error_with_hint, format_count_short, format_duration
 from odf_tui.text.job_text import job_outcome, job_seconds, may_have_diverged
+from odf_tui.theming.terminal import notification_sequence
 from odf_tui.widgets.status_bar import OTHER_VERSION, StatusLine
 
 if TYPE_CHECKING:
@@ -113,8 +114,6 @@ class JobsController(Controller):
             return
         if seconds < ui.notify_after_seconds or job.id in self.jobs.quiet:
             return
-        from odf_tui.theming.terminal import notification_sequence  # deferred: after the first paint
-
         text = f"odf: {job.kind} {job.target}: {job_outcome(job)[0]}, after {format_duration(seconds)}"
         self.host.station.write(notification_sequence(text, ui.notify_by))
 
