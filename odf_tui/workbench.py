@@ -96,8 +96,6 @@ class Workbench(Screen[None], inherit_bindings=False):
         yield KeyHints()
         yield FilterLine()
 
-    # --- Start ---
-
     def on_mount(self) -> None:
         """Load the controllers of the panes, and show what was read early."""
         for feature in FEATURES:
@@ -142,8 +140,6 @@ class Workbench(Screen[None], inherit_bindings=False):
             )
         self.run_worker(self.context.jobs.connection.run(), group="worker", name="worker")
 
-    # --- Controllers ---
-
     def _load(self, feature: Feature[Any]) -> Controller:
         if feature not in self._controllers:
             controller = self._controllers[feature] = feature.load(self.context)
@@ -168,8 +164,6 @@ class Workbench(Screen[None], inherit_bindings=False):
         """Pass a message of a widget to the controllers that handle it."""
         for handler in self._routes.get(type(message), ()):
             handler(message)
-
-    # --- Actions ---
 
     def action_press(self, key: str) -> None:
         """Run the action of a key."""
@@ -206,7 +200,7 @@ class Workbench(Screen[None], inherit_bindings=False):
         """Return the situation, which guards of actions check."""
         return self._layout.situation()
 
-    # --- The interface for controllers: see services/host.py ---
+    # The members up to collect_layout implement Host, the interface for controllers.
 
     @property
     def station(self) -> Station:
@@ -290,8 +284,6 @@ class Workbench(Screen[None], inherit_bindings=False):
         for controller in self._controllers.values():
             layout = controller.save(layout)
         return layout
-
-    # --- Textual ---
 
     @property
     def is_current(self) -> bool:

@@ -468,9 +468,6 @@ SQL_ACTIONS: Final = (
 )
 
 
-# --- Actions of the two menus ------------------------------------------------------------------------
-
-
 _DATASET_MENU: Final = "dataset_menu"
 _WORKSPACE_MENU: Final = "workspace_menu"
 

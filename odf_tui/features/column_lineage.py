@@ -124,8 +124,6 @@ class ColumnMap:
         lines = self.lines[self.side]
         return lines[self.cursor[self.side]].ref if lines else None
 
-    # --- Moving ---
-
     def move(self, move: str, page: int) -> None:
         """Move by one of ``line_view.MOVES``. Sides skip columns that are not connected, if any is."""
         lines = self.lines[self.side]
@@ -150,9 +148,6 @@ class ColumnMap:
             return False
         self.side = SIDES[at]
         return True
-
-
-# --- Texts ---
 
 
 def description_lines(shown: ColumnMap) -> list[list[Span]]:
@@ -275,8 +270,6 @@ class ColumnMapView(LineScroll):
         elif at >= top + height - 1:
             top = at - height + 2
         self._tops[side] = max(min(top, count - height), 0)
-
-    # --- Drawing ---
 
     def count(self) -> int:
         """Return the number of lines: the height of the view."""
@@ -479,8 +472,6 @@ class ColumnScreen(Dialog[str]):
         back = "esc back" if aside or self._before else "esc closes"
         goes = "⏎ goes there" if aside else "⏎ follows it"
         self.query_one(".dialog").border_subtitle = Content(f"j k columns · h l sides · {goes} · {back}")
-
-    # --- Keys ---
 
     def action_move(self, move: str) -> None:
         """Move the cursor."""

@@ -32,8 +32,6 @@ _STEP_WIDTH: Final = 30
 class DatasetActionsController(Controller):
     """Pulls, verifies, trusts and rebuilds datasets, and shows their details."""
 
-    # --- Details ---
-
     def open_dataset(self) -> None:
         """Read and show the details of the selected dataset."""
         row = self.state.row
@@ -55,8 +53,6 @@ class DatasetActionsController(Controller):
     def _perform(self, action: str | None) -> None:
         if action is not None:
             self.host.perform(action)
-
-    # --- Pull and verify ---
 
     def pull(self) -> None:
         """Pull the selected dataset. An untrusted root dataset must be trusted first."""
@@ -122,8 +118,6 @@ class DatasetActionsController(Controller):
         remotes = [remote.url for remote in pull_remotes(row.remotes)]
         return Pull.of_known_dataset(row.id, remotes, sort_by_dependency(self.state.datasets, [row.id]))
 
-    # --- Trust ---
-
     def trust(self) -> None:
         """Show the commands and queries of the selected dataset, and trust it after confirmation."""
         row = self.state.row
@@ -154,8 +148,6 @@ class DatasetActionsController(Controller):
         await asyncio.to_thread(self.workspace.untrust, row.id)
         self.host.notice(f"{row.name} is untrusted now")
         self.state.datasets_outdated.send(None)
-
-    # --- Rebuild after divergence ---
 
     def rebuild(self) -> None:
         """Rebuild the selected dataset from its upstream datasets, after its name was typed."""

@@ -348,8 +348,6 @@ class DatasetDiffController(Controller):
 
         return await self.host.ask(await asyncio.to_thread(load))
 
-    # --- What to compare ---
-
     async def _choose_comparison(self, row: DatasetRow) -> Diff | None:
         subject = await self.host.ask(PickerDialog(f"Compare {row.name} with", _SUBJECTS, typing=False))
         if subject == "before":
@@ -398,8 +396,6 @@ class DatasetDiffController(Controller):
         if not columns:
             raise OdfError("no common columns")
         return await self.host.ask(KeyColumnsDialog("Key of the comparison", columns, difference.key))
-
-    # --- Files ---
 
     async def _export(self, row: DatasetRow, difference: Difference) -> None:
         label = f"differing rows: {format_count(difference.rows)}"

@@ -27,8 +27,6 @@ from odf_tui.text.format import Span, ellipsize_middle
 from odf_tui.widgets.dialogs import ConfirmDialog, Dialog
 from odf_tui.widgets.line_view import LineView, StaticLines
 
-# --- Jobs --------------------------------------------------------------------------------------------
-
 
 def export_summary(result: ExportResult) -> str:
     """Describe an exported file, such as ``7 200 rows in air.csv, 412.0 kB``."""
@@ -208,9 +206,6 @@ class ExportDialog(Dialog[ExportOptions]):
     def _finish(self, path: Path, *, replace: bool) -> None:
         rows, form, columns = self._options.chosen
         self.dismiss(ExportOptions(rows, FORMATS[form][0], columns == 0, path, replace))
-
-
-# --- Controller ------------------------------------------------------------------------------------
 
 
 _KIND_LABELS: Final = {STATE: "latest state", QUERY: "query result"}

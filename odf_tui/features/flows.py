@@ -209,8 +209,6 @@ class FlowsScreen(Dialog[None]):
         """Move the cursor."""
         self._list.move(move)
 
-    # --- Reading ---
-
     def _reload(self) -> None:
         if not self._lock.locked():
             self.run_worker(self._show(), group="flows")
@@ -239,8 +237,6 @@ class FlowsScreen(Dialog[None]):
         name = name or (flows[0].name if flows else "")
         runs = self._flows.store.runs(name, _RUNS) if name else []
         return _Loaded(flows, runs, self._flows.jobs_of(runs), name)
-
-    # --- Changes ---
 
     def _change(self, change: Callable[[WorkspaceFlows, str], object], done: str) -> None:
         flow = self._list.flow

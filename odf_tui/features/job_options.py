@@ -30,8 +30,6 @@ _SPECIAL: Final = ("/dev/", "/proc/")
 class JobOptionsController(Controller):
     """Submits jobs with the options that the user selects in a form."""
 
-    # --- Pull ---
-
     def pull(self) -> None:
         """Pull the selected dataset with options."""
         row = self.state.row
@@ -97,8 +95,6 @@ class JobOptionsController(Controller):
             return True
         return bool(await self.host.ask(TypedConfirmation(title, lines, [row.name], f"type {row.name}")))
 
-    # --- Push of rows ---
-
     def ingest(self) -> None:
         """Push rows from files into the selected dataset."""
         row = self.state.row
@@ -124,8 +120,6 @@ class JobOptionsController(Controller):
         names = ", ".join(file.name for file in files)
         self.jobs.submit([(request, row.name)], f", from {printable(names)}")
 
-    # --- Compaction ---
-
     def compact(self) -> None:
         """Merge small slices of the selected dataset, after confirmation."""
         row = self.state.row
@@ -138,8 +132,6 @@ class JobOptionsController(Controller):
         dialog = ConfirmDialog(f"Merge small slices of {row.name}?", remark, *filter(None, (remotes,)))
         if await self.host.ask(dialog):
             self.jobs.submit([(Compact(dataset=row.id), row.name)])
-
-    # --- Verification ---
 
     def verify(self) -> None:
         """Verify the selected dataset, its upstream datasets, or all datasets, with options."""
@@ -201,9 +193,6 @@ def _is_pullable(row: DatasetRow) -> bool:
     if row.has_pull_remote or row.derivative:
         return not row.missing
     return row.polls and not row.untrusted
-
-
-# --- Fields ------------------------------------------------------------------------------------------
 
 
 def pull_fields(row: DatasetRow) -> list[Field]:

@@ -107,8 +107,6 @@ class KeysDialog(Dialog[str]):
             f"a key or ⏎ runs it · / filters · {toggle_hint} · esc closes"
         )
 
-    # --- Choices ---
-
     def _choices(self, text: str) -> Iterator[Choice]:
         groups: dict[str, list[Choice]] = {}
         for action in self._keys.actions_in(self._situation.pane):
@@ -144,8 +142,6 @@ class KeysDialog(Dialog[str]):
         names = ("left", "down", "above", "right", "first", "last")
         letters = " ".join(filter(None, (self._keys.display_key(name) for name in names)))
         return f"{letters}, arrows, home, end, page keys"
-
-    # --- Events and keys ---
 
     def on_input_changed(self) -> None:
         """Filter the list."""
@@ -376,8 +372,6 @@ class PaletteController(Controller):
             self.host.perform(kind)
         self.host.save_soon()
 
-    # --- Choices ---
-
     def _choices(self) -> Iterator[Choice]:
         keys = self.host.keys
         for action in keys.available_actions(self.host.situation()):
@@ -425,8 +419,6 @@ class PaletteController(Controller):
             for row in reference.rows
             if reference.number is not None and reference.number < row.blocks
         ]
-
-    # --- Themes ---
 
     def choose_theme(self) -> None:
         """List the themes; each is shown while the cursor is on it."""

@@ -25,8 +25,6 @@ _UNSIGNED: Final = ""
 class ProofsController(Controller):
     """Writes a proof of the result of a query, and verifies proofs."""
 
-    # --- Write ---
-
     def write_proof(self) -> None:
         """Run the query of the editor, or of the selected query job, and write a proof of its result."""
         self.host.start(self._write_proof())
@@ -70,8 +68,6 @@ class ProofsController(Controller):
             return await asyncio.to_thread(self.workspace.query_of_job, job)
         panel = self.host.find(SqlPanel)
         return panel.editor.text.strip() if panel is not None else ""
-
-    # --- Verify ---
 
     def check_proof(self) -> None:
         """Verify a proof by a replay of its query."""

@@ -112,9 +112,6 @@ def format_mean(mean: float) -> str:
     return text.rstrip("0").rstrip(".") if digits else text
 
 
-# --- A column in full --------------------------------------------------------------------------------
-
-
 def column_lines(column: ColumnStatistics, description: TableDescription, width: int) -> DescriptionLines:
     """Return the lines with all statistics of a column, for a width in cells."""
     rows = description.statistics.rows
@@ -382,8 +379,6 @@ class StatisticsScreen(Dialog[None]):
         if self._job and self._timer is not None:
             self.run_worker(self._stop(self._job), group="stop")
 
-    # --- Stored statistics ---
-
     async def _start_count(self) -> None:
         try:
             description = await self._load_description()
@@ -425,8 +420,6 @@ class StatisticsScreen(Dialog[None]):
             view.lines = lines
             view.refresh()
 
-    # --- The job ---
-
     def _show_keys(self, text: str = _KEYS) -> None:
         self.query_one(".dialog").border_subtitle = Content(text)
 
@@ -455,9 +448,6 @@ class StatisticsScreen(Dialog[None]):
                 self._show_status("new rows were added: close this and press i again", "warn")
         except Exception as error:  # every error is shown, and the screen stays open
             self._show_status(error_with_hint(error), "bad")
-
-
-# --- Controller ------------------------------------------------------------------------------------
 
 
 _MAX_SPOOLED: Final = 1_000_000

@@ -115,8 +115,6 @@ class PaneLayout(Controller):
             trail=bool(self.navigator.trail),
         )
 
-    # --- Focus ---
-
     def next_pane(self) -> None:
         """Focus the next pane."""
         self._step_pane(1)
@@ -138,8 +136,6 @@ class PaneLayout(Controller):
         """Show which pane has the focus, in the colours of the theme."""
         for pane in self._grid.panes:
             pane.apply_theme(pane.id == self.state.pane)
-
-    # --- Room ---
 
     @property
     def _shows_one_pane(self) -> bool:
@@ -203,8 +199,6 @@ class PaneLayout(Controller):
             others = [f"{other.number} {other.label}" for other in self._grid.panes if other.id not in shown]
             pane.set_others(others if named else ())
 
-    # --- Filter ---
-
     def open_filter(self) -> None:
         """Open the filter line of the focused pane."""
         line, front = self.host.widget(FilterLine), self.host.front
@@ -246,8 +240,6 @@ class PaneLayout(Controller):
         else:
             self.state.focus_pane(PANES[0])
         return True
-
-    # --- The saved layout ---
 
     def restore(self, layout: SavedLayout) -> None:
         """Restore sizes, zoom and filters."""

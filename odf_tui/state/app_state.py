@@ -141,8 +141,6 @@ class AppState:
         self.pane_changed = Signal[str]()
         self.second = Signal[None]()
 
-    # --- Datasets ---
-
     @property
     def row(self) -> DatasetRow | None:
         """The selected dataset."""
@@ -180,8 +178,6 @@ class AppState:
         """Focus a pane."""
         self.pane = name
         self.pane_changed.send(name)
-
-    # --- Jobs ---
 
     def load_jobs(self, jobs: Sequence[Job], last_seq: int) -> None:
         """Replace all jobs by those at a journal number."""

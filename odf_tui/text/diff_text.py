@@ -86,9 +86,6 @@ def _sign(old: object, new: object) -> str:
     return "+" if old is None else "-" if new is None else "~"
 
 
-# --- Rows --------------------------------------------------------------------------------------------
-
-
 class DiffRowFormatter:
     """Formats rows of a difference file. Needs Arrow.
 

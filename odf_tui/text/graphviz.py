@@ -26,9 +26,6 @@ def quote(lines: Iterable[str]) -> str:
     return json.dumps("\n".join(printable(line) for line in lines if line), ensure_ascii=False)
 
 
-# --- Datasets ----------------------------------------------------------------------------------------
-
-
 def dataset_graph_to_dot(
     datasets: Iterable[tuple[str, DatasetKind]], edges: Iterable[tuple[str, str]]
 ) -> str:
@@ -39,9 +36,6 @@ def dataset_graph_to_dot(
         lines.append(f"  {quote([name])} [shape={shape}];")
     lines += [f"  {quote([source])} -> {quote([target])};" for source, target in edges]
     return "\n".join([*lines, "}"]) + "\n"
-
-
-# --- Columns -----------------------------------------------------------------------------------------
 
 
 def column_graph_to_dot(graph: ColumnGraph, datasets: Iterable[str]) -> str:
@@ -74,9 +68,6 @@ def _port(graph: ColumnGraph, place: ColumnRef, side: str) -> str:
     columns = graph.datasets[place.dataset].columns
     port = f"c{columns.index(place.column)}" if place.column in columns else "rows"
     return f"{quote([place.dataset])}:{port}:{side}"
-
-
-# --- Traces ------------------------------------------------------------------------------------------
 
 
 def trace_to_dot(step: TraceStep) -> str:

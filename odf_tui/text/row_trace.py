@@ -19,9 +19,6 @@ _MAX_VALUE: Final = 40
 _RUNS_SHOWN: Final = 3
 
 
-# --- Offsets -----------------------------------------------------------------------------------------
-
-
 def runs_text(runs: Sequence[OffsetRange]) -> str:
     """Return offsets in the notation of ``odf provenance``, such as ``3, 5..9``.
 
@@ -56,9 +53,6 @@ def row_text(offset: int, values: Mapping[str, str]) -> str:
     """Return a row in a line: its offset, then names and values, long values shortened."""
     cells = [f"{name}={ellipsize_middle(value, _MAX_VALUE)}" for name, value in values.items()]
     return f"{offset}: {', '.join(cells)}"
-
-
-# --- The outline of a trace --------------------------------------------------------------------------
 
 
 class OutlineNode(msgspec.Struct):

@@ -34,8 +34,6 @@ _VERDICTS: Final = {
     "invalid": "INVALID",
 }
 
-# --- Verifications -----------------------------------------------------------------------------------
-
 
 def report_lines(report: VerifyResult) -> Iterator[str]:
     """Yield a line with the verdict on a dataset, then indented lines for findings and skipped checks."""
@@ -208,9 +206,6 @@ def _between(times: OriginReport | SourceReport) -> str:
     return f" ({first} {zone_label()})" if first == last else f" ({first} to {last} {zone_label()})"
 
 
-# --- Proofs ------------------------------------------------------------------------------------------
-
-
 def proof_verdict(report: CheckProofResult, names: Mapping[str, str]) -> str:
     """Return the verdict on the proof of a query result.
 
@@ -225,9 +220,6 @@ def proof_verdict(report: CheckProofResult, names: Mapping[str, str]) -> str:
     key = report.signed_by
     signed = f", signed with the key of {names.get(key, key)}" if key else ""
     return f"proof valid: {count_of(report.rows, 'row')} of {query}{signed}"
-
-
-# --- Checks of a workspace ---------------------------------------------------------------------------
 
 
 def workspace_check_lines(report: FsckReport) -> Iterator[str]:

@@ -28,9 +28,6 @@ Check = Callable[[str], str]
 _MARGIN: Final = 3
 
 
-# --- Fields ------------------------------------------------------------------------------------------
-
-
 class Field(msgspec.Struct, frozen=True):
     """A field of a form: a text, a switch, or a choice.
 
@@ -121,9 +118,6 @@ class PathSuggester(Suggester):
         except OSError:
             return None
         return value[: len(value) - len(start)] + names[0] if names and value else None
-
-
-# --- The form ----------------------------------------------------------------------------------------
 
 
 class _FieldRow(Horizontal):
@@ -296,9 +290,6 @@ class FormDialog(Dialog[FormValues]):
             self._show(self._at, problem)
         else:
             self.dismiss(form)
-
-
-# --- A list with descriptions ------------------------------------------------------------------------
 
 
 class DescribedPicker(PickerDialog):

@@ -444,8 +444,6 @@ class RowTable(ChunkedLineView):
             self.refresh()
         return had_marks
 
-    # --- Moving ---
-
     def move(self, move: str) -> None:
         """Move the cursor through rows and columns."""
         if self._opened is None:
@@ -551,8 +549,6 @@ class RowTable(ChunkedLineView):
             layout.append((column, min(self._widths[column], room)))
             room -= self._widths[column] + _SPACE
         return layout
-
-    # --- Drawing ---
 
     def count(self) -> int:
         """Return the number of rows."""

@@ -15,8 +15,6 @@ from odf_tui.widgets.dialogs import PromptDialog, TypedConfirmation, name_check
 class DatasetChangesController(Controller):
     """Renames, duplicates and deletes datasets."""
 
-    # --- Rename and duplicate ---
-
     def rename(self) -> None:
         """Rename the selected dataset."""
         row = self.state.row
@@ -59,8 +57,6 @@ class DatasetChangesController(Controller):
         self.state.datasets_outdated.send(None)
         remark = "it requires trust: press t" if untrusted else _next_step(row)
         self.host.notice(f"created {name}; {remark}")
-
-    # --- Delete ---
 
     def delete(self) -> None:
         """Delete the selected dataset, after its name was typed."""

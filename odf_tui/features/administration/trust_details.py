@@ -27,8 +27,6 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 class TrustDetailsController(Controller):
     """Shows what a dataset runs and reads, and grants or revokes access."""
 
-    # --- Trust ---
-
     def show_details(self) -> None:
         """Show trust and executions of the selected dataset."""
         row = self.state.row
@@ -81,8 +79,6 @@ class TrustDetailsController(Controller):
 
     def _grant(self, row: DatasetRow, request: TrustRequest) -> None:
         self.workspace.trust(row.id, request, private_network=True)
-
-    # --- Environment variables ---
 
     def change_variables(self) -> None:
         """Change the environment variables that the source of the selected dataset may read."""

@@ -92,8 +92,6 @@ class DefinitionsController(Controller):
         self._demo_jobs: set[str] = set()  # until the state has them
         self.state.jobs_changed.connect(self._select_first_demo_job)
 
-    # --- New datasets ---
-
     def add_dataset(self) -> None:
         """Add a dataset. The user chooses its kind."""
         choices = [Choice(name, title, (key,), key) for name, key, title in _KINDS]
@@ -344,8 +342,6 @@ class DefinitionsController(Controller):
                 f"nothing was added; the manifest is saved in {self._relative_path(path)}", "warn"
             )
 
-    # --- Changes of datasets ---
-
     def edit_definition(self) -> None:
         """Edit the definition of the selected dataset."""
         row = self.state.row
@@ -448,8 +444,6 @@ class DefinitionsController(Controller):
         else:
             self.host.notice(f"discarded the changes to {row.name}", "warn")
 
-    # --- New columns of queries ---
-
     def add_new_columns(self) -> None:
         """Add the new columns of the selected dataset's query to its schema."""
         row = self.state.row
@@ -475,8 +469,6 @@ class DefinitionsController(Controller):
         else:
             self.host.notice(f"{row.name} has new columns: {', '.join(plan.new)}")
             self.state.datasets_outdated.send(None)
-
-    # --- Editor, validation, dialogs ---
 
     async def _validate_query(self, text: str, name: str, dataset: str = "") -> ValidateResult:
         """Validate the query of a derivative dataset in the worker.
@@ -517,8 +509,6 @@ class DefinitionsController(Controller):
     def _relative_path(self, path: Path) -> str:
         folder = self.workspace.folder
         return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
-
-    # --- The demo ---
 
     def make_demo(self) -> None:
         """Create the demo in this workspace, after a confirmation."""

@@ -319,8 +319,6 @@ class DataFileDialog(Dialog[ImportedFile]):
         """Cancel the inference."""
         self._reporter.cancel()
 
-    # --- Inference ---
-
     def _infer(self) -> None:
         self._reporter.cancel()
         self._reporter = reporter = Reporter()
@@ -349,8 +347,6 @@ class DataFileDialog(Dialog[ImportedFile]):
     def _choose(self, choices: FileChoices) -> None:
         self._choices = choices
         self._infer()
-
-    # --- Display ---
 
     def _show(self) -> None:
         file = self._found
@@ -429,8 +425,6 @@ class DataFileDialog(Dialog[ImportedFile]):
     def show_notice(self, text: str) -> None:
         """Show a text below the columns."""
         self.query_one("#about-file-column", WrappedLines).set([[(f" {text}", "warn")]])
-
-    # --- Actions ---
 
     def action_accept(self, edits: bool) -> None:
         """Close with the result."""

@@ -83,8 +83,6 @@ class ProvenanceController(Controller):
 
         self.host.open(screen, closed)
 
-    # --- Files ---
-
     def _save(self, screen: TraceScreen) -> None:
         if screen.trace.top.row(0).step is None:
             screen.show_message("no trace yet")

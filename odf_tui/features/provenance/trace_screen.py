@@ -158,8 +158,6 @@ class TraceScreen(OverlayScreen[Target]):
         if first.needs_trace and not first.failed:
             self.submit(first)
 
-    # --- Jobs ---
-
     def submit(self, traced: TracedRows, *, check: bool = False) -> None:
         """Submit a job that traces rows, or with ``check`` one that checks their step."""
         group = traced.group
@@ -211,8 +209,6 @@ class TraceScreen(OverlayScreen[Target]):
     def pending_jobs(self) -> list[str]:
         """Return the ids of the jobs that have not ended."""
         return [job for tree in self.session.trees for job in tree.pending]
-
-    # --- Details and keys ---
 
     def on_line_view_moved(self) -> None:
         """Show the details and keys of another line."""
@@ -304,8 +300,6 @@ class TraceScreen(OverlayScreen[Target]):
     def key_list(self) -> list[Choice]:
         """Return the keys of this screen without the common ones."""
         return [choice for choice in super().key_list() if "." not in choice.id]
-
-    # --- Opening and closing ---
 
     def on_line_view_opened(self) -> None:
         """Handle a double click."""
@@ -444,8 +438,6 @@ class TraceScreen(OverlayScreen[Target]):
             self.show_message("no replay: these rows have no inputs")
         else:
             self.submit(traced, check=True)
-
-    # --- Queries, blocks, rows, files ---
 
     def action_query(self) -> None:
         """Show the query that produced the rows."""

@@ -123,9 +123,6 @@ def exactness_text(step: TraceStep) -> str:
     return "exact" if step.exact else "not exact"
 
 
-# --- Lines of the tree ---
-
-
 def node_spans(node: TraceNode, room: int = 1000) -> list[Span]:
     """Return the spans of a node other than a row, in about ``room`` cells."""
     match node:
@@ -207,9 +204,6 @@ def _input_spans(node: InputGroup) -> list[Span]:
     if feed.missing:
         spans.append((" · missing", "warn"))
     return spans
-
-
-# --- Details ---
 
 
 def traced_column(node: TraceNode) -> str | None:

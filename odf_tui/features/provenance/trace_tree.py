@@ -486,8 +486,6 @@ class TraceTree:
         self.count = 0
         self.rebuild()
 
-    # --- Lines ---
-
     def rebuild(self) -> None:
         """Count the lines again, after a node was opened, closed or changed."""
         self._segments, self._starts, self.count = [], [], 0
@@ -553,8 +551,6 @@ class TraceTree:
                 if line.row <= target.row < line.row + count:
                     return start + target.row - line.row
         return None
-
-    # --- Groups and parents of lines ---
 
     @staticmethod
     def group(line: TraceLine) -> Group:

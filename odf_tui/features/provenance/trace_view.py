@@ -104,8 +104,6 @@ class TraceView(LineView):
         if at is not None:
             self.go(at)
 
-    # --- Drawing ---
-
     def count(self) -> int:
         """Return the number of lines."""
         return self.trace.count
@@ -194,8 +192,6 @@ class TraceView(LineView):
         if not group.widths and group.reader is not None:
             group.widths = [min(cell_len(name), _MAX_WIDTH) for name in group.reader.names]
         return group.widths
-
-    # --- Reading ---
 
     def request_page(self, group: Group, page: int) -> None:
         """Request a page of a group. Pages are read one at a time."""

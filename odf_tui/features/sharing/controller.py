@@ -65,8 +65,6 @@ _LEAVE: Final[_Answer] = ("leave", ("escape",), "cancels")
 class SharingController(Controller):
     """Pushes and compares datasets, resolves diverged histories, and pulls new datasets from repositories."""
 
-    # --- Compare ---
-
     def compare(self) -> None:
         """Compare the selected dataset with its remotes."""
         row = self.state.row
@@ -81,8 +79,6 @@ class SharingController(Controller):
             self.jobs.submit([(Compare(dataset=row.id), row.name) for row in rows])
         else:
             self.host.notice("all remotes are being compared already")
-
-    # --- Push ---
 
     def push(self) -> None:
         """Push the selected dataset to its only push remote, else to an address that the user chooses."""
@@ -141,8 +137,6 @@ class SharingController(Controller):
         text = await self.host.ask(PromptDialog(title, "", remark, check))
         return NamedUrl(text, resolve_address(text, repositories).url) if text else None
 
-    # --- Detach ---
-
     def detach(self) -> None:
         """Remove a remote of the selected dataset, after confirmation."""
         row = self.state.row
@@ -161,8 +155,6 @@ class SharingController(Controller):
             await asyncio.to_thread(self.workspace.detach, row.id, remote.url)
             self.host.notice(f"{row.name} is detached from {remote.label}")
             self.state.datasets_outdated.send(None)
-
-    # --- Diverged histories ---
 
     def show_branches(self) -> None:
         """Show both histories of the selected dataset, or of the dataset of the selected pull or push job."""
@@ -283,8 +275,6 @@ class SharingController(Controller):
             await asyncio.to_thread(self.workspace.detach, row.id, address.url)
         self._force_pull(row, remote, f"; the local history is at {address.name}")
 
-    # --- Repositories ---
-
     def browse(self) -> None:
         """Pull datasets from a repository or an address that the user selects."""
         self.host.start(self._browse())
@@ -351,8 +341,6 @@ class SharingController(Controller):
             await asyncio.to_thread(self.workspace.remove_repository, name)
             self.host.notice(f"removed repository {name}")
 
-    # --- Pull of new datasets ---
-
     async def _pull_from_address(self, repositories: Sequence[NamedUrl]) -> bool:
         """Pull a dataset from a typed address. Return whether a job was submitted."""
         remark = "repository/name, or a URL: file:, http:, odf+https:, s3:, ipfs:"
@@ -395,9 +383,6 @@ class SharingController(Controller):
             self.jobs.submit(requests, f"; {format_count(skipped)} skipped" if skipped else "")
 
 
-# --- Requests and choices ---
-
-
 def _first_pull(url: str, name: str) -> tuple[Pull, str]:
     """Return the first pull request of a new dataset, and its name."""
     return Pull.of_new_dataset(url, name), name
@@ -420,9 +405,6 @@ def repository_choices(repositories: Sequence[NamedUrl]) -> list[Choice]:
     if repositories:
         choices.append(Choice("forget", "remove a repository", ("minus",), "-"))
     return choices
-
-
-# --- Addresses ---
 
 
 def resolve_address(text: str, repositories: Sequence[NamedUrl]) -> NamedUrl:
@@ -492,9 +474,6 @@ def repository_name_validator(repositories: Sequence[NamedUrl]) -> Callable[[str
         return f"repository '{text}' already exists" if text.lower() in used else ""
 
     return check
-
-
-# --- Texts of diverged histories ---
 
 
 def divergence_lines(

@@ -328,8 +328,6 @@ class RepositoryBrowser(Dialog[list[ListedDataset]]):
         self.set_interval(1.0, self._update_status)
         self.action_search()
 
-    # --- The search ---
-
     def action_search(self) -> None:
         """Search the repositories, unless a search runs."""
         if self._submitting or self._jobs:
@@ -425,8 +423,6 @@ class RepositoryBrowser(Dialog[list[ListedDataset]]):
         if len(problems) > _PROBLEM_LINES:
             lines.append([(f" and {format_count(len(problems) - _PROBLEM_LINES)} more failed", "bad")])
         return lines
-
-    # --- Actions ---
 
     def on_input_changed(self) -> None:
         """Filter the list."""

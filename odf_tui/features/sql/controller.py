@@ -80,8 +80,6 @@ class SqlController(Controller):
         job = self._query_job
         return self._job == _SUBMITTING or (job is not None and not job.state.final)
 
-    # --- Opening and closing ---
-
     def open_query(self) -> None:
         """Open the editor, or focus it. For the job of a query, show the query and its result."""
         job = self.host.situation().job if self.state.pane == "jobs" else None
@@ -160,8 +158,6 @@ class SqlController(Controller):
         """Show only the data pane in a narrow window while the editor is open (see the style sheet)."""
         self.host.set_class(self._open and pane == "data", "-asking")
 
-    # --- Messages of the editor ---
-
     def _run_command(self, message: SqlPanel.CommandRequested) -> None:
         match message.command:
             case "close":
@@ -190,8 +186,6 @@ class SqlController(Controller):
         if (panel := self.sql_panel) is not None:
             panel.set_columns(name, columns or [])
 
-    # --- History ---
-
     def _history_read(self, queries: list[str] | None, problem: str) -> None:
         self._history = tuple(queries or ())
         self._history_index = len(self._history)
@@ -219,8 +213,6 @@ class SqlController(Controller):
         panel.set_text(self._text if newest else history[at])
         panel.show_failure(None)
         panel.line.show_text(("your draft" if newest else f"query {at + 1} of {len(history)}", "muted"))
-
-    # --- Running ---
 
     def _run_query(self, message: SqlPanel.QuerySubmitted) -> None:
         """Submit the query, unless the previous one is still running."""
@@ -265,8 +257,6 @@ class SqlController(Controller):
         elif panel is not None:
             panel.line.show_text(("no query is running; esc closes the editor", "muted"))
 
-    # --- State and outcome of the newest query ---
-
     def _jobs_changed(self, _: object) -> None:
         if self._job:
             self._show_outcome()
@@ -296,8 +286,6 @@ class SqlController(Controller):
             return
         if not (job.state.final and job.id == self._shown_job):
             panel.line.show_text(*state_spans(job))
-
-    # --- Results ---
 
     def _read_result(self, job: Job) -> None:
         result = known_result(job.result, Query) or QueryResult()

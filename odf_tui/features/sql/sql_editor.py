@@ -272,8 +272,6 @@ class SqlEditor(TextArea):
         else:
             await super()._on_key(event)
 
-    # --- Positions as numbers of characters ---
-
     @property
     def cursor_index(self) -> int:
         """The number of characters before the cursor."""
@@ -284,8 +282,6 @@ class SqlEditor(TextArea):
         """Return the line and column of a character, both from 0."""
         line, column = line_and_column(self.text, at)
         return line - 1, column - 1
-
-    # --- Highlighting ---
 
     def _build_highlight_map(self) -> None:
         # Textual uses a syntax tree here, which is slow to import. Tokens suffice for a query.
@@ -370,8 +366,6 @@ class SqlPanel(Vertical):
         event.stop()
         self.post_message(self.CommandRequested("edit"))
 
-    # --- Keys ---
-
     @on(SqlEditor.Pressed)
     def _pressed(self, message: SqlEditor.Pressed) -> None:
         message.stop()
@@ -391,8 +385,6 @@ class SqlPanel(Vertical):
             self._close_completions()
             sql = self.editor.text
             self.post_message(self.QuerySubmitted(sql) if what == "run" else self.CommandRequested(what))
-
-    # --- Completion ---
 
     def set_columns(self, name: str, columns: list[tuple[str, str]]) -> None:
         """Store the columns of a dataset, and complete if all columns are read now."""

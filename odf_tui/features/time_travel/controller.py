@@ -100,8 +100,6 @@ class TimeTravelController(Controller):
     def _pane(self) -> DataPane:
         return self.host.widget(DataPane)
 
-    # --- Opening and closing the slider ---
-
     def open_slider(self) -> None:
         """Open the slider, or focus it. If it has the focus, switch to its other axis."""
         row, panel = self.state.row, self.time_panel
@@ -219,8 +217,6 @@ class TimeTravelController(Controller):
             panel.track.add_probes(ranges or [])
             self._probe(panel, _PROBES)
 
-    # --- Other datasets, other rows, links ---
-
     def _dataset_changed(self, _: TableStack.DatasetReplaced) -> None:
         """Close the slider of another dataset. If a time is chosen for this one, open its own slider."""
         pane, panel = self._pane, self.time_panel
@@ -270,8 +266,6 @@ class TimeTravelController(Controller):
             pane.leave_all()
         self._close_slider()
         self.host.show_hints()
-
-    # --- Messages of the slider ---
 
     def _slider_moved(self, _: TimeSlider.Moved) -> None:
         if (panel := self.time_panel) is not None:
@@ -393,8 +387,6 @@ class TimeTravelController(Controller):
         self._show_status(problem, "bad")
         self.host.notice(problem, "bad")
 
-    # --- Requests for the rows of a time ---
-
     def _go_to(
         self, dataset: str, point: PointInTime, *, immediate: bool = False, stay: bool = False
     ) -> None:
@@ -443,8 +435,6 @@ class TimeTravelController(Controller):
         self._start_projection(dataset, self.chosen_times[dataset])
         return True
 
-    # --- Rows as at a block ---
-
     def _read_prefix(self) -> None:
         """Read the rows for the newest position of the slider; one read at a time."""
         self._reading, self._next_read = self._next_read, None
@@ -490,8 +480,6 @@ class TimeTravelController(Controller):
             note = "esc newest rows"
             pane.show_time(TableView(opened, title, note, TIME, (0, 0), when=point.label, as_of=as_of))
             self.host.show_hints()
-
-    # --- States, and rows as of an event time ---
 
     def _start_projection(self, dataset: str, point: PointInTime) -> None:
         self._rest_timer = None
@@ -545,8 +533,6 @@ class TimeTravelController(Controller):
 
     def _load_file(self, dataset: str, file: str) -> LoadedWindow:
         return load_window(self.workspace.file_rows(dataset, file))
-
-    # --- The latest state by key ---
 
     def toggle_current_state(self) -> None:
         """Show the state by key instead of all rows, or all rows again. Keeps the chosen time."""

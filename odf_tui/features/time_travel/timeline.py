@@ -488,8 +488,6 @@ class TimeSlider(LineScroll, can_focus=True):
         """Set the height."""
         self.fit_height()
 
-    # --- Drawing ---
-
     def count(self) -> int:
         """Return the number of lines."""
         return self._lines

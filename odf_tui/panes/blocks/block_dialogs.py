@@ -129,8 +129,6 @@ class BlockDialog(TextDialog):
         self._select_first()
         self._lines = self._page()
 
-    # --- Pages ---
-
     @property
     def _shown(self) -> _Page:
         if self._checkpoint_page is not None:
@@ -169,8 +167,6 @@ class BlockDialog(TextDialog):
         self._shows_words = not self._shows_words
         self._select_first()
         self.show(self._title, self._page())
-
-    # --- Links ---
 
     def action_move(self, move: str) -> None:
         """Select the next visible link in a direction; without one, scroll."""
@@ -214,8 +210,6 @@ class BlockDialog(TextDialog):
         self._checkpoint_page = None
         self._select_first()
         self.show(self._title, self._page())
-
-    # --- More of the block ---
 
     def action_copy(self) -> None:
         """Copy the page; YAML without the marks of links."""

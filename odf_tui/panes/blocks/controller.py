@@ -71,8 +71,6 @@ class BlocksController(Controller):
             self._show_current_history()
         return True
 
-    # --- The list ---
-
     def _open_chain(self, row: DatasetRow | None) -> None:
         if row is not None and self._history and row.id == _id_of(self.view.dataset):
             if self._is_branch:  # an earlier history does not change
@@ -199,8 +197,6 @@ class BlocksController(Controller):
             self.pane.set_kinds(kinds)
             self.host.show_hints()
 
-    # --- Jumps ---
-
     def jump(self) -> None:
         """Open a dialog for a number, hash, time or offset, and go to its block."""
         from odf_tui.widgets.dialogs import GoToBlockDialog
@@ -227,8 +223,6 @@ class BlocksController(Controller):
             index = self.view.index_of(number)
         if index is not None:
             self.view.go(index)
-
-    # --- Links ---
 
     def _locate(self) -> TrailEntry | None:
         """Return the block in the open dialog, else that under the cursor of the focused pane."""
@@ -288,8 +282,6 @@ class BlocksController(Controller):
                 reader.show_checkpoint(facts)
 
         self.reader.read("text", lambda: self.workspace.checkpoint(reader.dataset, link.text, at), then)
-
-    # --- One block ---
 
     @property
     def _dialog(self) -> BlockDialog | None:
@@ -405,8 +397,6 @@ class BlocksController(Controller):
 
         self.host.open(BlockBytesDialog(title, block, partial(self.host.copy_text, "bytes"), go))
 
-    # --- Findings ---
-
     def _jobs_changed(self, news: JobNews) -> None:
         jobs = (event.job for event in news.events if isinstance(event, JobChanged))
         dataset = self.view.dataset
@@ -454,8 +444,6 @@ class BlocksController(Controller):
                 self.host.notice(error or (first.message if first else ""), "bad")
 
         self.reader.read("findings", lambda: self.workspace.block_numbers(dataset, hashes), then)
-
-    # --- Signatures ---
 
     def sign_block(self) -> None:
         """Sign the block under the cursor with the private key of the dataset, after a confirmation."""

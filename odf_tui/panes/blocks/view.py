@@ -94,8 +94,6 @@ class BlocksView(LineView):
         self._stale: set[int] = set()  # pages that were read before the chain changed
         self._requested: set[int | None] = set()
 
-    # --- What is shown ------------------------------------------------------------------------
-
     def open(self, dataset: str, total: int) -> None:
         """Show the chain of a dataset. For the same dataset, the cursor stays on its block."""
         if dataset != self.dataset:
@@ -191,8 +189,6 @@ class BlocksView(LineView):
                 if line.sequence_number == number:
                     return self.count() - 1 - (page * PAGE + at)
         return None
-
-    # --- Lines --------------------------------------------------------------------------------
 
     def count(self) -> int:
         """Return the number of blocks that match the filter."""

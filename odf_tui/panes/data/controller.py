@@ -51,8 +51,6 @@ class DataController(Controller):
         """Leave a search, marks or the front view. Returns whether there was one."""
         return self.state.pane == "data" and self.pane.leave_innermost()
 
-    # --- The rows of the dataset ---
-
     def _show_dataset(self, row: DatasetRow | None) -> None:
         if row is None:
             self.pane.show_message("", [(" Select a dataset to see its rows", "muted")])
@@ -123,8 +121,6 @@ class DataController(Controller):
             [(" No rows: no source. Press ", "muted"), ("e", "key"), (" to edit the definition", "muted")]
         ]
 
-    # --- Links ---
-
     def _locate(self) -> TrailEntry | None:
         row = self.state.row
         if self.state.pane != "data" or row is None:
@@ -148,8 +144,6 @@ class DataController(Controller):
             self.view.go(target.at)
             self.navigator.clear_target()
 
-    # --- Search ---
-
     def find_rows(self) -> None:
         """Open the filter line, which searches from the cursor on."""
         self.host.perform("filter")
@@ -168,8 +162,6 @@ class DataController(Controller):
             self.pane.find_again(back=back)
         else:
             self.find_rows()
-
-    # --- One row ---
 
     def open_row(self) -> None:
         """Show the row under the cursor, with every value in full."""
@@ -249,8 +241,6 @@ class DataController(Controller):
         if column is not None:
             self.view.go_to(self.view.cursor, column)
 
-    # --- Jumps ---
-
     def jump(self) -> None:
         """Open the dialog for a row, an offset or a time, and go there."""
         from odf_tui.panes.data.row_dialogs import GoToRowDialog
@@ -282,8 +272,6 @@ class DataController(Controller):
             self.host.notice("this view has no slices", "warn")
         return bool(self.view.slices)
 
-    # --- Columns ---
-
     def choose_columns(self) -> None:
         """Show, hide, move and freeze columns."""
         from odf_tui.panes.data.row_dialogs import ColumnsDialog
@@ -311,8 +299,6 @@ class DataController(Controller):
         frozen = self.view.arrangement.freeze(self.view.column)
         self.pane.store_arrangement()
         self.host.notice("columns up to this one are frozen" if frozen else "columns are no longer frozen")
-
-    # --- Sorting and filtering ---
 
     def filter_by_value(self) -> None:
         """Open the list of tests against the cell under the cursor, and filter by the chosen one."""
@@ -343,8 +329,6 @@ class DataController(Controller):
         if not self.pane.reveal_in_all_rows():
             self.host.notice("all rows are already shown, or the rows are not from a dataset", "warn")
         self.host.show_hints()
-
-    # --- Marks and copies ---
 
     def mark_row(self) -> None:
         """Mark the row, or the rows since the first mark."""
@@ -411,8 +395,6 @@ class DataController(Controller):
                 self.host.copy_text(what, text)
 
         self.reader.read("copy", read, then)
-
-    # --- The saved layout ---
 
     def restore(self, layout: SavedLayout) -> None:
         """Restore the arrangement of columns."""

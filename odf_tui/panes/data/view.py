@@ -124,8 +124,6 @@ class TableStack(Pane):
         self.show_position()
         return left
 
-    # --- What is shown ---
-
     def show_message(self, dataset: str, *lines: Sequence[Span]) -> None:
         """Show a message instead of rows."""
         self.cancel_work()
@@ -244,8 +242,6 @@ class TableStack(Pane):
             self.view.open(self._opened, stay=stay, choice=self._choices.get(self._table))
             self.show_position()
 
-    # --- Columns ---
-
     @property
     def _table(self) -> str:
         """The key of the arrangement of columns: the dataset, or the dataset and the kind of the view."""
@@ -268,8 +264,6 @@ class TableStack(Pane):
         """Store the arrangement that the user changed, and repaint the table."""
         self._choices[self._table] = self.view.arrangement.choice()
         self.view.apply_arrangement()
-
-    # --- Where the cursor is ---
 
     def on_resize(self) -> None:
         """Update the lower border, which may have room for more or less text."""

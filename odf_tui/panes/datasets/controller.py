@@ -63,8 +63,6 @@ class DatasetsController(Controller):
         """Whether a timer will read the datasets, or show the selected one in the other panes."""
         return self._show_timer is not None or self._read_timer is not None
 
-    # --- Reads ---
-
     def refresh(self) -> None:
         """Read datasets and jobs again."""
         self.state.shown = ("", "")
@@ -142,8 +140,6 @@ class DatasetsController(Controller):
         if news.changed_datasets:
             self._read_soon()
 
-    # --- The selection ---
-
     def _moved(self) -> None:
         """Store the selected dataset. A timer shows it, or its new head, in the other panes."""
         row = self.graph.row
@@ -195,8 +191,6 @@ class DatasetsController(Controller):
         self.pane.card.show_progress(running.get(selected), rates.get(selected, ""))
         self.host.show_hints()
 
-    # --- Actions ---
-
     def toggle_list(self) -> None:
         """Show the datasets as a list, or as a graph."""
         self.pane.mode = "graph" if self.pane.mode == "list" else "list"
@@ -241,8 +235,6 @@ class DatasetsController(Controller):
         if term:
             self.pane.set_filter(toggle_term(self.pane.filter, *term.split(":")))
             self.host.show_hints()
-
-    # --- The saved layout ---
 
     def restore(self, layout: SavedLayout) -> None:
         """Restore the selection, the mode and the order."""

@@ -205,8 +205,6 @@ class GraphDrawing:
         routes = self._layout.routes
         return dict.fromkeys(line for edge in lineage.edges for line in routes.get(edge, ()))
 
-    # --- Where things are ---
-
     def first_dataset(self) -> str | None:
         """Return the dataset that is selected at first."""
         return next((labels[0][1] for labels in self._at_row if labels), None)
@@ -273,8 +271,6 @@ class GraphDrawing:
         row = [node for _, node in self._at_row[place.y]]
         at = row.index(dataset) + step
         return row[at] if 0 <= at < len(row) else None
-
-    # --- Cells ---
 
     def header(self) -> list[Span]:
         """Return no spans: a graph has no header."""
@@ -516,8 +512,6 @@ class DatasetTable:
         self._lineage = LineageDrawing(self.model.edges, selected)
         return {self._index[node] for node in before.nodes | self._lineage.nodes if node in self._index}
 
-    # --- Where things are ---
-
     def first_dataset(self) -> str | None:
         """Return the dataset that is selected at first."""
         return next(iter(self._order), None)
@@ -543,8 +537,6 @@ class DatasetTable:
             "page_down": at + page, "page_up": at - page,
         }.get(move, at)  # fmt: skip
         return self._order[max(min(targets, last), 0)]
-
-    # --- Cells ---
 
     def header(self) -> list[Span]:
         """Return the names of the columns, with an arrow at the one that the list is sorted by."""

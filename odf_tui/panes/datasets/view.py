@@ -213,8 +213,6 @@ class GraphView(LineView):
         self._graph, self._table = GraphDrawing(self._model), DatasetTable(self._model)
         self._drawing: GraphDrawing | DatasetTable = self._graph
 
-    # --- What is shown ---
-
     def load(self, rows: Sequence[DatasetRow], healths: Mapping[str, Health], text: str) -> None:
         """Show the datasets that match a filter."""
         self.rows, self.healths, self.filter = list(rows), healths, text
@@ -311,8 +309,6 @@ class GraphView(LineView):
         """Cells of a line; one is reserved for a scroll bar."""
         return max(self.size.width - 1, 0)
 
-    # --- The selection ---
-
     def select(self, dataset: str) -> None:
         """Select a dataset, if it is shown."""
         if dataset not in self._model.rows:
@@ -364,8 +360,6 @@ class GraphView(LineView):
             self._drawing.highlight(self.selected)
             self.reset()
         self._reveal()
-
-    # --- Drawing ---
 
     def count(self) -> int:
         """Return the number of rows."""

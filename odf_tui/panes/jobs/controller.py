@@ -61,8 +61,6 @@ class JobsController(Controller):
         """Return the handlers of messages: the log follows the selected job."""
         return {JobsView.Moved: lambda _: self._show_selected()}
 
-    # --- Changes of jobs ---
-
     def _read(self) -> None:
         def then(page: tuple[list[Job], int] | None, error: str) -> None:
             if page is None:
@@ -117,8 +115,6 @@ class JobsController(Controller):
         text = f"odf: {job.kind} {job.target}: {job_outcome(job)[0]}, after {format_duration(seconds)}"
         self.host.station.write(notification_sequence(text, ui.notify_by))
 
-    # --- Alerts with the sink Terminal ---
-
     def _read_alerts(self) -> None:
         self.reader.read(
             "alerts", partial(self.workspace.terminal_messages, self._last_alert), self._show_alerts
@@ -150,8 +146,6 @@ class JobsController(Controller):
         if not self.state.jobs.active_jobs():
             save = partial(saved_session.save_snapshot, self.workspace.folder, self.workspace)
             self.reader.read("snapshot", save, lambda *_: None)
-
-    # --- The worker ---
 
     def _worker_changed(self) -> None:
         state = self.state
@@ -192,8 +186,6 @@ class JobsController(Controller):
             await self.workspace.stop_worker()
         finally:
             self.jobs.connection.restart()
-
-    # --- Logs ---
 
     def _show_selected(self) -> None:
         """Show the log of the selected job; read it if it is not in memory."""
@@ -308,8 +300,6 @@ class JobsController(Controller):
             lines = await asyncio.to_thread(save, replace=True)
         self.host.notice(f"{count_of(lines or 0, 'line')} saved to {path}")
 
-    # --- Actions on jobs ---
-
     def cancel(self) -> None:
         """Cancel the selected job, or the job of the selected dataset, after a confirmation."""
         situation = self.host.situation()
@@ -388,8 +378,6 @@ class JobsController(Controller):
 
     def _go_to_block(self, block: WrittenBlock) -> None:
         self.navigator.follow(Target(block.dataset, "blocks", block.number))
-
-    # --- The saved layout ---
 
     def restore(self, layout: SavedLayout) -> None:
         """Restore whether long lines are wrapped."""

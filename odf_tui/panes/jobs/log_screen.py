@@ -125,8 +125,6 @@ class LogScreen(OverlayScreen[str]):
         self._read("end")
         self._show_gauges()
 
-    # --- Events and pages ---
-
     def apply_events(self, events: Sequence[JournalEvent], job: Job) -> None:
         """Add new lines of the log, and show the state of the job."""
         ended, self.job = job.state is not self.job.state, job
@@ -190,8 +188,6 @@ class LogScreen(OverlayScreen[str]):
 
         self._reader.read("page", read, partial(self._page_read, position, 0))
 
-    # --- Lines, title, gauges ---
-
     def _title(self) -> str:
         return f"{self.job.kind} {self.job.target} · job {self.job.id} · {self.job.state.value}"
 
@@ -233,8 +229,6 @@ class LogScreen(OverlayScreen[str]):
         if gauges.display != (measured is not None):
             gauges.display = measured is not None
         gauges.set(measured)
-
-    # --- Keys ---
 
     def action_move(self, move: str) -> None:
         """Scroll. Beyond the lines in memory, more lines are read."""
@@ -301,8 +295,6 @@ class LogScreen(OverlayScreen[str]):
             self._show_keys()
         else:
             self.dismiss(None)
-
-    # --- Search ---
 
     def action_search(self) -> None:
         """Open the search field."""
