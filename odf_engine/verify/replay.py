@@ -127,8 +127,13 @@ class Replay:
         checkpoint = self._compare_checkpoint(transaction, event, result, folder)
         rows = self._compare_rows(transaction, event, result, staged)
         watermark = _compare_watermark(event, output_watermark(transaction, result))
+        doubts, sql = [*checkpoint.doubts], transaction.transform.transform
+        if watermark and sql.version is not None and is_earlier_revision(sql.engine, sql.version):
+            # Earlier rules stated other watermarks for the same rows.
+            ((_, message),), watermark = watermark, []
+            doubts.append(_version_problem(transaction, result.version, message))
         use = _engine_use(transaction.transform, result)
-        return ReplayResult([*watermark, *checkpoint.problems, *rows], checkpoint.doubts, engine=use)
+        return ReplayResult([*watermark, *checkpoint.problems, *rows], doubts, engine=use)
 
     def _compare_rows(
         self, transaction: Transaction, event: ExecuteTransform, result: TransactionResult, staged: Path

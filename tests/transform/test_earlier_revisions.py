@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from odf_engine.chain.normal_form import spark_engine_version
 from odf_engine.errors import OdfError, StateUnusable, Unsupported
 from odf_engine.metadata.model import ExecuteTransform, SetTransform, TransformRequest
+from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.transform.engines.spark_engine import SparkEngine
@@ -21,6 +23,7 @@ from odf_engine.transform.engines.stateful.checkpoint import (
     write_checkpoint,
 )
 from odf_engine.transform.run import rederive
+from odf_engine.verify import replay
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.engine_versions import other_versions
 from tests.transform.deriving import Deriving, LogLines, earlier_rules
@@ -182,3 +185,19 @@ def test_checkpoint_in_another_format_is_not_read(tmp_path: Path, number: int, e
     with pytest.raises(error, match=r"4\.1\.0\+odf1") as raised:
         read_checkpoint(tmp_path / "checkpoint", tmp_path / "read")
     assert type(raised.value) is error and raised.value.hint
+
+
+@pytest.mark.parametrize("is_earlier", [True, False], ids=["earlier rules", "present rules"])
+def test_another_watermark_is_no_finding_for_earlier_rules(
+    deriving: Deriving, monkeypatch: pytest.MonkeyPatch, is_earlier: bool
+) -> None:
+    with earlier_rules(5) if is_earlier else nullcontext():
+        entry = derive(deriving, "stateless")
+        commit_rows(deriving, 1, (1, "a", 1))
+        deriving.run(entry)
+    monkeypatch.setattr(replay, "output_watermark", lambda transaction, result: Timestamp.from_ms(0))
+    report = check(deriving, entry)
+    assert report.valid == is_earlier
+    (finding,) = report.unchecked if is_earlier else report.findings
+    assert finding.kind == ("transform-version" if is_earlier else "transform-watermark")
+    assert "the watermark is" in finding.message
