@@ -123,7 +123,7 @@ class Administration(WorkspaceEntries):
             raise UsageError(f"{span}: not of the form FROM..TO", hint="FROM or TO can be omitted: 10..")
         chain = self.entry(dataset).dataset
         numbers = [
-            resolve_block_number(chain, each.strip()) if each.strip() else None for each in (first, last)
+            resolve_block_number(chain, text.strip()) if text.strip() else None for text in (first, last)
         ]
         return numbers[0], numbers[1]
 

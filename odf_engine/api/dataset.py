@@ -38,13 +38,13 @@ Version = int | Moment
 
 
 SUMMARY_COLUMNS: Final[Mapping[str, Callable[[Summary], object]]] = {
-    "name": lambda each: each.name,
-    "kind": lambda each: each.kind.name.lower(),
-    "blocks": lambda each: each.blocks,
-    "rows": lambda each: each.records,
-    "bytes": lambda each: each.size,
-    "watermark": lambda each: each.watermark,
-    "last pulled": lambda each: each.last_pulled,
+    "name": lambda summary: summary.name,
+    "kind": lambda summary: summary.kind.name.lower(),
+    "blocks": lambda summary: summary.blocks,
+    "rows": lambda summary: summary.records,
+    "bytes": lambda summary: summary.size,
+    "watermark": lambda summary: summary.watermark,
+    "last pulled": lambda summary: summary.last_pulled,
 }
 """The fields of a dataset that notebooks display."""
 
@@ -133,13 +133,13 @@ class Dataset:
         from odf_engine.checks.reports import read_report, report_json  # deferred, as above
 
         dataset = self._entry.dataset
-        found = (
+        reports = (
             (data_slice, read_report(dataset.folder, self._entry.id, data_slice.physical_hash))
             for data_slice in dataset.slices()
         )
         return [
-            {"block": each.sequence_number, **report_json(stored)}
-            for each, stored in found
+            {"block": data_slice.sequence_number, **report_json(stored)}
+            for data_slice, stored in reports
             if stored is not None
         ]
 
@@ -408,8 +408,8 @@ class Provenance:
 def _tree_lines(step: TraceStep, indent: str) -> Iterator[str]:
     exact = "" if step.exact else f" (candidates: {step.reason})"
     yield f"{indent}{step.name} {_ranges_text(step.runs)}{exact}"
-    for made in step.made:
-        yield f"{indent}  block {made.sequence_number} {made.system_time} {_ranges_text(made.runs)}"
+    for block in step.made:
+        yield f"{indent}  block {block.sequence_number} {block.system_time} {_ranges_text(block.runs)}"
     for source in step.sources:
         yield f"{indent}  {source.kind} {source.place or source.name} {source.ingested}"
     if step.problem:
@@ -468,8 +468,8 @@ def _paths_of(data: Any) -> list[Path] | None:
     """Return the paths that ``data`` consists of, or None if it consists of rows."""
     if isinstance(data, str | Path):
         return [Path(data)]
-    if isinstance(data, Sequence) and data and all(isinstance(each, str | Path) for each in data):
-        return [Path(each) for each in data]
+    if isinstance(data, Sequence) and data and all(isinstance(item, str | Path) for item in data):
+        return [Path(path) for path in data]
     return None
 
 
@@ -483,11 +483,11 @@ def _write_parquet(data: Any, path: Path) -> None:
             for batch in stream:
                 writer.write_batch(batch)
         return
-    if not isinstance(data, Sequence) or not all(isinstance(each, Mapping) for each in data):
+    if not isinstance(data, Sequence) or not all(isinstance(row, Mapping) for row in data):
         raise UsageError(
             f"rows cannot be read from {type(data).__name__}",
             hint="pass a path, a list of dictionaries, or a table of pyarrow, pandas or Polars",
         )
     if not data:
         raise UsageError("there are no rows to ingest: the list is empty")
-    pq.write_table(pa.Table.from_pylist([dict(each) for each in data]), path)
+    pq.write_table(pa.Table.from_pylist([dict(row) for row in data]), path)

@@ -127,8 +127,8 @@ class DatasetEditor(WorkspaceEntries):
 
         self._manifests(path)
         text = path.read_text(encoding="utf-8")
-        found = translate_manifest(text, str(path), self._workspace.column_types)
-        return ManifestChange(path, text, found.text), found.queries
+        translation = translate_manifest(text, str(path), self._workspace.column_types)
+        return ManifestChange(path, text, translation.text), translation.queries
 
     def make_demo(self) -> list[tuple[Request, str]]:
         """Write the demo into the workspace and add its datasets. Returns the requests to submit."""

@@ -218,12 +218,12 @@ def _in_thread(work: Callable[[], T], cancel: Callable[[], object], tick: Callab
     An interrupt of the main thread cancels it, and is raised once the function has ended. ``tick`` is called
     in this thread while the function runs, five times a second.
     """
-    found: list[T] = []
+    results: list[T] = []
     failed: list[BaseException] = []
 
     def run() -> None:
         try:
-            found.append(work())
+            results.append(work())
         except BaseException as error:
             failed.append(error)
 
@@ -244,7 +244,7 @@ def _in_thread(work: Callable[[], T], cancel: Callable[[], object], tick: Callab
         raise interrupted
     if failed:
         raise failed[0]
-    return found[0]
+    return results[0]
 
 
 def _cancel_job(folder: Path, jobs: list[str]) -> None:

@@ -36,10 +36,10 @@ def list_private_keys(workspace: Workspace) -> list[PrivateKey]:
     entries = {entry.id: entry for entry in workspace.datasets()}
     trust = Trust(workspace)
     private_keys: list[PrivateKey] = []
-    for each in workspace.keys.ids():
-        entry = entries.get(each)
+    for key_id in workspace.keys.ids():
+        entry = entries.get(key_id)
         is_own = entry is not None and trust.is_own(entry)
-        private_keys.append(PrivateKey(each, "" if entry is None else str(entry.alias), is_own))
+        private_keys.append(PrivateKey(key_id, "" if entry is None else str(entry.alias), is_own))
     return sorted(private_keys, key=lambda key: (not key.name, key.name.lower(), str(key.id)))
 
 

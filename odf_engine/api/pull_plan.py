@@ -206,10 +206,10 @@ class _TargetResolver:
             )
         for entry in here:
             if entry.alias != name:
-                where = self.urls[entry.id]
+                known_url = self.urls[entry.id]
                 raise AlreadyExists(
                     f"the dataset already exists as {entry.alias}",
-                    where=where,
+                    where=known_url,
                     hint=f"to rename it, run odf rename {entry.alias} {name}",
                 )
         for url, place in self.new.items():

@@ -139,21 +139,21 @@ class EventCollector:
         since = newest if position is None else int(position)
         if since > newest:  # the job log was replaced
             since = 0
-        found = self._journal.events(since, limit=_BATCH)
+        events = self._journal.events(since, limit=_BATCH)
         touched: set[str] = set()
-        for each in found:
-            if isinstance(each, Committed):
-                touched.add(each.dataset)
-            elif isinstance(each, JobChanged):
-                if each.job.state.final:
-                    touched.add(each.job.dataset)
-                event = job_event(each.job)
+        for journal_event in events:
+            if isinstance(journal_event, Committed):
+                touched.add(journal_event.dataset)
+            elif isinstance(journal_event, JobChanged):
+                if journal_event.job.state.final:
+                    touched.add(journal_event.job.dataset)
+                event = job_event(journal_event.job)
                 if event is not None:
                     batch.events.append(event)
-        last = found[-1].seq if found else since
+        last = events[-1].seq if events else since
         if position != str(last):
             batch.positions[_JOBS] = str(last)
-        return touched, len(found) == _BATCH
+        return touched, len(events) == _BATCH
 
     # --- Runs of flows ---
 
@@ -242,8 +242,8 @@ def job_event(job: Job) -> Event | None:
         case _:
             kinds = ["JobFailed"]
             if job.error is not None:
-                where = f"{job.error.where}: " if job.error.where else ""
-                message = f"{name} failed: {where}{job.error.message}"
+                location = f"{job.error.where}: " if job.error.where else ""
+                message = f"{name} failed: {location}{job.error.message}"
                 error = msgspec.to_builtins(job.error)
                 error.pop("excerpt", None)  # a line of a source file
                 data["error"] = error
@@ -280,7 +280,7 @@ def _describe_success(job: Job, name: str, data: dict[str, Any]) -> tuple[list[E
                 return ["VerifyFailed", "JobSucceeded"], f"{name}: invalid{first}"
         if job.kind == "check":
             checked = msgspec.convert(result, CheckResult)
-            data["checks"] = [result_json(each) for each in checked.results]
+            data["checks"] = [result_json(check) for check in checked.results]
             if checked.failed:
                 return ["CheckFailed", "JobSucceeded"], f"{name}: {checked.failed[0].text}"
     blocks, records = result.get("blocks"), result.get("records")

@@ -122,7 +122,7 @@ class WorkerLauncher:
                 env=build_python_environment(),  # with -P: the working folder may hold untrusted modules
                 start_new_session=True,
             )
-        _children[:] = [each for each in _children if each.poll() is None]
+        _children[:] = [process for process in _children if process.poll() is None]
         _children.append(child)
         return child
 

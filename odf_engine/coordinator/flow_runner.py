@@ -162,18 +162,18 @@ class FlowRunner:
 
     def _find_inputs(self, flows: Iterable[Flow]) -> dict[str, set[str]]:
         """Return the names of the flows by the id of a dataset that is an input of their targets."""
-        found: dict[str, set[str]] = {}
+        flow_names: dict[str, set[str]] = {}
         batched = [
             flow for flow in flows if any(isinstance(trigger, Inputs) for trigger in flow.spec.triggers)
         ]
         if not batched:
-            return found
+            return flow_names
         with contextlib.closing(_Targets(self._folder)) as targets:
             for flow in batched:
                 with contextlib.suppress(OdfError):  # its run reports the error
                     for dataset in targets.inputs(flow.spec.targets):
-                        found.setdefault(dataset, set()).add(flow.name)
-        return found
+                        flow_names.setdefault(dataset, set()).add(flow.name)
+        return flow_names
 
     # --- Runs ---
 
@@ -311,15 +311,15 @@ class FlowRunner:
             ended = asyncio.get_running_loop().create_future()
             self._waiting[job.id] = ended
             waiting.append((entry, ended))
-        found = [(entry, await ended) for entry, ended in waiting]
-        for entry, job in found:
+        finished = [(entry, await ended) for entry, ended in waiting]
+        for entry, job in finished:
             if job.state is not JobState.done:
                 reason = job.error.message if job.error is not None else job.state.value
                 raise _Failed(f"{verb} {entry.alias}: {reason} (job {job.id})")
             if job.warnings and flow.spec.on_warning == "fail":
                 warnings = f"{count_of(len(job.warnings), 'warning')}: {job.warnings[0].text}"
                 raise _Failed(f"{verb} {entry.alias}: {warnings} (job {job.id})")
-        return found
+        return finished
 
     async def _remotes_changed(self, flow: Flow, run: Run) -> bool:
         """Return whether a remote of a target has new blocks.
@@ -380,8 +380,8 @@ class FlowRunner:
     # --- Datasets ---
 
     def _entries(self, targets: Sequence[Target]) -> list[DatasetEntry]:
-        with contextlib.closing(_Targets(self._folder)) as found:
-            return found.entries(targets)
+        with contextlib.closing(_Targets(self._folder)) as matcher:
+            return matcher.entries(targets)
 
     def _addresses(self, to: str, entries: Sequence[DatasetEntry]) -> list[str]:
         from odf_engine.workspace.remotes import Remotes, resolve_address
@@ -409,8 +409,8 @@ class _Targets:
         Raises:
             NotFound: a target matches nothing.
         """
-        found = self._workspace.match([each for each in targets if isinstance(each, str)])
-        for target in (each for each in targets if isinstance(each, Selector)):
+        entries = self._workspace.match([target for target in targets if isinstance(target, str)])
+        for target in (selector for selector in targets if isinstance(selector, Selector)):
             config = self._workspace.config
             matches = [
                 entry
@@ -419,8 +419,8 @@ class _Targets:
             ]
             if not matches:
                 raise NotFound(f"no dataset matches: {target}", hint="odf list shows the labels of datasets")
-            found += matches
-        return found
+            entries += matches
+        return entries
 
     def entries(self, targets: Sequence[Target]) -> list[DatasetEntry]:
         """Return the datasets that match, inputs first.
@@ -440,7 +440,12 @@ class _Targets:
 
         graph = DatasetGraph(self._workspace.summaries())
         datasets = {entry.id for entry in self._match(targets)}
-        return {str(each) for dataset in datasets for each in graph.inputs(dataset) if each not in datasets}
+        return {
+            str(input_id)
+            for dataset in datasets
+            for input_id in graph.inputs(dataset)
+            if input_id not in datasets
+        }
 
 
 def _root_datasets(entries: Sequence[DatasetEntry]) -> list[DatasetEntry]:

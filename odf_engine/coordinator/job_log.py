@@ -89,10 +89,10 @@ class JobLogReader:
         Raises:
             NotFound: there is no such job, or it was deleted.
         """
-        found = self._decode("SELECT body FROM jobs WHERE number = ?", _number(job_id))
-        if not found:
+        jobs = self._decode("SELECT body FROM jobs WHERE number = ?", _number(job_id))
+        if not jobs:
             raise NotFound(f"job '{job_id}' not found", hint="list the jobs: odf jobs")
-        return found[0]
+        return jobs[0]
 
     def events(
         self, since: int = 0, *, job: str | None = None, limit: int | None = None
@@ -120,8 +120,8 @@ class JobLogReader:
         """Return the blocks that a job committed, newest first."""
         query = "SELECT seq, body FROM events WHERE job = ? AND instr(body, ?) ORDER BY seq DESC LIMIT ?"
         marker = b'"type":"committed"'
-        found = self._events(self._rows(query, _number(job), marker, limit))
-        return [event for event in found if isinstance(event, Committed)]
+        events = self._events(self._rows(query, _number(job), marker, limit))
+        return [event for event in events if isinstance(event, Committed)]
 
     def request(self, job: str) -> Request | None:
         """Return the request of a job, or None if it is not stored, or of another version."""
@@ -340,8 +340,8 @@ class JobLog(JobLogReader):
         """Append the lines of a text to a job's log; long lines and texts are truncated."""
         now = _now()
         texts = escape_surrogates(text[: MAX_LINE * _MAX_LINES]).splitlines()[:_MAX_LINES] or [""]
-        cut = (each if len(each) <= MAX_LINE else each[:MAX_LINE] + " …" for each in texts)
-        self._append(*(LogLine(seq=0, job=job_id, time=now, level=level, text=each) for each in cut))
+        cut = (line if len(line) <= MAX_LINE else line[:MAX_LINE] + " …" for line in texts)
+        self._append(*(LogLine(seq=0, job=job_id, time=now, level=level, text=line) for line in cut))
 
     def append_commit(self, job_id: str, dataset: str, block: str, event: str, rows: int) -> None:
         """Store that a job committed a block."""

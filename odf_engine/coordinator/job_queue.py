@@ -217,12 +217,12 @@ class JobQueue:
         """Return the changed progress of running jobs by job id, and store it."""
         with self._lock:
             entries = list(self._running.values())
-        found: dict[str, Progress] = {}
+        progress_by_job: dict[str, Progress] = {}
         for entry in entries:
             if (progress := entry.reporter.collect()) is not None:
-                found[entry.job.id] = progress
+                progress_by_job[entry.job.id] = progress
                 self._store_progress(entry.job.id, progress)
-        return found
+        return progress_by_job
 
     def amounts(self) -> dict[str, Progress]:
         """Return the newest progress of all running jobs by job id."""
@@ -321,7 +321,7 @@ def _trace(error: BaseException) -> str:
 def failure_of(error: BaseException, job: Job) -> Failure:
     """Return the error of a job for users: one sentence, and a hint."""
     if isinstance(error, OdfError):
-        kinds = (each.__name__ for each in type(error).__mro__ if each.__module__ == OdfError.__module__)
+        kinds = (base.__name__ for base in type(error).__mro__ if base.__module__ == OdfError.__module__)
         kind = next(kinds)
         return Failure(error.message, error.hint, error.where, error.exit_code, list(error.excerpt), kind)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):

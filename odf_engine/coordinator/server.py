@@ -131,7 +131,9 @@ class Sessions:
         """Send the remaining events for at most ``seconds``, and close all connections."""
         sessions, tasks = list(self._sessions), [task for task in self._sessions.values() if task]
         if sessions:
-            await asyncio.wait([asyncio.ensure_future(each.finish()) for each in sessions], timeout=seconds)
+            await asyncio.wait(
+                [asyncio.ensure_future(session.finish()) for session in sessions], timeout=seconds
+            )
             for session in sessions:
                 session.leave()
             _, slow = await asyncio.wait(tasks, timeout=seconds)

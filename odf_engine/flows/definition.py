@@ -255,9 +255,9 @@ def read_flow(text: bytes, source: str) -> Flow:
     Raises:
         InvalidManifest: it is invalid; ``where`` has line and column.
     """
-    name, spec, found = read_document(text, source, FlowSpec, _WORD)
-    check_targets(spec.targets, found)
-    return Flow(name, spec, found.digest)
+    name, spec, document = read_document(text, source, FlowSpec, _WORD)
+    check_targets(spec.targets, document)
+    return Flow(name, spec, document.digest)
 
 
 def flow_files(odf: Path) -> DocumentFiles[Flow]:

@@ -208,8 +208,8 @@ def check_targets(targets: Sequence[Target], source: DocumentSource) -> None:
         try:
             DatasetPattern.parse(target.name if isinstance(target, Selector) else target)
         except OdfError as error:
-            where = source.where(".spec.target")
-            raise InvalidManifest(error.message, where=where, hint=error.hint) from None
+            position = source.where(".spec.target")
+            raise InvalidManifest(error.message, where=position, hint=error.hint) from None
 
 
 class Headers(Part, frozen=True):
@@ -306,13 +306,13 @@ def _to_builtins(node: yaml.YamlNode, source: str) -> Any:
         InvalidManifest: a mapping has a key twice.
     """
     if isinstance(node, yaml.Mapping):
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for key, value in node.entries:
-            if key.text in found:
-                where = f"{source}:{key.line}:{key.column}"
-                raise InvalidManifest(f"duplicate field '{key.text}'", where=where)
-            found[key.text] = _to_builtins(value, source)
-        return found
+            if key.text in fields:
+                position = f"{source}:{key.line}:{key.column}"
+                raise InvalidManifest(f"duplicate field '{key.text}'", where=position)
+            fields[key.text] = _to_builtins(value, source)
+        return fields
     if isinstance(node, yaml.Sequence):
         return [_to_builtins(item, source) for item in node.items]
     assert isinstance(node, yaml.Scalar)
@@ -401,13 +401,13 @@ class DocumentFiles(Generic[D]):
         except OSError as error:
             problem = f"the folder of the {self._word}s cannot be read: {error.strerror}"
             raise OdfError(problem, where=str(self.folder)) from None
-        found: dict[str, tuple[int, int]] = {}
+        stamps: dict[str, tuple[int, int]] = {}
         for path in entries:
             with contextlib.suppress(OSError):  # it was removed since
                 status = path.stat()
                 if path.suffix == _SUFFIX and stat.S_ISREG(status.st_mode):
-                    found[path.stem] = status.st_mtime_ns, status.st_size
-        return found
+                    stamps[path.stem] = status.st_mtime_ns, status.st_size
+        return stamps
 
     def text(self, name: str) -> bytes:
         """Return the text of a document.
@@ -432,24 +432,24 @@ class DocumentFiles(Generic[D]):
             InvalidManifest: the file is invalid.
         """
         path = self.path(name)
-        found = self._read(self.text(name), str(path))
-        if found.name != name:
+        document = self._read(self.text(name), str(path))
+        if document.name != name:
             raise InvalidManifest(
-                f"the {self._word} is named '{found.name}'",
+                f"the {self._word} is named '{document.name}'",
                 where=str(path),
-                hint=f"name the file {found.name}{_SUFFIX}",
+                hint=f"name the file {document.name}{_SUFFIX}",
             )
-        return found
+        return document
 
     def read_all(self) -> list[D | Unreadable]:
         """Read all documents, by name."""
-        found: list[D | Unreadable] = []
+        documents: list[D | Unreadable] = []
         for name in self.stamps():
             try:
-                found.append(self.read(name))
+                documents.append(self.read(name))
             except OdfError as error:
-                found.append(Unreadable(name, error))
-        return found
+                documents.append(Unreadable(name, error))
+        return documents
 
     def write(self, text: bytes, source: str, *, replace: bool = False) -> D:
         """Store a document under its name.
@@ -458,11 +458,11 @@ class DocumentFiles(Generic[D]):
             InvalidManifest: it is invalid.
             AlreadyExists: there is another document of this name, and ``replace`` is false.
         """
-        found = self._read(text, source)
-        path = self.path(found.name)
+        document = self._read(text, source)
+        path = self.path(document.name)
         if path.exists() and not replace and read_small_file(path) != text:
             raise AlreadyExists(
-                f"{self._word} '{found.name}' already exists",
+                f"{self._word} '{document.name}' already exists",
                 hint=f"to replace it, use odf {self._word} add --replace",
             )
         make_folder(self.folder)

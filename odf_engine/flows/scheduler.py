@@ -36,16 +36,16 @@ REMOTES_UNCHANGED: Final = "remotes are unchanged"
 def next_time(schedule: Schedule, after: float) -> float:
     """Return the first time of a schedule after ``after``; infinite if there is none."""
     start = datetime.fromtimestamp(after, UTC).astimezone(schedule.timezone.info)
-    times = (found.timestamp() for found in CronSim(schedule.cron.fields, start))
+    times = (moment.timestamp() for moment in CronSim(schedule.cron.fields, start))
     # At the end of the summer time, some times that the library returns are before the start.
-    return next((found for found in times if found > after), math.inf)
+    return next((time for time in times if time > after), math.inf)
 
 
 def last_time(schedule: Schedule, until: float) -> float:
     """Return the last time of a schedule up to ``until``, inclusive; minus infinity if there is none."""
     start = datetime.fromtimestamp(math.floor(until) + 1, UTC).astimezone(schedule.timezone.info)
-    found = next(CronSim(schedule.cron.fields, start, reverse=True), None)
-    return -math.inf if found is None else found.timestamp()
+    moment = next(CronSim(schedule.cron.fields, start, reverse=True), None)
+    return -math.inf if moment is None else moment.timestamp()
 
 
 def retry_delay(retry: Retry, attempt: int, chance: random.Random) -> float:
@@ -352,7 +352,7 @@ class FlowScheduler:
             fired.append((state.retry_at, "retry"))
         if not fired:
             return None
-        due, trigger_name = max(fired, key=lambda each: (each[1] != "retry", each[0]))
+        due, trigger_name = max(fired, key=lambda candidate: (candidate[1] != "retry", candidate[0]))
         self._advance(state, now)
         if name in self._running:
             reason = f"run {self._running[name].id} is still running"

@@ -160,8 +160,8 @@ class FlowStore:
         names = FlowState.__struct_fields__
         with self._translated():
             rows = self._connection.execute(f"SELECT {', '.join(names)} FROM flows").fetchall()
-            found = [dict(zip(names, row, strict=True)) for row in rows]
-            return {each["name"]: msgspec.convert(each, FlowState, strict=False) for each in found}
+            records = [dict(zip(names, row, strict=True)) for row in rows]
+            return {record["name"]: msgspec.convert(record, FlowState, strict=False) for record in records}
 
     def save(self, states: Iterable[FlowState]) -> None:
         """Store the states of flows."""
@@ -281,18 +281,19 @@ class FlowStore:
         Raises:
             NotFound: there is no such run.
         """
-        found = self._runs("WHERE id = ?", number)
-        if not found:
+        runs = self._runs("WHERE id = ?", number)
+        if not runs:
             raise NotFound(f"run {number} not found", hint="list the runs: odf flow history")
-        return found[0]
+        return runs[0]
 
     def _runs(self, condition: str, *parameters: object) -> list[Run]:
         columns = ", ".join(Run.__struct_fields__)
         with self._translated():
             rows = self._connection.execute(f"SELECT {columns} FROM runs {condition}", parameters).fetchall()
-            found = [dict(zip(Run.__struct_fields__, row, strict=True)) for row in rows]
+            records = [dict(zip(Run.__struct_fields__, row, strict=True)) for row in rows]
             return [
-                msgspec.convert(each | {"jobs": msgspec.json.decode(each["jobs"])}, Run) for each in found
+                msgspec.convert(record | {"jobs": msgspec.json.decode(record["jobs"])}, Run)
+                for record in records
             ]
 
 

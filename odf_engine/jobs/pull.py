@@ -355,8 +355,8 @@ def _pull_remote(workspace: Workspace, entry: DatasetEntry) -> str | None:
 
     known = Remotes(workspace.odf).get(entry.id).pull
     if len(known) > 1:
-        where = ", ".join(known)
-        raise UsageError(f"{entry.alias} has several pull remotes: {where}", hint="select one: --from URL")
+        urls = ", ".join(known)
+        raise UsageError(f"{entry.alias} has several pull remotes: {urls}", hint="select one: --from URL")
     return known[0] if known else None
 
 

@@ -93,7 +93,7 @@ class RevisionReader(WorkspaceEntries):
             )
         older = next(_find_older(chain, event, number), None)
         before = None if older is None else chain.block(older).block.event
-        names = {each.id: str(each.alias) for each in self._workspace.datasets()}
+        names = {entry.id: str(entry.alias) for entry in self._workspace.datasets()}
         name = getattr(event, "source_name", None)
         return Revision(
             title=kind if name is None else f"{kind} '{name}'",
@@ -150,12 +150,12 @@ def _find_older(chain: Dataset, event: Any, number: int) -> Iterator[int]:
 
 def _find_newer(chain: Dataset, event: Any, number: int) -> int | None:
     newest = chain.state().sequence_number + 1
-    found = None
-    for each in _find_older(chain, event, newest):
-        if each <= number:
+    newer = None
+    for candidate in _find_older(chain, event, newest):
+        if candidate <= number:
             break
-        found = each
-    return found
+        newer = candidate
+    return newer
 
 
 def _find_checkpoint(
@@ -306,9 +306,9 @@ class BlockReader(RevisionReader):
         entry = self.entry(dataset)
         branches = entry.dataset.branch_names()
         names = [name for name in entry.dataset.references() if name not in branches]
-        found = [(name, resolve_as_at(entry, name)) for name in names]
-        earlier = [each for each in found if not each[1].in_chain]
-        return sorted(earlier, key=lambda each: each[1].system_time, reverse=True)
+        histories = [(name, resolve_as_at(entry, name)) for name in names]
+        earlier = [history for history in histories if not history[1].in_chain]
+        return sorted(earlier, key=lambda history: history[1].system_time, reverse=True)
 
     def list_branches(self, dataset: str) -> list[Branch]:
         """Return the branches of a dataset, compared with its head."""
@@ -519,7 +519,7 @@ def find_links(workspace: Workspace, entry: DatasetEntry, stored: StoredBlock) -
     if isinstance(event, model.AddData | model.ExecuteTransform):
         links += _data_links(dataset, event)
     if isinstance(event, model.ExecuteTransform | model.SetTransform):
-        entries = {each.id: each for each in workspace.datasets()}
+        entries = {dataset_entry.id: dataset_entry for dataset_entry in workspace.datasets()}
         links += _input_links(entries, event)
     return tuple(links)
 
@@ -528,7 +528,7 @@ def _data_links(dataset: str, event: model.AddData | model.ExecuteTransform) -> 
     data = event.new_data
     if data is not None:
         rows = Target(dataset, "data", data.offset_interval.start)
-        yield from (BlockLink(str(each), rows) for each in (data.logical_hash, data.physical_hash))
+        yield from (BlockLink(str(data_hash), rows) for data_hash in (data.logical_hash, data.physical_hash))
     if event.new_checkpoint is not None:
         yield BlockLink(str(event.new_checkpoint.physical_hash), None)
     if event.prev_checkpoint is not None:
@@ -539,10 +539,11 @@ def _input_links(
     entries: _Entries, event: model.ExecuteTransform | model.SetTransform
 ) -> Iterator[BlockLink]:
     if isinstance(event, model.SetTransform):
-        for each in event.inputs:
-            if _parse_dataset_id(each.dataset_ref) in entries:
+        for transform_input in event.inputs:
+            if _parse_dataset_id(transform_input.dataset_ref) in entries:
                 yield BlockLink(
-                    each.dataset_ref, Target(str(_parse_dataset_id(each.dataset_ref)), "datasets")
+                    transform_input.dataset_ref,
+                    Target(str(_parse_dataset_id(transform_input.dataset_ref)), "datasets"),
                 )
         return
     for item in event.query_inputs:

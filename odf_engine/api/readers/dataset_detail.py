@@ -127,7 +127,7 @@ def _fetch_facts(fetch: Any) -> Iterator[Fact]:
             if command := [*(fetch.command or ()), *(fetch.args or ())]:
                 yield "command", shlex.join(command)
             if fetch.env:
-                yield "variables", ", ".join(each.name for each in fetch.env)
+                yield "variables", ", ".join(variable.name for variable in fetch.env)
         case model.Mqtt():
             yield (
                 "fetch",
@@ -220,9 +220,13 @@ def describe_merge(merge: Any) -> str:
 
 def _transform_facts(transform: model.SetTransform, names: dict[str, str]) -> Iterator[Fact]:
     inputs = []
-    for each in transform.inputs:
-        name = names.get(each.dataset_ref, each.dataset_ref)
-        inputs.append(f"{name} as {each.alias}" if each.alias and each.alias != name else name)
+    for transform_input in transform.inputs:
+        name = names.get(transform_input.dataset_ref, transform_input.dataset_ref)
+        inputs.append(
+            f"{name} as {transform_input.alias}"
+            if transform_input.alias and transform_input.alias != name
+            else name
+        )
     yield "inputs", "\n".join(inputs)
     yield from query_facts(transform.transform)
 
@@ -268,19 +272,19 @@ def read_dataset_detail(workspace: Workspace, entry: DatasetEntry) -> DatasetDet
     """
     state = entry.dataset.state()
     names = {str(dataset.id): str(dataset.alias) for dataset in workspace.datasets()}
-    found = [
+    sections = [
         *_trust_sections(workspace, entry),
         *definition_sections(state, names, str(entry.alias), _find_disabled_sources(entry, state)),
     ]
-    found.append(Section("Data", tuple(_size_facts(state))))
+    sections.append(Section("Data", tuple(_size_facts(state))))
     if columns := _column_facts(state):
-        found.append(Section(count_of(len(columns), "column"), tuple(columns)))
-    found.append(Section("Identity", tuple(_identity_facts(workspace, entry, state))))
+        sections.append(Section(count_of(len(columns), "column"), tuple(columns)))
+    sections.append(Section("Identity", tuple(_identity_facts(workspace, entry, state))))
     card = tuple(_card_facts(entry, state, names))
     if drift := _drift_facts(workspace, entry):
-        found.insert(0, Section("Manifest", drift))
+        sections.insert(0, Section("Manifest", drift))
         card = (*card[:_DRIFT_POSITION], drift[0], *card[_DRIFT_POSITION:])
-    return DatasetDetail(card, tuple(found), _format_yaml(entry, state))
+    return DatasetDetail(card, tuple(sections), _format_yaml(entry, state))
 
 
 _DRIFT_POSITION: Final = 3
@@ -309,15 +313,15 @@ def _drift_facts(workspace: Workspace, entry: DatasetEntry) -> tuple[Fact, ...]:
 
 def _find_disabled_sources(entry: DatasetEntry, state: ChainState) -> list[str]:
     """Return the names of sources that were disabled, and not added again."""
-    dataset, found = entry.dataset, list[str]()
+    dataset, disabled = entry.dataset, list[str]()
     newest = dataset.list_blocks(1, kinds={"SetPollingSource", "DisablePollingSource"})
     if newest and newest[0].kind == "DisablePollingSource":
-        found.append("the polling source")
+        disabled.append("the polling source")
     for row in dataset.list_blocks(_MAX_PUSH_BLOCKS, kinds={"DisablePushSource"}):
         event: Any = dataset.block(row.hash).block.event
-        if event.source_name not in (*state.push_sources, *found):
-            found.append(event.source_name)
-    return found
+        if event.source_name not in (*state.push_sources, *disabled):
+            disabled.append(event.source_name)
+    return disabled
 
 
 def _trust_sections(workspace: Workspace, entry: DatasetEntry) -> Iterator[Section]:
@@ -405,7 +409,7 @@ def _card_facts(entry: DatasetEntry, state: ChainState, names: dict[str, str]) -
     for name, pushed in state.push_sources.items():
         yield "push", f"{name}: {describe_read(pushed.read)}, {_describe_merge_briefly(pushed.merge)}"
     if state.transform is not None:
-        yield "inputs", ", ".join(names.get(str(each), str(each)) for each in state.inputs())
+        yield "inputs", ", ".join(names.get(str(input_id), str(input_id)) for input_id in state.inputs())
         yield "engine", getattr(state.transform.transform, "engine", "?")
     if state.license is not None:
         yield "licence", state.license.short_name

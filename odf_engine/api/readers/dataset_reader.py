@@ -61,7 +61,9 @@ class WorkspaceEntries:
         dataset, _, block = dataset.partition("@")
         entry = self._entries.get(dataset)
         if entry is None or not entry.dataset.folder.is_dir():
-            self._entries = {str(each.id): each for each in self._workspace.datasets()}
+            self._entries = {
+                str(dataset_entry.id): dataset_entry for dataset_entry in self._workspace.datasets()
+            }
             entry = self._entries.get(dataset)
         if entry is None:
             raise NotFound("this dataset is not in the workspace")
@@ -126,7 +128,7 @@ class RemoteReader(WorkspaceEntries):
         remotes, repositories = self._remotes, list[Repo]()
         with suppress(OdfError):  # an error is shown where repositories are listed
             repositories = remotes.repositories()
-        found: dict[str, tuple[Remote, ...]] = {}
+        remotes_by_id: dict[str, tuple[Remote, ...]] = {}
         for summary in summaries:
             if f"{summary.id.multibase}.json" in file_names:
                 try:
@@ -135,10 +137,10 @@ class RemoteReader(WorkspaceEntries):
                     continue
                 urls = dict.fromkeys([*stored.pull, *stored.push])
                 labels = {url: find_display_name(repositories, url) for url in urls}
-                found[str(summary.id)] = tuple(
+                remotes_by_id[str(summary.id)] = tuple(
                     self._make_remote(summary, stored, url, label) for url, label in labels.items()
                 )
-        return found
+        return remotes_by_id
 
     def _make_remote(self, summary: Summary, known: DatasetRemotes, url: str, label: str) -> Remote:
         remote = Remote(url=url, label=label, pull=url in known.pull, push=url in known.push)
@@ -148,23 +150,23 @@ class RemoteReader(WorkspaceEntries):
     def _update_status(self, remote: Remote, status: RemoteStatus, summary: Summary) -> Remote:
         """Return the last known state of a remote, updated by the blocks committed here since."""
         common, their_head = status.common or "", status.their_head or ""
-        found = replace(remote, common=common, their_head=their_head, at=status.at)
+        updated = replace(remote, common=common, their_head=their_head, at=status.at)
         if status.our_head == str(summary.head or ""):
-            return replace(found, relation=status.relation, ours=status.ours, theirs=status.theirs)
+            return replace(updated, relation=status.relation, ours=status.ours, theirs=status.theirs)
         if not their_head:
-            return replace(found, relation="new", ours=summary.blocks)
+            return replace(updated, relation="new", ours=summary.blocks)
         try:
             numbers = self.block_numbers(str(summary.id), (their_head, common))
         except OdfError:
-            return found
+            return updated
         if their_head in numbers:  # all remote blocks are in our chain
             ours = summary.blocks - 1 - numbers[their_head]
-            return replace(found, relation="ahead" if ours else "equal", ours=ours, common=their_head)
+            return replace(updated, relation="ahead" if ours else "equal", ours=ours, common=their_head)
         if common not in numbers:  # our chain was reset or replaced
-            return found
+            return updated
         ours = summary.blocks - 1 - numbers[common]
         return replace(
-            found, relation="diverged" if ours else "behind", ours=ours, theirs=max(status.theirs, 1)
+            updated, relation="diverged" if ours else "behind", ours=ours, theirs=max(status.theirs, 1)
         )
 
 
@@ -220,7 +222,7 @@ def _make_dataset_row(summary: Summary, others: Mapping[DatasetId, Summary]) -> 
         id=str(summary.id),
         name=summary.name,
         derivative=summary.kind is model.DatasetKind.Derivative,
-        inputs=tuple(str(each) for each in summary.inputs),
+        inputs=tuple(str(input_id) for input_id in summary.inputs),
         head=str(summary.head or ""),
         blocks=summary.blocks,
         records=summary.records,
@@ -231,7 +233,10 @@ def _make_dataset_row(summary: Summary, others: Mapping[DatasetId, Summary]) -> 
         push_sources=tuple(summary.push_sources),
         problem=summary.problem,
         behind=is_behind(summary, others),
-        diverged=tuple(others[each].name if each in others else str(each) for each in summary.diverged),
+        diverged=tuple(
+            others[dataset_id].name if dataset_id in others else str(dataset_id)
+            for dataset_id in summary.diverged
+        ),
         branches=tuple(summary.branches),
         waiting=find_waiting(summary, others),
     )

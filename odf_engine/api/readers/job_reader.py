@@ -48,10 +48,10 @@ class JobReader(WorkspaceEntries):
         """Return a page of events of a job: after a journal number, before one, or the last ones."""
         journal = self._journal
         if after is not None:
-            found = journal.events(after, job=job, limit=limit + 1)
-            return LogPage(found[:limit], after > 0, len(found) > limit)
-        found = journal.tail(limit + 1, job=job, before=before)
-        return LogPage(found[-limit:], len(found) > limit, before is not None)
+            events = journal.events(after, job=job, limit=limit + 1)
+            return LogPage(events[:limit], after > 0, len(events) > limit)
+        events = journal.tail(limit + 1, job=job, before=before)
+        return LogPage(events[-limit:], len(events) > limit, before is not None)
 
     def find_in_log(self, job: str, text: str, start: int, *, back: bool) -> int | None:
         """Return the journal number of the next line with a text; ``back`` searches backwards."""

@@ -24,13 +24,13 @@ def load_history(odf: Path) -> list[str]:
         lines = read_small_file(odf / _FILE).decode("utf-8", "replace").splitlines()
     except OSError:
         return []
-    found: list[str] = []
+    queries: list[str] = []
     for line in lines[-MAX_QUERIES:]:
         with suppress(ValueError, RecursionError):
             entry = json.loads(line)
             if isinstance(entry, dict) and isinstance(entry.get("sql"), str):
-                found.append(entry["sql"])
-    return found
+                queries.append(entry["sql"])
+    return queries
 
 
 def add_to_history(odf: Path, sql: str) -> None:
@@ -40,10 +40,10 @@ def add_to_history(odf: Path, sql: str) -> None:
         OSError: the workspace cannot be written to.
     """
     sql = sql.strip()
-    kept = [*(each for each in load_history(odf) if each != sql), sql][-MAX_QUERIES:]
+    kept = [*(query for query in load_history(odf) if query != sql), sql][-MAX_QUERIES:]
     path = odf / _FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     with open_file(part, "wb") as file:
-        file.write("".join(json.dumps({"sql": each}) + "\n" for each in kept).encode())
+        file.write("".join(json.dumps({"sql": query}) + "\n" for query in kept).encode())
     part.replace(path)

@@ -409,16 +409,16 @@ class RowTimeline:
         columns = [names.operation_type_column, names.event_time_column]
         if not set(columns) <= set(file.schema.names):
             return ()
-        found: set[int] = set()
+        times: set[int] = set()
         scale = _scale(file.schema.field(names.event_time_column).type)
         for group in range(len(file.group_ends)):
             table = file.read(group, columns, range(file.group_rows(group)))
             rows = table.filter(pc.greater(table.column(columns[0]), 0)).column(columns[1])
             values = pc.unique(rows).drop_null()
             whole = values.cast("int32" if values.type.bit_width == 32 else "int64").to_pylist()
-            found.update(value * scale[0] // scale[1] for value in whole)
-        every = max(len(found) // _MOMENTS, 1)
-        return tuple(sorted(found)[::every])
+            times.update(value * scale[0] // scale[1] for value in whole)
+        every = max(len(times) // _MOMENTS, 1)
+        return tuple(sorted(times)[::every])
 
 
 def _changes(file: SliceFile, names: DatasetVocabulary) -> bool:
@@ -437,10 +437,10 @@ def _groups(file: SliceFile, names: DatasetVocabulary) -> Iterator[tuple[int, in
     field = file.schema.field(column)
     scale = _scale(field.type)
     for group in range(len(file.group_ends)):
-        least, greatest = file.bounds(group, field)
-        if least is not None and greatest is not None:
+        min_time, max_time = file.bounds(group, field)
+        if min_time is not None and max_time is not None:
             times, by = scale
-            yield file.group_rows(group), least * times // by, -(-greatest * times // by)
+            yield file.group_rows(group), min_time * times // by, -(-max_time * times // by)
 
 
 def _scale(kind: pa.DataType) -> tuple[int, int]:

@@ -97,7 +97,7 @@ def slices_of(window: RowWindow) -> Sequence[SliceMark]:
 
 def slice_at(slices: Sequence[SliceMark], row: int) -> int:
     """Return the index of the slice of a row; -1 before the first slice."""
-    return bisect_right(slices, row, key=lambda each: each.start) - 1
+    return bisect_right(slices, row, key=lambda mark: mark.start) - 1
 
 
 def extends(older: RowWindow, newer: RowWindow) -> bool:
