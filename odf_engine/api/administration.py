@@ -54,7 +54,7 @@ class Administration(WorkspaceEntries):
     """Changes datasets, settings, credentials and remotes of a workspace."""
 
     def rename(self, dataset: str, name: str) -> list[str]:
-        """Rename a dataset. Returns the keys of the settings that refer to its old name.
+        """Rename a dataset, and return the keys of the settings that refer to its old name.
 
         Raises:
             AlreadyExists: another dataset has the name.
@@ -83,7 +83,10 @@ class Administration(WorkspaceEntries):
     def duplicate(self, dataset: str, name: str) -> bool:
         """Create a dataset with the definition of another one, and without its rows.
 
-        The copy of a third-party definition has the same author. Returns whether it requires trust.
+        The copy of a third-party definition has the same author.
+
+        Returns:
+            Whether the copy requires trust.
 
         Raises:
             AlreadyExists: a dataset has the name.
@@ -100,7 +103,10 @@ class Administration(WorkspaceEntries):
         return not is_own
 
     def delete(self, dataset: str) -> bool:
-        """Delete a dataset and its data. Returns whether its private key remains in the workspace.
+        """Delete a dataset and its data.
+
+        Returns:
+            Whether its private key remains in the workspace.
 
         Raises:
             OdfError: other datasets are derived from it, or it cannot be deleted.
@@ -150,11 +156,11 @@ class Administration(WorkspaceEntries):
         return Credentials(self._workspace.odf).origins()
 
     def store_login(self, url: str, login: Login) -> str:
-        """Store the credentials of a URL. Returns their origin: scheme, host and port."""
+        """Store the credentials of a URL, and return their origin: scheme, host and port."""
         return Credentials(self._workspace.odf).set(url, login)
 
     def remove_login(self, url: str) -> bool:
-        """Remove the credentials of a URL. Returns whether there were any."""
+        """Remove the credentials of a URL, and return whether there were any."""
         return Credentials(self._workspace.odf).forget(url)
 
     def private_keys(self) -> list[PrivateKey]:
@@ -189,7 +195,7 @@ class Administration(WorkspaceEntries):
 
     @property
     def push_tokens(self) -> Tokens:
-        """The tokens with which clients push to the server of the workspace."""
+        """The tokens of clients that push to the server of the workspace."""
         return Tokens(self._workspace.odf)
 
     def start_server(self, options: list[str]) -> ServerProcess:
@@ -241,7 +247,7 @@ class Administration(WorkspaceEntries):
             after: the time that the last call returned, or None to get only the time.
 
         Returns:
-            The newest time at which the worker handled a message, and the messages after ``after``.
+            The time of the last message that the worker handled, and the messages after ``after``.
         """
         odf = self._workspace.odf
         return read_terminal_messages(odf, after) if has_queue(odf) else None
@@ -262,7 +268,7 @@ class Administration(WorkspaceEntries):
 def change_setting(
     key: str, value: str | None, odf: Path | None, check: SettingsCheck | None = None
 ) -> Path | None:
-    """Change a setting. Returns the file that was written, or None if there was nothing to remove.
+    """Change a setting.
 
     A setting of a workspace that only the user's configuration may contain is written there.
 
@@ -271,6 +277,9 @@ def change_setting(
         value: its value; None removes it.
         odf: the ``.odf`` folder of the workspace, or None for a setting of the user, for all workspaces.
         check: checks the changed settings before they are written.
+
+    Returns:
+        The file that was written, or None if there was nothing to remove.
 
     Raises:
         UsageError: the key is unknown, or the value is invalid.

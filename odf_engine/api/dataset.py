@@ -76,7 +76,7 @@ class Dataset:
 
     @property
     def kind(self) -> str:
-        """``root`` or ``derivative``."""
+        """The kind of the dataset: ``root`` or ``derivative``."""
         return self._entry.dataset.state().kind.name.lower()
 
     @property
@@ -98,7 +98,7 @@ class Dataset:
 
     @property
     def column_descriptions(self) -> dict[str, str]:
-        """Descriptions of its columns by name, from ODF schemas and from comments in DDL.
+        """The descriptions of the columns by name, from ODF schemas and from comments in DDL.
 
         >>> workspace["city.population"].column_descriptions
         {}
@@ -167,8 +167,8 @@ class Dataset:
         Args:
             columns: names of columns; by default all.
             as_at: only the rows that were known at a version; by default all.
-            offsets, event_time, system_time: first value and the value before which the range ends; None: no
-                limit. Row groups outside of a range are not read.
+            offsets, event_time, system_time: the start of a range (inclusive) and its end (exclusive), or
+                None for no limit. Row groups outside of a range are not read.
 
         Raises:
             NotFound: there is no such version, or a slice is missing.
@@ -281,7 +281,7 @@ class Dataset:
 
         Raises:
             BadData: a value does not fit the schema; nothing was committed of this file.
-            UsageError: ``data`` is none of the above, or an empty list.
+            UsageError: ``data`` has another type, or is an empty list.
 
         >>> dataset = workspace["city.population"]
         >>> result = dataset.ingest([{"event_time": "2024-03-01", "city": "Oslo", "population": 720000}])

@@ -30,7 +30,10 @@ class DatasetEditor(WorkspaceEntries):
     """Adds datasets, changes their definitions, grants and revokes trust."""
 
     def add_manifest(self, path: Path) -> dict[str, str]:
-        """Add the datasets of a manifest file, all or none. Returns their names by id.
+        """Add the datasets of a manifest file, all or none.
+
+        Returns:
+            Their names by id.
 
         Raises:
             NotFound: the file cannot be read.
@@ -131,7 +134,7 @@ class DatasetEditor(WorkspaceEntries):
         return ManifestChange(path, text, translation.text), translation.queries
 
     def make_demo(self) -> list[tuple[Request, str]]:
-        """Write the demo into the workspace and add its datasets. Returns the requests to submit."""
+        """Write the demo into the workspace, add its datasets, and return the requests to submit."""
         from odf_engine.api.samples import make_demo
 
         return make_demo(self._workspace)
@@ -205,7 +208,7 @@ class DatasetEditor(WorkspaceEntries):
         self._trusts.grant(entry, private_network=private_network, shown=runs)
 
     def untrust(self, dataset: str) -> bool:
-        """Revoke the trust in a dataset. Returns whether it was trusted."""
+        """Revoke the trust in a dataset, and return whether it was trusted."""
         return self._trusts.revoke(self.entry(dataset))
 
 

@@ -132,7 +132,10 @@ def export_to_file(
 def import_from_file(
     workspace: Workspace, path: Path, passphrase: str | None
 ) -> tuple[DatasetId, Literal["known", "imported"]]:
-    """Import a private key from a PEM file. Returns its dataset, and whether the key was new.
+    """Import a private key from a PEM file.
+
+    Returns:
+        The id of its dataset, and whether the key was new.
 
     Raises:
         OdfError: the file cannot be read, or contains no such key.

@@ -37,7 +37,7 @@ class Remote(msgspec.Struct, frozen=True, kw_only=True):
         url: URL of the dataset at the remote.
         label: ``repository/name``, else the URL.
         pull, push: whether the dataset is pulled from it, and pushed to it.
-        relation: see ``odf_engine.sync.history.Relation``; empty if it is not known.
+        relation: see ``odf_engine.sync.history.Relation``, or "" if it is unknown.
         ours, theirs: number of blocks that only the dataset has, and only the remote.
         common, their_head: hashes of the newest shared block and of the remote's head.
         at: time of the comparison (RFC 3339), or "" if there was none.
@@ -239,8 +239,8 @@ class ShownTransaction(msgspec.Struct, frozen=True):
         state: bytes of the checkpoint after it, or None if absent.
         state_unchanged: whether that is the previous checkpoint.
         query: the query in force.
-        standing: ``flushed`` or ``rebuilt`` if the query was replaced without new input: the state of
-            the old query was flushed, or that of the new one was rebuilt.
+        standing: ``flushed`` or ``rebuilt`` if the query was replaced without new input: the old
+            query's state was flushed, or the new query's state was rebuilt.
     """
 
     parts: tuple[TransactionInput, ...]
@@ -286,7 +286,7 @@ class BlockFilter(msgspec.Struct, frozen=True):
     """A filter for blocks.
 
     Attributes:
-        kinds: the kinds of events; empty for all.
+        kinds: the kinds of events, or no kinds for all events.
         text: words that a block must contain.
     """
 

@@ -38,7 +38,7 @@ class JobStatus:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the job was requested."""
+        """The seconds since the job was requested."""
         return time.monotonic() - self._began
 
     @property

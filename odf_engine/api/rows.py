@@ -46,7 +46,7 @@ class Rows:
 
     @property
     def schema(self) -> pa.Schema:
-        """Names and types of the columns.
+        """The names and types of the columns.
 
         >>> workspace["city.population"].scan().schema.field("city").type
         DataType(string)
@@ -55,7 +55,7 @@ class Rows:
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns.
+        """The names of the columns.
 
         >>> workspace["city.population"].scan().columns
         ['offset', 'op', 'system_time', 'event_time', 'city', 'population']

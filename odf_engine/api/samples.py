@@ -494,7 +494,7 @@ def write_files(folder: Path) -> None:
 
 
 def add_datasets(workspace: Workspace) -> list[DatasetEntry]:
-    """Add the datasets of the demo that are missing. Returns all of them, inputs first."""
+    """Add the missing datasets of the demo, and return all of its datasets, inputs first."""
     from odf_engine.metadata.yaml import read_manifests
     from odf_engine.workspace.definition_update import record_manifest
 
@@ -522,7 +522,7 @@ def make_requests(workspace: Workspace, entries: Sequence[DatasetEntry]) -> list
 
 
 def make_demo(workspace: Workspace) -> list[tuple[Request, str]]:
-    """Write the demo into a workspace and add its datasets. Returns the requests to submit.
+    """Write the demo into a workspace, add its datasets, and return the requests to submit.
 
     Raises:
         OdfError: see :func:`write_files`.

@@ -56,7 +56,7 @@ def printable(text: str) -> str:
 
 
 def format_count(number: int | None) -> str:
-    """Return a number with thousands separators, such as ``12 480``; an empty text for None."""
+    """Return a number with thousands separators, such as ``12 480``, or "" for None."""
     return "" if number is None else f"{number:,}".replace(",", " ")
 
 
@@ -71,7 +71,7 @@ def count_of(number: int, noun: str, *, separators: bool = True) -> str:
 
 
 def format_bytes(number: int | None) -> str:
-    """Return a number of bytes in decimal units, such as ``1.2 MB``; an empty text for None."""
+    """Return a number of bytes in decimal units, such as ``1.2 MB``, or "" for None."""
     return "" if number is None else size_of(number)
 
 

@@ -48,8 +48,9 @@ def open(
 
     Args:
         path: its folder; by default ``$ODF_WORKSPACE``, else the working folder or the nearest parent.
-        in_process: where jobs run. True: in this process, where Spark starts by the first job that needs it.
-            False: in the worker of the workspace, which is started. None: in the worker if it runs.
+        in_process: whether jobs run in this process, where the first job that needs Spark starts it. If
+            False, the workspace's worker is started and runs them. By default, they run in the worker if
+            it is running, else in this process.
         spark: a running Spark session. Jobs run in this process, in new sessions of it with the settings that
             the engine requires: results are the same as without it. Its own settings and views do not change,
             and it is never stopped. It must not be a session of Spark Connect, or have

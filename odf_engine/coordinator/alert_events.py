@@ -92,7 +92,7 @@ class EventCollector:
             self._flows.close()
 
     def begin(self, alerts: Iterable[Alert], workspace: Workspace, *, replace: bool) -> None:
-        """Store the current positions, from which on there are events.
+        """Store the current positions. Only later changes lead to events.
 
         Args:
             alerts: the alerts.

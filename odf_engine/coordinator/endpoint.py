@@ -32,7 +32,11 @@ class WorkerEndpoint:
     """
 
     def __init__(self, workspace: Path) -> None:
-        """``workspace`` is the workspace's folder or the ``.odf`` in it."""
+        """Locate the files of a worker.
+
+        Args:
+            workspace: the workspace's folder, or the ``.odf`` in it.
+        """
         folder = workspace if workspace.name == ".odf" else workspace / ".odf"
         self.odf = folder.resolve()
         self.journal = self.odf / "jobs.sqlite"

@@ -97,7 +97,7 @@ class JobLogReader:
     def events(
         self, since: int = 0, *, job: str | None = None, limit: int | None = None
     ) -> list[JournalEvent]:
-        """Return the events after number ``since``, oldest first; only those of ``job`` if given."""
+        """Return the events after number ``since``, oldest first; of one job if given."""
         query = "SELECT seq, body FROM events WHERE seq > ?"
         parameters: list[object] = [since]
         if job is not None:

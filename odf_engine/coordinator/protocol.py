@@ -52,7 +52,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """The error of a job, and the exit code of the command that waits for it.
 
     ``excerpt`` is the line of a file that the error is about, preceded by its number. ``kind`` is the name of
-    its class in :mod:`odf_engine.errors`; empty for other errors.
+    its class in :mod:`odf_engine.errors`, or "" for other errors.
     """
 
     message: str

@@ -146,9 +146,9 @@ class SparkService:
         self._changed()
 
     def stop_runaway_tasks(self) -> None:
-        """Restart Spark if tasks of cancelled jobs still run when no job does.
+        """Restart Spark in the background if tasks of cancelled jobs still run when no job does.
 
-        Returns immediately. Called after a job was cancelled.
+        It is called after a job was cancelled.
         """
         threading.Thread(target=self._stop_runaway_tasks, name="spark-runaway-tasks", daemon=True).start()
 

@@ -351,7 +351,7 @@ class Named(Protocol):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the file."""
+        """The SHA-256 of the file."""
         ...
 
 

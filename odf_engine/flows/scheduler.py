@@ -34,7 +34,7 @@ REMOTES_UNCHANGED: Final = "remotes are unchanged"
 
 
 def next_time(schedule: Schedule, after: float) -> float:
-    """Return the first time of a schedule after ``after``; infinite if there is none."""
+    """Return the first time of a schedule after ``after``, or infinity if no time follows."""
     start = datetime.fromtimestamp(after, UTC).astimezone(schedule.timezone.info)
     times = (moment.timestamp() for moment in CronSim(schedule.cron.fields, start))
     # At the end of the summer time, some times that the library returns are before the start.
@@ -42,7 +42,7 @@ def next_time(schedule: Schedule, after: float) -> float:
 
 
 def last_time(schedule: Schedule, until: float) -> float:
-    """Return the last time of a schedule up to ``until``, inclusive; minus infinity if there is none."""
+    """Return the last time of a schedule up to and including ``until``, or minus infinity."""
     start = datetime.fromtimestamp(math.floor(until) + 1, UTC).astimezone(schedule.timezone.info)
     moment = next(CronSim(schedule.cron.fields, start, reverse=True), None)
     return -math.inf if moment is None else moment.timestamp()
@@ -249,7 +249,7 @@ class FlowScheduler:
     # --- Time ---
 
     def tick(self, now: float) -> float:
-        """Start the runs that are due; return the next time at which one is due, infinite if none is."""
+        """Start the runs that are due, and return when the next run is due, or infinity."""
         self._refresh(now)
         while self._due and self._due[0][0] <= now:
             due, name = heapq.heappop(self._due)

@@ -253,7 +253,7 @@ class FlowStore:
         return self._runs("WHERE flow = ? ORDER BY id DESC LIMIT ?", flow, limit)
 
     def runs_after(self, number: int, others: Sequence[int]) -> list[Run]:
-        """Return the runs with a larger number than ``number``, and those of ``others``, oldest first."""
+        """Return the runs after ``number``, and the runs with the numbers ``others``, oldest first."""
         marks = ", ".join("?" * len(others))
         return self._runs(f"WHERE id > ? OR id IN ({marks}) ORDER BY id LIMIT 5000", number, *others)
 

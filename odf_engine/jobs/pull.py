@@ -96,7 +96,7 @@ class PullResult(JobResult, frozen=True):
 
     @property
     def new_rows(self) -> str:
-        """Numbers of rows, such as ``+397 rows``; with retractions or corrections ``+90 -5 ~151 rows``."""
+        """The numbers of rows: ``+397 rows``, or with retractions or corrections ``+90 -5 ~151 rows``."""
         changes = change_counts(self.added, self.retracted, self.corrected)
         return f"{changes} rows" if changes else f"+{count_of(self.records, 'row')}"
 

@@ -292,7 +292,7 @@ _DRIFT_POSITION: Final = 3
 
 
 def _drift_facts(workspace: Workspace, entry: DatasetEntry) -> tuple[Fact, ...]:
-    """Return how the manifest file of a dataset differs from it; empty if it does not."""
+    """Return the differences between a dataset and its manifest file."""
     from odf_engine.workspace.definition_update import find_manifest_drift
 
     drift = find_manifest_drift(workspace.folder, entry, workspace.datasets())

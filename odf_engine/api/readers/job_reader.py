@@ -69,7 +69,7 @@ class JobReader(WorkspaceEntries):
             start = page[-1].seq
 
     def save_log(self, job: Job, path: Path, *, replace: bool) -> int:
-        """Write the complete log of a job to a file. Returns the number of its lines.
+        """Write the complete log of a job to a file, and return the number of its lines.
 
         Raises:
             FileExistsError: the file exists, and ``replace`` is false.

@@ -88,13 +88,13 @@ class StatisticsReader(WorkspaceEntries):
         return TableDescription(statistics or statistics_from_footers(rows), whole, types, required, comments)
 
     def primary_key(self, dataset: str) -> list[str]:
-        """Return the primary key of a dataset; empty if absent."""
+        """Return the primary key of a dataset, or an empty list if it has none."""
         from odf_engine.views.projection import dataset_key
 
         return dataset_key(self.entry(dataset).dataset)
 
     def link_columns(self, dataset: str) -> list[str]:
-        """Return the columns of a dataset with links to objects; empty if its chain cannot be read."""
+        """Return the columns with links to objects, or an empty list if the chain cannot be read."""
         try:
             return find_link_columns(self.entry(dataset).dataset.state().odf_schema)
         except OdfError:
@@ -128,7 +128,7 @@ class StatisticsReader(WorkspaceEntries):
         return _FileRows(rows, file, self.entry(dataset).dataset.state().vocabulary)
 
     def write_temporary_rows(self, window: RowWindow) -> str:
-        """Write the rows of a window to a file in the cache, for the worker. Returns its path."""
+        """Write the rows of a window to a file in the cache, for the worker, and return its path."""
         import pyarrow.parquet as pq
 
         from odf_engine.storage.atomic_files import atomic_file, evict_oldest
@@ -356,7 +356,7 @@ class RowTimeline:
         rows: number of rows of the changelog up to and including each block.
         times: system times of the blocks, in milliseconds since 1970.
         head: number of the newest block of the chain.
-        schemas: indexes of the stops before which the schema changed.
+        schemas: indexes of the first stop after each change of the schema.
         timed: whether the rows have event times.
     """
 
@@ -399,7 +399,7 @@ class RowTimeline:
             file.close()
 
     def _moments(self, file: SliceFile) -> tuple[int, ...]:
-        """Return the event times of retractions and corrections; empty if too many rows had to be read."""
+        """Return the event times of retractions and corrections, or none if too many rows had to be read."""
         from odf_engine.data.arrow_compute import pc
 
         names = self._vocabulary

@@ -28,7 +28,7 @@ class RowWindow(Protocol):
 
     @property
     def system_columns(self) -> tuple[str, str, str, str]:
-        """Names of the columns of offset, operation, system time and event time."""
+        """The names of the columns of offset, operation, system time and event time."""
         ...
 
     def window(self, start: int, count: int) -> pa.Table:
@@ -91,7 +91,7 @@ def read_part(
 
 
 def slices_of(window: RowWindow) -> Sequence[SliceMark]:
-    """Return the slices of a window; empty if it has none."""
+    """Return the slices of a window, or an empty tuple if it has none."""
     return window.slices if isinstance(window, StoredWindow) else ()
 
 
