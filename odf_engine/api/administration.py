@@ -14,6 +14,7 @@ from odf_engine.alerts.store import Delivery, has_queue, read_newest, read_termi
 from odf_engine.api.key_files import PrivateKey, export_to_file, import_from_file, list_private_keys
 from odf_engine.api.readers.dataset_reader import WorkspaceEntries
 from odf_engine.api.server_process import ServerProcess
+from odf_engine.chain.block_search import resolve_block_number
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.errors import NotFound, UsageError
 from odf_engine.identity.did import DatasetId
@@ -122,8 +123,6 @@ class Administration(WorkspaceEntries):
         Raises:
             OdfError: it is not a range, or a block does not exist.
         """
-        from odf_engine.chain.block_search import resolve_block_number
-
         first, dots, last = span.partition("..")
         if not dots:
             raise UsageError(f"{span}: not of the form FROM..TO", hint="FROM or TO can be omitted: 10..")

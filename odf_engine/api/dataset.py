@@ -12,6 +12,8 @@ from msgspec.structs import replace
 
 from odf_engine.api.jobs import JobRunner
 from odf_engine.api.rows import Rows
+from odf_engine.chain.schema_evolution import column_descriptions
+from odf_engine.checks.reports import read_report, report_json
 from odf_engine.errors import UsageError
 from odf_engine.html_text import fields_html, text_html
 from odf_engine.jobs.compact import Compact, CompactResult
@@ -103,8 +105,6 @@ class Dataset:
         >>> workspace["city.population"].column_descriptions
         {}
         """
-        from odf_engine.chain.schema_evolution import column_descriptions  # deferred, as above
-
         return column_descriptions(self._entry.dataset.state())
 
     def blocks(self) -> Sequence[StoredBlock]:
@@ -130,8 +130,6 @@ class Dataset:
         >>> workspace["city.population"].checks()
         []
         """
-        from odf_engine.checks.reports import read_report, report_json  # deferred, as above
-
         dataset = self._entry.dataset
         reports = (
             (data_slice, read_report(dataset.folder, self._entry.id, data_slice.physical_hash))

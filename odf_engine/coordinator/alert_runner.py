@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from odf_engine.alerts.definition import Alert, accepted_alerts, active_alerts, alert_files
 from odf_engine.alerts.delivery import make_delivery, send
@@ -20,9 +20,7 @@ from odf_engine.errors import Cancelled, OdfError
 from odf_engine.flows.scheduler import retry_delay
 from odf_engine.net.download import AttemptFailed
 from odf_engine.progress import Reporter
-
-if TYPE_CHECKING:
-    from odf_engine.workspace.workspace import Workspace
+from odf_engine.workspace.workspace import Workspace
 
 _POLL_SECONDS: Final = 2.0
 """Seconds between two checks of definitions, runs of flows, and requests of the command line."""
@@ -208,9 +206,6 @@ def _make_delivery(alert: Alert, event: Event, workspace: Workspace) -> NewDeliv
 
 @contextlib.contextmanager
 def _open_workspace(odf: Path) -> Iterator[Workspace]:
-    # Deferred, as in the handlers of jobs: the worker responds before it loads the engine.
-    from odf_engine.workspace.workspace import Workspace
-
     workspace = Workspace.find(explicit=odf.parent)
     try:
         yield workspace

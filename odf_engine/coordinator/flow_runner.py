@@ -42,8 +42,11 @@ from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.push import Push
 from odf_engine.jobs.remotes import Compare, CompareResult
 from odf_engine.jobs.verify import Verify, VerifyResult
+from odf_engine.metadata.model import DatasetKind
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import count_of
+from odf_engine.workspace.dataset_graph import DatasetGraph
+from odf_engine.workspace.remotes import Remotes, resolve_address
 
 if TYPE_CHECKING:
     from odf_engine.chain.dataset import Dataset
@@ -384,8 +387,6 @@ class FlowRunner:
             return matcher.entries(targets)
 
     def _addresses(self, to: str, entries: Sequence[DatasetEntry]) -> list[str]:
-        from odf_engine.workspace.remotes import Remotes, resolve_address
-
         remotes = Remotes(self._odf)
         return [resolve_address(remotes, to, entry.alias, len(entries) > 1) for entry in entries]
 
@@ -428,16 +429,12 @@ class _Targets:
         Raises:
             NotFound: a target matches nothing.
         """
-        from odf_engine.workspace.dataset_graph import DatasetGraph
-
         entries = {entry.id: entry for entry in self._match(targets)}
         graph = DatasetGraph(self._workspace.summaries())
         return [entries[dataset] for dataset in graph.order(entries) if dataset in entries]
 
     def inputs(self, targets: Sequence[Target]) -> set[str]:
         """Return the ids of the inputs of the targets that are not targets themselves."""
-        from odf_engine.workspace.dataset_graph import DatasetGraph
-
         graph = DatasetGraph(self._workspace.summaries())
         datasets = {entry.id for entry in self._match(targets)}
         return {
@@ -450,8 +447,6 @@ class _Targets:
 
 def _root_datasets(entries: Sequence[DatasetEntry]) -> list[DatasetEntry]:
     """Return the datasets that can be compacted."""
-    from odf_engine.metadata.model import DatasetKind  # deferred: few flows need it
-
     return [entry for entry in entries if entry.dataset.state().kind is DatasetKind.Root]
 
 

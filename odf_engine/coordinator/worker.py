@@ -42,6 +42,7 @@ from odf_engine.files import open_file
 from odf_engine.jobs.base import run_request
 from odf_engine.processes import program_version
 from odf_engine.progress import Reporter
+from odf_engine.settings import load_workspace
 from odf_engine.storage.scratch import sweep_spools
 from odf_engine.terminal_text import escape_controls, escape_standard_streams
 
@@ -454,8 +455,6 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         files.check()
         daemonize(files.log, options.foreground)
-        from odf_engine.settings import load_workspace
-
         config = load_workspace(files.odf).worker
         worker = Worker(
             files.workspace,

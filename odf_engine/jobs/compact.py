@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from odf_engine.errors import NotFound, OdfError
+from odf_engine.identity.ownership_proof import create_and_store_proof
 from odf_engine.jobs.base import (
     JobContext,
     JobRequest,
@@ -63,7 +64,6 @@ class Compact(JobRequest[CompactResult], frozen=True, tag="compact"):
 
     def run(self, context: JobContext, reporter: Reporter) -> CompactResult:
         from odf_engine.chain import compaction
-        from odf_engine.identity.ownership_proof import create_and_store_proof
 
         workspace, key = context.workspace, None
         entry = workspace.resolve(self.dataset)

@@ -13,9 +13,11 @@ import msgspec
 from odf_engine.config import parse_size
 from odf_engine.data.finding_kinds import ProofFinding
 from odf_engine.errors import InvalidIdentity, UsageError
+from odf_engine.identity.did import DatasetId
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arrow_memory
 from odf_engine.jobs.views import PinnedBlock
 from odf_engine.progress import Reporter, count_of
+from odf_engine.storage.atomic_files import atomic_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -178,8 +180,6 @@ def _check(request: Query) -> None:
 
 def _key(workspace: Workspace, name: str) -> str:
     """Return the private key of a dataset as PEM."""
-    from odf_engine.identity.did import DatasetId
-
     try:
         dataset = DatasetId.parse(name)
     except InvalidIdentity:
@@ -204,7 +204,6 @@ def _store_rows(request: Query, workspace: Workspace, answer: QueryAnswer, repor
 def _write_output(
     request: Query, path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch], reporter: Reporter
 ) -> tuple[int, bool]:
-    from odf_engine.storage.atomic_files import atomic_file
     from odf_engine.views import export, query_results
 
     limit = request.limit or query_results.NO_LIMIT

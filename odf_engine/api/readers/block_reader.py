@@ -25,12 +25,15 @@ from odf_engine.api.model import (
     Target,
     TransactionInput,
 )
+from odf_engine.api.readers.dataset_detail import query_facts
 from odf_engine.api.readers.dataset_reader import WorkspaceEntries
 from odf_engine.api.text import count_of, format_count, printable
+from odf_engine.chain.block_search import count_kinds, find_blocks, read_from_head, resolve_block_number
 from odf_engine.chain.block_summary import BlockSummary, StoredBlock
 from odf_engine.chain.compacted_history import find_current_number
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.references import Branch, list_branches
+from odf_engine.chain.schema_evolution import read_declaration
 from odf_engine.checks.reports import read_report
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.errors import InvalidIdentity, NotFound, OdfError, UsageError
@@ -38,11 +41,14 @@ from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.ownership_proof import PROOFS_FOLDER
 from odf_engine.metadata import model
+from odf_engine.metadata.block_layout import parse_block_layout
 from odf_engine.metadata.data_types import DESCRIPTION
 from odf_engine.metadata.model import ExecuteTransform, ExecuteTransformInput, SetTransform
+from odf_engine.views.as_at import resolve_as_at
 from odf_engine.workspace.block_warnings import blocks_with_warnings, read_block_warnings
 from odf_engine.workspace.dataset_folders import read_rejects
 from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.trust import list_proven_blocks, prove_block
 from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -110,8 +116,6 @@ class RevisionReader(WorkspaceEntries):
         Raises:
             OdfError: there is no such block.
         """
-        from odf_engine.metadata.block_layout import parse_block_layout
-
         chain = self.entry(dataset).dataset
         block_hash = self.hash_of(chain, which)
         data = chain.block_bytes(block_hash)
@@ -195,8 +199,6 @@ class BlockReader(RevisionReader):
 
     def blocks(self, dataset: str, first: int | None, limit: int, block_filter: BlockFilter) -> BlockLines:
         """Return blocks from a position, oldest first; of a broken chain, all readable blocks."""
-        from odf_engine.chain.block_search import find_blocks
-
         chain = self.entry(dataset).dataset
         try:
             blocks = find_blocks(chain, first, limit, block_filter.kinds, block_filter.text)
@@ -215,8 +217,6 @@ class BlockReader(RevisionReader):
 
         Cached until the head or the folder of proofs changes.
         """
-        from odf_engine.workspace.trust import list_proven_blocks
-
         entry = self.entry(dataset)
         try:
             changed = (entry.dataset.folder / PROOFS_FOLDER).stat().st_mtime_ns
@@ -243,14 +243,10 @@ class BlockReader(RevisionReader):
         Raises:
             NotFound: the key is not in this workspace.
         """
-        from odf_engine.workspace.trust import prove_block
-
         prove_block(self._workspace, self.entry(dataset), Multihash.parse(block))
         notify_datasets_changed(self.folder)
 
     def _read_broken_chain(self, dataset: str, block_filter: BlockFilter) -> BlockLines:
-        from odf_engine.chain.block_search import read_from_head
-
         chain_part = read_from_head(self.entry(dataset).dataset)
         lines = list(map(_block_line, chain_part.rows))
         if block_filter.kinds:
@@ -284,8 +280,6 @@ class BlockReader(RevisionReader):
 
     def block_kinds(self, dataset: str) -> dict[str, int]:
         """Return the number of blocks of each kind of event."""
-        from odf_engine.chain.block_search import count_kinds
-
         return count_kinds(self.entry(dataset).dataset)
 
     def find_block(self, dataset: str, text: str) -> int:
@@ -295,14 +289,10 @@ class BlockReader(RevisionReader):
             UsageError: the text is something else.
             NotFound: there is no such block.
         """
-        from odf_engine.chain.block_search import resolve_block_number
-
         return resolve_block_number(self.entry(dataset).dataset, text)
 
     def histories(self, dataset: str) -> list[tuple[str, PinnedVersion]]:
         """Return the earlier histories by their references, newest first, without branches."""
-        from odf_engine.views.as_at import resolve_as_at
-
         entry = self.entry(dataset)
         branches = entry.dataset.branch_names()
         names = [name for name in entry.dataset.references() if name not in branches]
@@ -320,8 +310,6 @@ class BlockReader(RevisionReader):
         Raises:
             UsageError, NotFound: as :meth:`find_block`.
         """
-        from odf_engine.views.as_at import resolve_as_at
-
         try:
             return self.find_block(dataset, text)
         except OdfError:
@@ -333,7 +321,6 @@ class BlockReader(RevisionReader):
 
     def block(self, dataset: str, which: BlockRef) -> BlockDocument:
         """Return a block as YAML. Fields of a newer specification are named above it."""
-        from odf_engine.metadata.model import kind_of
         from odf_engine.metadata.yaml import block_to_yaml
 
         entry = self.entry(dataset)
@@ -369,7 +356,7 @@ class BlockReader(RevisionReader):
         return BlockDocument(
             text,
             transaction,
-            kind_of(event),
+            model.kind_of(event),
             stored.block.sequence_number,
             str(stored.hash),
             links,
@@ -411,8 +398,6 @@ def read_transaction(
     Raises:
         OdfError: the chain cannot be read.
     """
-    from odf_engine.api.readers.dataset_detail import query_facts
-
     event = stored.block.event
     if not isinstance(event, ExecuteTransform):
         return None
@@ -587,7 +572,6 @@ def compare_events(
 
 def _read_columns(event: model.SetDataSchema) -> list[_Column] | None:
     """Return the columns, or None if the schema cannot be read."""
-    from odf_engine.chain.schema_evolution import read_declaration
     from odf_engine.data.ddl import type_ddl
 
     try:

@@ -19,6 +19,7 @@ from odf_engine.api.text import (
     format_zoned_time,
     signed_range_text,
 )
+from odf_engine.chain.schema_evolution import column_descriptions, read_declaration
 from odf_engine.chain.state import ChainState
 from odf_engine.metadata import model
 from odf_engine.net.urls import without_login
@@ -342,8 +343,6 @@ def _trust_sections(workspace: Workspace, entry: DatasetEntry) -> Iterator[Secti
 
 
 def _column_facts(state: ChainState) -> list[Fact]:
-    from odf_engine.chain.schema_evolution import column_descriptions, read_declaration
-
     described = column_descriptions(state)
     return [
         (
@@ -429,7 +428,6 @@ def _describe_merge_briefly(merge: Any) -> str:
 
 def _format_yaml(entry: DatasetEntry, state: ChainState) -> str:
     """Return the identity, the events in force and the columns as YAML."""
-    from odf_engine.metadata.model import SetAttachments
     from odf_engine.metadata.yaml import to_yaml
 
     header = {
@@ -446,7 +444,7 @@ def _format_yaml(entry: DatasetEntry, state: ChainState) -> str:
         state.transform,
         state.info,
         state.license,
-        None if state.attachments is None else SetAttachments(state.attachments),
+        None if state.attachments is None else model.SetAttachments(state.attachments),
         state.vocabulary,
     ]
     for event in settings_in_force:

@@ -11,6 +11,8 @@ from typing import Literal
 from msgspec.structs import replace
 
 from odf_engine.api.model import DatasetDetail, DatasetRow, NamedUrl, Remote
+from odf_engine.api.readers.dataset_detail import read_dataset_detail
+from odf_engine.chain.block_search import block_numbers
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.identity.did import DatasetId
@@ -75,8 +77,6 @@ class WorkspaceEntries:
 
     def block_numbers(self, dataset: str, hashes: tuple[str, ...]) -> dict[str, int]:
         """Return the numbers of blocks by hash. Blocks that are not in the chain are skipped."""
-        from odf_engine.chain.block_search import block_numbers
-
         return block_numbers(self.entry(dataset).dataset, hashes)
 
 
@@ -196,8 +196,6 @@ class DatasetReader(RemoteReader):
 
     def detail(self, dataset: str) -> DatasetDetail:
         """Return the definition and state of a dataset."""
-        from odf_engine.api.readers.dataset_detail import read_dataset_detail
-
         return read_dataset_detail(self._workspace, self.entry(dataset))
 
 

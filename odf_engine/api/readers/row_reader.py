@@ -20,7 +20,8 @@ from odf_engine.api.readers.row_window import RowWindow, SliceMark, UnreadableRa
 from odf_engine.api.text import type_name
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.dataset import Dataset
-from odf_engine.chain.schema_evolution import column_descriptions
+from odf_engine.chain.linked_objects import export_object
+from odf_engine.chain.schema_evolution import column_descriptions, read_declaration
 from odf_engine.chain.state import parse_column_names
 from odf_engine.checks.reports import read_summaries
 from odf_engine.coordinator.client import read_journal
@@ -32,14 +33,15 @@ from odf_engine.metadata import model
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, DatasetVocabulary
 from odf_engine.metadata.object_links import find_link_columns
 from odf_engine.progress import Reporter
-from odf_engine.views.statistics import Statistics
+from odf_engine.storage.atomic_files import atomic_file, evict_oldest
+from odf_engine.views.query_results import ResultRows
+from odf_engine.views.statistics import Statistics, load_statistics, statistics_from_footers
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from odf_engine.chain.state import ChainState
     from odf_engine.data.slice_file import SliceFile
-    from odf_engine.views.query_results import ResultRows
     from odf_engine.views.row_window import RowWindowReader
     from odf_engine.workspace.column_lineage import ColumnGraph
 
@@ -73,7 +75,6 @@ class StatisticsReader(WorkspaceEntries):
     def column_statistics(self, dataset: str, file: str | None) -> TableDescription:
         """Return the stored statistics of a dataset or a file; else the file footers'."""
         from odf_engine.views.scan import Scan
-        from odf_engine.views.statistics import load_statistics, statistics_from_footers
 
         state = self.entry(dataset).dataset.state() if dataset else None
         if file is None:
@@ -107,8 +108,6 @@ class StatisticsReader(WorkspaceEntries):
             InvalidIdentity: the link is not a hash.
             OdfError: the object is missing or damaged, or the file cannot be written.
         """
-        from odf_engine.chain.linked_objects import export_object
-
         export_object(self.entry(dataset).dataset, Multihash.parse(link), target, Reporter())
 
     def file_rows(self, dataset: str, file: str) -> RowWindow:
@@ -117,8 +116,6 @@ class StatisticsReader(WorkspaceEntries):
         Raises:
             NotFound: the file was evicted.
         """
-        from odf_engine.views.query_results import ResultRows
-
         try:
             rows = ResultRows(Path(file))
         except NotFound:
@@ -130,8 +127,6 @@ class StatisticsReader(WorkspaceEntries):
     def write_temporary_rows(self, window: RowWindow) -> str:
         """Write the rows of a window to a file in the cache, for the worker, and return its path."""
         import pyarrow.parquet as pq
-
-        from odf_engine.storage.atomic_files import atomic_file, evict_oldest
 
         folder = self._workspace.odf / "cache" / "exports"
         path = folder / f"{uuid4().hex}.parquet"
@@ -159,8 +154,6 @@ class StatisticsReader(WorkspaceEntries):
 
 
 def _required(state: ChainState) -> tuple[str, ...]:
-    from odf_engine.chain.schema_evolution import read_declaration
-
     return tuple(field.name for field in read_declaration(state) or () if not field.nullable)
 
 
@@ -277,7 +270,6 @@ class SqlReader(WorkspaceEntries):
 
     def columns(self, dataset: str) -> list[tuple[str, str]]:
         """Return names and DDL types of the columns of a dataset; empty before its first data."""
-        from odf_engine.chain.schema_evolution import read_declaration
         from odf_engine.data.ddl import type_ddl
 
         schema = read_declaration(self.entry(dataset).dataset.state())
@@ -285,8 +277,6 @@ class SqlReader(WorkspaceEntries):
 
     def result(self, path: str) -> RowWindow:
         """Return the rows of a query result, by its path within the workspace."""
-        from odf_engine.views.query_results import ResultRows
-
         return _Result(ResultRows(self.folder / path), str(self.folder / path))
 
     def query_of_job(self, job: Job) -> str:
