@@ -64,8 +64,6 @@ class Dataset:
     def __init__(self, workspace: Workspace, entry: DatasetEntry, runner: JobRunner) -> None:
         self._workspace, self._entry, self._runner = workspace, entry, runner
 
-    # --- Identity ---
-
     @property
     def id(self) -> str:
         """The id of the dataset, ``did:odf:…``."""
@@ -149,8 +147,6 @@ class Dataset:
         """
         return iter(self._entry.dataset.blocks())
 
-    # --- Rows ---
-
     def scan(
         self,
         columns: Sequence[str] | None = None,
@@ -223,8 +219,6 @@ class Dataset:
 
         scan = Scan.of_file(Path(result.file), self._entry.dataset.state().vocabulary)
         return Rows(scan, f"{self.name} by {by}{f' as of {moment}' if moment else ''}")
-
-    # --- Changes ---
 
     def pull(
         self, *, force: bool = False, fetch_uncacheable: bool = False, set_watermark: Moment | None = None

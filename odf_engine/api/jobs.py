@@ -121,8 +121,6 @@ class JobRunner:
             self._runtime.stop()
             self._runtime = None
 
-    # --- In this process ---
-
     def spark(self, reporter: Reporter) -> SparkRuntime:
         """Return Spark. The first request that needs it starts it.
 
@@ -165,8 +163,6 @@ class JobRunner:
 
         with nullcontext() if self._given is None else self._given.job():
             return _in_thread(work, reporter.cancel, lambda: self._display.update(status))
-
-    # --- In the worker ---
 
     def _run_in_worker(self, request: JobRequest[R], target: str, status: JobStatus) -> R:
         known = list[str]()

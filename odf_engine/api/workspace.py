@@ -152,8 +152,6 @@ class Workspace(
         """Return a fingerprint of the files of datasets and jobs, which any change to them changes."""
         return data_fingerprint(self.folder)
 
-    # --- Datasets ---
-
     def __getitem__(self, name: str) -> Dataset:
         """Return a dataset by its name or id.
 
@@ -254,8 +252,6 @@ class Workspace(
         )
         return [self._runner.run(request, name) for request, name in requests]
 
-    # --- Queries ---
-
     def sql(
         self,
         query: str,
@@ -300,8 +296,6 @@ class Workspace(
         from odf_engine.views.scan import Scan  # deferred: it loads PyArrow
 
         return Rows(Scan.of_file(self.folder / result.path), "result")
-
-    # --- Jobs ---
 
     def watch(self, listener: Callable[[Event], object]) -> Watch:
         """Call a function with each event of the worker, in a thread, until the watch is closed.

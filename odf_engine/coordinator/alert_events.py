@@ -131,8 +131,6 @@ class EventCollector:
             batch.positions[_HEADS] = ""  # heads that move from now on are not events later
         return batch._replace(more=more)
 
-    # --- Jobs ---
-
     def _collect_jobs(self, position: str | None, batch: EventBatch) -> tuple[set[str], bool]:
         """Add the events of jobs; return the ids of changed datasets, and whether there are more events."""
         newest = self._journal.last_seq()
@@ -154,8 +152,6 @@ class EventCollector:
         if position != str(last):
             batch.positions[_JOBS] = str(last)
         return touched, len(events) == _BATCH
-
-    # --- Runs of flows ---
 
     def _collect_runs(self, position: str | None, batch: EventBatch) -> None:
         if self._flows is None:
@@ -188,8 +184,6 @@ class EventCollector:
         changed = _RunPosition(last, [run.id for run in runs if run.state == "running"])
         if changed != known:
             batch.positions[_RUNS] = msgspec.json.encode(changed).decode()
-
-    # --- Heads ---
 
     def _collect_heads(
         self, position: str | None, workspace: OpenWorkspace, touched: set[str] | None, batch: EventBatch

@@ -95,8 +95,6 @@ class AlertRunner:
         if self._store is not None:
             await asyncio.to_thread(self._store.close)
 
-    # --- Events ---
-
     async def _step(self) -> float:
         """Queue new events, and start deliveries that are due; return the seconds until the next step."""
         seen = self._files.stamps(), self._acceptances.read()
@@ -152,8 +150,6 @@ class AlertRunner:
             now = time.monotonic()
             self._next_scan = now + max(_SCAN_SECONDS, (now - began) * _SCAN_SHARE)
         return batch.more
-
-    # --- Deliveries ---
 
     async def _deliver(self, store: AlertStore, name: str) -> None:
         """Send the deliveries of an alert that are due, in their order."""

@@ -62,8 +62,6 @@ class WorkerEndpoint:
             raise NotFound(f"'{self.workspace}' is not a workspace", hint="run odf init there to create one")
         check_odf_folder(self.odf)
 
-    # --- Client and worker ---
-
     def worker_alive(self) -> bool:
         """Return whether a worker runs; takes no lock that would keep a worker from starting."""
         try:
@@ -118,8 +116,6 @@ class WorkerEndpoint:
         except FileNotFoundError:
             return ""
         return "\n".join(text.splitlines()[-lines:])
-
-    # --- Worker ---
 
     @contextmanager
     def locked(self) -> Iterator[bool]:

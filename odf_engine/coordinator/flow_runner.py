@@ -128,8 +128,6 @@ class FlowRunner:
             for name in self._inputs.get(dataset, ()):
                 self._scheduler.add_records(name, rows, self._clock.now())
 
-    # --- Definitions ---
-
     async def _step(self) -> float:
         seen = self._files.stamps(), self._acceptances.read()
         if seen != self._seen and (seen[0] or self._scheduler is not None):
@@ -178,8 +176,6 @@ class FlowRunner:
                         flow_names.setdefault(dataset, set()).add(flow.name)
         return flow_names
 
-    # --- Runs ---
-
     def _start(self, flow: Flow, run: Run) -> None:
         _log.info("flow %s: run %d starts (%s)", flow.name, run.id, run.trigger)
         task = asyncio.get_running_loop().create_task(self._run(flow, run), name=f"flow-{flow.name}")
@@ -212,59 +208,90 @@ class FlowRunner:
     async def _run_task(self, flow: Flow, run: Run, task: object) -> None:
         entries = await asyncio.to_thread(self._entries, flow.spec.targets)
         match task:
-            case PullTask(branch=branch):
-                if branch:
-                    await asyncio.to_thread(_follow_heads, entries, branch)
-                requests = await asyncio.to_thread(self._pull_requests, flow, run, task, entries)
-                await self._run_jobs(flow, run, "pull", list(zip(requests, entries, strict=True)))
-            case VerifyTask(branch, integrity, recompute):
-                requests = [
-                    Verify(str(entry.id), integrity=integrity, branch=branch, recompute=recompute)
-                    for entry in entries
-                ]
-                ended = await self._run_jobs(flow, run, "verify", list(zip(requests, entries, strict=True)))
-                for entry, job in ended:
-                    result = job.result_of(Verify) or VerifyResult()
-                    if not result.valid:
-                        raise _Failed(f"verify: {entry.alias} {_describe_findings(result)} (job {job.id})")
-            case CheckTask(branch):
-                requests = [Check(str(entry.id), branch) for entry in entries]
-                ended = await self._run_jobs(flow, run, "check", list(zip(requests, entries, strict=True)))
-                for entry, job in ended:
-                    checked = job.result_of(Check) or CheckResult()
-                    if checked.failed:
-                        raise _Failed(f"check {entry.alias}: {checked.failed[0].text} (job {job.id})")
+            case PullTask():
+                await self._run_pull(flow, run, task, entries)
+            case VerifyTask():
+                await self._run_verify(flow, run, task, entries)
+            case CheckTask():
+                await self._run_check(flow, run, task, entries)
             case PromoteTask(branch):
                 await asyncio.to_thread(_promote, entries, branch)
                 await asyncio.to_thread(notify_datasets_changed, self._folder)
-            case PushTask(to, force):
-                urls = await asyncio.to_thread(self._addresses, to, entries)
-                jobs = [
-                    (Push(str(entry.id), url, force), entry) for entry, url in zip(entries, urls, strict=True)
-                ]
-                await self._run_jobs(flow, run, "push", jobs)
-            case ExportTask(path, file_format):
-                if len(entries) > 1 and _PLACEHOLDER not in path:
-                    raise _Failed(f"export: several datasets require {_PLACEHOLDER} in the path")
-                jobs = []
-                for entry in entries:
-                    target = self._folder / path.replace(_PLACEHOLDER, str(entry.alias).replace("/", "."))
-                    await asyncio.to_thread(ensure_folder, target.parent)
-                    request = Export(str(entry.id), str(target), file_format, replace=True)
-                    jobs.append((request, entry))
-                await self._run_jobs(flow, run, "export", jobs)
+            case PushTask():
+                await self._run_push(flow, run, task, entries)
+            case ExportTask():
+                await self._run_export(flow, run, task, entries)
             case CompactTask():
                 roots = await asyncio.to_thread(_root_datasets, entries)
                 await self._run_jobs(
                     flow, run, "compact", [(Compact(str(entry.id)), entry) for entry in roots]
                 )
-            case CommandTask(arguments, timeout):
-                names = [str(entry.alias) for entry in entries]
-                if not any(_PLACEHOLDER in argument for argument in arguments):
-                    names = [""]
-                for name in names:
-                    command = [argument.replace(_PLACEHOLDER, name) for argument in arguments]
-                    await self._run_command(flow, command, timeout.seconds)
+            case CommandTask():
+                await self._run_commands(flow, task, entries)
+
+    async def _run_pull(self, flow: Flow, run: Run, task: PullTask, entries: Sequence[DatasetEntry]) -> None:
+        if task.branch:
+            await asyncio.to_thread(_follow_heads, entries, task.branch)
+        requests = await asyncio.to_thread(self._pull_requests, flow, run, task, entries)
+        await self._run_jobs(flow, run, "pull", list(zip(requests, entries, strict=True)))
+
+    async def _run_verify(
+        self, flow: Flow, run: Run, task: VerifyTask, entries: Sequence[DatasetEntry]
+    ) -> None:
+        jobs = [
+            (
+                Verify(
+                    str(entry.id),
+                    integrity=task.integrity,
+                    branch=task.branch,
+                    recompute=task.recompute,
+                ),
+                entry,
+            )
+            for entry in entries
+        ]
+        for entry, job in await self._run_jobs(flow, run, "verify", jobs):
+            result = job.result_of(Verify) or VerifyResult()
+            if not result.valid:
+                raise _Failed(f"verify: {entry.alias} {_describe_findings(result)} (job {job.id})")
+
+    async def _run_check(
+        self, flow: Flow, run: Run, task: CheckTask, entries: Sequence[DatasetEntry]
+    ) -> None:
+        jobs = [(Check(str(entry.id), task.branch), entry) for entry in entries]
+        for entry, job in await self._run_jobs(flow, run, "check", jobs):
+            checked = job.result_of(Check) or CheckResult()
+            if checked.failed:
+                raise _Failed(f"check {entry.alias}: {checked.failed[0].text} (job {job.id})")
+
+    async def _run_push(self, flow: Flow, run: Run, task: PushTask, entries: Sequence[DatasetEntry]) -> None:
+        urls = await asyncio.to_thread(self._addresses, task.to, entries)
+        jobs = [
+            (Push(str(entry.id), url, task.force), entry) for entry, url in zip(entries, urls, strict=True)
+        ]
+        await self._run_jobs(flow, run, "push", jobs)
+
+    async def _run_export(
+        self, flow: Flow, run: Run, task: ExportTask, entries: Sequence[DatasetEntry]
+    ) -> None:
+        if len(entries) > 1 and _PLACEHOLDER not in task.path:
+            raise _Failed(f"export: several datasets require {_PLACEHOLDER} in the path")
+        jobs: list[tuple[Request, DatasetEntry]] = []
+        for entry in entries:
+            target = self._folder / task.path.replace(_PLACEHOLDER, str(entry.alias).replace("/", "."))
+            await asyncio.to_thread(ensure_folder, target.parent)
+            request = Export(str(entry.id), str(target), task.format, replace=True)
+            jobs.append((request, entry))
+        await self._run_jobs(flow, run, "export", jobs)
+
+    async def _run_commands(self, flow: Flow, task: CommandTask, entries: Sequence[DatasetEntry]) -> None:
+        """Run the command of a task for each dataset, or once if it names no dataset."""
+        names = [str(entry.alias) for entry in entries]
+        if not any(_PLACEHOLDER in argument for argument in task.run):
+            names = [""]
+        for name in names:
+            command = [argument.replace(_PLACEHOLDER, name) for argument in task.run]
+            await self._run_command(flow, command, task.timeout.seconds)
 
     def _pull_requests(
         self, flow: Flow, run: Run, task: PullTask, entries: Sequence[DatasetEntry]
@@ -379,8 +406,6 @@ class FlowRunner:
             raise _Failed(f"{arguments[0]}: {tail.strip() or 'cannot be started'}")
         if code:
             raise _Failed(f"{arguments[0]} ended with exit code {code}: {tail.strip()}".rstrip(": "))
-
-    # --- Datasets ---
 
     def _entries(self, targets: Sequence[Target]) -> list[DatasetEntry]:
         with contextlib.closing(_Targets(self._folder)) as matcher:

@@ -114,9 +114,6 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
         return decode_result(self.result, request) if self.result else None
 
 
-# --- Commands -----------------------------------------------------------------------------------
-
-
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
     """Create a job; the reply is :class:`Accepted` or :class:`Rejected` with the same ``tag``.
 
@@ -162,9 +159,6 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
 
 
 Command = Submit | Cancel | Subscribe | Ping | NotifyChanged | Stop
-
-
-# --- Events -------------------------------------------------------------------------------------
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, tag="worker"):

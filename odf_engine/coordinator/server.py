@@ -198,8 +198,6 @@ class _Session:
         """Close the connection immediately."""
         self._writer.transport.abort()
 
-    # --- Commands ---
-
     async def _listen(self) -> None:
         while True:
             try:
@@ -256,8 +254,6 @@ class _Session:
             case Stop():
                 self._host.stop()
                 return None
-
-    # --- Events ---
 
     async def _pump(self) -> None:
         while True:

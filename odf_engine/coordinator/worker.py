@@ -104,8 +104,6 @@ class Worker:
         self._flows: FlowRunner | None = None
         self._alerts: AlertRunner | None = None
 
-    # --- WorkerHost, for jobs ---
-
     @property
     def folder(self) -> Path:
         """The workspace's folder."""
@@ -114,8 +112,6 @@ class Worker:
     def spark(self, reporter: Reporter) -> Any:
         """Return Spark when it has started."""
         return self._spark.wait(reporter)
-
-    # --- SessionHost, for sessions ---
 
     @property
     def journal(self) -> JobLog:
@@ -172,8 +168,6 @@ class Worker:
         """Stop the worker; thread-safe."""
         with contextlib.suppress(RuntimeError):  # the event loop has ended
             self._loop.call_soon_threadsafe(self._stop.set)
-
-    # --- Life cycle ---
 
     def run(self) -> int:
         """Serve clients until the worker is stopped.
@@ -293,8 +287,6 @@ class Worker:
                 reason = f"stopped after {self._spark_idle_seconds / 60:g} idle minutes"
                 await asyncio.to_thread(self._spark.stop_idle, reason)
             await asyncio.sleep(min(max(self._idle_seconds - idle, 0.1), _CHECK_SECONDS))
-
-    # --- Events ---
 
     def _start_beat(self) -> None:
         self._sampler.start()

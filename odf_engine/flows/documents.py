@@ -36,9 +36,6 @@ _MACROS: Final = {
 }  # fmt: skip
 
 
-# --- Values ----------------------------------------------------------------------------------------
-
-
 class _Value:
     """A value that is written as text. Not a dataclass, because msgspec reads one as an object."""
 
@@ -128,9 +125,6 @@ class Zone(_Value):
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
             raise ValueError(f"unknown time zone '{text}'; write for example UTC or Europe/Oslo") from None
         return cls(text)
-
-
-# --- Reading ---
 
 
 class Part(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -336,9 +330,6 @@ def _find_node(root: yaml.YamlNode, path: str, unknown: str | None) -> yaml.Yaml
     if isinstance(node, yaml.Mapping):
         node = next((name for name, _ in node.entries if name.text == unknown), node)
     return node
-
-
-# --- Files ---
 
 
 class Named(Protocol):

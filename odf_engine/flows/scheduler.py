@@ -172,8 +172,6 @@ class FlowScheduler:
         self._next: dict[str, float] = {}
         self._version = -1
 
-    # --- Definitions and state ---
-
     def recover(self, flows: Iterable[Flow], now: float) -> None:
         """Load the flows when the worker starts, and end the runs that the end of the last one interrupted.
 
@@ -245,8 +243,6 @@ class FlowScheduler:
     def next_start(self, name: str) -> float:
         """Return when a flow is due next; infinite if nothing is planned."""
         return self._next.get(name, math.inf)
-
-    # --- Time ---
 
     def tick(self, now: float) -> float:
         """Start the runs that are due, and return when the next run is due, or infinity."""
@@ -375,8 +371,6 @@ class FlowScheduler:
         run = self._store.begin(state, trigger, due, now)
         self._running[flow.name] = run
         self._start(flow, run)
-
-    # --- Events ---
 
     def add_records(self, name: str, records: int, now: float) -> None:
         """Report new rows of inputs of a flow's targets."""

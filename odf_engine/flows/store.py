@@ -148,8 +148,6 @@ class FlowStore:
         with self._translated(), write_transaction(self._connection):
             yield self._connection
 
-    # --- State ---
-
     def version(self) -> int:
         """Return a number that changes when another process has written."""
         with self._translated():
@@ -180,8 +178,6 @@ class FlowStore:
         with self._transaction() as connection:
             connection.execute("INSERT OR IGNORE INTO flows (name, handled_until) VALUES (?, ?)", (name, now))
             connection.execute(f"UPDATE flows SET {columns} WHERE name = ?", (*values.values(), name))
-
-    # --- Runs ---
 
     def begin(self, state: FlowState, trigger: str, due: float, now: float) -> Run:
         """Store the start of a run together with the state of its flow; a request for it is fulfilled."""

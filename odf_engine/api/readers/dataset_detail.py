@@ -85,9 +85,6 @@ def definition_sections(
     return sections
 
 
-# --- Sources -----------------------------------------------------------------------------------
-
-
 def _polling_facts(source: model.SetPollingSource, state: ChainState) -> Iterator[Fact]:
     yield from _fetch_facts(source.fetch)
     if source.prepare:
@@ -214,9 +211,6 @@ def describe_merge(merge: Any) -> str:
     if columns := getattr(merge, "compare_columns", None):
         lines.append("compares " + ", ".join(columns))
     return "\n".join(lines)
-
-
-# --- The rest ----------------------------------------------------------------------------------
 
 
 def _transform_facts(transform: model.SetTransform, names: dict[str, str]) -> Iterator[Fact]:
