@@ -136,6 +136,25 @@ def test_a_flow_compacts_root_datasets(folder: Path) -> None:
     }
 
 
+@pytest.mark.complete
+def test_a_flow_exports_each_dataset_to_its_own_file(folder: Path) -> None:
+    make_root(Workspace(folder), "my.numbers", slices=2)
+    make_root(Workspace(folder), "my.towns", slices=1)
+    spec = "{{target: ['my.numbers', 'my.towns'], tasks: [{{kind: Export, path: {path}}}]}}"
+    text = f"headers: {{{{name: export}}}}\nspec: {spec}\n"
+    (folder / "export.yaml").write_text(text.format(path="'out/{name}.csv'"))
+    assert flow(folder, "add", "export.yaml").code == 0
+    ran = flow(folder, "run", "export")
+    assert ran.code == 0, ran.err
+    for name, rows in (("my.numbers", 6), ("my.towns", 3)):
+        header, *lines = (folder / "out" / f"{name}.csv").read_text().splitlines()
+        assert "city" in header and len(lines) == rows
+    (folder / "export.yaml").write_text(text.format(path="all.csv"))
+    assert flow(folder, "add", "export.yaml", "--replace").code == 0
+    ran = flow(folder, "run", "export")
+    assert ran.code == 1 and "several datasets require {name} in the path" in ran.err
+
+
 def test_a_flow_pulls_into_a_branch_and_promotes_it(folder: Path) -> None:
     """The remote has a newer block. A failed check leaves the head as it is."""
     remote = Workspace.init(folder.parent / "remote")
