@@ -20,12 +20,12 @@ from odf_engine.alerts.webhook import (
     key_signer,
     post,
 )
+from odf_engine.base.files import ensure_folder, open_file, translate_os_errors
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import NotFound, UsageError
-from odf_engine.files import ensure_folder, open_file, translate_os_errors
 from odf_engine.identity.did import DatasetId
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.credentials import Credentials, RemoteAccess
-from odf_engine.progress import Reporter
 from odf_engine.workspace.workspace import Workspace
 
 TEST: Final = "Test"

@@ -19,6 +19,7 @@ import msgspec
 from odf_engine.alerts.definition import Email, EventKind
 from odf_engine.alerts.events import Event
 from odf_engine.alerts.store import Delivery
+from odf_engine.base.terminal_text import escape_controls
 from odf_engine.errors import OdfError, SourceUnavailable
 from odf_engine.net.address_policy import HomeNetwork
 from odf_engine.net.connector import Connector
@@ -26,7 +27,6 @@ from odf_engine.net.credentials import Login, RemoteAccess
 from odf_engine.net.http_client import sanitize_text
 from odf_engine.net.http_connection import GuardedReader, ResponseTooLarge
 from odf_engine.net.urls import origin_of
-from odf_engine.terminal_text import escape_controls
 
 _log = logging.getLogger(__name__)
 _PORTS: Final = {"smtp": 587, "smtps": 465}

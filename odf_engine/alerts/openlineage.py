@@ -22,7 +22,7 @@ from odf_engine.checks.reports import RuleResult, list_rejected, read_report
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.metadata.model import Sql
 from odf_engine.sql.lineage_model import ANY_COLUMN, InputColumn
-from odf_engine.workspace.column_lineage import dataset_lineage
+from odf_engine.workspace.definitions.column_lineage import dataset_lineage
 
 if TYPE_CHECKING:
     from odf_engine.chain.state import ChainState
@@ -268,7 +268,7 @@ class _RunEvent:
         statistics |= {"fileCount": len(slices)}
         output: dict[str, Any] = {"outputFacets": {"outputStatistics": statistics}}
         if slices and len(slices) <= _MAX_SLICES:
-            from odf_engine.data.parquet_reader import UNREADABLE  # deferred: loads Arrow
+            from odf_engine.data.parquet.parquet_reader import UNREADABLE  # deferred: loads Arrow
 
             with suppress(OdfError, *UNREADABLE):
                 metrics = _column_metrics(self._entry.dataset.slice_path(data_slice) for data_slice in slices)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from odf_engine import settings
 from odf_engine.alerts.store import Delivery, has_queue, read_newest, read_terminal_messages
 from odf_engine.api.key_files import PrivateKey, export_to_file, import_from_file, list_private_keys
 from odf_engine.api.readers.dataset_reader import WorkspaceEntries
 from odf_engine.api.server_process import ServerProcess
+from odf_engine.base import settings
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_search import resolve_block_number
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.errors import NotFound, UsageError
@@ -21,7 +22,6 @@ from odf_engine.identity.did import DatasetId
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.credentials import Credentials, Login
 from odf_engine.net.urls import origin_of
-from odf_engine.progress import Reporter
 from odf_engine.workspace.tokens import Tokens
 from odf_engine.workspace.workspace import Workspace
 
@@ -93,7 +93,9 @@ class Administration(WorkspaceEntries):
             AlreadyExists: a dataset has the name.
             OdfError: the name is invalid, or the definition cannot be read.
         """
-        from odf_engine.workspace.definition import read_definition  # deferred, as in DatasetEditor
+        from odf_engine.workspace.definitions.definition import (
+            read_definition,  # deferred, as in DatasetEditor
+        )
 
         entry = self.entry(dataset)
         snapshot = replace(read_definition(entry, self._workspace.datasets()), name=name)

@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from odf_engine.api.jobs import JobRunner
 from odf_engine.api.rows import Rows
+from odf_engine.base.html_text import fields_html, text_html
+from odf_engine.base.terminal_text import escape_controls
 from odf_engine.chain.schema_evolution import column_descriptions
 from odf_engine.checks.reports import read_report, report_json
 from odf_engine.errors import UsageError
-from odf_engine.html_text import fields_html, text_html
 from odf_engine.jobs.compact import Compact, CompactResult
 from odf_engine.jobs.ingest import Ingest
 from odf_engine.jobs.pull import Pull, PullResult
@@ -25,7 +26,6 @@ from odf_engine.jobs.verify import Verify, VerifyResult
 from odf_engine.jobs.views import BuildProjection
 from odf_engine.metadata.timestamp import parse_user_time
 from odf_engine.provenance.model import TraceStep
-from odf_engine.terminal_text import escape_controls
 from odf_engine.views.as_at import at_version, resolve_as_at
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Dataset:
         kind: DatasetSnapshot
         """
         from odf_engine.metadata.yaml import snapshot_to_yaml  # deferred: most scripts do not need it
-        from odf_engine.workspace.definition import read_definition
+        from odf_engine.workspace.definitions.definition import read_definition
 
         return snapshot_to_yaml(read_definition(self._entry, self._workspace.datasets()))
 

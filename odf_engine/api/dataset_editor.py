@@ -14,12 +14,12 @@ from odf_engine.api.model import (
     TrustRequest,
 )
 from odf_engine.api.readers.dataset_reader import WorkspaceEntries
+from odf_engine.base.atomic_files import rewrite_text_file, write_error
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.coordinator.protocol import Request
 from odf_engine.errors import Conflict, InvalidManifest, NotFound, OdfError
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata import model
-from odf_engine.storage.atomic_files import rewrite_text_file, write_error
 from odf_engine.workspace import trust
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class DatasetEditor(WorkspaceEntries):
 
     def record_manifest(self, datasets: Iterable[str], path: Path) -> None:
         """Store that a manifest file defines these datasets. Errors are ignored."""
-        from odf_engine.workspace.definition_update import record_manifest
+        from odf_engine.workspace.definitions.definition_update import record_manifest
 
         with suppress(OdfError):
             for dataset in datasets:
@@ -66,7 +66,7 @@ class DatasetEditor(WorkspaceEntries):
         Raises:
             OdfError: the file cannot be read, or no longer defines the dataset.
         """
-        from odf_engine.workspace.definition_update import (
+        from odf_engine.workspace.definitions.definition_update import (
             find_manifest,
             find_manifest_drift,
             replace_definition,
@@ -112,7 +112,7 @@ class DatasetEditor(WorkspaceEntries):
 
     def can_translate(self, path: Path) -> bool:
         """Return whether a manifest file has a query for a missing engine that can be translated."""
-        from odf_engine.workspace.query_check import can_translate
+        from odf_engine.workspace.definitions.query_check import can_translate
 
         try:
             return can_translate(self._manifests(path), self._workspace.config.engines)
@@ -155,8 +155,8 @@ class DatasetEditor(WorkspaceEntries):
     def definition(self, dataset: str) -> str:
         """Return the current definition of a dataset as a manifest; as its author wrote it, if possible."""
         from odf_engine.metadata.yaml import snapshot_to_yaml
-        from odf_engine.workspace.definition import read_definition
-        from odf_engine.workspace.definition_update import read_own_manifest
+        from odf_engine.workspace.definitions.definition import read_definition
+        from odf_engine.workspace.definitions.definition_update import read_own_manifest
 
         entry, datasets = self.entry(dataset), self._workspace.datasets()
         own = read_own_manifest(self.folder, entry, datasets)

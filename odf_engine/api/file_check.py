@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from odf_engine.base.progress import Reporter
 from odf_engine.coordinator.endpoint import WorkerEndpoint, notify_datasets_changed
 from odf_engine.coordinator.job_log import JobLogReader
 from odf_engine.coordinator.protocol import Job
 from odf_engine.errors import Conflict, OdfError
-from odf_engine.progress import Reporter
 from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.fsck import FsckReport, check_workspace, collect_garbage

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import msgspec
 
 from odf_engine.api.progress import JobStatus, StatusReporter, create_display
+from odf_engine.base.progress import JobWarning, Reporter
 from odf_engine.coordinator.client import Client, run_jobs
 from odf_engine.coordinator.endpoint import WorkerEndpoint
 from odf_engine.coordinator.protocol import (
@@ -28,7 +29,6 @@ from odf_engine.coordinator.protocol import (
 from odf_engine.errors import Cancelled, UsageError
 from odf_engine.jobs.base import JobContext, JobRequest, decode_result
 from odf_engine.jobs.pull import Pull, PullResult
-from odf_engine.progress import JobWarning, Reporter
 from odf_engine.workspace.environment import read_allowed_variables
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
+from odf_engine.base.files import translate_os_errors
 from odf_engine.errors import AlreadyExists, BadData, OdfError
-from odf_engine.files import translate_os_errors
 from odf_engine.identity import ownership_proof as proofs
 from odf_engine.identity.did import DatasetId
 from odf_engine.workspace.trust import Trust

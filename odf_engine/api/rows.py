@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from odf_engine.base.html_text import table_html
+from odf_engine.base.terminal_text import escape_controls
 from odf_engine.errors import Unsupported
-from odf_engine.html_text import table_html
-from odf_engine.terminal_text import escape_controls
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -496,7 +496,7 @@ def write_files(folder: Path) -> None:
 def add_datasets(workspace: Workspace) -> list[DatasetEntry]:
     """Add the missing datasets of the demo, and return all of its datasets, inputs first."""
     from odf_engine.metadata.yaml import read_manifests
-    from odf_engine.workspace.definition_update import record_manifest
+    from odf_engine.workspace.definitions.definition_update import record_manifest
 
     snapshots = {}
     for name in MANIFESTS:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from odf_engine.base.progress import size_of
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import size_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

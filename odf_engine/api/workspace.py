@@ -22,10 +22,10 @@ from odf_engine.api.readers.fingerprint import data_fingerprint
 from odf_engine.api.readers.job_reader import JobReader
 from odf_engine.api.readers.row_reader import RowReader, SqlReader, StatisticsReader, TimelineReader
 from odf_engine.api.rows import Rows
-from odf_engine.config import Config, UiConfig
+from odf_engine.base.config import Config, UiConfig
+from odf_engine.base.html_text import table_html
 from odf_engine.coordinator.client import Client
 from odf_engine.errors import NotFound, OdfError, UsageError
-from odf_engine.html_text import table_html
 from odf_engine.jobs.pull import Pull, PullResult
 from odf_engine.jobs.query import Query
 from odf_engine.workspace.workspace import Workspace as EngineWorkspace

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_index import BLOCK_COLUMNS, BlockIndex, BlockPosition, parse_block_row
 from odf_engine.chain.block_summary import BlockSummary, summarize_block
 from odf_engine.chain.dataset import Dataset
@@ -24,7 +25,6 @@ from odf_engine.errors import (
 from odf_engine.identity.multiformats import Multihash, hash_bytes
 from odf_engine.metadata.flatbuffers import DecodedBlock, decode_block
 from odf_engine.metadata.model import DatasetKind, ExecuteTransform, Seed, SetTransform
-from odf_engine.progress import Reporter
 from odf_engine.storage.object_store import find_object_name
 
 MIN_HASH_CHARACTERS: Final = 4

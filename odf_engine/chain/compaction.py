@@ -31,6 +31,9 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from odf_engine.base.atomic_files import translate_commit_errors
+from odf_engine.base.files import remove_temporary
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.block_summary import StoredBlock
 from odf_engine.chain.compaction_record import (
     RecordHeader,
@@ -42,7 +45,6 @@ from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.quarantine import Quarantine
 from odf_engine.chain.state import next_block, push_state
 from odf_engine.errors import BadData, Conflict, NoOpEvent, OdfError, Unsupported
-from odf_engine.files import remove_temporary
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.flatbuffers import encode_block
 from odf_engine.metadata.model import (
@@ -53,8 +55,6 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.object_links import has_totals, read_totals, totals_attribute
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter, count_of
-from odf_engine.storage.atomic_files import translate_commit_errors
 from odf_engine.storage.object_store import hash_file
 from odf_engine.storage.refs import COMPACTED_PREFIX, COMPACTION_REF
 
@@ -459,7 +459,10 @@ class _SliceWriter:
 
     def split(self, run: BlockRun) -> Iterator[BlockRun]:
         """Yield the parts of a run whose slices have equal columns."""
-        from odf_engine.data.parquet_reader import UNREADABLE, read_declared_schema  # deferred: loads Arrow
+        from odf_engine.data.parquet.parquet_reader import (  # deferred: loads Arrow
+            UNREADABLE,
+            read_declared_schema,
+        )
 
         part: BlockRun | None = None
         seen: Any = None
@@ -498,7 +501,7 @@ class _SliceWriter:
         if len(run.slices) < 2 or run.blocks < 2:
             self.read_files += len(run.slices)
             return run.slices[0] if run.slices else None
-        from odf_engine.data.slices import write_stored_rows  # deferred: loads Arrow
+        from odf_engine.data.parquet.slices import write_stored_rows  # deferred: loads Arrow
 
         staged = self._dataset.staging_path("data")
         self._stack.callback(remove_temporary, staged)
@@ -523,7 +526,7 @@ class _SliceWriter:
         )
 
     def _batches(self, slices: Sequence[DataSlice]) -> Iterator[Any]:
-        from odf_engine.data.slices import read_batches  # deferred: loads Arrow
+        from odf_engine.data.parquet.slices import read_batches  # deferred: loads Arrow
 
         for data_slice in slices:
             self._reporter.raise_if_cancelled()

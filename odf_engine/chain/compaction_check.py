@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.compaction import BlockRun, extend_run, merge_key, merged_event, start_run
 from odf_engine.chain.compaction_record import CompactionRecord
 from odf_engine.errors import BadData, MalformedBlock
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.flatbuffers import decode_block
 from odf_engine.metadata.model import AddData, DataSlice, MetadataBlock
-from odf_engine.progress import Reporter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -155,7 +155,7 @@ class _Batches:
     """The rows of a file from one offset to another, read in batches."""
 
     def __init__(self, file: OffsetFile, first: int, last: int) -> None:
-        from odf_engine.data.slices import read_batches_of  # deferred: loads Arrow
+        from odf_engine.data.parquet.slices import read_batches_of  # deferred: loads Arrow
 
         self.schema, self._source = read_batches_of(file.path, (first - file.start, last + 1 - file.start))
         self._rest: pa.RecordBatch | None = None

@@ -28,8 +28,8 @@ from typing import BinaryIO, Final
 
 import msgspec
 
+from odf_engine.base.files import ensure_folder, fsync_file, fsync_folder, remove_temporary
 from odf_engine.errors import BadData, InvalidIdentity, NotFound, Unsupported
-from odf_engine.files import ensure_folder, fsync_file, fsync_folder, remove_temporary
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import SHA3_256, Multihash, multibase_decode, multibase_encode
 from odf_engine.identity.ownership_proof import load_private_key, sign, verify_signature

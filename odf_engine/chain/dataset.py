@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
+from odf_engine.base.atomic_files import translate_commit_errors
+from odf_engine.base.files import ensure_folder
 from odf_engine.chain.append_rules import check_append
 from odf_engine.chain.block_index import (
     BlockIndex,
@@ -33,12 +35,10 @@ from odf_engine.errors import (
     SourceUnavailable,
     UsageError,
 )
-from odf_engine.files import ensure_folder
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.flatbuffers import decode_block, encode_block
 from odf_engine.metadata.model import Checkpoint, DataSlice, MetadataEvent, SourceState
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.storage.atomic_files import translate_commit_errors
 from odf_engine.storage.dataset_origin import DatasetOrigin
 from odf_engine.storage.object_store import (
     LocalObjectStore,
@@ -49,7 +49,7 @@ from odf_engine.storage.object_store import (
 from odf_engine.storage.refs import COMPACTION_REF, HEAD, RefStore, is_branch_name
 
 if TYPE_CHECKING:
-    from odf_engine.data.parquet_reader import RangedFile
+    from odf_engine.data.parquet.parquet_reader import RangedFile
 
 
 def store_files(

@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from odf_engine.base.atomic_files import atomic_file
+from odf_engine.base.files import remove_temporary, translate_os_errors
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import BadData, InvalidIdentity, InvalidSchema, NotFound, UsageError
-from odf_engine.files import remove_temporary, translate_os_errors
 from odf_engine.identity.multiformats import SHA3_256, Multihash
 from odf_engine.metadata.model import DatasetKind, SetDataSchema
 from odf_engine.metadata.object_links import LinkedTotals, find_link_columns
-from odf_engine.progress import Reporter
-from odf_engine.storage.atomic_files import atomic_file
 from odf_engine.storage.object_store import hash_file
 
 _BYTES: Final = 1 << 20
@@ -46,7 +46,7 @@ def read_links(path: Path, columns: Sequence[str]) -> SliceLinks:
     from pyarrow import types  # Deferred: Arrow is slow to import, and few datasets have links.
 
     from odf_engine.data.arrow_compute import pc
-    from odf_engine.data.parquet_reader import UNREADABLE, read_bounded, read_parquet_schema
+    from odf_engine.data.parquet.parquet_reader import UNREADABLE, read_bounded, read_parquet_schema
 
     texts: dict[str, int] = {}
     try:
@@ -80,7 +80,7 @@ def read_links(path: Path, columns: Sequence[str]) -> SliceLinks:
 def _describe_invalid(path: Path, names: Sequence[str], text: str) -> str:
     """Return a message with row and column of a value that is not a hash."""
     from odf_engine.data.arrow_compute import pc
-    from odf_engine.data.parquet_reader import read_bounded
+    from odf_engine.data.parquet.parquet_reader import read_bounded
 
     for name in names:
         row = 0

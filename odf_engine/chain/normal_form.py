@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from odf_engine.config import DURATION, parse_duration
+from odf_engine.base.config import DURATION, parse_duration
 from odf_engine.errors import InvalidManifest, InvalidQuery, Unsupported
 from odf_engine.metadata.model import (
     AddPushSource,

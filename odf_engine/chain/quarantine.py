@@ -11,15 +11,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from odf_engine.base.atomic_files import fsync_files, make_folder, translate_commit_errors
+from odf_engine.base.files import ensure_folder, fsync_folder, open_no_follow, write_all
 from odf_engine.chain.append_rules import CONTENT_ERRORS, check_append, content_error
 from odf_engine.chain.block_index import BlockIndex, BlockPosition, BlockWithStates, fold_state_at
 from odf_engine.chain.block_summary import StoredBlock
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import ChainState, apply_block, record_count
 from odf_engine.errors import Conflict, NotFound, NotSynced, OdfError
-from odf_engine.files import ensure_folder, fsync_folder, open_no_follow, write_all
 from odf_engine.identity.multiformats import SHA3_256, Multihash
-from odf_engine.storage.atomic_files import fsync_files, make_folder, translate_commit_errors
 
 QUARANTINE_FOLDER: Final = "info/arriving"
 _LOCK: Final = "info/arriving.lock"

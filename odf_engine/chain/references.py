@@ -13,12 +13,12 @@ from typing import Final
 
 import msgspec
 
+from odf_engine.base.files import translate_os_errors
+from odf_engine.base.progress import count_of
 from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import AlreadyExists, Conflict, NotFound, OdfError, UsageError
-from odf_engine.files import translate_os_errors
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import count_of
 from odf_engine.storage.refs import COMPACTED_PREFIX, OLD_HEAD_PREFIXES, is_branch_name
 
 DEFAULT_DAYS: Final = 7.0

@@ -261,8 +261,8 @@ def schema_from_ddl(ddl: Sequence[str], declared: pa.Schema | None, vocab: Datas
     import pyarrow as pa
 
     from odf_engine.data.ddl import parse_ddl
+    from odf_engine.data.parquet.slices import slice_schema
     from odf_engine.data.schema_enforcement import match_columns
-    from odf_engine.data.slices import slice_schema
 
     columns = parse_ddl(ddl)
     new_schema = slice_schema(columns, vocab)
@@ -298,8 +298,8 @@ def schema_from_odf(schema: DataSchema, declared: pa.Schema | None, vocab: Datas
     import pyarrow as pa
 
     from odf_engine.data.odf_schema import declared_types, nullable_type
+    from odf_engine.data.parquet.slices import check_system_columns, slice_schema
     from odf_engine.data.schema_enforcement import slice_type
-    from odf_engine.data.slices import check_system_columns, slice_schema
 
     columns = declared_types(schema)
     system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
@@ -340,8 +340,8 @@ def add_source_columns(
     """
     import pyarrow as pa
 
+    from odf_engine.data.parquet.slices import slice_schema
     from odf_engine.data.schema_enforcement import match_columns
-    from odf_engine.data.slices import slice_schema
 
     source_schema = pa.schema(columns)
     new_schema = slice_schema(source_schema, vocab)

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from odf_engine.config import Config
+from odf_engine.base.config import Config
 from odf_engine.errors import InvalidManifest
 from odf_engine.flows.documents import (
     Acceptances,

@@ -17,6 +17,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.schema_evolution import declared_schema
 from odf_engine.checks.definition import (
@@ -42,10 +43,9 @@ from odf_engine.checks.reports import (
 )
 from odf_engine.checks.retractions import find_retractions
 from odf_engine.checks.row_rules import MAX_SAMPLE, RowRule, RuleFinding, make_row_rule, sample_rows
-from odf_engine.data.slices import TableFiles, WrittenSlice, read_batches
+from odf_engine.data.parquet.slices import TableFiles, WrittenSlice, read_batches
 from odf_engine.errors import CheckFailed, InvalidManifest, NotFound, NotTrusted, OdfError
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter, count_of
 from odf_engine.query.execution import Tables, TimeTravelDefaults, check_query, execute_query
 from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.views.projection import primary_key

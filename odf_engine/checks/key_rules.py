@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.acero as acero
 from pyarrow import types
 
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.checks.row_rules import MAX_SAMPLE, RuleFinding, sample_rows
 from odf_engine.data.arrow_compute import hash_values, pc
 from odf_engine.data.changelog import Op
-from odf_engine.data.parquet_reader import max_in_footer, open_parquet
-from odf_engine.data.slices import read_batches
+from odf_engine.data.parquet.parquet_reader import max_in_footer, open_parquet
+from odf_engine.data.parquet.slices import read_batches
 from odf_engine.metadata.model import DatasetVocabulary
-from odf_engine.progress import Reporter, count_of
 
 _MAX_BYTES: Final = 128 << 20
 _COUNT: Final = "odf_count"

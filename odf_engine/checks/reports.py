@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from odf_engine.base.atomic_files import evict_oldest, read_small_file, replace_file
+from odf_engine.base.files import ensure_folder, translate_os_errors
 from odf_engine.errors import BadData, InvalidIdentity
-from odf_engine.files import ensure_folder, translate_os_errors
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash, multibase_decode, multibase_encode
 from odf_engine.identity.ownership_proof import dataset_id_of_key, load_private_key, sign, verify_signature
-from odf_engine.storage.atomic_files import evict_oldest, read_small_file, replace_file
 from odf_engine.storage.object_store import CHECKS_FOLDER
 
 if TYPE_CHECKING:  # deferred: the first paint of the workstation does not read chains

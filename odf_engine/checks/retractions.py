@@ -8,15 +8,15 @@ from typing import Final
 
 import pyarrow as pa
 
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.checks.definition import Retractions
 from odf_engine.checks.row_rules import MAX_SAMPLE, RuleFinding, sample_rows
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import Op
 from odf_engine.data.operation_counts import count_batch, count_operations
-from odf_engine.data.parquet_reader import open_parquet
-from odf_engine.data.slices import read_batches
+from odf_engine.data.parquet.parquet_reader import open_parquet
+from odf_engine.data.parquet.slices import read_batches
 from odf_engine.metadata.model import DatasetVocabulary
-from odf_engine.progress import Reporter, count_of
 
 _MAX_COLUMNS: Final = 5
 

@@ -9,12 +9,12 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from pyarrow import types
 
+from odf_engine.base.progress import count_of
 from odf_engine.checks.definition import NotNull, Pattern, Range, Rule, Set, Value
 from odf_engine.data.arrow_compute import pc, to_text
 from odf_engine.data.ddl import type_ddl
 from odf_engine.errors import InvalidManifest
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import count_of
 
 MAX_SAMPLE: Final = 5
 _MAX_TEXT: Final = 200

@@ -16,6 +16,7 @@ import msgspec
 from odf_engine.alerts.definition import Alert, EventKind
 from odf_engine.alerts.events import MAX_MESSAGE, Event, stable_id
 from odf_engine.alerts.store import AlertStore
+from odf_engine.base.progress import count_of
 from odf_engine.checks.reports import result_json
 from odf_engine.coordinator.job_log import JobLogReader
 from odf_engine.coordinator.protocol import Committed, Job, JobChanged, JobState
@@ -27,7 +28,6 @@ from odf_engine.identity.multiformats import Multihash
 from odf_engine.jobs.check import CheckResult
 from odf_engine.jobs.verify import VerifyResult
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import count_of
 
 if TYPE_CHECKING:
     from odf_engine.workspace.dataset_summary import DatasetEntry

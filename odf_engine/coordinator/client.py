@@ -18,6 +18,8 @@ from typing import Final, Self
 
 import msgspec
 
+from odf_engine.base.files import open_file
+from odf_engine.base.processes import build_python_environment, program_version
 from odf_engine.coordinator.endpoint import WorkerEndpoint
 from odf_engine.coordinator.job_log import JobLogReader
 from odf_engine.coordinator.protocol import (
@@ -43,8 +45,6 @@ from odf_engine.coordinator.protocol import (
     encode_line,
 )
 from odf_engine.errors import Cancelled, OdfError, has_surrogates
-from odf_engine.files import open_file
-from odf_engine.processes import build_python_environment, program_version
 from odf_engine.workspace.environment import read_allowed_variables
 
 _ALREADY_RUNNING: Final = 75

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from odf_engine.base.files import open_file, open_no_follow, write_all
 from odf_engine.coordinator.protocol import NotifyChanged, encode_line
 from odf_engine.errors import NotFound, OdfError
-from odf_engine.files import open_file, open_no_follow, write_all
 from odf_engine.workspace.discovery import check_odf_folder, user_name
 
 

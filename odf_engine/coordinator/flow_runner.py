@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from odf_engine.base.files import ensure_folder
+from odf_engine.base.progress import count_of
 from odf_engine.coordinator import command_guard
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.coordinator.protocol import Job, JobState, Request
 from odf_engine.errors import NotFound, OdfError
-from odf_engine.files import ensure_folder
 from odf_engine.flows.clock import SteadyClock
 from odf_engine.flows.definition import (
     CheckTask,
@@ -44,7 +45,6 @@ from odf_engine.jobs.remotes import Compare, CompareResult
 from odf_engine.jobs.verify import Verify, VerifyResult
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import count_of
 from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.remotes import Remotes, resolve_address
 

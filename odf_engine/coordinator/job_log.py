@@ -14,6 +14,7 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from odf_engine.alerts.job_totals import TOTALS_TABLE, count_job
+from odf_engine.base.progress import JobWarning
 from odf_engine.coordinator.protocol import (
     Committed,
     Failure,
@@ -27,7 +28,6 @@ from odf_engine.coordinator.protocol import (
 )
 from odf_engine.errors import NotFound, OdfError, escape_surrogates
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import JobWarning
 from odf_engine.storage.databases import connect_database
 
 INTERRUPTED: Final = Failure(

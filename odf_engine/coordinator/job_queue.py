@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import msgspec
 
+from odf_engine.base.progress import Reporter
 from odf_engine.coordinator.job_log import JobLog, Level
 from odf_engine.coordinator.job_warnings import WarningList
 from odf_engine.coordinator.protocol import Failure, Job, JobState, Progress, Request
 from odf_engine.errors import Cancelled, NotFound, OdfError, UsageError, disk_hint, escape_surrogates
 from odf_engine.jobs.base import JobContext, WorkerHost
-from odf_engine.progress import Reporter
 
 Executor = Callable[[Request, JobContext, Reporter], Any]
 """Runs a request and returns its result, which msgspec can encode as JSON."""

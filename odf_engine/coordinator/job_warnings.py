@@ -6,8 +6,8 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Final
 
+from odf_engine.base.progress import JobWarning, count_of
 from odf_engine.errors import JobWarned, OdfError, escape_surrogates
-from odf_engine.progress import JobWarning, count_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Union
 import msgspec
 
 from odf_engine import errors
+from odf_engine.base.progress import JobWarning
 from odf_engine.errors import OdfError, UsageError
 from odf_engine.jobs import JOB_KINDS
 from odf_engine.jobs.base import JobRequest, decode_result
-from odf_engine.progress import JobWarning
 
 R = TypeVar("R")
 if TYPE_CHECKING:

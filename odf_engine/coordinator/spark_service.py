@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
+from odf_engine.base.progress import Reporter
 from odf_engine.coordinator.protocol import Progress, Rate, Sample
 from odf_engine.errors import OdfError
-from odf_engine.progress import Reporter
 
 if TYPE_CHECKING:
     from odf_engine.spark.runtime.session import Memory, SparkRuntime

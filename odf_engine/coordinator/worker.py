@@ -20,7 +20,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from odf_engine import processes
+from odf_engine.base import processes
+from odf_engine.base.files import open_file
+from odf_engine.base.processes import program_version
+from odf_engine.base.progress import Reporter
+from odf_engine.base.settings import load_workspace
+from odf_engine.base.terminal_text import escape_controls, escape_standard_streams
 from odf_engine.coordinator.endpoint import WorkerEndpoint
 from odf_engine.coordinator.job_log import JobLog
 from odf_engine.coordinator.job_queue import Executor, JobQueue
@@ -38,13 +43,8 @@ from odf_engine.coordinator.protocol import (
 from odf_engine.coordinator.server import SEND_PATIENCE, Sessions
 from odf_engine.coordinator.spark_service import LoadSampler, Runtime, SparkService, StartSpark
 from odf_engine.errors import OdfError
-from odf_engine.files import open_file
 from odf_engine.jobs.base import run_request
-from odf_engine.processes import program_version
-from odf_engine.progress import Reporter
-from odf_engine.settings import load_workspace
 from odf_engine.storage.scratch import sweep_spools
-from odf_engine.terminal_text import escape_controls, escape_standard_streams
 
 if TYPE_CHECKING:
     from odf_engine.coordinator.alert_runner import AlertRunner

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from odf_engine.files import ensure_folder, remove_file
-from odf_engine.storage.atomic_files import replace_text_file
+from odf_engine.base.atomic_files import replace_text_file
+from odf_engine.base.files import ensure_folder, remove_file
 
 _ALREADY_RUNNING_SECONDS: Final = 30
 """Delay before the service tries again while another worker of the workspace runs."""

@@ -22,11 +22,11 @@ from typing import Any, Final, NamedTuple, Self
 import pyarrow as pa
 from pyarrow import types
 
+from odf_engine.base.processes import build_python_environment
 from odf_engine.data.arrow_compute import decode_array, decoded_type, is_list_like, pc
-from odf_engine.data.parquet_reader import UNREADABLE, read_bounded, read_parquet_schema
+from odf_engine.data.parquet.parquet_reader import UNREADABLE, read_bounded, read_parquet_schema
 from odf_engine.errors import BadData, InvalidSchema, NotFound, has_surrogates
 from odf_engine.identity.multiformats import ARROW0_SHA3_256, SHA3_256, Multihash
-from odf_engine.processes import build_python_environment
 
 
 class SerialExecutors:

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import Op
-from odf_engine.data.parquet_reader import UNREADABLE, max_in_footer, open_parquet
-from odf_engine.data.slices import read_batches
+from odf_engine.data.parquet.parquet_reader import UNREADABLE, max_in_footer, open_parquet
+from odf_engine.data.parquet.slices import read_batches
 
 
 class OperationCounts(NamedTuple):

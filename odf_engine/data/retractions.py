@@ -17,7 +17,7 @@ from pyarrow import types
 
 from odf_engine.data.arrow_compute import decode_array, hash_values, pc, python_values
 from odf_engine.data.changelog import Op
-from odf_engine.data.slices import read_batches
+from odf_engine.data.parquet.slices import read_batches
 from odf_engine.metadata.model import DatasetVocabulary
 
 _HASH: Final = pa.uint64()

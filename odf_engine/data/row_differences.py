@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from odf_engine.progress import count_of
+from odf_engine.base.progress import count_of
 
 
 class RowDifference(msgspec.Struct, frozen=True):

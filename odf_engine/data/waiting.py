@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from odf_engine.progress import count_of
+from odf_engine.base.progress import count_of
 
 _MIDNIGHT: Final = "T00:00:00Z"
 

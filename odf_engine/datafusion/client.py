@@ -16,10 +16,11 @@ from typing import BinaryIO, Final
 import msgspec
 import pyarrow as pa
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.normal_form import INSTALL_DATAFUSION, stateful_query_error
 from odf_engine.data.arrow_compute import python_values
+from odf_engine.data.parquet.slices import TableFiles
 from odf_engine.data.schema_enforcement import cast_lossless, slice_type
-from odf_engine.data.slices import TableFiles
 from odf_engine.datafusion.query_request import (
     LISTED_EXTENSION,
     PROPERTIES,
@@ -31,7 +32,6 @@ from odf_engine.datafusion.query_request import (
 )
 from odf_engine.errors import BadData, InvalidQuery, NotFound, OdfError, Unsupported
 from odf_engine.metadata.model import SqlQueryStep
-from odf_engine.progress import Reporter
 from odf_engine.sql.query_text import make_names_unique
 
 _PROCESS: Final = "odf_engine.datafusion.query_process"

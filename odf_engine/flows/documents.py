@@ -15,14 +15,14 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 from cronsim import CronSim, CronSimError
 
-from odf_engine.config import Config
+from odf_engine.base.atomic_files import make_folder, read_small_file, replace_text_file
+from odf_engine.base.config import Config
+from odf_engine.base.files import remove_file
+from odf_engine.base.settings import workspace_user_file
 from odf_engine.errors import AlreadyExists, InvalidManifest, NotFound, OdfError, UsageError
-from odf_engine.files import remove_file
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.names import DatasetAlias, DatasetPattern
 from odf_engine.metadata import yaml
-from odf_engine.settings import workspace_user_file
-from odf_engine.storage.atomic_files import make_folder, read_small_file, replace_text_file
 
 _SUFFIX: Final = ".yaml"
 _NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9._-]{0,62}[a-zA-Z0-9])?")

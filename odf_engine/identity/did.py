@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Self
 
+from odf_engine.base.files import fsync_folder, remove_file, remove_temporary, translate_os_errors
 from odf_engine.errors import BadData, InvalidIdentity, NotFound, OdfError, disk_hint
-from odf_engine.files import fsync_folder, remove_file, remove_temporary, translate_os_errors
 from odf_engine.identity.multiformats import (
     ED25519_PUB,
     multibase_decode,

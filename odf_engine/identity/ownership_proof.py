@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
+from odf_engine.base.files import remove_temporary, sync_change
 from odf_engine.errors import BadData, InvalidIdentity, NotFound, disk_hint
-from odf_engine.files import remove_temporary, sync_change
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash, multibase_decode, multibase_encode
 

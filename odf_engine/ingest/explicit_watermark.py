@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from odf_engine.base.config import Config, parse_size
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.schema_evolution import declare_schema
-from odf_engine.config import Config, parse_size
 from odf_engine.data.odf_schema import columns_of_step
 from odf_engine.data.schema_enforcement import finest_timestamp_unit
 from odf_engine.errors import NotTrusted
@@ -16,11 +17,10 @@ from odf_engine.ingest.payload import column_attributes, drop_column, operation_
 from odf_engine.ingest.preprocess import preprocess
 from odf_engine.metadata.model import AddData, AddPushSource, MetadataEvent, SetPollingSource
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.spark.sql_types import spark_schema
 from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.definition import accepts_operations
+from odf_engine.workspace.definitions.definition import accepts_operations
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
 

@@ -14,24 +14,25 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from odf_engine.base.config import Config, OnConflict, SystemColumns, parse_size
+from odf_engine.base.files import remove_temporary
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.linked_objects import check_links
 from odf_engine.chain.schema_evolution import declare_schema, declared_schema
 from odf_engine.chain.state import ChainState, is_push_state
 from odf_engine.checks.gate import DatasetChecks
-from odf_engine.config import Config, OnConflict, SystemColumns, parse_size
 from odf_engine.data.ddl import to_ddl, type_ddl
 from odf_engine.data.odf_schema import attributes_of_step
-from odf_engine.data.parquet_reader import read_parquet_schema
-from odf_engine.data.row_groups import SliceLimits
+from odf_engine.data.parquet.parquet_reader import read_parquet_schema
+from odf_engine.data.parquet.row_groups import SliceLimits
+from odf_engine.data.parquet.slices import WrittenSlice, slice_schema, with_kamu_types, write_slices
 from odf_engine.data.schema_enforcement import (
     equal_except_precision,
     finest_timestamp_unit,
     match_columns,
     with_timestamp_unit,
 )
-from odf_engine.data.slices import WrittenSlice, slice_schema, with_kamu_types, write_slices
 from odf_engine.errors import BadData, Cancelled, Conflict, InvalidQuery, InvalidSchema, NotSynced, OdfError
-from odf_engine.files import remove_temporary
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.fetch.model import Payload
 from odf_engine.ingest.merge.base import MergeInputs
@@ -64,13 +65,12 @@ from odf_engine.metadata.object_links import (
     totals_attribute,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter, count_of
 from odf_engine.spark.errors import RejectedRow
 from odf_engine.spark.sql_types import arrow_schema, replace_values, spark_schema
 from odf_engine.spark.text_files import RecordLines, detect_encoding
 from odf_engine.workspace.dataset_folders import Rejects, store_rejects
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.definition import accepts_operations
+from odf_engine.workspace.definitions.definition import accepts_operations
 
 if TYPE_CHECKING:
     from odf_engine.spark import SparkSession

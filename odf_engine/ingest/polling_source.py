@@ -7,10 +7,11 @@ from contextlib import closing
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from odf_engine.base.files import translate_os_errors
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.state import ChainUpdate
 from odf_engine.checks.gate import load_checks
 from odf_engine.errors import Unsupported
-from odf_engine.files import translate_os_errors
 from odf_engine.ingest.explicit_watermark import complete_static_dataset, set_watermark
 from odf_engine.ingest.fetch.fetch_step import fetch
 from odf_engine.ingest.fetch.model import FetchContext, Payload
@@ -18,7 +19,6 @@ from odf_engine.ingest.payload import IngestContext, PayloadJob
 from odf_engine.metadata.model import DatasetKind, FilesGlob, Mqtt, SetPollingSource
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.credentials import Credentials
-from odf_engine.progress import Reporter
 from odf_engine.storage.scratch import job_scratch_folder, payload_scratch_folder
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.trust import Trust

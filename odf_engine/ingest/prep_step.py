@@ -22,11 +22,11 @@ from pathlib import Path, PureWindowsPath
 from time import monotonic
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from odf_engine.config import PrepareConfig
+from odf_engine.base.config import PrepareConfig
+from odf_engine.base.progress import Reporter
 from odf_engine.data.zip_archive import ZipArchive
 from odf_engine.errors import BadData, InvalidManifest, Unsupported
 from odf_engine.metadata.model import CompressionFormat, Pipe, PrepStep
-from odf_engine.progress import Reporter
 
 if TYPE_CHECKING:
     from odf_engine.spark.text_files import PreparedTextFile, RecordLines

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.normal_form import DATAFUSION
-from odf_engine.data.slices import TableFiles
+from odf_engine.data.parquet.slices import TableFiles
 from odf_engine.datafusion.client import run_query as run_in_process
 from odf_engine.datafusion.client import storable_rows
 from odf_engine.errors import InvalidQuery
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, Sql, SqlQueryStep
-from odf_engine.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import translate_errors
 from odf_engine.spark.parquet_files import parquet_frame
@@ -26,7 +26,7 @@ from odf_engine.spark.row_order import has_nondeterministic_order
 from odf_engine.spark.sql_types import arrow_schema
 from odf_engine.spark.user_query import run_query
 from odf_engine.sql.query_text import attach_query_excerpt
-from odf_engine.workspace.query_check import check_preprocess_engine
+from odf_engine.workspace.definitions.query_check import check_preprocess_engine
 
 if TYPE_CHECKING:
     from odf_engine.spark import DataFrame, SparkSession

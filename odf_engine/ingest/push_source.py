@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 from msgspec.structs import replace
 
+from odf_engine.base.config import Config
+from odf_engine.base.files import translate_os_errors
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.compacted_history import find_archived_push
 from odf_engine.chain.linked_objects import list_attachments, store_objects
 from odf_engine.chain.schema_evolution import declared_schema
 from odf_engine.chain.state import IDEMPOTENCY_KEY, PAYLOAD_HASH, ChainState, ChainUpdate
 from odf_engine.checks.gate import load_checks
-from odf_engine.config import Config
 from odf_engine.data.column_names import LOOKALIKE_HINT, find_lookalike, lookalike_problem
 from odf_engine.data.odf_schema import columns_of_step
-from odf_engine.data.parquet_reader import UNREADABLE, read_parquet_schema
+from odf_engine.data.parquet.parquet_reader import UNREADABLE, read_parquet_schema
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.errors import BadData, Conflict, InvalidSchema, NotSynced, OdfError, UsageError
-from odf_engine.files import translate_os_errors
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.explicit_watermark import complete_static_dataset
 from odf_engine.ingest.fetch.model import Payload, file_stamp, hash_file, require_readable
@@ -49,12 +50,11 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.object_links import find_link_columns
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.spark import sql_types
 from odf_engine.spark.sql_types import arrow_schema
 from odf_engine.storage.scratch import job_scratch_folder, payload_scratch_folder
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.definition import select_push_source
+from odf_engine.workspace.definitions.definition import select_push_source
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
 

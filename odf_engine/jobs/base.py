@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, P
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData
-from odf_engine.progress import Reporter
 
 if TYPE_CHECKING:
     from odf_engine.spark import SparkSession
@@ -183,7 +183,7 @@ class JobResult(msgspec.Struct, frozen=True):
     """A result that notebooks display as a table of its fields."""
 
     def _repr_html_(self) -> str:
-        from odf_engine.html_text import fields_html  # deferred: only notebooks need it
+        from odf_engine.base.html_text import fields_html  # deferred: only notebooks need it
 
         names = self.__struct_fields__
         values = [(name, getattr(self, name)) for name in names]

@@ -7,6 +7,7 @@ from functools import partial
 
 from msgspec import UNSET, UnsetType
 
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.checks.reports import RuleResult
 from odf_engine.jobs.base import (
     JobContext,
@@ -17,7 +18,6 @@ from odf_engine.jobs.base import (
     branch_title,
     release_arrow_memory,
 )
-from odf_engine.progress import Reporter, count_of
 
 
 class CheckResult(JobResult, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.identity.ownership_proof import create_and_store_proof
 from odf_engine.jobs.base import (
@@ -14,7 +15,6 @@ from odf_engine.jobs.base import (
     release_arrow_memory,
     text_or_none,
 )
-from odf_engine.progress import Reporter, count_of
 
 
 class CompactResult(JobResult, frozen=True):

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from odf_engine.base.progress import Reporter, size_of
 from odf_engine.errors import UsageError
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, text_or_none
 from odf_engine.jobs.pull import count_changes
-from odf_engine.progress import Reporter, size_of
 
 if TYPE_CHECKING:
     from odf_engine.metadata.model import DatasetSnapshot
@@ -148,7 +148,7 @@ class Update(JobRequest[UpdateResult], frozen=True, tag="update"):
         from odf_engine.chain.state import ChainUpdate
         from odf_engine.transform.engines.engine_router import engines_for
         from odf_engine.transform.query_migration import migrate_query
-        from odf_engine.workspace.definition import record_origin
+        from odf_engine.workspace.definitions.definition import record_origin
 
         workspace = context.workspace
         entry = workspace.resolve(self.dataset)

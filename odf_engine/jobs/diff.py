@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from odf_engine.base.progress import Reporter
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arrow_memory
-from odf_engine.progress import Reporter
 
 if TYPE_CHECKING:
     from odf_engine.views.diff import Difference

@@ -7,9 +7,9 @@ from typing import Literal
 
 import msgspec
 
+from odf_engine.base.progress import Reporter, count_of, size_of
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arrow_memory
 from odf_engine.jobs.views import open_rows
-from odf_engine.progress import Reporter, count_of, size_of
 
 
 class ExportResult(msgspec.Struct, frozen=True):

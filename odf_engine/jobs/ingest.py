@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from odf_engine.base.progress import Reporter
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, OnWarning
 from odf_engine.jobs.pull import PullResult, pull_result
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 
 INGEST_FORMATS: Final = ("csv", "json", "ndjson", "geojson", "ndgeojson", "parquet", "esrishapefile")
 """The values of ``format`` of :class:`Ingest`."""
@@ -47,7 +47,7 @@ class Ingest(JobRequest[PullResult], frozen=True, tag="ingest"):
 
     def run(self, context: JobContext, reporter: Reporter) -> PullResult:
         from odf_engine.storage.scratch import remove_dead_spool
-        from odf_engine.workspace.definition import select_push_source
+        from odf_engine.workspace.definitions.definition import select_push_source
         from odf_engine.workspace.remotes import Remotes
         from odf_engine.workspace.trust import Trust
 

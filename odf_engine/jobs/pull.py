@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from odf_engine.base.progress import JobWarning, Reporter, count_of
 from odf_engine.data.waiting import Waiting
 from odf_engine.errors import OdfError, UsageError
 from odf_engine.jobs.base import (
@@ -23,7 +24,6 @@ from odf_engine.jobs.base import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.urls import normalize_url, short_url
-from odf_engine.progress import JobWarning, Reporter, count_of
 from odf_engine.storage.refs import HEAD
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from msgspec import UNSET, UnsetType
 
+from odf_engine.base.progress import Reporter, count_of, size_of
 from odf_engine.jobs.base import JobContext, JobRequest, JobResult, JobSummary, branch_option, text_or_none
 from odf_engine.net.urls import normalize_url, short_url
-from odf_engine.progress import Reporter, count_of, size_of
 
 
 class PushResult(JobResult, frozen=True):

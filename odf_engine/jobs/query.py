@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
-from odf_engine.config import parse_size
-from odf_engine.data.finding_kinds import ProofFinding
+from odf_engine.base.atomic_files import atomic_file
+from odf_engine.base.config import parse_size
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.errors import InvalidIdentity, UsageError
 from odf_engine.identity.did import DatasetId
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arrow_memory
 from odf_engine.jobs.views import PinnedBlock
-from odf_engine.progress import Reporter, count_of
-from odf_engine.storage.atomic_files import atomic_file
+from odf_engine.verify.finding_kinds import ProofFinding
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 from msgspec.structs import asdict
 
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.errors import Cancelled, OdfError
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary
 from odf_engine.net.urls import short_url
-from odf_engine.progress import Reporter, count_of
 
 if TYPE_CHECKING:
     from odf_engine.sync.remotes.base import RepositoryEntry

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary
-from odf_engine.progress import Reporter, count_of
 
 if TYPE_CHECKING:
     from odf_engine.provenance.model import TraceResult

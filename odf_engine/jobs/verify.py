@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
-from odf_engine.data.finding_kinds import NOT_RECOMPUTED, ROWS_DIFFER, UNCONFIRMED, is_damage
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.data.row_differences import Recomputed
 from odf_engine.errors import NotFound, SourceUnavailable, Unsupported
 from odf_engine.jobs.base import JobContext, JobRequest, JobResult, JobSummary, branch_option, branch_title
-from odf_engine.progress import Reporter, count_of
+from odf_engine.verify.finding_kinds import NOT_RECOMPUTED, ROWS_DIFFER, UNCONFIRMED, is_damage
 from odf_engine.verify.model import EngineReport, IntegrityFinding, IntegrityReport, OriginReport
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class VerifyResult(JobResult, frozen=True):
         return "invalid changelog" if self.intact else "invalid"
 
     def _repr_html_(self) -> str:
-        from odf_engine.html_text import table_html
+        from odf_engine.base.html_text import table_html
 
         findings = [(finding.kind, finding.block, finding.message) for finding in self.findings]
         table = table_html(["finding", "block", "message"], findings) if findings else ""

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.errors import UsageError
 from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arrow_memory
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter, count_of
 
 if TYPE_CHECKING:
     from odf_engine.views.scan import Scan

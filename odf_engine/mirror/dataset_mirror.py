@@ -16,6 +16,8 @@ from uuid import uuid4
 
 import msgspec
 
+from odf_engine.base.atomic_files import replace_file, replace_text_file
+from odf_engine.base.files import remove_temporary, translate_os_errors
 from odf_engine.chain.compaction_record import COMPACTIONS_FOLDER, MAX_RECORD_BYTES, RecordStore
 from odf_engine.errors import (
     BadData,
@@ -26,13 +28,11 @@ from odf_engine.errors import (
     SourceUnavailable,
     WriteConditionFailed,
 )
-from odf_engine.files import remove_temporary, translate_os_errors
 from odf_engine.identity.multiformats import Multihash, new_hasher
 from odf_engine.mirror.catalog import MARKER, ORIGIN_FILE, KnownHead
 from odf_engine.mirror.dataset_store import DatasetStore, parse_head
 from odf_engine.mirror.ranged_object import MIN_RANGED_BYTES, RANGES, RangedObject
 from odf_engine.mirror.unused_objects import UnusedObjects
-from odf_engine.storage.atomic_files import replace_file, replace_text_file
 from odf_engine.storage.dataset_origin import CheckedObjects
 from odf_engine.storage.object_store import STAGING_PREFIX
 from odf_engine.storage.refs import HEAD

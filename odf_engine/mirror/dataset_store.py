@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from odf_engine.config import Config
+from odf_engine.base.atomic_files import replace_file
+from odf_engine.base.config import Config
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import (
     AlreadyExists,
     BadData,
@@ -34,8 +36,6 @@ from odf_engine.errors import (
 from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.mirror.catalog import CATALOG, CachedCatalog, Catalog, CatalogEntry, Operation
-from odf_engine.progress import Reporter
-from odf_engine.storage.atomic_files import replace_file
 
 if TYPE_CHECKING:
     from obstore import UpdateVersion

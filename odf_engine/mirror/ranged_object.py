@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 from uuid import uuid4
 
+from odf_engine.base.files import remove_temporary, translate_os_errors
 from odf_engine.errors import BadData
-from odf_engine.files import remove_temporary, translate_os_errors
 from odf_engine.storage.object_store import STAGING_PREFIX
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class RangedObject:
     """An object whose requested parts are fetched, in blocks. Thread-safe and process-safe.
 
     The bytes are not compared with the hash of the object, which covers all of it. Readers must treat them
-    as untrusted, as :mod:`odf_engine.data.parquet_reader` does.
+    as untrusted, as :mod:`odf_engine.data.parquet.parquet_reader` does.
 
     Args:
         store: the store.

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
+from odf_engine.base.atomic_files import file_lock
+from odf_engine.base.files import fsync_folder, remove_temporary
 from odf_engine.errors import (
     NotFound,
     ObjectUnchanged,
@@ -21,10 +23,8 @@ from odf_engine.errors import (
     WriteConditionFailed,
     disk_hint,
 )
-from odf_engine.files import fsync_folder, remove_temporary
 from odf_engine.net.bucket_client import BucketClient, StoredObject
 from odf_engine.net.credentials import RemoteAccess
-from odf_engine.storage.atomic_files import file_lock
 
 if TYPE_CHECKING:
     from obstore import PutMode, UpdateVersion

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from odf_engine.config import FetchConfig
+from odf_engine.base.config import FetchConfig
 from odf_engine.errors import (
     ConditionalWriteUnsupported,
     NotFound,

@@ -15,10 +15,10 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 from weakref import WeakSet
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import SourceUnavailable
 from odf_engine.net.address_policy import AddressPolicy
 from odf_engine.net.download import run_cancellable
-from odf_engine.progress import Reporter
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 

@@ -9,11 +9,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from odf_engine.config import Config
+from odf_engine.base.atomic_files import file_lock, replace_text_file
+from odf_engine.base.config import Config
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, UsageError
 from odf_engine.net.urls import origin_of
-from odf_engine.progress import Reporter
-from odf_engine.storage.atomic_files import file_lock, replace_text_file
 
 
 class Login(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -19,11 +19,11 @@ from pathlib import Path
 from time import time as unix_time
 from typing import Any, BinaryIO, Final, TypeVar
 
-from odf_engine.config import FetchConfig
+from odf_engine.base.config import FetchConfig
+from odf_engine.base.files import ensure_folder, open_file, open_no_follow
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import Cancelled, OdfError, SourceUnavailable
-from odf_engine.files import ensure_folder, open_file, open_no_follow
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 
 _PAUSE: Final = 0.5
 _PROGRESS_BYTES: Final = 1 << 20

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import msgspec
 
-from odf_engine.config import FetchConfig
+from odf_engine.base.config import FetchConfig
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, OdfError, SourceUnavailable
 from odf_engine.net.address_policy import AddressPolicy
 from odf_engine.net.credentials import Login
 from odf_engine.net.download import AttemptFailed, parse_retry_after
 from odf_engine.net.http_client import HttpClient, Response, is_temporary, sanitize_text
-from odf_engine.progress import Reporter
 
 _MAX_ANSWER_BYTES: Final = 256 << 20
 _ERROR_STATUSES: Final = (400, 413)  # Some nodes send an error of JSON-RPC with them.

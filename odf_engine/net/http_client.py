@@ -14,7 +14,8 @@ from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 import urllib3
 
-from odf_engine.config import FetchConfig
+from odf_engine.base.config import FetchConfig
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, Cancelled, NotFound, OdfError, SourceUnavailable
 from odf_engine.net.address_policy import AddressPolicy, HomeNetwork
 from odf_engine.net.connector import Connector
@@ -35,7 +36,6 @@ from odf_engine.net.http_connection import (
     TransferTooSlow,
 )
 from odf_engine.net.urls import origin_of, redact_url, without_login
-from odf_engine.progress import Reporter
 
 _SENT_BYTES: Final = 1 << 16
 _PIECE_BYTES: Final = 1 << 18  # so few that a piece stays in the cache of a core

@@ -19,10 +19,10 @@ from typing import Any, Final, NamedTuple
 from paho.mqtt.client import Client, MQTTMessage, topic_matches_sub
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import SourceUnavailable
 from odf_engine.net.connector import Connector
 from odf_engine.net.download import connection_failure, run_cancellable
-from odf_engine.progress import Reporter
 
 # Errors are raised here.
 logging.getLogger("paho").setLevel(logging.CRITICAL)

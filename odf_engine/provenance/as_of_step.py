@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import Op
+from odf_engine.data.parquet.slices import read_batches
 from odf_engine.data.schema_enforcement import match_columns
-from odf_engine.data.slices import read_batches
 from odf_engine.provenance.model import OffsetRange
 from odf_engine.provenance.offset_set import normalize_ranges
 from odf_engine.provenance.stateful_step import StatefulTrace, Timeline

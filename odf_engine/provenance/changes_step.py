@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow.parquet as pq
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.changelog import OPERATION, Op
 from odf_engine.metadata.model import DatasetVocabulary, TransformRequest
-from odf_engine.progress import Reporter
 from odf_engine.provenance.stateless_step import RowsToTrace, StepResult, record_ambiguity
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.readers import slices_frame

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.block_summary import SliceSummary, StoredBlock
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import IDEMPOTENCY_KEY, PAYLOAD_HASH, glob_root, push_state
@@ -20,7 +21,6 @@ from odf_engine.ingest.fetch.files_glob import read_state
 from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED
 from odf_engine.metadata import model
 from odf_engine.net.urls import without_login
-from odf_engine.progress import Reporter, count_of
 from odf_engine.provenance.model import OffsetRange, ProducingTransaction, RowSource, row_count, to_ranges
 from odf_engine.views.scan import Scan
 

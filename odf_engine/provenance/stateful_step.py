@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pyarrow as pa
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import python_rows
 from odf_engine.data.changelog import ROWS, Op
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.errors import Unsupported
 from odf_engine.metadata.model import TransformRequest
-from odf_engine.progress import Reporter
 from odf_engine.provenance.stateless_step import LOST, RowsToTrace, StepResult, record_ambiguity
 from odf_engine.spark.arrow_batches import arrow_batches, cancellable
 from odf_engine.spark.sql_types import arrow_schema, identifier

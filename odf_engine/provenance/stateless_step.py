@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import INPUT_BITS, OPERATION, POSITION, Op
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.metadata.model import DatasetVocabulary, TransformRequest
-from odf_engine.progress import Reporter
 from odf_engine.provenance.model import OffsetRange
 from odf_engine.provenance.offset_set import OffsetSet
 from odf_engine.spark.arrow_batches import arrow_batches

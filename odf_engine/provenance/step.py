@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.normal_form import SPARK
 from odf_engine.errors import Cancelled, NotFound, OdfError
 from odf_engine.metadata.model import OffsetInterval
-from odf_engine.progress import Reporter
 from odf_engine.provenance.as_of_step import AsOfTrace
 from odf_engine.provenance.changes_step import trace_changes
 from odf_engine.provenance.model import OffsetRange, ProducingTransaction, query_texts

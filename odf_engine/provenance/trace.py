@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.state import ChainState, parse_column_names
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.errors import Cancelled, InvalidSchema, NotFound, OdfError, UsageError
 from odf_engine.metadata.model import DatasetKind, SqlQueryStep
-from odf_engine.progress import Reporter, count_of
 from odf_engine.provenance.model import (
     OffsetRange,
     TracedInput,
@@ -25,8 +25,8 @@ from odf_engine.provenance.root_origins import ChangelogHistory, describe_operat
 from odf_engine.sql.lineage_model import ANY_COLUMN, ColumnLineage
 from odf_engine.sql.query_lineage import trace_columns
 from odf_engine.transform.engines.engine_router import engines_for
-from odf_engine.workspace.column_lineage import dataset_lineage
 from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.definitions.column_lineage import dataset_lineage
 from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 from msgspec.structs import replace
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import python_values
-from odf_engine.data.parquet_reader import read_bounded, read_parquet_schema
-from odf_engine.data.slices import read_batches
+from odf_engine.data.parquet.parquet_reader import read_bounded, read_parquet_schema
+from odf_engine.data.parquet.slices import read_batches
 from odf_engine.errors import Cancelled, OdfError, Unsupported
 from odf_engine.metadata.model import TransformRequest
-from odf_engine.progress import Reporter
 from odf_engine.provenance.model import OffsetRange, row_count
 from odf_engine.provenance.step import TransactionTrace, producing_transactions
 from odf_engine.storage.scratch import job_scratch_folder, payload_scratch_folder

@@ -7,15 +7,15 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.schema_evolution import Declaration, read_declaration
 from odf_engine.data.ddl import type_ddl
 from odf_engine.data.digest import LogicalHasher
-from odf_engine.data.slices import TableFiles
+from odf_engine.data.parquet.slices import TableFiles
 from odf_engine.datafusion.client import UnknownTable, run_query, storable_rows
 from odf_engine.errors import InvalidIdentity, InvalidQuery, NotFound, OdfError, UsageError
 from odf_engine.metadata.model import SetDataSchema, SqlQueryStep
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.query.query_proof import ProofColumn, ProofTable, ResultSummary
 from odf_engine.sql.query_text import attach_query_excerpt, backquote_identifiers, line_and_column
 from odf_engine.sql.table_functions import RewrittenQuery, TableFunctionCall, parse_sql_timestamp

@@ -21,8 +21,8 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.util import _create_local_socket
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import InvalidSchema
-from odf_engine.progress import Reporter
 from odf_engine.spark.errors import translate_errors
 from odf_engine.spark.sql_types import arrow_schema
 

@@ -15,8 +15,8 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, Cancelled, InvalidQuery, OdfError
-from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.jvm import SparkFailed, wait_for_exit
 
 _MAX_CAUSES: Final = 20

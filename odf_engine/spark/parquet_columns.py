@@ -10,10 +10,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.column_names import LOOKALIKE_HINT, find_lookalike, lookalike_problem
-from odf_engine.data.parquet_reader import read_bounded
+from odf_engine.data.parquet.parquet_reader import read_bounded
 from odf_engine.errors import InvalidSchema
-from odf_engine.progress import Reporter
 from odf_engine.spark.errors import truncate
 
 INT96_UNIT: Final = "us"

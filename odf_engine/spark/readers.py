@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import types as st
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import is_list_like
 from odf_engine.data.ddl import UUID, type_ddl
-from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded
+from odf_engine.data.parquet.parquet_reader import UNREADABLE, open_parquet, read_bounded
 from odf_engine.data.schema_enforcement import with_timestamp_unit
 from odf_engine.errors import BadData, InvalidManifest, InvalidSchema, NotFound
 from odf_engine.metadata.model import Csv, DatasetVocabulary, Json, NdJson
-from odf_engine.progress import Reporter
 from odf_engine.spark import sql_types
 from odf_engine.spark.arrow_batches import arrow_batches, cancellable
 from odf_engine.spark.csv_records import CsvRecords, Dialect

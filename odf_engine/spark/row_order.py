@@ -14,10 +14,10 @@ import pyarrow as pa
 from pyspark.sql import types as st
 from pyspark.sql.functions import expr
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import pc, sort_indexes
 from odf_engine.errors import InvalidQuery
 from odf_engine.metadata.model import SqlQueryStep
-from odf_engine.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches, sort_partitions
 from odf_engine.spark.errors import translate_errors
 from odf_engine.spark.plan_rewrite import PlanBuilder, analyzed_plan, is_orderable, node_name, to_list

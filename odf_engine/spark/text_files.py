@@ -15,9 +15,9 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.column_names import LOOKALIKE_HINT, appearance, lookalike_problem
 from odf_engine.errors import BadData, InvalidManifest
-from odf_engine.progress import Reporter
 from odf_engine.spark.csv_records import LINE_END, CsvRecords, Dialect, NulScan, QuoteScan, separate_chunk
 from odf_engine.spark.errors import RejectedRow
 from odf_engine.spark.json_objects import parse_object

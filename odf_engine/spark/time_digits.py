@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import is_list_like
-from odf_engine.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import translate_errors
 from odf_engine.spark.sql_types import Formats, identifier, string_literal

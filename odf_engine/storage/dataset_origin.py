@@ -9,7 +9,7 @@ from odf_engine.identity.multiformats import Multihash
 from odf_engine.storage.refs import HEAD
 
 if TYPE_CHECKING:
-    from odf_engine.data.parquet_reader import RangedFile
+    from odf_engine.data.parquet.parquet_reader import RangedFile
 
 
 class CheckedObjects(NamedTuple):

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
+from odf_engine.base.atomic_files import make_folder
+from odf_engine.base.files import fsync_file, fsync_folder, open_file, remove_temporary
 from odf_engine.errors import NotFound, disk_hint
-from odf_engine.files import fsync_file, fsync_folder, open_file, remove_temporary
 from odf_engine.identity.multiformats import Multihash, base58btc_encode, new_hasher
-from odf_engine.storage.atomic_files import make_folder
 
 CHECKS_FOLDER: Final = "checks"
 """Folder of the results of checks, within the folder of a dataset."""

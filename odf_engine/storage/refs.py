@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from odf_engine.base.atomic_files import make_folder
+from odf_engine.base.files import fsync_folder, open_no_follow, remove_temporary, sync_change
 from odf_engine.errors import Conflict, InvalidIdentity, MalformedBlock, NotFound, OdfError, disk_hint
-from odf_engine.files import fsync_folder, open_no_follow, remove_temporary, sync_change
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.storage.atomic_files import make_folder
 from odf_engine.storage.object_store import STAGING_PREFIX
 
 HEAD: Final = "head"

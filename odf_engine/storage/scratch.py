@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final, Literal, get_args
 
-from odf_engine import processes
-from odf_engine.files import ensure_folder
+from odf_engine.base import processes
+from odf_engine.base.files import ensure_folder
 
 Kind = Literal["pull", "transform", "replay", "recompute", "sandbox", "query"]
 

@@ -16,17 +16,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
+from odf_engine.base.atomic_files import fsync_files, make_folder
+from odf_engine.base.files import fsync_folder, open_no_follow, write_all
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.linked_objects import linked_objects, read_links
 from odf_engine.chain.quarantine import Quarantine
 from odf_engine.errors import BadData, Cancelled, ChainRuleViolated, Conflict, NotFound, OdfError
-from odf_engine.files import fsync_folder, open_no_follow, write_all
 from odf_engine.identity import ownership_proof as proofs
 from odf_engine.identity.multiformats import SHA2_256, SHA3_256, Multihash
 from odf_engine.metadata.model import AddData
 from odf_engine.metadata.object_links import find_link_columns
-from odf_engine.progress import Reporter, count_of
-from odf_engine.storage.atomic_files import fsync_files, make_folder
 from odf_engine.storage.object_store import LocalObjectStore, find_object_name
 from odf_engine.storage.refs import COMPACTED_PREFIX
 from odf_engine.sync.compaction_records import OtherChain, RemoteRecord, check_remote_records, store_records

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.dataset import Dataset
 from odf_engine.checks.reports import (
@@ -22,7 +23,6 @@ from odf_engine.checks.reports import (
 )
 from odf_engine.errors import BadData, Cancelled, NotFound, OdfError
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.progress import Reporter, count_of
 from odf_engine.storage.object_store import CHECKS_FOLDER
 from odf_engine.sync.remotes.base import ObjectKind, RemoteDataset, upload_parallel
 

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.compacted_history import reaches_chain, sequence_number
 from odf_engine.chain.compaction_check import OffsetFile, check_record
 from odf_engine.chain.compaction_record import MAX_RECORD_BYTES, CompactionRecord
@@ -15,7 +16,6 @@ from odf_engine.errors import BadData, Cancelled, NotFound, OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.flatbuffers import decode_block
 from odf_engine.metadata.model import MetadataBlock
-from odf_engine.progress import Reporter
 from odf_engine.storage.refs import COMPACTION_REF
 from odf_engine.sync.check_reports import FileTarget
 from odf_engine.sync.remotes.base import RemoteDataset, WritableRemote

@@ -7,13 +7,13 @@ from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_summary import StoredBlock
 from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import BadData, Conflict, MalformedBlock
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.flatbuffers import decode_block
 from odf_engine.metadata.model import MetadataBlock, Seed
-from odf_engine.progress import Reporter
 from odf_engine.sync.remotes.base import MAX_BLOCK_BYTES, ObjectKind, RemoteDataset
 
 HASH_MISMATCH = "the bytes do not match the hash: the source is damaged or was modified"

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import AlreadyExists, Conflict, MalformedBlock, NotFound, NotSynced
 from odf_engine.identity.did import DatasetId
@@ -17,7 +18,6 @@ from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import Seed
 from odf_engine.mirror.catalog import ORIGIN_FILE
-from odf_engine.progress import Reporter
 from odf_engine.sync.chain_download import DownloadTotals, download_chain, download_proof, restore
 from odf_engine.sync.check_reports import download_reports
 from odf_engine.sync.compaction_records import (
@@ -30,7 +30,7 @@ from odf_engine.sync.history import HistoriesDiverged, Relation, RemoteBlock
 from odf_engine.sync.remotes.base import RemoteDataset
 from odf_engine.workspace.dataset_folders import incoming_folder
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.definition import record_origin
+from odf_engine.workspace.definitions.definition import record_origin
 from odf_engine.workspace.workspace import Workspace
 
 

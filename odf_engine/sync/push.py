@@ -8,13 +8,13 @@ from typing import Final, Literal, NamedTuple, Protocol, TypeVar, runtime_checka
 
 import msgspec
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.compacted_history import reaches_chain
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.linked_objects import linked_objects
 from odf_engine.errors import BadData, Cancelled, Conflict, NotFound, Unsupported
 from odf_engine.identity import ownership_proof as proofs
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.progress import Reporter
 from odf_engine.storage.refs import HEAD
 from odf_engine.sync.check_reports import send_reports
 from odf_engine.sync.compaction_records import send_newest_record_name, send_records

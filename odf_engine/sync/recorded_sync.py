@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.references import create_branch
 from odf_engine.errors import Conflict, NotFound, UsageError
 from odf_engine.identity.did import DatasetId
@@ -14,7 +15,6 @@ from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.credentials import Credentials, RemoteAccess
 from odf_engine.net.urls import normalize_url
-from odf_engine.progress import Reporter, count_of
 from odf_engine.storage.refs import HEAD
 from odf_engine.sync import open_remote
 from odf_engine.sync.history import HistoriesDiverged, Relation, compare, walk_back

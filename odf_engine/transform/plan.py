@@ -8,6 +8,7 @@ from typing import Final, Literal, NamedTuple
 
 from msgspec.structs import replace as structs_replace
 
+from odf_engine.base.config import parse_duration
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.compacted_history import (
     HistoryPosition,
@@ -18,7 +19,6 @@ from odf_engine.chain.compacted_history import (
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.normal_form import allowed_lateness
 from odf_engine.chain.state import ChainState, Kind, classify_transaction, contains_opaque
-from odf_engine.config import parse_duration
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.odf_schema import declared_types
 from odf_engine.errors import BadData, Conflict, MalformedBlock, NotFound, Unsupported

@@ -11,13 +11,14 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 from msgspec.structs import replace
 
+from odf_engine.base.files import remove_temporary, translate_os_errors
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.normal_form import BUILT_IN_ENGINES
 from odf_engine.chain.schema_evolution import declare_schema, declared_schema, read_declaration
 from odf_engine.chain.state import ChainState, resolve_vocabulary
 from odf_engine.checks.gate import StartSession, load_checks
 from odf_engine.data.arrow_schema import decode_schema
 from odf_engine.errors import BadData, CheckFailed, InvalidQuery, Unsupported, UsageError
-from odf_engine.files import remove_temporary, translate_os_errors
 from odf_engine.metadata.model import (
     DEFAULT_VOCABULARY,
     DatasetSnapshot,
@@ -30,7 +31,6 @@ from odf_engine.metadata.model import (
     kind_of,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.sql.query_text import attach_query_excerpt
 from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.transform.engines.contract import Engine, QueryInput, TransactionResult, ValidatedQuery
@@ -48,7 +48,12 @@ from odf_engine.transform.run import (
     transform,
 )
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.definition import PlannedChange, PlannedUpdate, commit_update, describe_change
+from odf_engine.workspace.definitions.definition import (
+    PlannedChange,
+    PlannedUpdate,
+    commit_update,
+    describe_change,
+)
 from odf_engine.workspace.workspace import Workspace
 
 Choice = Literal["", "flush", "rebuild"]

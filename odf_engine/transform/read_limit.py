@@ -6,12 +6,12 @@ from typing import Final
 
 from msgspec.structs import replace as structs_replace
 
-from odf_engine.config import TransformConfig
+from odf_engine.base.config import TransformConfig
+from odf_engine.base.progress import size_of
 from odf_engine.data.arrow_schema import decode_schema
 from odf_engine.errors import Unsupported
 from odf_engine.metadata.model import SetTransform
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import size_of
 from odf_engine.transform.engines.contract import Engine, QueryInput
 from odf_engine.transform.plan import Transaction, boundary_transaction
 from odf_engine.workspace.dataset_summary import DatasetEntry

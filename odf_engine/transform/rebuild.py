@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from odf_engine.base.files import remove_temporary
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.data.digest import digest_file
 from odf_engine.errors import BadData, NotFound, OdfError, Unsupported
-from odf_engine.files import remove_temporary
-from odf_engine.progress import Reporter, count_of
 from odf_engine.storage.object_store import hash_file
 from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.transform.engines.contract import Engine

@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 from msgspec.structs import asdict
 from msgspec.structs import replace as structs_replace
 
+from odf_engine.base.files import remove_temporary, translate_os_errors
+from odf_engine.base.progress import Reporter, count_of, size_of
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.normal_form import (
     BUILT_IN_ENGINES,
@@ -30,12 +32,11 @@ from odf_engine.checks.gate import DatasetChecks, StartSession, load_checks
 from odf_engine.data.arrow_compute import describe_row, pc
 from odf_engine.data.arrow_schema import decode_schema
 from odf_engine.data.changelog import Op, OperationCheck
-from odf_engine.data.parquet_reader import read_parquet_schema
+from odf_engine.data.parquet.parquet_reader import read_parquet_schema
+from odf_engine.data.parquet.slices import copy_rows, read_batches, read_rows_at, with_kamu_types
 from odf_engine.data.retractions import find_unmatched_row, hash_data_fields
-from odf_engine.data.slices import copy_rows, read_batches, read_rows_at, with_kamu_types
 from odf_engine.data.waiting import Waiting
 from odf_engine.errors import BadData, EarlierRowsRequired, OdfError, StateUnusable, Unsupported, UsageError
-from odf_engine.files import remove_temporary, translate_os_errors
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import (
     DEFAULT_VOCABULARY,
@@ -54,7 +55,6 @@ from odf_engine.metadata.model import (
     Watermark,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter, count_of, size_of
 from odf_engine.sql.query_text import attach_query_excerpt
 from odf_engine.storage.refs import HEAD
 from odf_engine.storage.scratch import job_scratch_folder

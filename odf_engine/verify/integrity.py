@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 import pyarrow as pa
 from msgspec.structs import replace
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain import append_rules
 from odf_engine.chain.block_search import BlockFiles, WalkedChain
 from odf_engine.chain.compacted_history import reaches_chain
@@ -21,7 +22,6 @@ from odf_engine.chain.compaction_check import OffsetFile, check_record
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.schema_evolution import read_declaration
 from odf_engine.chain.state import ChainState, apply_block, record_count
-from odf_engine.data.finding_kinds import EQUIVALENT, INVALID_CHANGELOG, UNCONFIRMED
 from odf_engine.errors import (
     BadData,
     Cancelled,
@@ -46,8 +46,8 @@ from odf_engine.metadata.model import (
     kind_of,
 )
 from odf_engine.metadata.object_links import find_link_columns, has_totals, read_totals
-from odf_engine.progress import Reporter
 from odf_engine.storage.object_store import hash_file
+from odf_engine.verify.finding_kinds import EQUIVALENT, INVALID_CHANGELOG, UNCONFIRMED
 from odf_engine.verify.model import EngineReport, IntegrityFinding, IntegrityReport
 from odf_engine.verify.report import ReplayResult
 from odf_engine.verify.retraction_check import ChainSlice, check_retractions

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from odf_engine.data.finding_kinds import ProofFinding
+from odf_engine.base.processes import program_version
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, InvalidIdentity, NotFound, OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.processes import program_version
-from odf_engine.progress import Reporter
 from odf_engine.query.query_proof import ProofEngine, ProofTable, QueryProof, ResultSummary
 from odf_engine.sql.table_functions import RewrittenQuery, TableFunctionCall, parse_sql_timestamp
+from odf_engine.verify.finding_kinds import ProofFinding
 from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.schema_evolution import declared_schema
 from odf_engine.data.arrow_compute import python_rows
 from odf_engine.data.row_differences import Recomputed, RowDifference
 from odf_engine.errors import NotFound, UsageError
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import translate_errors
 from odf_engine.spark.plan_rewrite import run_sql

@@ -12,10 +12,11 @@ from typing import Final
 import pyarrow as pa
 from msgspec.structs import replace
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.normal_form import SPARK, engine_version, is_earlier_revision
 from odf_engine.chain.state import ChainState
 from odf_engine.data.arrow_compute import describe_row
-from odf_engine.data.slices import WrittenSlice, read_batches
+from odf_engine.data.parquet.slices import WrittenSlice, read_batches
 from odf_engine.errors import (
     BadData,
     Cancelled,
@@ -29,7 +30,6 @@ from odf_engine.errors import (
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import DataSlice, ExecuteTransform, SetTransform
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.transform.engines.contract import Engine, TransactionResult
 from odf_engine.transform.engines.engine_router import EngineMissing

@@ -9,11 +9,11 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 from msgspec.structs import astuple
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.retractions import find_unmatched, has_retractions
 from odf_engine.errors import BadData, InvalidSchema, NotFound
 from odf_engine.metadata.model import DatasetVocabulary, DataSlice
-from odf_engine.progress import Reporter
 from odf_engine.storage.object_store import LocalObjectStore
 from odf_engine.verify.slice_check import Problem, VerifiedSlices, check_object, locate_object
 

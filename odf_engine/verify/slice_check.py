@@ -14,19 +14,19 @@ import pyarrow as pa
 from msgspec.structs import astuple
 from pyarrow import types
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.linked_objects import read_links
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import OperationCheck
 from odf_engine.data.digest import LogicalHasher
+from odf_engine.data.parquet.slices import read_batches
 from odf_engine.data.schema_enforcement import without_layout
-from odf_engine.data.slices import read_batches
 from odf_engine.errors import BadData, InvalidSchema, NotFound
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import Checkpoint, DatasetVocabulary, DataSlice
 from odf_engine.metadata.object_links import LinkedTotals
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.storage.object_store import LocalObjectStore, find_object_name, hash_file
 
 _CHECKS: Final = 1

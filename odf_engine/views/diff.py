@@ -17,7 +17,7 @@ from odf_engine.metadata import model
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.views.as_at import PinnedVersion, at_version, resolve_as_at
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.definition import DatasetNames, PlannedChange, describe_change
+from odf_engine.workspace.definitions.definition import DatasetNames, PlannedChange, describe_change
 from odf_engine.workspace.workspace import Workspace
 
 _SETTINGS: Final = (

@@ -11,11 +11,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from odf_engine.base.atomic_files import atomic_file
+from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import pc, to_csv_fields, to_json_values
-from odf_engine.data.slice_file import RowRange
+from odf_engine.data.parquet.slice_file import RowRange
 from odf_engine.errors import AlreadyExists, UsageError
-from odf_engine.progress import Reporter
-from odf_engine.storage.atomic_files import atomic_file
 from odf_engine.views.scan import Scan
 
 Format = Literal["csv", "json", "ndjson", "parquet"]

@@ -12,12 +12,12 @@ from typing import Final
 import pyarrow as pa
 from pyarrow import types
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import hash_values, pc, python_values
 from odf_engine.data.changelog import Op
-from odf_engine.data.slice_file import RowRange
+from odf_engine.data.parquet.slice_file import RowRange
 from odf_engine.errors import BadData, InvalidSchema
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.views.scan import Scan, times_as_numbers, to_time_unit
 
 _COMPACT_ROWS: Final = 1 << 17

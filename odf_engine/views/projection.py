@@ -13,16 +13,16 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from odf_engine.base.atomic_files import atomic_file, evict_oldest
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import ChainState
 from odf_engine.data.arrow_compute import pc
-from odf_engine.data.parquet_reader import UNREADABLE
+from odf_engine.data.parquet.parquet_reader import UNREADABLE
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.errors import BadData, InvalidSchema, NotFound, UsageError
 from odf_engine.metadata.model import Append, Ledger, SetTransform
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
-from odf_engine.storage.atomic_files import atomic_file, evict_oldest
 from odf_engine.views.live_rows import PARTITION_BYTES, LiveRowSet, current_rows, rows_as_of, unretracted_rows
 from odf_engine.views.scan import Scan, ScanFile
 

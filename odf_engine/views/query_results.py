@@ -13,8 +13,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from odf_engine.base.files import ensure_folder
 from odf_engine.errors import BadData, NotFound
-from odf_engine.files import ensure_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,12 +14,12 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from odf_engine.base.atomic_files import atomic_file, evict_oldest
+from odf_engine.base.files import ensure_folder
+from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import hash_values, pc
-from odf_engine.data.parquet_reader import UNREADABLE
-from odf_engine.data.slice_file import RowRange
-from odf_engine.files import ensure_folder
-from odf_engine.progress import Reporter
-from odf_engine.storage.atomic_files import atomic_file, evict_oldest
+from odf_engine.data.parquet.parquet_reader import UNREADABLE
+from odf_engine.data.parquet.slice_file import RowRange
 from odf_engine.views.as_at import PinnedVersion
 from odf_engine.views.diff import (
     CHANGE_COLUMN,

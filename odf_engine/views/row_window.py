@@ -15,7 +15,7 @@ import pyarrow as pa
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_compute import pc
-from odf_engine.data.slice_file import Bounds, SliceFile
+from odf_engine.data.parquet.slice_file import Bounds, SliceFile
 from odf_engine.errors import OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import DEFAULT_VOCABULARY

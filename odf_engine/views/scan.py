@@ -13,16 +13,16 @@ import msgspec
 import pyarrow as pa
 from pyarrow import types
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.schema_evolution import read_declaration
 from odf_engine.chain.state import ChainState
 from odf_engine.data.arrow_compute import decoded_type, pc
-from odf_engine.data.slice_file import FileLabel, RowRange, SliceFile
+from odf_engine.data.parquet.slice_file import FileLabel, RowRange, SliceFile
 from odf_engine.errors import InvalidSchema
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, DatasetVocabulary
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 
 MAX_ROWS: Final = 1 << 16
 MAX_BYTES: Final = 16 << 20

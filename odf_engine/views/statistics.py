@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from odf_engine.base.atomic_files import evict_oldest, read_small_file, replace_file
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import OdfError
-from odf_engine.progress import Reporter
-from odf_engine.storage.atomic_files import evict_oldest, read_small_file, replace_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -199,7 +199,7 @@ def statistics_from_footers(rows: Scan) -> Statistics:
 
     These are nulls, and bounds of numbers and times, if all files declare them.
     """
-    from odf_engine.data.parquet_reader import UNREADABLE  # Deferred: Arrow is slow to import.
+    from odf_engine.data.parquet.parquet_reader import UNREADABLE  # Deferred: Arrow is slow to import.
 
     footers: list[pq.FileMetaData] = []
     try:

@@ -9,10 +9,10 @@ from typing import Final
 
 import msgspec
 
+from odf_engine.base.atomic_files import read_small_file, replace_file
+from odf_engine.base.files import ensure_folder
+from odf_engine.base.progress import JobWarning
 from odf_engine.errors import OdfError
-from odf_engine.files import ensure_folder
-from odf_engine.progress import JobWarning
-from odf_engine.storage.atomic_files import read_small_file, replace_file
 
 _FOLDER: Final = "info/warnings"
 _NAME: Final = re.compile(r"(f[0-9a-f]+)\.json")

@@ -14,13 +14,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from odf_engine.base.atomic_files import replace_text_file, write_error
+from odf_engine.base.files import fsync_folder, fsync_folders, open_no_follow, remove_temporary, sync_change
 from odf_engine.errors import BadData, Conflict, InvalidIdentity, NotSynced, OdfError
-from odf_engine.files import fsync_folder, fsync_folders, open_no_follow, remove_temporary, sync_change
 from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.mirror.catalog import MARKER, ORIGIN_FILE, CatalogEntry
-from odf_engine.storage.atomic_files import replace_text_file, write_error
 from odf_engine.storage.refs import HEAD, RefStore
 from odf_engine.workspace.discovery import check_dataset_folder
 
@@ -409,7 +409,7 @@ def list_late_rows(dataset: Dataset) -> list[LateRowsFile]:
         BadData: a file is damaged.
     """
     # Deferred: the workstation loads this module before its first paint.
-    from odf_engine.data.parquet_reader import UNREADABLE, open_parquet
+    from odf_engine.data.parquet.parquet_reader import UNREADABLE, open_parquet
 
     files: dict[str, list[LateRowsFile]] = {}
     for path in sorted((dataset.folder / LATE_ROWS).glob("[!.]*.parquet")):

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import Final
 
+from odf_engine.base.files import fsync_folder
+from odf_engine.base.settings import CONFIG_FILE, load, user_file
 from odf_engine.errors import AlreadyExists, NotFound, OdfError, UsageError, disk_hint
-from odf_engine.files import fsync_folder
-from odf_engine.settings import CONFIG_FILE, load, user_file
 
 ODF_FOLDER: Final = ".odf"
 WORKSPACE_VARIABLE: Final = "ODF_WORKSPACE"

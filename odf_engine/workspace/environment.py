@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, quote_plus
 
+from odf_engine.base.progress import Reporter
+from odf_engine.base.settings import load_workspace
 from odf_engine.errors import InvalidManifest, OdfError, SourceUnavailable
-from odf_engine.progress import Reporter
-from odf_engine.settings import load_workspace
 
 
 def read_allowed_variables(odf: Path, dataset: str, alias: str) -> dict[str, str]:

@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from odf_engine import processes
+from odf_engine.base import processes
+from odf_engine.base.atomic_files import file_lock, read_small_file
+from odf_engine.base.files import open_file, open_no_follow, translate_os_errors
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.compaction_record import COMPACTIONS_FOLDER, CompactionRecord
 from odf_engine.chain.dataset import Dataset
@@ -25,14 +28,11 @@ from odf_engine.chain.linked_objects import read_links
 from odf_engine.chain.quarantine import QUARANTINE_FOLDER, Quarantine
 from odf_engine.chain.references import RetentionRule, list_old_heads, select_expired
 from odf_engine.errors import Cancelled, Conflict, InvalidIdentity, NotFound, OdfError, SourceUnavailable
-from odf_engine.files import open_file, open_no_follow, translate_os_errors
 from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.ownership_proof import PROOFS_FOLDER, dataset_id_of_key, load_private_key
 from odf_engine.metadata.model import DatasetKind, SetDataSchema
 from odf_engine.metadata.object_links import find_link_columns
-from odf_engine.progress import Reporter
-from odf_engine.storage.atomic_files import file_lock, read_small_file
 from odf_engine.storage.databases import connect_database
 from odf_engine.storage.dataset_origin import DatasetOrigin
 from odf_engine.storage.object_store import CHECKS_FOLDER, LocalObjectStore

@@ -10,6 +10,8 @@ from urllib.parse import quote, unquote
 import msgspec
 from msgspec.structs import replace
 
+from odf_engine.base.atomic_files import file_lock, make_folder, read_small_file, replace_text_file
+from odf_engine.base.files import remove_file, translate_os_errors
 from odf_engine.errors import (
     AlreadyExists,
     BadData,
@@ -19,7 +21,6 @@ from odf_engine.errors import (
     UsageError,
     disk_hint,
 )
-from odf_engine.files import remove_file, translate_os_errors
 from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.names import (
     DatasetAlias,
@@ -32,7 +33,6 @@ from odf_engine.identity.names import (
 )
 from odf_engine.metadata.model import DatasetSnapshot, SetTransform, TransformInput
 from odf_engine.net.urls import dataset_name_from_url, normalize_url, redact_url
-from odf_engine.storage.atomic_files import file_lock, make_folder, read_small_file, replace_text_file
 
 Kind = Literal["pull", "push"]
 """Whether a dataset is pulled from an address, or pushed to it."""

@@ -14,11 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from odf_engine.base.atomic_files import read_small_file, replace_text_file
+from odf_engine.base.files import remove_temporary
+from odf_engine.base.settings import user_folder
 from odf_engine.errors import OdfError
-from odf_engine.files import remove_temporary
 from odf_engine.identity.did import DatasetId, KeyStore
-from odf_engine.settings import user_folder
-from odf_engine.storage.atomic_files import read_small_file, replace_text_file
 
 _KEY_FILE: Final = "seal.key"
 _KEY_BYTES: Final = 32

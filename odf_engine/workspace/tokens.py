@@ -15,11 +15,11 @@ from typing import Final
 
 import msgspec
 
+from odf_engine.base.atomic_files import replace_text_file, write_error
+from odf_engine.base.files import open_no_follow
 from odf_engine.errors import AlreadyExists, BadData, NotFound, OdfError, UsageError
-from odf_engine.files import open_no_follow
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.names import DatasetAlias, DatasetPattern, is_valid_name
-from odf_engine.storage.atomic_files import replace_text_file, write_error
 
 _PREFIX: Final = "odf_"
 _MAX_CHARACTERS: Final = 128

@@ -11,9 +11,10 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
+from odf_engine.base.atomic_files import make_folder, read_small_file, replace_text_file
+from odf_engine.base.files import remove_file, translate_os_errors
 from odf_engine.chain.block_search import block_numbers
 from odf_engine.errors import BadData, Conflict, InvalidManifest, NotFound, NotTrusted, OdfError, disk_hint
-from odf_engine.files import remove_file, translate_os_errors
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.ownership_proof import (
     OwnershipProof,
@@ -25,7 +26,6 @@ from odf_engine.identity.ownership_proof import (
 from odf_engine.metadata import model
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.mirror.catalog import ORIGIN_FILE
-from odf_engine.storage.atomic_files import make_folder, read_small_file, replace_text_file
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.environment import find_variables
 from odf_engine.workspace.seals import is_marked_own, is_sealed, mark_own, seal

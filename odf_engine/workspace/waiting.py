@@ -7,12 +7,12 @@ from typing import Final
 
 import msgspec
 
+from odf_engine.base.atomic_files import read_small_file, replace_file
+from odf_engine.base.files import translate_os_errors
 from odf_engine.data.waiting import AwaitedInput, Waiting
 from odf_engine.errors import OdfError
-from odf_engine.files import translate_os_errors
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.storage.atomic_files import read_small_file, replace_file
 
 _FILE: Final = "info/waiting"
 

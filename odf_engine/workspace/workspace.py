@@ -13,11 +13,14 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec.structs import replace
 
-from odf_engine import settings
+from odf_engine.base import settings
+from odf_engine.base.atomic_files import file_lock, read_small_file, replace_text_file
+from odf_engine.base.config import Config
+from odf_engine.base.files import open_file, remove_file, translate_os_errors
+from odf_engine.base.settings import CONFIG_FILE
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.schema_evolution import declared_schema
-from odf_engine.config import Config
 from odf_engine.errors import (
     AlreadyExists,
     Conflict,
@@ -28,15 +31,12 @@ from odf_engine.errors import (
     Unsupported,
     disk_hint,
 )
-from odf_engine.files import open_file, remove_file, translate_os_errors
 from odf_engine.identity.did import DatasetId, KeyStore, generate_key
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias, DatasetPattern, parse_ref
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, MetadataEvent, Seed
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.mirror.catalog import CatalogEntry
-from odf_engine.settings import CONFIG_FILE
-from odf_engine.storage.atomic_files import file_lock, read_small_file, replace_text_file
 from odf_engine.workspace.dataset_folders import DatasetFolders, NamedDataset
 from odf_engine.workspace.dataset_summary import DatasetEntry, Summary, summarize
 from odf_engine.workspace.discovery import (
@@ -50,7 +50,7 @@ from odf_engine.workspace.seals import mark_own
 
 if TYPE_CHECKING:
     from odf_engine.mirror.dataset_store import DatasetStore
-    from odf_engine.workspace.definition import NewDataset, PlannedUpdate
+    from odf_engine.workspace.definitions.definition import NewDataset, PlannedUpdate
 
 
 _FRESH_SECONDS: Final = 0.5
@@ -339,8 +339,8 @@ class Workspace:
             OdfError: a definition is invalid.
         """
         # Deferred: slow to import, and most commands do not need it.
-        from odf_engine.workspace.definition import error_context, plan_datasets
-        from odf_engine.workspace.query_check import check_queries
+        from odf_engine.workspace.definitions.definition import error_context, plan_datasets
+        from odf_engine.workspace.definitions.query_check import check_queries
 
         with self._lock():
             self._sweep()
@@ -383,9 +383,9 @@ class Workspace:
             RemoteInputs: inputs are in remotes and were not pulled.
             OdfError: a definition is invalid.
         """
-        from odf_engine.workspace.definition import commit_update, error_context, require_no_state
-        from odf_engine.workspace.definition_update import plan_updates
-        from odf_engine.workspace.query_check import check_queries
+        from odf_engine.workspace.definitions.definition import commit_update, error_context, require_no_state
+        from odf_engine.workspace.definitions.definition_update import plan_updates
+        from odf_engine.workspace.definitions.query_check import check_queries
 
         with self._lock():
             keys = None if dry_run else _NewKeys()
@@ -443,7 +443,7 @@ class Workspace:
             AlreadyExists: the name exists.
             ChainRuleViolated: the events violate an append rule.
         """
-        from odf_engine.workspace.definition import NewDataset
+        from odf_engine.workspace.definitions.definition import NewDataset
 
         with self._lock():
             self._check_free(alias)

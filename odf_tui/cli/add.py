@@ -31,14 +31,14 @@ import click
 from odf_engine.api import DatasetKind, JobState, Pull, RemoteInputs
 from odf_engine.api.pull_plan import PullSelection, plan_pull
 from odf_engine.api.text import printable
+from odf_engine.base.atomic_files import rewrite_text_file
 from odf_engine.chain.normal_form import SPARK
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.errors import OdfError, UsageError
 from odf_engine.metadata.model import DatasetSnapshot
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.net.urls import redact_url
-from odf_engine.storage.atomic_files import rewrite_text_file
-from odf_engine.workspace.definition_update import record_manifest
+from odf_engine.workspace.definitions.definition_update import record_manifest
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.definition_update import DefinitionUpdate, check_queries, run_checks
 from odf_tui.cli.shared.job_progress import exit_code, follow, print_failure, print_failures

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import click
 
-from odf_engine import settings
 from odf_engine.api import Config
 from odf_engine.api.administration import change_setting
+from odf_engine.base import settings
 from odf_tui.actions import user_keys
 from odf_tui.actions.model import key_name
 from odf_tui.cli.shared.options import CommandGroup, options_of

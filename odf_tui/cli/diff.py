@@ -27,8 +27,8 @@ from msgspec.structs import replace
 
 from odf_engine.api import Diff, Difference, Reporter, changed_cells
 from odf_engine.api.text import count_of
+from odf_engine.base.terminal_text import escape_json
 from odf_engine.storage.refs import HEAD
-from odf_engine.terminal_text import escape_json
 from odf_engine.views.export import export
 from odf_engine.views.query_results import GROUP_ROWS, ResultRows
 from odf_engine.views.scan import Scan

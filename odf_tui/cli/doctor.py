@@ -25,9 +25,9 @@ from typing import Final, Literal
 import click
 import msgspec
 
-from odf_engine import processes
 from odf_engine.api import Client, Config, Timestamp, WorkerStatus
 from odf_engine.api.text import count_of, format_bytes, format_time, format_time_seconds, printable
+from odf_engine.base import processes
 from odf_engine.chain.normal_form import DATAFUSION, INSTALL_DATAFUSION, engine_version
 from odf_engine.coordinator.endpoint import WorkerEndpoint
 from odf_engine.errors import NotFound, OdfError

@@ -16,7 +16,7 @@ import click
 from odf_engine.api import ROWS, ColumnGraph, ColumnRef, is_source
 from odf_engine.api.text import printable
 from odf_engine.errors import UsageError
-from odf_engine.workspace.column_lineage import ColumnEdge, DatasetColumns, build_column_graph
+from odf_engine.workspace.definitions.column_lineage import ColumnEdge, DatasetColumns, build_column_graph
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.datasets import NO_DATASETS
 from odf_tui.cli.shared.options import DATASET, define_command, options_of

@@ -14,7 +14,7 @@ from odf_engine.chain.state import ChainState
 from odf_engine.metadata.model import DisablePushSource
 from odf_engine.metadata.yaml import snapshot_to_yaml, to_builtins
 from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
-from odf_engine.workspace.definition import read_definition
+from odf_engine.workspace.definitions.definition import read_definition
 from odf_engine.workspace.environment import REDACTED
 from odf_engine.workspace.trust import Trust, find_newest_proven_block
 from odf_engine.workspace.workspace import Workspace

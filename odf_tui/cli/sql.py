@@ -32,8 +32,8 @@ import click
 from msgspec.structs import replace
 
 from odf_engine.api import Query, QueryResult, open_file
+from odf_engine.base.terminal_text import escape_controls, escape_json
 from odf_engine.errors import NotFound, OdfError, UsageError
-from odf_engine.terminal_text import escape_controls, escape_json
 from odf_engine.views.query_results import temporary_result
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.input import read_text

@@ -19,7 +19,7 @@ from odf_engine.api.model import DatasetRow
 from odf_engine.api.text import count_of, printable
 from odf_engine.coordinator.endpoint import WorkerEndpoint
 from odf_engine.data.waiting import Waiting
-from odf_engine.workspace.definition_update import find_manifest_drift
+from odf_engine.workspace.definitions.definition_update import find_manifest_drift
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.jobs import job_json
 from odf_tui.cli.shared.datasets import NO_DATASETS, read_rows, remote_json, status_word

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.slices import slice_schema, write_slice
+from odf_engine.data.parquet.slices import slice_schema, write_slice
 from odf_engine.metadata.model import (
     DEFAULT_VOCABULARY,
     AddData,
@@ -24,7 +25,6 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.progress import Reporter
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 

@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from odf_engine.base.progress import Reporter
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.spark.runtime.spark_conf import SparkOptions
 from odf_engine.transform.engines.spark_engine import SparkEngine

@@ -13,17 +13,17 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.compacted_history import find_archived_push, find_current_number
 from odf_engine.chain.compaction import CompactionOutcome, CompactionPolicy, compact, plan_compaction
 from odf_engine.chain.compaction_record import CompactionRecord, RecordStore, Replacement, pack_record
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.references import create_branch
-from odf_engine.data.slices import read_batches
+from odf_engine.data.parquet.slices import read_batches
 from odf_engine.errors import BadData, Conflict, Unsupported
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import AddData, SourceState
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.verify.integrity import verify
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.fsck import collect_garbage

@@ -12,10 +12,10 @@ from unittest import mock
 import pytest
 
 from odf_engine.api.file_check import collect_files
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.compaction import CompactionPolicy, compact
 from odf_engine.coordinator.endpoint import WorkerEndpoint
 from odf_engine.coordinator.protocol import Job, JobState
-from odf_engine.progress import Reporter
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import call_odf
 from tests.sync.builders import add_slices, describe, make_derivative, make_root

@@ -9,11 +9,11 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.normal_form import spark_engine_version
-from odf_engine.data.slices import write_slice
+from odf_engine.data.parquet.slices import write_slice
 from odf_engine.metadata.model import TransformRequest
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.transform.engines.contract import Engine, TransactionResult
 from odf_engine.workspace.workspace import Workspace

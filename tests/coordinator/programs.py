@@ -11,12 +11,12 @@ import sys
 import time
 from pathlib import Path
 
+from odf_engine.base.progress import Reporter
 from odf_engine.coordinator import worker as worker_module
 from odf_engine.coordinator.protocol import Request
 from odf_engine.coordinator.worker import Worker, daemonize
 from odf_engine.errors import BadData, OdfError
 from odf_engine.jobs.base import JobContext
-from odf_engine.progress import Reporter
 from odf_engine.spark.runtime import session
 from odf_engine.spark.runtime.session import Memory
 

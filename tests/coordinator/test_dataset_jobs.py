@@ -8,9 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.coordinator.protocol import JobState
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.slices import slice_schema, write_slice
+from odf_engine.data.parquet.slices import slice_schema, write_slice
 from odf_engine.errors import NotFound, UsageError
 from odf_engine.jobs.base import JobContext
 from odf_engine.jobs.export import Export
@@ -19,7 +20,6 @@ from odf_engine.jobs.views import BuildProjection, ComputeStatistics
 from odf_engine.metadata.model import AddData, DataSlice, SetDataSchema
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.progress import Reporter
 from odf_engine.views.scan import Scan
 from odf_engine.views.statistics import load_statistics
 from odf_engine.workspace.dataset_summary import DatasetEntry

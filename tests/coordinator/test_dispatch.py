@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import NotFound, Unsupported, UsageError
 from odf_engine.jobs.base import JobContext
 from odf_engine.jobs.ingest import Ingest
 from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.verify import Verify
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.progress import Reporter
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.coordinator.conftest import run_request

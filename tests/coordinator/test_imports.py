@@ -29,4 +29,4 @@ def test_worker_module_imports_neither_spark_nor_arrow():
 
 def test_decoding_blocks_imports_no_numpy_and_hashing_no_pandas():
     assert not loaded_by("odf_engine.metadata.flatbuffers") & {"flatbuffers", "numpy"}
-    assert "pandas" not in loaded_by("odf_engine.data.slices")
+    assert "pandas" not in loaded_by("odf_engine.data.parquet.slices")

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import NotTrusted
 from odf_engine.identity.did import KeyStore
 from odf_engine.jobs.base import JobContext, WorkerHost
 from odf_engine.jobs.query import CheckProof, Query
-from odf_engine.progress import Reporter
 from odf_engine.query.query_proof import QueryProof
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.transform.engines.namespaces import PROGRAMS, MountSandbox, unavailable_reason

@@ -12,7 +12,6 @@ import pytest
 from odf_engine.checks.reports import RuleResult
 from odf_engine.coordinator.job_log import JobLog, JobLogReader
 from odf_engine.coordinator.protocol import Job, JobState, Request
-from odf_engine.data.finding_kinds import ProofFinding
 from odf_engine.errors import BadData
 from odf_engine.jobs import JOB_KINDS
 from odf_engine.jobs.base import JobRequest
@@ -45,6 +44,7 @@ from odf_engine.jobs.views import (
     StatisticsResult,
 )
 from odf_engine.provenance.model import TracedInput, TraceResult, TraceStep
+from odf_engine.verify.finding_kinds import ProofFinding
 from odf_engine.verify.model import EngineReport, IntegrityFinding, OriginInput, OriginReport, SourceReport
 from odf_engine.views.as_at import PinnedVersion
 from odf_engine.views.diff import ColumnChange, DiffColumn, Difference

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.coordinator.protocol import Request
 from odf_engine.errors import Cancelled, Conflict, NotFound, NotTrusted, OdfError, UsageError
 from odf_engine.jobs.base import JobContext
@@ -17,7 +18,6 @@ from odf_engine.jobs.query import Query
 from odf_engine.jobs.remotes import Compare, Search
 from odf_engine.jobs.verify import Verify
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.progress import Reporter
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.trust import Trust

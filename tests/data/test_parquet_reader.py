@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odf_engine.data import parquet_reader
-from odf_engine.data.parquet_reader import UNREADABLE, read_bounded, read_parquet_schema
+from odf_engine.data.parquet import parquet_reader
+from odf_engine.data.parquet.parquet_reader import UNREADABLE, read_bounded, read_parquet_schema
 from odf_engine.errors import InvalidSchema
 from tests.data import crafted_parquet as crafted
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odf_engine.data.parquet_reader import read_bounded
-from odf_engine.data.slice_file import FileLabel, SliceFile
+from odf_engine.data.parquet.parquet_reader import read_bounded
+from odf_engine.data.parquet.slice_file import FileLabel, SliceFile
 from odf_engine.errors import BadData
 
 
@@ -23,7 +23,7 @@ def test_single_rows_decode_only_their_row_groups(tmp_path: Path, monkeypatch: p
         spans.append((start, stop))
         return read_bounded(path, names, start, stop, **options)
 
-    monkeypatch.setattr("odf_engine.data.slice_file.read_bounded", watched)
+    monkeypatch.setattr("odf_engine.data.parquet.slice_file.read_bounded", watched)
     schema = pa.schema([("n", pa.int32()), ("more", pa.string())])
     with SliceFile(path, FileLabel("here")) as file:
         table = pa.Table.from_batches(file.take(schema, pa.array([1, 3, 10, 14, 15], pa.int64())), schema)

@@ -18,17 +18,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odf_engine.data import row_groups, slices
+from odf_engine.base.progress import Reporter
 from odf_engine.data.ddl import parse_ddl
 from odf_engine.data.digest import digest_file, logical_hash
-from odf_engine.data.row_groups import SliceLimits
+from odf_engine.data.parquet import row_groups, slices
+from odf_engine.data.parquet.row_groups import SliceLimits
+from odf_engine.data.parquet.slices import WrittenSlice, read_batches, slice_schema, write_slice, write_slices
 from odf_engine.data.schema_enforcement import cast_lossless
-from odf_engine.data.slices import WrittenSlice, read_batches, slice_schema, write_slice, write_slices
 from odf_engine.errors import BadData, Cancelled, InvalidSchema, NotFound, OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 
 VOCAB = DatasetVocabulary("offset", "op", "system_time", "event_time")
 NOW = Timestamp.parse("2024-05-01T10:00:00.123Z")

@@ -14,15 +14,15 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.odf_schema import columns_of_step
-from odf_engine.data.slices import slice_schema, write_slice
+from odf_engine.data.parquet.slices import slice_schema, write_slice
 from odf_engine.errors import BadData, Unsupported
 from odf_engine.ingest.merge.merge_plan import PreparedMerge, run_merge
 from odf_engine.ingest.payload import PayloadJob, result_schema
 from odf_engine.jobs.base import JobContext
 from odf_engine.metadata.model import TransformRequest
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.spark.time_digits import TimeDigits
 from odf_engine.transform.engines import engine_router
 from odf_engine.transform.engines.contract import Operation, TransactionResult

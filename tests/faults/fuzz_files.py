@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import shapefile
 
-from odf_engine import settings
 from odf_engine.api.readers import query_history
+from odf_engine.base import settings
+from odf_engine.base.config import Config
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import decode_state, encode_state
-from odf_engine.config import Config
 from odf_engine.data.column_sketch import ColumnSketch
 from odf_engine.data.digest import digest_file
 from odf_engine.errors import MalformedBlock, OdfError

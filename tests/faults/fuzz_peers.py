@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from odf_engine.base.progress import Reporter
 from odf_engine.coordinator import protocol
 from odf_engine.coordinator.worker import Worker
 from odf_engine.errors import OdfError
@@ -28,7 +29,6 @@ from odf_engine.net.address_policy import AddressPolicy
 from odf_engine.net.connector import Connector
 from odf_engine.net.credentials import Credentials, RemoteAccess
 from odf_engine.net.ftp import FtpSession
-from odf_engine.progress import Reporter
 from odf_engine.sync import open_remote, open_repository
 from odf_engine.sync.remotes.base import ObjectFile
 from odf_engine.sync.server.service import DatasetService

@@ -11,10 +11,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from odf_engine import settings
 from odf_engine.api.samples import MANIFESTS
 from odf_engine.api.text import printable
-from odf_engine.config import Config
+from odf_engine.base import settings
+from odf_engine.base.config import Config
+from odf_engine.base.terminal_text import escape_controls, escape_json
 from odf_engine.coordinator import protocol
 from odf_engine.coordinator.protocol import JobState
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
@@ -61,7 +62,6 @@ from odf_engine.sql.query_lineage import trace_columns
 from odf_engine.sql.repeatability import find_nonrepeatable
 from odf_engine.sync.smart import messages as smart
 from odf_engine.sync.smart.smart_remote import parse_transfer_url
-from odf_engine.terminal_text import escape_controls, escape_json
 from odf_engine.transform.engines import grpc_messages as engine
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.panes.datasets.dataset_filter import parse_filter

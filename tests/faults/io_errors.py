@@ -21,6 +21,7 @@ from typing import Any, Final
 from unittest import mock
 
 import odf_tui.main
+from odf_engine.base.progress import Reporter
 from odf_engine.coordinator.job_queue import failure_of
 from odf_engine.coordinator.protocol import Job, JobState, Request
 from odf_engine.identity.names import DatasetAlias
@@ -28,7 +29,6 @@ from odf_engine.jobs.base import JobContext
 from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.push import Push
 from odf_engine.jobs.verify import Verify, VerifyResult
-from odf_engine.progress import Reporter
 from odf_engine.sync.pull import clone_dataset
 from odf_engine.sync.remotes.folder_remote import FolderRemote
 from odf_engine.verify.integrity import verify

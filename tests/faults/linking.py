@@ -20,15 +20,15 @@ from typing import Final
 from unittest import mock
 
 from odf_engine.api.readers import query_history
+from odf_engine.base.files import open_file
+from odf_engine.base.progress import Reporter
 from odf_engine.coordinator import worker
 from odf_engine.coordinator.client import WorkerLauncher
 from odf_engine.coordinator.endpoint import WorkerEndpoint
 from odf_engine.errors import OdfError
-from odf_engine.files import open_file
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.credentials import Credentials, RemoteAccess
 from odf_engine.net.download import PartialDownload
-from odf_engine.progress import Reporter
 from odf_engine.sync import open_remote
 from odf_engine.sync.pull import clone_dataset
 from odf_engine.workspace import discovery

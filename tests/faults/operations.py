@@ -20,14 +20,15 @@ from unittest import mock
 import pytest
 
 import odf_tui.main
+from odf_engine.base.files import translate_os_errors
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.compaction import CompactionPolicy, compact
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.references import create_branch
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.slices import read_batches, write_slice
+from odf_engine.data.parquet.slices import read_batches, write_slice
 from odf_engine.errors import OdfError
-from odf_engine.files import translate_os_errors
 from odf_engine.identity.did import generate_key
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
@@ -44,7 +45,6 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.net.credentials import Credentials, Login, RemoteAccess
-from odf_engine.progress import Reporter
 from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.sync import open_remote
 from odf_engine.sync.pull import clone_dataset, pull_dataset

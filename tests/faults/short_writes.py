@@ -17,12 +17,12 @@ from functools import partial
 from pathlib import Path
 from unittest import mock
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import OdfError
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.credentials import Credentials, Login, RemoteAccess
-from odf_engine.progress import Reporter
 from odf_engine.sync import open_remote
 from odf_engine.sync.pull import clone_dataset, pull_dataset
 from odf_engine.sync.push import push

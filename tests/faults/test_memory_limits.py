@@ -15,7 +15,7 @@ import pytest
 
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.digest import physical_hash
-from odf_engine.data.slices import slice_schema
+from odf_engine.data.parquet.slices import slice_schema
 from odf_engine.errors import BadData
 from odf_engine.identity.multiformats import ARROW0_SHA3_256, Multihash
 from odf_engine.identity.names import DatasetAlias

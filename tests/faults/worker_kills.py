@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from odf_engine.data.digest import LogicalHasher
-from odf_engine.data.slices import read_batches
+from odf_engine.data.parquet.slices import read_batches
 from odf_engine.workspace.workspace import Workspace
 from tests.waiting import wait_until
 

@@ -30,6 +30,7 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import decode_schema
@@ -52,7 +53,6 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.net.credentials import Credentials, Login
-from odf_engine.progress import Reporter
 from odf_engine.transform.plan import Diverged
 from odf_engine.transform.run import reset_dataset
 from odf_engine.verify.integrity import verify

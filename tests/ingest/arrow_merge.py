@@ -13,16 +13,16 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
+from odf_engine.base.config import OnConflict
+from odf_engine.base.files import remove_temporary
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.dataset import Dataset
-from odf_engine.config import OnConflict
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.changelog import Op
-from odf_engine.data.row_groups import SliceLimits
-from odf_engine.data.slices import WrittenSlice, read_batches, slice_schema, write_slices
+from odf_engine.data.parquet.row_groups import SliceLimits
+from odf_engine.data.parquet.slices import WrittenSlice, read_batches, slice_schema, write_slices
 from odf_engine.errors import BadData
-from odf_engine.files import remove_temporary
 from odf_engine.identity.did import DatasetId
 from odf_engine.ingest.merge import merge_changelog, merge_upsert
 from odf_engine.ingest.merge.base import POSITION, KeyedMerge, MergeInputs

@@ -6,7 +6,7 @@ import tempfile
 from email.utils import format_datetime
 from pathlib import Path
 
-from odf_engine.config import FetchConfig
+from odf_engine.base.config import FetchConfig
 from odf_engine.ingest.fetch.fetch_step import fetch
 from odf_engine.ingest.fetch.model import FetchContext, Payload
 from odf_engine.metadata.model import FetchStep, SourceState

@@ -10,7 +10,7 @@ import pytest
 
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import ChainUpdate
-from odf_engine.data.slices import read_batches
+from odf_engine.data.parquet.slices import read_batches
 from odf_engine.errors import OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.polling_source import PullOptions, pull

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from odf_engine.progress import Reporter
+from odf_engine.base.progress import Reporter
 
 
 class Recorder(Reporter):

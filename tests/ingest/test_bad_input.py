@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from odf_engine.base.settings import set_value
 from odf_engine.errors import BadData, InvalidQuery, InvalidSchema, OdfError, SourceUnavailable
-from odf_engine.settings import set_value
 from tests.ingest.conftest import WebServer, reply
 from tests.ingest.pulling import Pulled
 

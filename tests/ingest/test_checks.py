@@ -9,15 +9,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.checks import key_rules
 from odf_engine.checks.definition import accepted_checks, check_files, read_check
 from odf_engine.checks.gate import DatasetChecks
 from odf_engine.checks.reports import list_rejected, read_report, report_path
-from odf_engine.data.slices import read_batches, slice_schema, write_slice
+from odf_engine.data.parquet.slices import read_batches, slice_schema, write_slice
 from odf_engine.errors import BadData, CheckFailed, InvalidManifest, InvalidQuery, NotTrusted
 from odf_engine.metadata.model import DEFAULT_VOCABULARY
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.transform.engines.spark_engine import SparkEngine
 from odf_engine.transform.query_migration import migrate_query
 from odf_engine.transform.run import transform

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.config import FetchConfig
+from odf_engine.base.config import FetchConfig
 from odf_engine.errors import (
     BadData,
     Cancelled,

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.config import FetchConfig
+from odf_engine.base.config import FetchConfig
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import Cancelled
 from odf_engine.net import address_policy, download
 from odf_engine.net.connector import Connector
 from odf_engine.net.download import PartialDownload, run_with_retries
-from odf_engine.progress import Reporter
 
 KILLED = """
 import os, sys

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, InvalidManifest
 from odf_engine.ingest.read.json_lines import (
     JsonSource,
@@ -17,7 +18,6 @@ from odf_engine.ingest.read.json_lines import (
     features_to_lines,
 )
 from odf_engine.ingest.read.read_step import reject_binary
-from odf_engine.progress import Reporter
 from odf_engine.spark import text_files
 from odf_engine.spark.text_files import detect_encoding, undecodable_error
 from tests.ingest.recorder import Recorder

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from odf_engine.config import EthereumConfig, FetchConfig
+from odf_engine.base.config import EthereumConfig, FetchConfig
 from odf_engine.data.ethereum.abi import eth_event_selector
 from odf_engine.errors import BadData, Cancelled, InvalidManifest, InvalidQuery, OdfError, SourceUnavailable
 from odf_engine.ingest.fetch.fetch_step import fetch

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData
 from odf_engine.ingest.read.file_inference import FileChoices, InferredFile, infer_csv, time_parser
-from odf_engine.progress import Reporter
 
 
 def infer(text: str, **choices: object) -> InferredFile:

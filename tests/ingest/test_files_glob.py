@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from odf_engine.base.config import FetchConfig
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
-from odf_engine.config import FetchConfig
 from odf_engine.errors import BadData, InvalidManifest, SourceUnavailable
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.ingest.fetch.fetch_step import fetch

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.config import MetadataConfig
+from odf_engine.base.config import MetadataConfig
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, NotFound, OdfError, Unsupported, UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
@@ -27,7 +28,6 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.object_links import LinkedTotals, find_link_columns
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.net.credentials import Credentials, RemoteAccess
-from odf_engine.progress import Reporter
 from odf_engine.sync import open_remote
 from odf_engine.sync.pull import clone_dataset, pull_dataset
 from odf_engine.verify.integrity import verify

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from odf_engine.data.slices import WrittenSlice
+from odf_engine.data.parquet.slices import WrittenSlice
 from odf_engine.errors import BadData
 from odf_engine.ingest.merge.key_file import CorruptKeyFile, NullKey, RepeatedKey
 from odf_engine.ingest.merge.merge_plan import MergePlan, MergeRows, PendingKeys, PreparedMerge, run_merge

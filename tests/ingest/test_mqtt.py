@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from odf_engine.config import FetchConfig, MqttConfig
+from odf_engine.base.config import FetchConfig, MqttConfig
 from odf_engine.errors import BadData, Cancelled, InvalidManifest, OdfError, SourceUnavailable
 from odf_engine.ingest.fetch.fetch_step import fetch
 from odf_engine.ingest.fetch.model import FetchContext, Payload

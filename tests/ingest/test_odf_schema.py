@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
+from odf_engine.base.config import MetadataConfig
 from odf_engine.chain.schema_evolution import declared_schema
-from odf_engine.config import MetadataConfig
 from odf_engine.errors import BadData, InvalidSchema
 from odf_engine.metadata import model
 from odf_engine.metadata.model import DataField, Option

@@ -12,10 +12,10 @@ import pytest
 from odf_engine.alerts.definition import Email
 from odf_engine.alerts.mail import send_mail
 from odf_engine.alerts.store import Delivery
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, Cancelled, OdfError, SourceUnavailable
 from odf_engine.metadata.model import Url
 from odf_engine.net.credentials import Credentials, RemoteAccess
-from odf_engine.progress import Reporter
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.fetching import get
 from tests.ingest.recorder import Recorder

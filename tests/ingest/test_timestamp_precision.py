@@ -16,7 +16,7 @@ from odf_engine.errors import InvalidSchema
 from odf_engine.metadata.model import SetPollingSource
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark import row_order
-from odf_engine.workspace.definition import current_definition
+from odf_engine.workspace.definitions.definition import current_definition
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.pulling import Pulled
 

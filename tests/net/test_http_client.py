@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from odf_engine.config import FetchConfig
+from odf_engine.base.config import FetchConfig
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import Cancelled, SourceUnavailable
 from odf_engine.metadata.model import RequestHeader, Url
 from odf_engine.net import address_policy, connector
 from odf_engine.net.address_policy import AddressPolicy, PublicAddresses
 from odf_engine.net.download import AttemptFailed
 from odf_engine.net.http_client import HttpClient, _may_forward
-from odf_engine.progress import Reporter
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.fetching import get
 from tests.ingest.ftp_server import make_certificate

@@ -11,7 +11,7 @@ from random import Random
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from odf_engine.progress import Reporter
+from odf_engine.base.progress import Reporter
 from odf_engine.provenance.step import trace_back
 from odf_engine.provenance.trace_check import check_trace
 from odf_engine.spark.runtime.session import SparkRuntime

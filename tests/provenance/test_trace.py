@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.ddl import parse_ddl
-from odf_engine.progress import Reporter
 from odf_engine.provenance.step import TransactionTrace
 from odf_engine.provenance.trace import Tracer
 from odf_engine.provenance.trace_check import check_trace

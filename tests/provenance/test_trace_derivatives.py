@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from odf_engine.progress import Reporter
+from odf_engine.base.progress import Reporter
 from odf_engine.provenance.model import OffsetRange
 from odf_engine.provenance.offset_set import OffsetSet
 from odf_engine.provenance.step import TransactionTrace, trace_back

@@ -9,10 +9,10 @@ from pathlib import Path
 import grpc
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, Unsupported
 from odf_engine.metadata.model import ExecuteTransform, OffsetInterval, TransformRequest
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.transform.engines.contract import InputRows, RowProvenance
 from odf_engine.transform.engines.grpc_client import GrpcEngine

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import UsageError
 from odf_engine.metadata.model import (
     AddPushSource,
@@ -33,7 +34,6 @@ from odf_engine.metadata.model import (
     SqlQueryStep,
     Url,
 )
-from odf_engine.progress import Reporter
 from odf_engine.provenance.model import (
     MAX_TRACE_RANGES,
     RowSource,

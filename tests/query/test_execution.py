@@ -11,11 +11,11 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.errors import BadData, Cancelled, InvalidQuery, NotFound, OdfError, UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import SetDataSchema
-from odf_engine.progress import Reporter
 from odf_engine.query.execution import (
     Tables,
     TimeTravelDefaults,

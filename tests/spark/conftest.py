@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.metadata.model import Csv, NdJson
-from odf_engine.progress import Reporter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JError
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import Cancelled, InvalidSchema
 from odf_engine.metadata.model import Csv
-from odf_engine.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches, count_running_tasks
 from odf_engine.spark.errors import RejectedRow
 from odf_engine.spark.readers import read_csv

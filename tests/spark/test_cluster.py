@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from odf_engine.progress import Reporter
+from odf_engine.base.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.runtime import spark_conf as clusters
 from odf_engine.spark.runtime.jvm import SparkFailed

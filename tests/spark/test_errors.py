@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, Cancelled
-from odf_engine.progress import Reporter
 from odf_engine.spark import errors
 from odf_engine.spark.errors import (
     JavaThrowable,

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, Cancelled, InvalidManifest, OdfError
 from odf_engine.metadata.model import NdJson
-from odf_engine.progress import Reporter
 from odf_engine.spark.errors import RejectedRow
 from odf_engine.spark.readers import read_json
 from odf_engine.spark.text_files import JsonScan

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, InvalidSchema
-from odf_engine.progress import Reporter
 from odf_engine.spark import readers as parquet_files
 from odf_engine.spark.errors import RejectedRow
 from odf_engine.spark.readers import read_parquet

@@ -29,7 +29,7 @@ LIFE = """
 import json, os, sys, threading
 from pathlib import Path
 from odf_engine.spark.arrow_batches import arrow_batches
-from odf_engine.progress import Reporter
+from odf_engine.base.progress import Reporter
 from odf_engine.spark.runtime.jvm import SparkFailed
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.spark.runtime.spark_conf import SparkOptions

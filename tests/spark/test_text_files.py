@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, Cancelled
-from odf_engine.progress import Reporter
 from odf_engine.spark import text_files
 from odf_engine.spark.csv_records import Dialect, QuoteScan, invalid_value
 from odf_engine.spark.errors import RejectedRow

@@ -203,7 +203,7 @@ def test_unsupported_query_traces_to_all_input_columns(query: str, words: str) -
 
 def test_lineage_model_does_not_import_sqlglot() -> None:
     code = (
-        "import sys, odf_engine.sql.lineage_model, odf_engine.workspace.column_lineage\n"
+        "import sys, odf_engine.sql.lineage_model, odf_engine.workspace.definitions.column_lineage\n"
         "assert 'sqlglot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

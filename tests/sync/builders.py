@@ -11,9 +11,10 @@ from unittest import mock
 
 import pyarrow as pa
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.slices import slice_schema, write_slice
+from odf_engine.data.parquet.slices import slice_schema, write_slice
 from odf_engine.identity.multiformats import ARROW0_SHA3_256, Multihash, base58btc_encode
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.flatbuffers import encode_block
@@ -36,7 +37,6 @@ from odf_engine.metadata.model import (
     TransformInput,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 

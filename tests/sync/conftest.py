@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.net.credentials import Credentials, RemoteAccess
-from odf_engine.progress import Reporter
 from odf_engine.workspace.workspace import Workspace
 from tests.sync.file_server import FileServer, serving
 

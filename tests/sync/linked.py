@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.linked_objects import store_object
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.odf_schema import stored_schema
-from odf_engine.data.slices import slice_schema, write_slice
+from odf_engine.data.parquet.slices import slice_schema, write_slice
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import (
     DEFAULT_VOCABULARY,
@@ -27,7 +28,6 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.object_links import LinkedTotals, totals_attribute
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import SECOND, START, commit

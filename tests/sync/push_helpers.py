@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from odf_engine.base.progress import Reporter
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.flatbuffers import decode_block
-from odf_engine.progress import Reporter
 from odf_engine.sync.push import ChainPush, push
 from odf_engine.sync.remotes.base import MAX_BLOCK_BYTES, ObjectFile, RemoteDataset
 from odf_engine.sync.remotes.folder_remote import FolderRemote

@@ -11,9 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import Conflict, OdfError
 from odf_engine.net.credentials import Credentials, RemoteAccess
-from odf_engine.progress import Reporter
 from odf_engine.sync import open_remote
 from odf_engine.sync.pull import pull_dataset
 from odf_engine.sync.push import push

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.compaction import CompactionPolicy, compact
 from odf_engine.checks.reports import (
     CheckReport,
@@ -23,7 +24,6 @@ from odf_engine.checks.reports import (
     store_report,
 )
 from odf_engine.net.credentials import Login, RemoteAccess
-from odf_engine.progress import Reporter
 from odf_engine.sync import open_remote
 from odf_engine.sync.pull import clone_dataset, pull_dataset
 from odf_engine.sync.push import push

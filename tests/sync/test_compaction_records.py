@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain import compaction
 from odf_engine.chain.compaction import CompactionPolicy, compact
 from odf_engine.errors import BadData
 from odf_engine.net.credentials import RemoteAccess
-from odf_engine.progress import Reporter
 from odf_engine.sync import compaction_records, open_remote
 from odf_engine.sync.history import HistoriesDiverged
 from odf_engine.sync.pull import ChainPull, clone_dataset, pull_dataset

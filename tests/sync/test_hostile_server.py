@@ -9,12 +9,12 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, NotFound, OdfError, SourceUnavailable
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import SetInfo
 from odf_engine.net.credentials import Credentials, RemoteAccess
-from odf_engine.progress import Reporter
 from odf_engine.sync import open_remote
 from odf_engine.sync.pull import ChainPull, clone_dataset, pull_dataset
 from odf_engine.workspace.dataset_summary import DatasetEntry

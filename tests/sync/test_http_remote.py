@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from odf_engine.config import Config, FetchConfig
+from odf_engine.base.config import Config, FetchConfig
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, Cancelled, NotFound, OdfError, SourceUnavailable
 from odf_engine.identity.multiformats import Multihash, base58btc_encode
 from odf_engine.net.credentials import Credentials, Login, RemoteAccess
 from odf_engine.net.http_client import HttpClient
-from odf_engine.progress import Reporter
 from odf_engine.sync import open_remote
 from odf_engine.sync.remotes.base import MAX_BLOCK_BYTES, ObjectFile
 from odf_engine.sync.remotes.http_remote import HttpRemote

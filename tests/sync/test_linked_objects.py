@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.linked_objects import linked_objects
 from odf_engine.errors import BadData
@@ -17,7 +18,6 @@ from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.object_links import LinkedTotals
 from odf_engine.net.credentials import Login, RemoteAccess
-from odf_engine.progress import Reporter
 from odf_engine.storage.object_store import LocalObjectStore
 from odf_engine.sync import open_remote
 from odf_engine.sync.pull import clone_dataset, pull_dataset

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import decode_state, encode_state
@@ -19,7 +20,6 @@ from odf_engine.errors import OdfError
 from odf_engine.identity.multiformats import ARROW0_SHA3_256, Multihash
 from odf_engine.metadata import model
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.sync.pull import pull_dataset
 from odf_engine.sync.remotes.folder_remote import FolderRemote
 from odf_engine.verify.integrity import verify

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain import quarantine
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
-from odf_engine.progress import Reporter
 from odf_engine.sync import chain_download
 from odf_engine.sync.history import HistoriesDiverged, compare
 from odf_engine.sync.pull import clone_dataset, pull_dataset

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.config import Config, FetchConfig
+from odf_engine.base.config import Config, FetchConfig
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, Cancelled, NotFound, OdfError
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.credentials import Credentials, RemoteAccess
-from odf_engine.progress import Reporter
 from odf_engine.sync.history import Relation
 from odf_engine.sync.pull import ChainPull, clone_dataset, pull_dataset
 from odf_engine.sync.remotes.http_remote import HttpRemote

@@ -13,7 +13,8 @@ from urllib.parse import unquote
 import msgspec
 import pytest
 
-from odf_engine.config import Config, FetchConfig
+from odf_engine.base.config import Config, FetchConfig
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import (
     BadData,
     Cancelled,
@@ -28,7 +29,6 @@ from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.bucket_client import BucketLocation
 from odf_engine.net.credentials import Login, RemoteAccess
-from odf_engine.progress import Reporter
 from odf_engine.sync import open_remote, open_repository
 from odf_engine.sync.pull import clone_dataset, pull_dataset
 from odf_engine.sync.remotes.base import ObjectFile, WritableRemote

@@ -23,12 +23,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import OdfError, SourceUnavailable, UsageError
 from odf_engine.identity.multiformats import Multihash, base58btc_encode
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.connector import Connector
 from odf_engine.net.credentials import RemoteAccess
-from odf_engine.progress import Reporter
 from odf_engine.sync import open_remote
 from odf_engine.sync.pull import clone_dataset
 from odf_engine.sync.server.request_router import _parse_path

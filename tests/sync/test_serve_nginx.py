@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.credentials import Login, RemoteAccess
-from odf_engine.progress import Reporter
 from odf_engine.sync import open_remote
 from odf_engine.sync.pull import clone_dataset
 from odf_engine.sync.push import push

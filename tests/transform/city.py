@@ -21,12 +21,12 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any, Final
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.digest import LogicalHasher
 from odf_engine.ingest.polling_source import PullOptions, pull
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.model import IntegrityReport

@@ -10,10 +10,11 @@ from unittest.mock import patch
 import pyarrow as pa
 from msgspec.structs import replace
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain import normal_form
 from odf_engine.chain.schema_evolution import declared_schema
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.slices import read_batches, slice_schema, write_slice
+from odf_engine.data.parquet.slices import read_batches, slice_schema, write_slice
 from odf_engine.identity.did import DatasetId
 from odf_engine.metadata.model import (
     AddData,
@@ -25,13 +26,12 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.transform.engines.contract import Engine
 from odf_engine.transform.engines.spark_engine import SparkEngine
 from odf_engine.transform.run import transform
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.definition import plan_datasets
+from odf_engine.workspace.definitions.definition import plan_datasets
 from odf_engine.workspace.workspace import Workspace
 
 ROOT = """

@@ -24,10 +24,10 @@ from msgspec import UNSET
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.compaction import CompactionPolicy, compact
 from odf_engine.errors import OdfError
 from odf_engine.metadata.model import ExecuteTransform
-from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.spark.runtime.spark_conf import SparkOptions
 from odf_engine.transform.engines.stateful.checkpoint import read_checkpoint_metadata

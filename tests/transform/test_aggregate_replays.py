@@ -7,8 +7,8 @@ from typing import Final
 
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import OdfError
-from odf_engine.progress import Reporter
 from odf_engine.spark.stateful import stateful_query
 from odf_engine.sql.expression_lineage import AGGREGATES
 from odf_engine.verify.integrity import verify

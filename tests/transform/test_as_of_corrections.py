@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.compaction import CompactionPolicy, compact
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.slices import slice_schema
+from odf_engine.data.parquet.slices import slice_schema
 from odf_engine.metadata.model import SetDataSchema
-from odf_engine.progress import Reporter
 from odf_engine.provenance.trace import Tracer
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.verify.recompute import Recomputed, recompute_dataset

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from odf_engine.data.changelog import OPERATION, POSITION
-from odf_engine.data.slices import slice_schema
+from odf_engine.data.parquet.slices import slice_schema
 from odf_engine.errors import InvalidQuery, OdfError, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary, Sql, SqlQueryStep, TemporalTable
 from odf_engine.spark.runtime.session import SparkRuntime

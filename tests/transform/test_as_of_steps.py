@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from odf_engine.data.slices import slice_schema
+from odf_engine.base.progress import Reporter
+from odf_engine.data.parquet.slices import slice_schema
 from odf_engine.errors import InvalidQuery, OdfError, Unsupported
 from odf_engine.metadata.model import (
     DatasetKind,
@@ -21,7 +22,6 @@ from odf_engine.metadata.model import (
     TemporalTable,
     TransformInput,
 )
-from odf_engine.progress import Reporter
 from odf_engine.provenance.step import trace_back
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.transform.engines.contract import QueryInput, ValidatedQuery

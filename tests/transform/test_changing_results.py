@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.compaction import CompactionPolicy, compact
 from odf_engine.chain.schema_evolution import declared_schema
 from odf_engine.errors import BadData, Unsupported, UsageError
 from odf_engine.metadata.model import Sql, SqlQueryStep
-from odf_engine.progress import Reporter
 from odf_engine.provenance.step import trace_back
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.spark.stateful import incremental, kept_groups

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.compaction import CompactionPolicy, compact
-from odf_engine.progress import Reporter
 from odf_engine.provenance.trace import Tracer
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.verify.integrity import verify

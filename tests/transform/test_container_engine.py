@@ -12,7 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odf_engine.config import Config, FetchConfig
+from odf_engine.base.config import Config, FetchConfig
+from odf_engine.base.progress import Reporter
+from odf_engine.base.settings import set_value
 from odf_engine.errors import (
     Cancelled,
     InvalidManifest,
@@ -23,8 +25,6 @@ from odf_engine.errors import (
 )
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, Sql
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.progress import Reporter
-from odf_engine.settings import set_value
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.transform.engines import container_engine
 from odf_engine.transform.engines.container_engine import IMAGES, ContainerEngine

@@ -9,21 +9,21 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.normal_form import engine_version
-from odf_engine.data.slices import WrittenSlice
+from odf_engine.data.parquet.slices import WrittenSlice
 from odf_engine.errors import BadData, Cancelled, InvalidQuery, OdfError, Unsupported
 from odf_engine.metadata.model import DatasetSnapshot, OffsetInterval, TransformRequest
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.transform.engines.engine_router import EngineRouter, built_in_engines, engines_for
 from odf_engine.transform.plan import plan_transaction
 from odf_engine.transform.run import execute_transaction, make_request
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay
-from odf_engine.workspace.column_lineage import dataset_lineage
 from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.definitions.column_lineage import dataset_lineage
 from odf_engine.workspace.trust import ORIGIN_FILE
 from odf_engine.workspace.workspace import Workspace
 from tests.transform.deriving import DERIVATIVE, Deriving, LogLines

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.normal_form import spark_engine_version
 from odf_engine.errors import OdfError, StateUnusable, Unsupported
 from odf_engine.metadata.model import ExecuteTransform, SetTransform, TransformRequest
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.transform.engines.spark_engine import SparkEngine
 from odf_engine.transform.engines.stateful.checkpoint import (

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odf_engine.config import Config
-from odf_engine.data.slices import slice_schema
+from odf_engine.base.config import Config
+from odf_engine.base.progress import Reporter
+from odf_engine.base.settings import load, save, set_value
+from odf_engine.data.parquet.slices import slice_schema
 from odf_engine.errors import Cancelled, InvalidManifest, InvalidQuery
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, Sql, SqlQueryStep
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.progress import Reporter
-from odf_engine.settings import load, save, set_value
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.transform.engines.contract import Engine, QueryInput
 from odf_engine.transform.engines.engine_router import EngineRouter

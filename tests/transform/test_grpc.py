@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace as structs_replace
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, InvalidManifest, InvalidQuery, SourceUnavailable, Unsupported
 from odf_engine.metadata.flatbuffers import decode_table, encode_table
 from odf_engine.metadata.model import (
@@ -45,7 +46,6 @@ from odf_engine.metadata.model import (
     TransformSuccess,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.transform.engines.contract import InputRows
 from odf_engine.transform.engines.grpc_client import EngineTimeout, GrpcEngine
@@ -62,7 +62,7 @@ from odf_engine.transform.engines.grpc_server import EngineServer
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.recompute import recompute_dataset
 from odf_engine.verify.replay import Replay
-from odf_engine.workspace.definition import current_definition
+from odf_engine.workspace.definitions.definition import current_definition
 from tests.transform.deriving import Deriving
 
 

@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
+from odf_engine.base.config import MetadataConfig
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.schema_evolution import declared_schema
-from odf_engine.config import MetadataConfig
 from odf_engine.data.digest import digest_file
 from odf_engine.errors import ChainRuleViolated
 from odf_engine.identity.names import DatasetAlias
@@ -19,7 +20,6 @@ from odf_engine.metadata import model
 from odf_engine.metadata.model import AddData, DataField, DataSchema, DataSlice, OffsetInterval, SetDataSchema
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.sync.pull import clone_dataset
 from odf_engine.verify.integrity import verify
@@ -27,7 +27,7 @@ from odf_engine.verify.replay import Replay
 from odf_engine.views.row_window import RowWindowReader
 from odf_engine.views.scan import Scan
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.definition import current_definition
+from odf_engine.workspace.definitions.definition import current_definition
 from odf_engine.workspace.workspace import Workspace
 from tests.sync.push_helpers import folder_remote, send
 from tests.transform.deriving import ROOT, Deriving

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
+from odf_engine.base.config import Config, TransformConfig
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.normal_form import spark_engine_version
-from odf_engine.config import Config, TransformConfig
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.slices import read_batches, slice_schema
+from odf_engine.data.parquet.slices import read_batches, slice_schema
 from odf_engine.errors import InvalidManifest, InvalidQuery, Unsupported, UsageError
 from odf_engine.metadata.model import (
     DatasetSnapshot,
@@ -25,7 +26,6 @@ from odf_engine.metadata.model import (
     TransformInput,
     kind_of,
 )
-from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.transform.engines.contract import TransactionResult, ValidatedQuery
 from odf_engine.transform.engines.spark_engine import SparkEngine
@@ -33,7 +33,7 @@ from odf_engine.transform.query_migration import Choice, MigrationResult, migrat
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.definition import current_definition
+from odf_engine.workspace.definitions.definition import current_definition
 from tests.transform.deriving import DATA, Deriving
 
 A, R, CF, CT = 0, 1, 2, 3

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from odf_engine.config import Config, TransformConfig
-from odf_engine.data.slices import read_batches
+from odf_engine.base.config import Config, TransformConfig
+from odf_engine.base.progress import Reporter
+from odf_engine.data.parquet.slices import read_batches
 from odf_engine.errors import Unsupported
-from odf_engine.progress import Reporter
 from odf_engine.transform.query_migration import migrate_query
 from odf_engine.transform.read_limit import excessive_read
 from odf_engine.transform.run import rederive

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import NotFound, Unsupported, UsageError
-from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.verify.recompute import Recomputed, recompute_dataset
 from odf_engine.workspace.dataset_summary import DatasetEntry

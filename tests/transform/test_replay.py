@@ -6,11 +6,11 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.data.slices import read_batches, write_slice
+from odf_engine.base.progress import Reporter
+from odf_engine.data.parquet.slices import read_batches, write_slice
 from odf_engine.errors import InvalidQuery, OdfError
 from odf_engine.metadata.model import DataSlice, ExecuteTransform
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.model import IntegrityReport
 from odf_engine.verify.replay import Replay, first_difference

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from msgspec import to_builtins
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import UsageError
 from odf_engine.jobs.base import JobContext
 from odf_engine.jobs.pull import Pull
 from odf_engine.metadata.model import SetInfo
-from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.transform.plan import Diverged
 from odf_engine.transform.run import reset_dataset

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine import processes
+from odf_engine.base import processes
 from odf_engine.coordinator.job_log import JobLog
 from odf_engine.coordinator.job_queue import JobQueue
 from odf_engine.coordinator.protocol import JobState, Request

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.config import Config, SandboxConfig
+from odf_engine.base.config import Config, SandboxConfig
+from odf_engine.base.settings import set_value
 from odf_engine.errors import InvalidQuery, NotTrusted, OdfError
 from odf_engine.metadata.model import Sql, SqlQueryStep
-from odf_engine.settings import set_value
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.transform.engines import sandbox
 from odf_engine.transform.engines.engine_router import engines_for

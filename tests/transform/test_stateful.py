@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.normal_form import allowed_lateness
 from odf_engine.data.digest import LogicalHasher
 from odf_engine.errors import BadData, Cancelled, InvalidQuery, OdfError, Unsupported
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, ExecuteTransform
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.spark.stateful import incremental
 from odf_engine.spark.stateful.incremental import IncrementalPlanner

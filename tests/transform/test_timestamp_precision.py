@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.schema_evolution import declared_schema
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.ddl import parse_ddl, type_ddl
-from odf_engine.data.slices import slice_schema
+from odf_engine.data.parquet.slices import slice_schema
 from odf_engine.metadata.model import SetDataSchema
-from odf_engine.progress import Reporter
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay
 from odf_engine.workspace.dataset_summary import DatasetEntry

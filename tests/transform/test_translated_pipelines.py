@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from odf_engine.data.slices import read_batches
+from odf_engine.base.progress import Reporter
+from odf_engine.data.parquet.slices import read_batches
 from odf_engine.ingest.polling_source import PullOptions, pull
 from odf_engine.ingest.push_source import push
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.sql.manifest_translation import translate_manifest
 from odf_engine.transform.engines.engine_router import EngineRouter, built_in_engines

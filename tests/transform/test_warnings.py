@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import JobWarned
-from odf_engine.progress import Reporter
 from tests.transform.deriving import Deriving
 
 WINDOWS = "SELECT window.start AS event_time, count(*) AS n FROM input GROUP BY window(event_time, '1 day')"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from odf_engine.base.progress import Reporter
 from odf_engine.ingest.read.file_inference import FileChoices
 from odf_engine.ingest.read.file_sample import infer_file, is_url, read_sample
-from odf_engine.progress import Reporter
 from odf_tui.features.definitions.file_manifest import example_file, manifest_text
 
 

@@ -22,7 +22,7 @@ from odf_engine.api.model import (
     TrustRequest,
 )
 from odf_engine.api.text import Section
-from odf_engine.config import UiConfig
+from odf_engine.base.config import UiConfig
 from odf_engine.coordinator.protocol import (
     Committed,
     Event,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from odf_engine.metadata.model import SqlQueryStep
 from odf_engine.sql.lineage_model import ColumnLineage, InputColumn
 from odf_engine.sql.query_lineage import trace_columns
-from odf_engine.workspace.column_lineage import SOURCE, ColumnGraph, DatasetColumns, LineageInput
+from odf_engine.workspace.definitions.column_lineage import SOURCE, ColumnGraph, DatasetColumns, LineageInput
 
 SYSTEM = ["offset", "op", "system_time", "event_time"]
 READINGS = ["station", "pm25", "no2", "sensor", "re\x1b[31mmark"]

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from odf_engine import settings
 from odf_engine.api.server_process import ServerProcess
 from odf_engine.api.workspace import Workspace as OpenWorkspace
+from odf_engine.base import settings
 from odf_engine.errors import OdfError
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.net.credentials import Credentials

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from odf_engine.errors import BadData
-from odf_engine.workspace.column_lineage import ColumnGraph
+from odf_engine.workspace.definitions.column_lineage import ColumnGraph
 from odf_tui.features.column_lineage import ColumnLineageController, ColumnMap, ColumnScreen
 from odf_tui.panes.data.view import DataPane
 from odf_tui.theming.ascii_fallback import CharacterFallback

@@ -15,14 +15,14 @@ import pytest
 
 from odf_engine.api.readers.row_window import StoredWindow
 from odf_engine.api.workspace import Workspace as OpenWorkspace
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.slices import slice_schema, write_slice
+from odf_engine.data.parquet.slices import slice_schema, write_slice
 from odf_engine.errors import BadData, UsageError
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import AddData, DatasetKind, DataSlice, SetDataSchema
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.panes.data.derived_rows import (
     RowSelection,

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odf_engine import settings
-from odf_engine.config import FetchConfig
+from odf_engine.base import settings
+from odf_engine.base.config import FetchConfig
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, Cancelled, NotFound
 from odf_engine.ingest.read.file_inference import FileChoices, InferredFile
 from odf_engine.ingest.read.file_sample import (
@@ -27,7 +28,6 @@ from odf_engine.ingest.read.file_sample import (
     read_sample,
 )
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.progress import Reporter
 from odf_tui.features.definitions.controller import DefinitionsController
 from odf_tui.features.definitions.file_dialog import (
     DataFileDialog,

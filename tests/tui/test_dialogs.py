@@ -14,9 +14,9 @@ from textual.widgets import Input
 
 import odf_tui
 from odf_engine.api.workspace import Workspace as OpenWorkspace
+from odf_engine.base.progress import Reporter
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.jobs.pull import Pull, PullResult
-from odf_engine.progress import Reporter
 from odf_engine.sync.pull import clone_dataset
 from odf_engine.sync.remotes.folder_remote import FolderRemote
 from odf_engine.workspace.remotes import RemoteInputs, Remotes, ResolvedUrl

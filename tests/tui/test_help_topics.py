@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from odf_engine.config import UiConfig
+from odf_engine.base.config import UiConfig
 from odf_tui.features.help_topics import HelpPage, HelpPageDialog, HelpTopicsController
 from odf_tui.help.markdown import render_page
 from odf_tui.help.pages import TOPICS, read_page

@@ -10,14 +10,14 @@ import pytest
 
 from odf_engine.api.readers.row_window import read_part
 from odf_engine.api.workspace import Workspace as OpenWorkspace
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.slices import slice_schema, write_slice
+from odf_engine.data.parquet.slices import slice_schema, write_slice
 from odf_engine.errors import NotFound
 from odf_engine.metadata.model import AddData, DataSlice, SetDataSchema
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.progress import Reporter
 from odf_engine.views.projection import build_projection
 from odf_engine.views.scan import Scan
 from odf_engine.views.statistics import compute_statistics

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from textual import events
 from textual.color import Color
 
-from odf_engine.config import UiConfig
+from odf_engine.base.config import UiConfig
 from odf_engine.coordinator.protocol import Job, JobProgress, JobState, Progress, WorkerStatus
 from odf_tui.actions import user_keys
 from odf_tui.actions.model import PANES, Situation

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.config import UiConfig
+from odf_engine.base.config import UiConfig
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import HAVEN, FakeSource, dataset
 from tests.tui.test_golden_screens import GOLDEN

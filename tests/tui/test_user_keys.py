@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.config import Config, UiConfig
-from odf_engine.settings import load, render, set_value
+from odf_engine.base.config import Config, UiConfig
+from odf_engine.base.settings import load, render, set_value
 from odf_tui.actions import user_keys
 from odf_tui.actions.table import DEFAULT_KEYMAP
 from odf_tui.widgets.choice_list import Choices

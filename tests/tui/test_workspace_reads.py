@@ -9,9 +9,10 @@ import pytest
 
 from odf_engine.api.model import BlockFilter
 from odf_engine.api.workspace import Workspace as OpenWorkspace
+from odf_engine.base.progress import Reporter
 from odf_engine.coordinator.client import Client
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.slices import slice_schema, write_slice
+from odf_engine.data.parquet.slices import slice_schema, write_slice
 from odf_engine.errors import InvalidManifest, NotFound, OdfError
 from odf_engine.metadata.model import (
     DEFAULT_VOCABULARY,
@@ -20,7 +21,6 @@ from odf_engine.metadata.model import (
     SetDataSchema,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.app import Workstation

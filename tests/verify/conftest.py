@@ -10,10 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.slices import slice_schema, write_slice
+from odf_engine.data.parquet.slices import slice_schema, write_slice
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import SHA3_256, Multihash
 from odf_engine.metadata.flatbuffers import encode_block
@@ -31,7 +32,6 @@ from odf_engine.metadata.model import (
     SetInfo,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 
 START = Timestamp.parse("2024-05-01T00:00:00Z")
 SCHEMA = slice_schema(pa.schema([("city", pa.string()), ("people", pa.int64())]), DEFAULT_VOCABULARY)

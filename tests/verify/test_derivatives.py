@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.normal_form import spark_engine_version
@@ -22,7 +23,6 @@ from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.flatbuffers import encode_block
 from odf_engine.metadata.model import DataSlice, MetadataBlock, OffsetInterval
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.transform.engines.engine_router import EngineRouter
 from odf_engine.verify.integrity import verify

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import Cancelled, UsageError
@@ -30,7 +31,6 @@ from odf_engine.metadata.model import (
     TransformInput,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.model import IntegrityReport
 

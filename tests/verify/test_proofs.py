@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import NotFound
 from odf_engine.identity.did import KeyStore
 from odf_engine.identity.multiformats import Multihash
@@ -14,7 +15,6 @@ from odf_engine.identity.names import DatasetAlias
 from odf_engine.identity.ownership_proof import OwnershipProof, create_proof, store_proof
 from odf_engine.metadata.model import DatasetKind, SetInfo
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.model import IntegrityReport
 from odf_engine.workspace.dataset_summary import DatasetEntry

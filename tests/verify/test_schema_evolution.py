@@ -13,15 +13,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.slices import slice_schema, write_slice
+from odf_engine.data.parquet.slices import slice_schema, write_slice
 from odf_engine.errors import ChainRuleViolated
 from odf_engine.identity.did import DatasetId
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, AddData, DatasetKind, DataSlice, Seed, SetDataSchema
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.verify.integrity import verify
 from odf_engine.views.row_window import RowWindowReader
 

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_compute import to_csv_fields
 from odf_engine.errors import AlreadyExists, BadData, Cancelled, OdfError, UsageError
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.progress import Reporter
 from odf_engine.views.export import Format, export
 from odf_engine.views.scan import Scan
 from odf_engine.views.statistics import compute_statistics

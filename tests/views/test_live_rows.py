@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.changelog import Op
 from odf_engine.errors import BadData, InvalidSchema
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.views.projection import build_projection_of, write_projection
 from odf_engine.views.scan import Scan
 from tests.views.changelogs import Row, offsets, stored, table_of

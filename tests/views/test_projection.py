@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.changelog import Op
-from odf_engine.data.slices import slice_schema, write_slice
+from odf_engine.data.parquet.slices import slice_schema, write_slice
 from odf_engine.errors import Cancelled, InvalidSchema, NotFound, OdfError, UsageError
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, AddData, DataSlice, SetDataSchema, SetInfo
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.progress import Reporter
 from odf_engine.views.projection import Projection, build_projection, primary_key, write_projection
 from odf_engine.views.scan import Scan, ScanFile
 from odf_engine.workspace.workspace import Workspace

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.changelog import Op
 from odf_engine.errors import Cancelled, InvalidSchema, NotFound, UsageError
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import DatasetKind, SetInfo, SetLicense, SetVocab
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.progress import Reporter
 from odf_engine.views import row_diff
 from odf_engine.views.diff import Difference, DiffSides, resolve_sides
 from odf_engine.views.diff_columns import changed_cells
@@ -63,7 +63,7 @@ def rows(changes: Sequence[Change], **more: Any) -> pa.Table:
 
 def put(append: Append, entry: DatasetEntry, table: pa.Table) -> None:
     """Commits rows with their operations; the schema of a slice names none."""
-    import odf_engine.data.slices as slices
+    import odf_engine.data.parquet.slices as slices
     from tests.workspace import conftest
 
     def data_schema(schema: pa.Schema, vocab: Any) -> pa.Schema:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from odf_engine.chain.dataset import Dataset
-from odf_engine.data.slice_file import SliceFile
+from odf_engine.data.parquet.slice_file import SliceFile
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.views.row_window import (

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from odf_engine.chain.dataset import Dataset
-from odf_engine.data.slice_file import SliceFile
+from odf_engine.data.parquet.slice_file import SliceFile
 from odf_engine.errors import BadData, NotFound
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import DatasetKind

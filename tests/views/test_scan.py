@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.dataset import Dataset
-from odf_engine.data.parquet_reader import read_bounded
+from odf_engine.data.parquet.parquet_reader import read_bounded
 from odf_engine.errors import BadData, Cancelled, InvalidSchema, NotFound
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, DatasetKind
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.views.scan import Scan
 from odf_engine.workspace.workspace import Workspace
 
@@ -46,7 +46,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(path.name)
         return read_bounded(path, *arguments, **options)
 
-    monkeypatch.setattr("odf_engine.data.slice_file.read_bounded", watched)
+    monkeypatch.setattr("odf_engine.data.parquet.slice_file.read_bounded", watched)
     return found
 
 

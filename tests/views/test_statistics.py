@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from odf_engine.base.atomic_files import evict_oldest
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import BadData, Cancelled, NotFound
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.progress import Reporter
-from odf_engine.storage.atomic_files import evict_oldest
 from odf_engine.views.scan import Scan
 from odf_engine.views.statistics import compute_statistics, load_statistics, statistics_from_footers
 from odf_engine.workspace.workspace import Workspace

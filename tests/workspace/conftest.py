@@ -8,12 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.slices import slice_schema, write_slice
+from odf_engine.data.parquet.slices import slice_schema, write_slice
 from odf_engine.metadata.model import AddData, DataSlice, SetDataSchema
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.workspace.workspace import Workspace
 
 Append = Callable[[Dataset, pa.Table], None]

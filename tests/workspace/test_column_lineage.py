@@ -6,10 +6,11 @@ import shutil
 
 import pyarrow as pa
 
+from odf_engine.base.settings import set_value
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.settings import set_value
 from odf_engine.sql.lineage_model import ColumnLineage
-from odf_engine.workspace.column_lineage import (
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.definitions.column_lineage import (
     ROWS,
     ColumnRef,
     build_column_graph,
@@ -17,7 +18,6 @@ from odf_engine.workspace.column_lineage import (
     read_columns,
     source_id,
 )
-from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.workspace.conftest import Append
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.config import Config
+from odf_engine.base.config import Config
+from odf_engine.base.settings import get_value, list_settings, load, render, save, set_value
 from odf_engine.errors import InvalidManifest, UsageError
-from odf_engine.settings import get_value, list_settings, load, render, save, set_value
 
 
 def test_a_missing_file_means_all_defaults(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from odf_engine.base.config import MetadataConfig
+from odf_engine.base.settings import save
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.schema_evolution import read_schema
 from odf_engine.chain.state import ChainState
-from odf_engine.config import MetadataConfig
 from odf_engine.errors import (
     AlreadyExists,
     ChainRuleViolated,
@@ -28,9 +29,8 @@ from odf_engine.metadata import model
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, kind_of
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests, snapshot_to_yaml
-from odf_engine.settings import save
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.definition import PlannedUpdate, current_definition
+from odf_engine.workspace.definitions.definition import PlannedUpdate, current_definition
 from odf_engine.workspace.workspace import Workspace
 from tests.workspace.conftest import Append
 

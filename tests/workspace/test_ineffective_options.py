@@ -13,13 +13,13 @@ from typing import Any, Final
 import pytest
 
 from odf_engine.data.ddl import parse_ddl
-from odf_engine.data.slices import slice_schema
+from odf_engine.data.parquet.slices import slice_schema
 from odf_engine.errors import InvalidManifest, OdfError
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata import descriptors, model
 from odf_engine.metadata.descriptors import describe_table
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot
-from odf_engine.workspace.definition import current_definition
+from odf_engine.workspace.definitions.definition import current_definition
 from odf_engine.workspace.workspace import Workspace
 from tests.workspace.test_workspace import assert_no_trace, root
 

@@ -9,7 +9,7 @@ import pytest
 from odf_engine.errors import InvalidManifest
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.definition_update import (
+from odf_engine.workspace.definitions.definition_update import (
     ManifestDrift,
     find_manifest,
     find_manifest_drift,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from odf_engine.base.config import parse_duration
+from odf_engine.base.settings import set_value
 from odf_engine.chain.normal_form import allowed_lateness
-from odf_engine.config import parse_duration
 from odf_engine.errors import InvalidQuery
 from odf_engine.metadata.model import Sql, SqlQueryStep
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.settings import set_value
 from odf_engine.workspace.workspace import Workspace
 
 DERIVATIVE = """

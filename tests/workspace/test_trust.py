@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import Conflict, NotTrusted
 from odf_engine.metadata.model import (
     AddPushSource,
@@ -24,7 +25,6 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.progress import Reporter
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.fsck import check_workspace
 from odf_engine.workspace.trust import Trust

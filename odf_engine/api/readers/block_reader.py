@@ -559,7 +559,7 @@ def compare_events(
 
     Lines start with ``+`` (added), ``-`` (removed), ``~`` (other type or comment) or a space.
     """
-    from odf_engine.workspace.definition import describe_change
+    from odf_engine.workspace.definitions.definition import describe_change
 
     if isinstance(event, model.SetDataSchema):
         old = before if isinstance(before, model.SetDataSchema) else None

@@ -288,7 +288,7 @@ _DRIFT_POSITION: Final = 3
 
 def _drift_facts(workspace: Workspace, entry: DatasetEntry) -> tuple[Fact, ...]:
     """Return the differences between a dataset and its manifest file."""
-    from odf_engine.workspace.definition_update import find_manifest_drift
+    from odf_engine.workspace.definitions.definition_update import find_manifest_drift
 
     drift = find_manifest_drift(workspace.folder, entry, workspace.datasets())
     if drift is None:

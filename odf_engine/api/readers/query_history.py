@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from odf_engine.files import open_file
-from odf_engine.storage.atomic_files import read_small_file
+from odf_engine.base.atomic_files import read_small_file
+from odf_engine.base.files import open_file
 
 MAX_QUERIES: Final = 500
 _FILE: Final = Path("cache", "sql-history.jsonl")

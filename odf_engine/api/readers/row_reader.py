@@ -18,6 +18,8 @@ from odf_engine.api.readers import query_history
 from odf_engine.api.readers.dataset_reader import WorkspaceEntries
 from odf_engine.api.readers.row_window import RowWindow, SliceMark, UnreadableRange
 from odf_engine.api.text import type_name
+from odf_engine.base.atomic_files import atomic_file, evict_oldest
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.linked_objects import export_object
@@ -32,8 +34,6 @@ from odf_engine.jobs.query import Query
 from odf_engine.metadata import model
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, DatasetVocabulary
 from odf_engine.metadata.object_links import find_link_columns
-from odf_engine.progress import Reporter
-from odf_engine.storage.atomic_files import atomic_file, evict_oldest
 from odf_engine.views.query_results import ResultRows
 from odf_engine.views.statistics import Statistics, load_statistics, statistics_from_footers
 
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from odf_engine.chain.state import ChainState
-    from odf_engine.data.slice_file import SliceFile
+    from odf_engine.data.parquet.slice_file import SliceFile
     from odf_engine.views.row_window import RowWindowReader
-    from odf_engine.workspace.column_lineage import ColumnGraph
+    from odf_engine.workspace.definitions.column_lineage import ColumnGraph
 
 
 _SPOOL_ROWS: Final = 1 << 14
@@ -148,7 +148,7 @@ class StatisticsReader(WorkspaceEntries):
 
     def column_graph(self, dataset: str) -> ColumnGraph:
         """Return the graph of the columns of a dataset, of its upstream and its downstream datasets."""
-        from odf_engine.workspace.column_lineage import build_column_graph
+        from odf_engine.workspace.definitions.column_lineage import build_column_graph
 
         return build_column_graph(self._workspace, [self.entry(dataset).id])
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from odf_engine.config import FetchConfig
+from odf_engine.base.config import FetchConfig
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, InvalidManifest, SourceUnavailable, Unsupported
 from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED, SOURCE_NAME, FetchContext, Payload
 from odf_engine.ingest.prep_step import CommandResult, run_command
 from odf_engine.metadata.model import Container, SourceState
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.workspace.environment import resolve_variable
 
 BATCH_SIZE: Final = 10_000

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from odf_engine.base.progress import count_of
 from odf_engine.data.ethereum.abi import (
     AbiEvent,
     AbiType,
@@ -27,7 +28,6 @@ from odf_engine.net.address_policy import AddressPolicy, HomeNetwork, PublicAddr
 from odf_engine.net.credentials import Login
 from odf_engine.net.ethereum_node import EthereumNode, Log, TooManyLogs
 from odf_engine.net.urls import origin_of, without_login
-from odf_engine.progress import count_of
 
 _STATE: Final = re.compile(r"([0-9]{1,19})@([0-9a-f]{64})")
 _GROWTH: Final = 4

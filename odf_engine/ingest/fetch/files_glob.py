@@ -13,6 +13,7 @@ from pathlib import Path, PurePath
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import glob_root
 from odf_engine.errors import BadData, InvalidManifest, SourceUnavailable
@@ -35,7 +36,6 @@ from odf_engine.metadata.model import (
     SourceState,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter, count_of
 from odf_engine.storage.databases import connect_database
 
 DEFAULT_FORMAT: Final = "yyyy-MM-dd"

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from odf_engine.base.config import EthereumConfig, FetchConfig, MqttConfig
+from odf_engine.base.files import translate_os_errors
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.dataset import Dataset
-from odf_engine.config import EthereumConfig, FetchConfig, MqttConfig
 from odf_engine.errors import BadData, SourceUnavailable
-from odf_engine.files import translate_os_errors
 from odf_engine.identity.multiformats import SHA2_256, Multihash
 from odf_engine.metadata.model import SourceState
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.credentials import Credentials
-from odf_engine.progress import Reporter
 from odf_engine.workspace.environment import collect_secrets, redact_secrets, substitute_variables
 
 ETAG: Final = "odf/etag"

@@ -8,6 +8,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
+from odf_engine.base.progress import count_of
 from odf_engine.errors import Cancelled, OdfError, SourceUnavailable
 from odf_engine.ingest.fetch.model import FetchContext, Payload
 from odf_engine.metadata.model import Mqtt, MqttQos
@@ -15,7 +16,6 @@ from odf_engine.net.address_policy import AddressPolicy, PublicAddresses
 from odf_engine.net.connector import Connector
 from odf_engine.net.download import AttemptFailed, RetryPolicy
 from odf_engine.net.mqtt_client import MqttMessage, MqttSession, Subscription, broker_url
-from odf_engine.progress import count_of
 
 _TLS_PORT: Final = 8883  # secure-mqtt in the registry of IANA; the manifest has no option for TLS
 _QOS: Final = {MqttQos.AtMostOnce: 0, MqttQos.AtLeastOnce: 1, MqttQos.ExactlyOnce: 2}

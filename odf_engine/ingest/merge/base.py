@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from odf_engine.base.config import OnConflict
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.dataset import Dataset
-from odf_engine.config import OnConflict
 from odf_engine.data.arrow_compute import pc, python_rows
 from odf_engine.data.changelog import Op
 from odf_engine.data.ddl import TIMESTAMP, UUID
+from odf_engine.data.parquet.slices import read_rows_at
 from odf_engine.data.schema_enforcement import cast_lossless, match_columns
-from odf_engine.data.slices import read_rows_at
 from odf_engine.errors import BadData, InvalidSchema, NotFound
 from odf_engine.ingest.merge.key_file import KEY, OFFSET, TIME, KeySorter, NullKey
 from odf_engine.ingest.merge.key_index import KeyIndex, KeyIndexLocation, RowHasher, remove_key_files
@@ -24,7 +25,6 @@ from odf_engine.ingest.merge.merge_plan import MergeRows, PendingKeys
 from odf_engine.ingest.read.error_location import shorten
 from odf_engine.metadata.model import DatasetVocabulary, SqlQueryStep
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter, count_of
 from odf_engine.spark import sql_types
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.readers import slices_frame

@@ -13,8 +13,8 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
+from odf_engine.base.files import write_all
 from odf_engine.data.arrow_compute import pc
-from odf_engine.files import write_all
 
 _PAGE: Final = 4096
 _SHIFT: Final = 9

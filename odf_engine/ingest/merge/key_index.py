@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyarrow import types
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_compute import pc
@@ -34,7 +35,6 @@ from odf_engine.ingest.merge.key_file import (
     RepeatedKey,
     merge_files,
 )
-from odf_engine.progress import Reporter
 from odf_engine.spark import sql_types
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from odf_engine.base.progress import count_of
 from odf_engine.data.arrow_compute import pc, python_rows
 from odf_engine.data.changelog import Op
 from odf_engine.errors import BadData, InvalidQuery, InvalidSchema
@@ -39,7 +40,6 @@ from odf_engine.ingest.merge.merge_plan import MergeRows, PreparedMerge
 from odf_engine.ingest.merge.merge_snapshot import keyed_snapshot
 from odf_engine.ingest.read.error_location import shorten
 from odf_engine.metadata.model import Append, ChangelogStream, Ledger, Snapshot
-from odf_engine.progress import count_of
 from odf_engine.spark import sql_types
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.row_order import SortOrder, external_sort

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from odf_engine.base.progress import count_of
 from odf_engine.data.arrow_compute import pc, python_rows
 from odf_engine.data.changelog import Op
 from odf_engine.errors import BadData
@@ -34,7 +35,6 @@ from odf_engine.ingest.merge.merge_snapshot import (
 )
 from odf_engine.ingest.read.error_location import shorten
 from odf_engine.metadata.model import Ledger
-from odf_engine.progress import count_of
 from odf_engine.spark.row_order import SortOrder, Step, sorted_batches
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from odf_engine.data.slices import WrittenSlice
+from odf_engine.base.progress import Reporter
+from odf_engine.data.parquet.slices import WrittenSlice
 from odf_engine.errors import BadData
 from odf_engine.ingest.merge.key_file import CorruptKeyFile, NullKey, RepeatedKey
 from odf_engine.ingest.merge.key_index import KeyIndex
-from odf_engine.progress import Reporter
 from odf_engine.spark.row_order import UnsortedResult
 
 

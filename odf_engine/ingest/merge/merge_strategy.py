@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import pc, python_values
-from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded, read_parquet_schema
+from odf_engine.data.parquet.parquet_reader import UNREADABLE, open_parquet, read_bounded, read_parquet_schema
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.errors import InvalidSchema
 from odf_engine.ingest.merge.base import NEW, POSITION, MergeInputs, event_time_filler, sort_time_sql
@@ -21,7 +22,6 @@ from odf_engine.ingest.merge.merge_snapshot import merge_snapshot
 from odf_engine.ingest.merge.merge_upsert import merge_upsert
 from odf_engine.metadata.model import Append, ChangelogStream, Ledger, MergeStrategy, UpsertStream
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.spark import sql_types
 from odf_engine.spark.row_order import FrameFactory, SortOrder, Step, sort_by_all_columns, sorted_batches
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from odf_engine.base.progress import count_of
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import Op
 from odf_engine.ingest.merge.base import KeyedMerge, MergeInputs, key_columns
@@ -27,7 +28,6 @@ from odf_engine.ingest.merge.merge_snapshot import (
     stored_changes,
 )
 from odf_engine.metadata.model import UpsertStream
-from odf_engine.progress import count_of
 from odf_engine.spark.arrow_batches import arrow_batches
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.errors import BadData
 from odf_engine.ingest.read.error_location import (
     RAGGED_HINT,
@@ -20,7 +21,6 @@ from odf_engine.ingest.read.error_location import (
     shorten,
 )
 from odf_engine.ingest.read.read_step import ReadPlan
-from odf_engine.progress import Reporter, count_of
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import SEPARATOR, RejectedRow, truncate
 from odf_engine.spark.plan_rewrite import invalid_rows

@@ -15,12 +15,12 @@ from typing import Any, Final, TextIO
 
 import pyarrow as pa
 
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.ddl import type_ddl
-from odf_engine.data.parquet_reader import UNREADABLE, read_bounded, read_parquet_schema
+from odf_engine.data.parquet.parquet_reader import UNREADABLE, read_bounded, read_parquet_schema
 from odf_engine.errors import BadData, InvalidSchema
 from odf_engine.ingest.read.json_lines import dump, load
-from odf_engine.progress import Reporter, count_of
 from odf_engine.spark.errors import RejectedRow, with_article
 
 _MAX_SECONDS: Final = 60.0

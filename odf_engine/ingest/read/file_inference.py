@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.errors import BadData
-from odf_engine.progress import Reporter, count_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,7 +19,9 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from odf_engine.config import FetchConfig
+from odf_engine.base.config import FetchConfig
+from odf_engine.base.progress import Reporter, count_of
+from odf_engine.base.settings import load_workspace
 from odf_engine.data.zip_archive import ZipArchive
 from odf_engine.errors import BadData, SourceUnavailable, Unsupported, has_surrogates
 from odf_engine.ingest.read.file_inference import (
@@ -33,8 +35,6 @@ from odf_engine.ingest.read.file_inference import (
     infer_rows,
 )
 from odf_engine.net.urls import without_login
-from odf_engine.progress import Reporter, count_of
-from odf_engine.settings import load_workspace
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -193,7 +193,12 @@ def _parquet_sample(path: Path, compression: str, entry: str) -> FileSample:
     import pyarrow as pa
 
     from odf_engine.data.arrow_compute import python_rows
-    from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded, read_parquet_schema
+    from odf_engine.data.parquet.parquet_reader import (
+        UNREADABLE,
+        open_parquet,
+        read_bounded,
+        read_parquet_schema,
+    )
 
     try:
         schema, rows = read_parquet_schema(path), []

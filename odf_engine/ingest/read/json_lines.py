@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple, TextIO
 
 import msgspec
 
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.errors import BadData
-from odf_engine.progress import Reporter, count_of
 from odf_engine.spark.json_objects import parse_object
 from odf_engine.spark.text_files import undecodable_error
 

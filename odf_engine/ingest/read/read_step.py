@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from msgspec.structs import replace
 
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.data.column_names import appearance, spell_out
 from odf_engine.data.odf_schema import columns_of_step
 from odf_engine.errors import BadData, InvalidSchema
@@ -38,7 +39,6 @@ from odf_engine.ingest.read.json_lines import (
 )
 from odf_engine.ingest.read.shapefile import shapefile_to_lines
 from odf_engine.metadata.model import Csv, EsriShapefile, GeoJson, Json, NdGeoJson, NdJson, Parquet, ReadStep
-from odf_engine.progress import Reporter, count_of
 from odf_engine.spark.errors import RejectedRow
 from odf_engine.spark.readers import read_csv, read_json, read_parquet
 from odf_engine.spark.text_files import detect_encoding

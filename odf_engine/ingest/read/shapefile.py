@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.data.zip_archive import ZipArchive
 from odf_engine.errors import BadData, InvalidSchema
 from odf_engine.ingest.prep_step import ZIP_ERRORS, PrepareLimits, is_disk_error
 from odf_engine.ingest.read.dbf import DbfTable
-from odf_engine.progress import Reporter, count_of
 
 if TYPE_CHECKING:
     import shapefile

@@ -16,8 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from odf_engine.base.files import ensure_folder, open_file
 from odf_engine.errors import OdfError, UsageError
-from odf_engine.files import ensure_folder, open_file
 
 MIN_JAVA_VERSION: Final = 17
 MAX_JAVA_VERSION: Final = 25

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from odf_engine import processes
+from odf_engine.base import processes
+from odf_engine.base.atomic_files import replace_file
+from odf_engine.base.files import ensure_folder, open_file
 from odf_engine.errors import OdfError
-from odf_engine.files import ensure_folder, open_file
 from odf_engine.spark.runtime import class_data_archive
 from odf_engine.spark.runtime.jvm import Java, JavaGateway, SparkFailed, connect, find_java, launch
 from odf_engine.spark.runtime.spark_conf import (
@@ -33,7 +34,6 @@ from odf_engine.spark.runtime.spark_conf import (
     is_on_this_machine,
     spark_settings,
 )
-from odf_engine.storage.atomic_files import replace_file
 
 if TYPE_CHECKING:
     import subprocess

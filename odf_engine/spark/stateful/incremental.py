@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 from pyarrow import types
 from pyspark.sql.types import StructType
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import OPERATION, POSITION, ROWS, Op
 from odf_engine.errors import StateUnusable
 from odf_engine.metadata.model import DatasetVocabulary
-from odf_engine.progress import Reporter
 from odf_engine.spark.errors import translate_errors
 from odf_engine.spark.parquet_files import parquet_frame
 from odf_engine.spark.plan_rewrite import (

@@ -9,9 +9,9 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, Cancelled, NotFound, UsageError
 from odf_engine.identity.multiformats import HASH_NAMES, SHA2_256, SHA3_256, Multihash
-from odf_engine.progress import Reporter
 
 ObjectKind = Literal["blocks", "data", "checkpoints", "proofs", "compactions", "checks"]
 """The folders of the repository layout. ``proofs`` is an extension for ownership proofs, ``compactions`` for

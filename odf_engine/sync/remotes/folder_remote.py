@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from odf_engine.base.atomic_files import make_folder
+from odf_engine.base.files import fsync_file, fsync_folder, remove_temporary
 from odf_engine.errors import BadData, MalformedBlock, NotFound, OdfError, SourceUnavailable
-from odf_engine.files import fsync_file, fsync_folder, remove_temporary
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import is_valid_name
-from odf_engine.storage.atomic_files import make_folder
 from odf_engine.storage.object_store import LocalObjectStore, find_object_name, remove_stale_files
 from odf_engine.storage.refs import HEAD, RefStore
 from odf_engine.sync.remotes.base import (

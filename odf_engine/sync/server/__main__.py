@@ -22,11 +22,11 @@ from typing import Any, Final
 from aiohttp import web
 from msgspec.structs import replace
 
-from odf_engine.config import HOST_NAME, ServeConfig
+from odf_engine.base.config import HOST_NAME, ServeConfig
+from odf_engine.base.terminal_text import escape_standard_streams
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.sync.server.request_router import SILENT, RequestRouter
 from odf_engine.sync.server.service import COMMON_HEADERS, DatasetService
-from odf_engine.terminal_text import escape_standard_streams
 from odf_engine.workspace.workspace import Workspace
 
 HEADER_SECONDS: Final = 15.0

@@ -16,14 +16,14 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from odf_engine.base.atomic_files import translate_commit_errors
+from odf_engine.base.files import open_no_follow, remove_temporary, write_all
 from odf_engine.chain.compaction_record import COMPACTIONS_FOLDER, MAX_RECORD_BYTES
 from odf_engine.chain.dataset import Dataset
 from odf_engine.checks.reports import MAX_REPORT_BYTES
 from odf_engine.errors import BadData, Conflict, MalformedBlock, NotFound, OdfError
-from odf_engine.files import open_no_follow, remove_temporary, write_all
 from odf_engine.identity.multiformats import SHA2_256, SHA3_256, Multihash
 from odf_engine.identity.ownership_proof import MAX_PROOF_BYTES, OwnershipProof, store_proof, verify_proof
-from odf_engine.storage.atomic_files import translate_commit_errors
 from odf_engine.storage.object_store import LocalObjectStore, candidate_names
 from odf_engine.storage.refs import COMPACTION_REF, HEAD, is_branch_name
 from odf_engine.sync.check_reports import receive_report

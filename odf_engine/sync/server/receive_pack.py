@@ -12,6 +12,8 @@ from typing import Final, TypeVar
 
 from aiohttp import web
 
+from odf_engine.base.atomic_files import make_folder, translate_commit_errors
+from odf_engine.base.files import fsync_folder
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.linked_objects import read_links
 from odf_engine.chain.quarantine import Quarantine
@@ -25,12 +27,10 @@ from odf_engine.errors import (
     OdfError,
     SourceUnavailable,
 )
-from odf_engine.files import fsync_folder
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import Seed
 from odf_engine.mirror.catalog import ORIGIN_FILE
-from odf_engine.storage.atomic_files import make_folder, translate_commit_errors
 from odf_engine.sync.chain_download import referenced_objects, slice_with_links
 from odf_engine.sync.history import RemoteBlock, verify_block
 from odf_engine.sync.remotes.base import ObjectFile, read_verified_chunks
@@ -47,7 +47,7 @@ from odf_engine.sync.smart import messages as m
 from odf_engine.sync.smart.messages import read_archive
 from odf_engine.sync.smart.websocket import MessageChannel, ReceiveTimeout
 from odf_engine.workspace.dataset_folders import incoming_folder
-from odf_engine.workspace.definition import record_origin
+from odf_engine.workspace.definitions.definition import record_origin
 
 _OLD_HEAD_PREFIX: Final = "before-push-"
 

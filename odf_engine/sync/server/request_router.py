@@ -17,6 +17,7 @@ import msgspec
 from aiohttp import web
 
 from odf_engine.alerts.metrics import CONTENT_TYPE, collect_metrics
+from odf_engine.base.progress import size_of
 from odf_engine.errors import (
     AlreadyExists,
     BadData,
@@ -28,7 +29,6 @@ from odf_engine.errors import (
     UsageError,
 )
 from odf_engine.identity.did import DatasetId
-from odf_engine.progress import size_of
 from odf_engine.sync.server.object_handlers import LengthRequired, receive_object, send_head, send_object
 from odf_engine.sync.server.receive_pack import serve_push
 from odf_engine.sync.server.service import (

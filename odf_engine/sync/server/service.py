@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from odf_engine.config import ServeConfig
+from odf_engine.base.atomic_files import write_error
+from odf_engine.base.config import ServeConfig
+from odf_engine.base.files import write_all
 from odf_engine.errors import Conflict, InvalidIdentity, NotFound, OdfError, SourceUnavailable, UsageError
-from odf_engine.files import write_all
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias, DatasetPattern
-from odf_engine.storage.atomic_files import write_error
 from odf_engine.sync.remotes.base import ObjectFile
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.tokens import AccessToken, Tokens

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import BadData, Cancelled, Conflict, NotFound, OdfError, SourceUnavailable, Unsupported
 from odf_engine.identity.multiformats import Multihash
@@ -19,7 +20,6 @@ from odf_engine.net.credentials import RemoteAccess
 from odf_engine.net.download import AttemptFailed
 from odf_engine.net.http_client import HttpClient
 from odf_engine.net.urls import origin_of
-from odf_engine.progress import Reporter
 from odf_engine.sync.check_reports import send_reports
 from odf_engine.sync.compaction_records import send_records
 from odf_engine.sync.history import Relation

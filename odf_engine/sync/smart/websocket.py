@@ -17,13 +17,13 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, Conflict, NotFound, SourceUnavailable, Unsupported
 from odf_engine.net.address_policy import HomeNetwork
 from odf_engine.net.connector import Connector
 from odf_engine.net.credentials import RemoteAccess
 from odf_engine.net.download import connection_failure
 from odf_engine.net.urls import origin_of
-from odf_engine.progress import Reporter
 from odf_engine.sync.smart.messages import VERSION, VERSION_HEADER
 
 MAX_PACKED_SHARE: Final = 3.65

@@ -18,12 +18,12 @@ from shutil import rmtree
 from threading import Lock
 from typing import Final
 
-from odf_engine.config import FetchConfig
+from odf_engine.base.config import FetchConfig
+from odf_engine.base.processes import is_process_running
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import InvalidManifest, OdfError, SourceUnavailable, Unsupported
 from odf_engine.ingest.fetch.container import ContainerRuntime
 from odf_engine.metadata.model import Sql
-from odf_engine.processes import is_process_running
-from odf_engine.progress import Reporter
 from odf_engine.transform.engines.contract import Engine, TransactionResult
 from odf_engine.transform.engines.forwarding_engine import ForwardingEngine, ResultT
 from odf_engine.transform.engines.grpc_client import FileExchange, GrpcEngine

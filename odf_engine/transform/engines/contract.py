@@ -10,7 +10,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odf_engine.data.slices import WrittenSlice
+from odf_engine.base.progress import Reporter
+from odf_engine.data.parquet.slices import WrittenSlice
 from odf_engine.metadata.model import (
     Checkpoint,
     DatasetVocabulary,
@@ -20,11 +21,10 @@ from odf_engine.metadata.model import (
     TransformRequestInput,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.query.query_proof import ResultSummary
 
 if TYPE_CHECKING:
-    from odf_engine.data.slices import TableFiles
+    from odf_engine.data.parquet.slices import TableFiles
 
 
 class LateRows(NamedTuple):

@@ -13,14 +13,14 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from odf_engine.base.config import Config, parse_size
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.normal_form import DATAFUSION, engine_version
-from odf_engine.config import Config, parse_size
 from odf_engine.data.changelog import OPERATION, POSITION
-from odf_engine.data.slices import TableFiles
+from odf_engine.data.parquet.slices import TableFiles
 from odf_engine.datafusion.client import Isolation, QueryRows, run_query
 from odf_engine.errors import InvalidQuery, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval, Sql, TransformRequest
-from odf_engine.progress import Reporter
 from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.transform.engines.contract import (
     ComputedResult,

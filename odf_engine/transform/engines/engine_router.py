@@ -8,11 +8,11 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from odf_engine.base.config import Config
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.normal_form import DATAFUSION, SPARK
-from odf_engine.config import Config
 from odf_engine.errors import InvalidQuery
 from odf_engine.metadata.model import Sql
-from odf_engine.progress import Reporter
 from odf_engine.transform.engines.container_engine import CONTAINER, ContainerEngine
 from odf_engine.transform.engines.contract import Engine
 from odf_engine.transform.engines.datafusion_engine import DataFusionEngine
@@ -20,7 +20,7 @@ from odf_engine.transform.engines.forwarding_engine import ForwardingEngine, Res
 from odf_engine.transform.engines.grpc_client import GrpcEngine
 from odf_engine.transform.engines.sandbox import Sandbox
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.query_check import check_engine
+from odf_engine.workspace.definitions.query_check import check_engine
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
 

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from odf_engine.data.slices import TableFiles
+from odf_engine.base.progress import Reporter
+from odf_engine.data.parquet.slices import TableFiles
 from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval, Sql, TransformRequest
-from odf_engine.progress import Reporter
 from odf_engine.transform.engines.contract import (
     ComputedResult,
     Engine,

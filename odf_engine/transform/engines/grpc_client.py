@@ -21,11 +21,12 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 from pyarrow import types
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.digest import digest_file, physical_hash
-from odf_engine.data.parquet_reader import UNREADABLE, read_parquet_schema
+from odf_engine.data.parquet.parquet_reader import UNREADABLE, read_parquet_schema
+from odf_engine.data.parquet.slices import TableFiles, WrittenSlice, read_batches, slice_schema
 from odf_engine.data.schema_enforcement import cast_lossless, find_mismatch, is_required
-from odf_engine.data.slices import TableFiles, WrittenSlice, read_batches, slice_schema
 from odf_engine.errors import (
     BadData,
     Cancelled,
@@ -49,7 +50,6 @@ from odf_engine.metadata.model import (
     TransformResponse,
     TransformSuccess,
 )
-from odf_engine.progress import Reporter
 from odf_engine.transform.engines import grpc_messages as wire
 from odf_engine.transform.engines.contract import (
     ComputedResult,

@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
-from odf_engine.data.slices import TableFiles
+from odf_engine.data.parquet.slices import TableFiles
 from odf_engine.errors import (
     BadData,
     EarlierRowsRequired,

@@ -18,6 +18,9 @@ from typing import Any, Final, NamedTuple
 import grpc
 import msgspec
 
+from odf_engine.base.progress import Reporter
+from odf_engine.base.settings import load, load_workspace, user_file
+from odf_engine.base.terminal_text import escape_standard_streams
 from odf_engine.errors import InvalidQuery, OdfError
 from odf_engine.metadata.flatbuffers import decode_table, encode_table
 from odf_engine.metadata.model import (
@@ -34,11 +37,8 @@ from odf_engine.metadata.model import (
     TransformSuccess,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
-from odf_engine.settings import load, load_workspace, user_file
 from odf_engine.spark.runtime.session import SparkRuntime, has_runaway_tasks
 from odf_engine.spark.runtime.spark_conf import SparkOptions, SparkSettings
-from odf_engine.terminal_text import escape_standard_streams
 from odf_engine.transform.engines import grpc_messages as wire
 from odf_engine.transform.engines.contract import Engine, InputRows, TransactionResult
 from odf_engine.transform.engines.input_intervals import with_rows_of_intervals

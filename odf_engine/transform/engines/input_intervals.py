@@ -12,11 +12,11 @@ from typing import NamedTuple
 import pyarrow as pa
 from msgspec.structs import replace
 
-from odf_engine.data.parquet_reader import UNREADABLE, open_parquet
-from odf_engine.data.slices import copy_rows, read_rows_at
+from odf_engine.base.progress import Reporter
+from odf_engine.data.parquet.parquet_reader import UNREADABLE, open_parquet
+from odf_engine.data.parquet.slices import copy_rows, read_rows_at
 from odf_engine.errors import BadData, NotFound
 from odf_engine.metadata.model import TransformRequest, TransformRequestInput
-from odf_engine.progress import Reporter
 
 
 @contextmanager

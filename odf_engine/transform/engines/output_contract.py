@@ -11,6 +11,7 @@ import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 from pyarrow import types
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import describe_row, pc, sort_indexes
 from odf_engine.data.changelog import (
     OPERATION,
@@ -21,16 +22,15 @@ from odf_engine.data.changelog import (
     split_corrections,
 )
 from odf_engine.data.ddl import type_ddl
+from odf_engine.data.parquet.slices import WrittenSlice, slice_schema, write_slice
 from odf_engine.data.schema_enforcement import (
     equal_except_precision,
     finest_timestamp_unit,
     match_columns,
     with_timestamp_unit,
 )
-from odf_engine.data.slices import WrittenSlice, slice_schema, write_slice
 from odf_engine.errors import BadData, InvalidQuery, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary, TransformRequest
-from odf_engine.progress import Reporter
 
 _ROW_INDEX = "odf_place"
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.changelog import INPUT_BITS, OPERATION, POSITION, Op
 from odf_engine.errors import Unsupported
 from odf_engine.metadata.model import OffsetInterval, TransformRequest
-from odf_engine.progress import Reporter
 from odf_engine.transform.engines.contract import InputRows, RowProvenance
 
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Final
 
 import odf_engine
-from odf_engine.config import Config, SandboxConfig, parse_size
+from odf_engine.base.config import Config, SandboxConfig, parse_size
+from odf_engine.base.files import open_file
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import NotTrusted, OdfError, SourceUnavailable
-from odf_engine.files import open_file
 from odf_engine.metadata.model import Sql
-from odf_engine.progress import Reporter
 from odf_engine.spark.runtime import class_data_archive
 from odf_engine.spark.runtime.jvm import Java, find_java
 from odf_engine.spark.runtime.spark_conf import is_local

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import UNSET
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.normal_form import spark_engine_version
 from odf_engine.data.changelog import OPERATION, POSITION
-from odf_engine.data.slices import TableFiles, WrittenSlice
+from odf_engine.data.parquet.slices import TableFiles, WrittenSlice
 from odf_engine.errors import InvalidQuery, NotFound, StateUnusable, Unsupported
 from odf_engine.metadata.model import (
     DatasetVocabulary,
@@ -23,7 +24,6 @@ from odf_engine.metadata.model import (
     Sql,
     TransformRequest,
 )
-from odf_engine.progress import Reporter
 from odf_engine.query.execution import execute_query
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import translate_errors

@@ -14,7 +14,7 @@ from odf_engine.jobs import definition
 from odf_engine.jobs.definition import UpdateResult
 from odf_engine.metadata.model import DatasetSnapshot, SetTransform
 from odf_engine.metadata.yaml import snapshot_to_yaml, to_builtins
-from odf_engine.workspace.definition import PlannedChange, PlannedUpdate
+from odf_engine.workspace.definitions.definition import PlannedChange, PlannedUpdate
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.job_progress import exit_code, follow, print_failure, print_failures
 from odf_tui.cli.shared.options import options_of

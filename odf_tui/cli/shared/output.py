@@ -12,8 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TextIO
 
 from odf_engine.api import Timestamp
+from odf_engine.base.terminal_text import (
+    escape_controls,
+    escape_json,
+    has_controls,
+    is_ascii_only,
+    unwrap_stream,
+)
 from odf_engine.errors import BadData, UsageError
-from odf_engine.terminal_text import escape_controls, escape_json, has_controls, is_ascii_only, unwrap_stream
 from odf_tui.cli.shared.options import options_of
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import click
 
 from odf_engine.api import Client
 from odf_engine.api.text import set_timezone, zone_label
+from odf_engine.base.terminal_text import escape_controls
 from odf_engine.errors import OdfError, UsageError
-from odf_engine.terminal_text import escape_controls
 from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from odf_engine.progress import Reporter
+from odf_engine.base.progress import Reporter
 from odf_engine.provenance.step import TransactionTrace, producing_transactions, trace_back
 from odf_engine.transform.run import execute_transaction, make_request
 from odf_engine.workspace.dataset_summary import DatasetEntry

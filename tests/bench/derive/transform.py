@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
-from odf_engine.progress import Reporter
+from odf_engine.base.progress import Reporter
 from odf_engine.transform.plan import plan_transaction
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay

@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from odf_engine.base.progress import Reporter
 from odf_engine.ingest.fetch.files_glob import fetch_files
 from odf_engine.ingest.fetch.model import FetchContext
 from odf_engine.ingest.polling_source import pull
 from odf_engine.metadata.model import FilesGlob
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.progress import Reporter
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.bench.measure import Figure, Metric, Size, timed

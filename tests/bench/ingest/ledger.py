@@ -13,10 +13,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.ingest.polling_source import PullOptions, pull
 from odf_engine.metadata.model import SetDataSchema
-from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.workspace.workspace import Workspace
 from tests.bench.common import SCHEMA, append_rows, commit, make_dataset, make_rows

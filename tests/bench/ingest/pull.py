@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odf_engine.progress import Reporter
+from odf_engine.base.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.workspace.workspace import Workspace

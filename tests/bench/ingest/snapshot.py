@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from odf_engine.base.progress import Reporter
 from odf_engine.ingest.polling_source import pull
-from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.workspace.workspace import Workspace
 from tests.bench.common import STEP, make_dataset, make_rows

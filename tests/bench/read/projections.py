@@ -15,9 +15,9 @@ from unittest import mock
 
 import pyarrow as pa
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import pc
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.views import scan
 from odf_engine.views.as_at import resolve_as_at
 from odf_engine.views.projection import Projection, build_projection

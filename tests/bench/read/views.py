@@ -12,8 +12,8 @@ from typing import cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import pc
-from odf_engine.progress import Reporter
 from odf_engine.views.export import Format, export
 from odf_engine.views.projection import write_projection
 from odf_engine.views.scan import Scan

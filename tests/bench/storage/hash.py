@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.ddl import parse_ddl
 from odf_engine.data.digest import LogicalHasher, SerialExecutors, digest_file, physical_hash
-from odf_engine.data.slices import WrittenSlice, read_batches, slice_schema, write_slice
+from odf_engine.data.parquet.slices import WrittenSlice, read_batches, slice_schema, write_slice
 from odf_engine.metadata.model import DEFAULT_VOCABULARY
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from tests.bench.common import COLUMNS, make_csv
 from tests.bench.measure import Cost, Figure, Metric, Size, best, cost
 

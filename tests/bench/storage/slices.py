@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from odf_engine.data.row_groups import SliceLimits
-from odf_engine.data.slices import slice_schema, write_slices
+from odf_engine.base.progress import Reporter
+from odf_engine.data.parquet.row_groups import SliceLimits
+from odf_engine.data.parquet.slices import slice_schema, write_slices
 from odf_engine.metadata.model import DEFAULT_VOCABULARY
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from tests.bench.measure import Cost, Figure, Metric, Size, best, cost, max_memory, run_in_process
 
 NOW = Timestamp.parse("2024-06-01T00:00:00Z")

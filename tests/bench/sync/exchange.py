@@ -12,9 +12,9 @@ import subprocess
 from contextlib import closing
 from pathlib import Path
 
+from odf_engine.base.progress import Reporter
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.credentials import Credentials, RemoteAccess
-from odf_engine.progress import Reporter
 from odf_engine.sync import RemoteDataset, open_remote
 from odf_engine.sync.pull import clone_dataset, pull_dataset
 from odf_engine.workspace.dataset_summary import DatasetEntry

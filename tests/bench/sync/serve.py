@@ -11,8 +11,8 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
+from odf_engine.base.progress import Reporter
 from odf_engine.identity.names import DatasetAlias
-from odf_engine.progress import Reporter
 from odf_engine.sync.pull import clone_dataset
 from odf_engine.workspace.workspace import Workspace
 from tests.bench.measure import SPAWN, Figure, Metric, Size, read_status, timed

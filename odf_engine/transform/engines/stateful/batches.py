@@ -12,12 +12,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import pc
-from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded
-from odf_engine.data.slices import copy_rows, read_batches
+from odf_engine.data.parquet.parquet_reader import UNREADABLE, open_parquet, read_bounded
+from odf_engine.data.parquet.slices import copy_rows, read_batches
 from odf_engine.errors import BadData, NotFound
 from odf_engine.metadata.model import DatasetVocabulary, TransformRequestInput
-from odf_engine.progress import Reporter
 from odf_engine.spark.stateful.stateful_query import StreamingPlan
 
 END_OF_TIME: Final = 253_402_300_799_000

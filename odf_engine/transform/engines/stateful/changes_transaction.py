@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import UNSET
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.normal_form import spark_engine_version
 from odf_engine.data.changelog import OPERATION, RETRACTS, Op
 from odf_engine.errors import EarlierRowsRequired, InvalidQuery, Unsupported
@@ -29,7 +30,6 @@ from odf_engine.metadata.model import (
     TransformRequest,
     TransformRequestInput,
 )
-from odf_engine.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches, cancellable
 from odf_engine.spark.errors import translate_errors
 from odf_engine.spark.plan_rewrite import null_value, run_sql

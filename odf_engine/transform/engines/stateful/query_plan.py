@@ -11,7 +11,7 @@ import msgspec
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from odf_engine.data.parquet_reader import UNREADABLE
+from odf_engine.data.parquet.parquet_reader import UNREADABLE
 from odf_engine.metadata.model import DatasetVocabulary, Sql, TransformRequest
 from odf_engine.spark.readers import query_schema, slices_frame
 from odf_engine.spark.sql_types import identifier

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from odf_engine.base.progress import Reporter
 from odf_engine.data.changelog import OPERATION, POSITION, RETRACTS, Op
 from odf_engine.errors import Unsupported
 from odf_engine.metadata.model import DatasetVocabulary, TransformRequest
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import translate_errors
 from odf_engine.spark.plan_rewrite import (

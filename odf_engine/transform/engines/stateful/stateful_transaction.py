@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 from pyarrow import types
 
+from odf_engine.base.progress import Reporter
 from odf_engine.chain.normal_form import spark_engine_version
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import INPUT_BITS, OPERATION, ROWS, Op
-from odf_engine.data.slices import WrittenSlice
+from odf_engine.data.parquet.slices import WrittenSlice
 from odf_engine.errors import InvalidQuery, Unsupported
 from odf_engine.metadata.model import Checkpoint, TransformRequest
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.errors import translate_errors
 from odf_engine.spark.parquet_files import parquet_frame

@@ -31,7 +31,7 @@ from odf_engine.sql.lineage_model import (
 from odf_engine.sql.query_text import with_backquotes
 from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.definition import accepts_operations, has_read_schema
+from odf_engine.workspace.definitions.definition import accepts_operations, has_read_schema
 from odf_engine.workspace.workspace import Workspace
 
 SOURCE: Final = "input"

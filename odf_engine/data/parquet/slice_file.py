@@ -11,11 +11,11 @@ from typing import NamedTuple, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from odf_engine.base.progress import count_of
 from odf_engine.data.arrow_compute import decode_array, pc
-from odf_engine.data.parquet_reader import UNREADABLE, RangedFile, open_parquet, read_bounded
-from odf_engine.data.row_groups import MAX_BYTES, MAX_ROWS
+from odf_engine.data.parquet.parquet_reader import UNREADABLE, RangedFile, open_parquet, read_bounded
+from odf_engine.data.parquet.row_groups import MAX_BYTES, MAX_ROWS
 from odf_engine.errors import BadData, NotFound
-from odf_engine.progress import count_of
 
 RowRange = tuple[int, int]
 """Row numbers from 0: of the first row, and of the row after the last."""

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from odf_engine.base.atomic_files import replace_text_file
+from odf_engine.base.config import MetadataConfig
 from odf_engine.chain.normal_form import (
     check_snapshot,
     normalize_event,
@@ -27,7 +29,6 @@ from odf_engine.chain.schema_evolution import (
     schema_from_odf,
 )
 from odf_engine.chain.state import ChainState, resolve_vocabulary
-from odf_engine.config import MetadataConfig
 from odf_engine.errors import (
     AlreadyExists,
     InvalidIdentity,
@@ -54,9 +55,8 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.mirror.catalog import ORIGIN_FILE
-from odf_engine.storage.atomic_files import replace_text_file
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.ineffective_options import check_fetch, check_options
+from odf_engine.workspace.definitions.ineffective_options import check_fetch, check_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -349,7 +349,7 @@ def complete_declaration(
     Raises:
         InvalidSchema: a column is invalid.
     """
-    from odf_engine.data.slices import with_kamu_types
+    from odf_engine.data.parquet.slices import with_kamu_types
 
     if event.odf_schema is None and event.ddl is None:
         read_declaration(event)
@@ -401,7 +401,7 @@ def _check_source(
     if not has_read_schema(source.read):
         return
     from odf_engine.data.odf_schema import columns_of_step
-    from odf_engine.data.slices import slice_schema
+    from odf_engine.data.parquet.slices import slice_schema
 
     with error_context("read.schema"):
         read = columns_of_step(source.read)

@@ -13,6 +13,8 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 import msgspec
 from msgspec.structs import replace
 
+from odf_engine.base.atomic_files import read_small_file, replace_text_file
+from odf_engine.base.config import MetadataConfig
 from odf_engine.chain.append_rules import check_commit
 from odf_engine.chain.normal_form import (
     allowed_lateness,
@@ -30,7 +32,6 @@ from odf_engine.chain.schema_evolution import (
     schema_from_odf,
 )
 from odf_engine.chain.state import ChainState, resolve_vocabulary
-from odf_engine.config import MetadataConfig
 from odf_engine.errors import InvalidIdentity, InvalidManifest, InvalidQuery, OdfError, Unsupported
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.names import DatasetAlias
@@ -46,9 +47,8 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.storage.atomic_files import read_small_file, replace_text_file
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.definition import (
+from odf_engine.workspace.definitions.definition import (
     CheckedDefinition,
     DatasetNames,
     NewDataset,
@@ -71,8 +71,8 @@ from odf_engine.workspace.definition import (
     resolve_inputs,
     topological_order,
 )
+from odf_engine.workspace.definitions.ineffective_options import check_options
 from odf_engine.workspace.discovery import ODF_FOLDER
-from odf_engine.workspace.ineffective_options import check_options
 from odf_engine.workspace.remotes import Remotes, localize_inputs
 
 if TYPE_CHECKING:

@@ -19,14 +19,14 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from odf_engine.data.arrow_schema import check_field
-from odf_engine.data.parquet_headers import (
+from odf_engine.data.parquet.parquet_headers import (
     DATA_PAGES,
     DICTIONARY_PAGE,
     WIDTHS,
     check_footer,
     read_page_header,
 )
-from odf_engine.data.row_groups import MAX_BYTES, MAX_ROWS, is_text, split_batch
+from odf_engine.data.parquet.row_groups import MAX_BYTES, MAX_ROWS, is_text, split_batch
 
 UNREADABLE: Final = (pa.ArrowException, OSError, UnicodeError)
 """Errors of pyarrow for damaged files. Names of columns or files that are not UTF-8 raise UnicodeError."""

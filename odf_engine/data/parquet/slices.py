@@ -18,24 +18,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types
 
+from odf_engine.base.files import remove_temporary, write_all
+from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import decoded_type, pc
 from odf_engine.data.changelog import Op
 from odf_engine.data.ddl import TIMESTAMP, UUID, type_ddl
 from odf_engine.data.digest import LogicalHasher, SerialExecutor, SerialExecutors, schema_bytes
-from odf_engine.data.row_groups import MAX_ROWS, SliceLimits, split_row_groups
+from odf_engine.data.parquet.row_groups import MAX_ROWS, SliceLimits, split_row_groups
+from odf_engine.data.parquet.slice_file import FileLabel, RowRange, SliceFile
 from odf_engine.data.schema_enforcement import (
     cast_lossless,
     match_columns,
     slice_type,
     with_timestamp_unit,
 )
-from odf_engine.data.slice_file import FileLabel, RowRange, SliceFile
 from odf_engine.errors import BadData, InvalidSchema, NotFound, OdfError, disk_hint
-from odf_engine.files import remove_temporary, write_all
 from odf_engine.identity.multiformats import SHA3_256, Multihash
 from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 
 _NS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1000, "ns": 1}
 _DAY_NS: Final = 86_400 * 1_000_000_000

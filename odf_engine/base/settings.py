@@ -12,7 +12,8 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 
 import msgspec
 
-from odf_engine.config import (
+from odf_engine.base.atomic_files import read_small_file, replace_text_file, write_error
+from odf_engine.base.config import (
     DURATION,
     DURATION_OR_NONE,
     ENGINE_ADDRESS,
@@ -22,7 +23,6 @@ from odf_engine.config import (
     SettingsGroup,
 )
 from odf_engine.errors import InvalidManifest, UsageError, disk_hint, has_surrogates
-from odf_engine.storage.atomic_files import read_small_file, replace_text_file, write_error
 
 CONFIG_FILE: Final = "config.yaml"
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
+from odf_engine.base.files import ensure_folder, fsync_folder, open_file, remove_temporary, sync_change
 from odf_engine.errors import NotFound, OdfError, disk_hint
-from odf_engine.files import ensure_folder, fsync_folder, open_file, remove_temporary, sync_change
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from odf_engine.terminal_text import escape_controls
+from odf_engine.base.terminal_text import escape_controls
 
 
 def text_html(value: object) -> str:

@@ -1,0 +1,1 @@
+"""Definitions of datasets: reading, comparison with manifest files, checks, column lineage."""
