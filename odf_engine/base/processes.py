@@ -55,7 +55,7 @@ def build_python_environment() -> dict[str, str]:
     a package in a source folder.
     """
     environment = dict(os.environ)
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     if str(root) not in site.getsitepackages():
         search_path = environment.get("PYTHONPATH")
         environment["PYTHONPATH"] = f"{root}{os.pathsep}{search_path}" if search_path else str(root)
