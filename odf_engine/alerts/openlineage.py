@@ -140,8 +140,6 @@ class _RunEvent:
     def _reads_only(self) -> bool:
         return self._data["kind"] in _READING_JOBS
 
-    # --- Datasets ---
-
     def _datasets(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return the inputs and outputs."""
         own = self._dataset(self._event.subject, self._facets(self._entry, self._state))
@@ -216,8 +214,6 @@ class _RunEvent:
             for column in columns
             if column.input in names and column.column != ANY_COLUMN and column.how != "unknown"
         ]
-
-    # --- Data quality ---
 
     def _assertions(self, entry: DatasetEntry) -> list[dict[str, Any]]:
         """Return the results of the checks that the job evaluated."""

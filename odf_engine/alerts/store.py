@@ -148,8 +148,6 @@ class AlertStore:
         with self._translated(), write_transaction(self._connection):
             yield self._connection
 
-    # --- Positions in the sources of events ---
-
     def positions(self) -> dict[str, str]:
         """Return the position in each source of events."""
         with self._translated():
@@ -198,8 +196,6 @@ class AlertStore:
                     connection.execute("DELETE FROM heads WHERE dataset = ?", (dataset,))
                 else:
                     connection.execute("INSERT OR REPLACE INTO heads VALUES (?, ?)", (dataset, head))
-
-    # --- Deliveries ---
 
     def next_due(self, now: float) -> dict[str, float]:
         """Return for each alert with queued deliveries when the first one is due."""
@@ -330,9 +326,6 @@ def _trim(connection: sqlite3.Connection, alert: str, state: str, keep: int) -> 
         " SELECT number FROM deliveries WHERE alert = ? AND state = ? ORDER BY number DESC LIMIT 1 OFFSET ?)",
         (alert, state, alert, state, keep),
     )
-
-
-# --- Reading without a worker ------------------------------------------------------------------------
 
 
 def has_queue(odf: Path) -> bool:

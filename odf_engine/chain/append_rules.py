@@ -166,9 +166,6 @@ def check_changes_something(state: ChainState, block: MetadataBlock, event: Data
         raise no_op_event(block, "data-changes-something", f"{kind_of(event)} changes nothing")
 
 
-# --- ExecuteTransform --------------------------------------------------------------------------
-
-
 def check_transform_inputs(state: ChainState, block: MetadataBlock, event: ExecuteTransform) -> None:
     """The inputs are SetTransform's, in the same order."""
     if state.transform is not None:
@@ -213,9 +210,6 @@ def _interval_problem(before: ExecuteTransformInput | None, item: ExecuteTransfo
 
 def _advances(item: ExecuteTransformInput) -> bool:
     return item.new_block_hash is not None or item.new_offset is not None
-
-
-# --- Sources and transforms --------------------------------------------------------------------
 
 
 def check_push_source_differs(state: ChainState, block: MetadataBlock, event: AddPushSource) -> None:
@@ -310,9 +304,6 @@ def _check_normalized(block: MetadataBlock, transform: Any) -> None:
         raise rule_violation(block, "query-normalised", problem)
 
 
-# --- SetVocab ----------------------------------------------------------------------------------
-
-
 def check_vocabulary_fixed(state: ChainState, block: MetadataBlock, event: SetVocab) -> None:
     """System columns are not renamed after the first data, and the schema contains them."""
     vocabulary = resolve_vocabulary(event)
@@ -327,9 +318,6 @@ def check_vocabulary_fixed(state: ChainState, block: MetadataBlock, event: SetVo
             return
         problem = f"the schema has no column '{missing[0]}'"
     raise rule_violation(block, "vocabulary-fixed", problem, hint="create a new dataset to use other names")
-
-
-# --- SetDataSchema -----------------------------------------------------------------------------
 
 
 def check_schema_present(state: ChainState, block: MetadataBlock, event: SetDataSchema) -> None:
@@ -412,9 +400,6 @@ def check_commit(state: ChainState | None, events: Sequence[MetadataEvent], syst
         state = apply_block(state, block, Multihash.sha3_256(str(block.sequence_number).encode()))
 
 
-# --- The first block ---------------------------------------------------------------------------
-
-
 def check_seed_first(state: None, block: MetadataBlock, event: Any) -> None:
     """The first block is a Seed without a previous block."""
     if not isinstance(event, Seed):
@@ -437,9 +422,6 @@ def check_number_range(state: ChainState | None, block: MetadataBlock, event: An
     """Numbers are within the limits of the storage formats."""
     if (problem := find_unstorable(state, block)) is not None:
         raise rule_violation(block, "number-range", problem)
-
-
-# --- Every other block -------------------------------------------------------------------------
 
 
 def check_single_seed(state: ChainState, block: MetadataBlock, event: Any) -> None:

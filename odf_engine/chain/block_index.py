@@ -92,8 +92,6 @@ class BlockIndex:
                 self._db.close()
                 self._db = None
 
-    # --- Reading ------------------------------------------------------------------------------
-
     def state(self, head: Multihash) -> ChainState | None:
         """Return the folded state at ``head``, or None if it is not the head of an indexed chain."""
         return self.states([head]).get(head)
@@ -233,8 +231,6 @@ class BlockIndex:
             finally:
                 self._run(lambda db: db.execute("COMMIT") if db.in_transaction else None)
 
-    # --- Writing ------------------------------------------------------------------------------
-
     def extend(
         self,
         base: Multihash | None,
@@ -324,8 +320,6 @@ class BlockIndex:
             self.close()
             if self._path is not None:
                 _remove(self._path)
-
-    # --- The connection -----------------------------------------------------------------------
 
     def _one(self, sql: str, *values: Any) -> Any:
         return self._run(lambda db: db.execute(sql, values).fetchone())

@@ -80,9 +80,6 @@ def _describe_metadata(event: Any, before: ChainState | None) -> str:
             return ""
 
 
-# --- Data ----------------------------------------------------------------------------------------
-
-
 def _describe_add_data(event: model.AddData, before: ChainState | None) -> str:
     parts = [] if event.new_data is None else [_describe_rows(event.new_data)]
     if linked := read_totals(event).objects:
@@ -133,9 +130,6 @@ def _describe_watermark(moment: Timestamp | None, before: ChainState | None) -> 
     day, _, time = str(moment).partition("T")
     time = time.removesuffix("Z").removesuffix(":00")
     return [f"watermark → {day}" + ("" if time == "00:00" else f" {time}")]
-
-
-# --- Sources and queries -------------------------------------------------------------------------
 
 
 def _describe_source(
@@ -212,9 +206,6 @@ def _describe_transform(event: model.SetTransform, old: model.SetTransform | Non
     return ", ".join(parts) or "query unchanged"
 
 
-# --- Schemas -------------------------------------------------------------------------------------
-
-
 def _describe_schema(event: model.SetDataSchema, before: ChainState | None) -> str:
     new = parse_column_names(event.schema, event.odf_schema)
     if new is None:
@@ -236,9 +227,6 @@ def _describe_schema(event: model.SetDataSchema, before: ChainState | None) -> s
 
 def _count_columns(number: int) -> str:
     return "1 column" if number == 1 else f"{number:,} columns"
-
-
-# --- Names ---------------------------------------------------------------------------------------
 
 
 def _describe_query(transform: Any) -> str:

@@ -121,8 +121,6 @@ class Dataset:
         self._earlier: dict[Multihash, Dataset] = {}
         self._branches: dict[str, Dataset] = {}
 
-    # --- Reading ------------------------------------------------------------------------------
-
     @property
     def is_earlier(self) -> bool:
         """Whether this is an earlier history, see :meth:`at`."""
@@ -513,8 +511,6 @@ class Dataset:
         """Return the path of a checkpoint, whether or not it exists."""
         return self.object_path("checkpoints", checkpoint)
 
-    # --- Writing ------------------------------------------------------------------------------
-
     def staging_path(self, kind: Literal["data", "checkpoints"]) -> Path:
         """Return a new path for a temporary file, which :meth:`commit` can move to its object."""
         return self._objects[kind].staging_path()
@@ -774,8 +770,6 @@ class Dataset:
         # If this fails, the next query indexes the blocks.
         base, keep = (None, -1) if before is None else (before.head, before.sequence_number)
         self._index.extend(base, keep, [item.folded for item in new], new[-1].folded.state)
-
-    # --- Private ------------------------------------------------------------------------------
 
     def _at_head(self, query: Callable[[Multihash], T | None]) -> T:
         """Return the result of ``query`` for the head. While it is None, index the chain and repeat."""

@@ -91,8 +91,6 @@ class Quarantine:
             os.close(self._lock)
             self._lock = None
 
-    # --- Bytes ---
-
     def read_block(self, block_hash: Multihash) -> bytes | None:
         """Return the bytes of a block, unverified, or None if it is missing.
 
@@ -118,8 +116,6 @@ class Quarantine:
             open(f"{self._received}/{block_hash}", "wb", 0, opener=open_no_follow) as file,
         ):
             write_all(file.fileno(), data)
-
-    # --- The chain ---
 
     def set_parent(self, after: Multihash | None) -> None:
         """Set the block of the dataset that the next blocks follow; None: they are the first.
@@ -211,8 +207,6 @@ class Quarantine:
     def discard(self) -> None:
         """Remove received files that were not committed."""
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    # --- Private ---
 
     def _state_at(self, block: Multihash) -> ChainState:
         def query_state(index: BlockIndex, at: BlockPosition) -> tuple[ChainState | None]:

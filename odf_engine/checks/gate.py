@@ -165,8 +165,6 @@ class DatasetChecks:
         paths = [entry.dataset.slice_path(data_slice) for data_slice in entry.dataset.slices()]
         return KeyedRows(paths, keys, state.vocabulary)
 
-    # --- Evaluation ---
-
     def evaluate(self, rows: ExaminedRows, reporter: Reporter) -> list[RuleResult]:
         """Evaluate all rules.
 
@@ -294,8 +292,6 @@ class DatasetChecks:
             return tables.files(name, call)
 
         return find
-
-    # --- Commit ---
 
     def check_slices(
         self,

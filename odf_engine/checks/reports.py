@@ -257,9 +257,6 @@ def list_reports(folder: Path) -> list[str]:
         return []
 
 
-# --- Rejected rows -----------------------------------------------------------------------------------
-
-
 class RejectedBatch(NamedTuple):
     """Rows that were not committed.
 

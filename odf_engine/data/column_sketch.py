@@ -83,8 +83,6 @@ class ColumnSketch:
             self._update_counts(array)
             self._update_histogram(array)
 
-    # --- Results ---
-
     def mean(self) -> float | None:
         """Return the mean of numbers."""
         return float(self.total / self.values) if self.is_number and self.values else None
@@ -112,8 +110,6 @@ class ColumnSketch:
             counts = counts.filter(pc.greater(counts["count"], self.lost))
         top = counts.take(pc.sort_indices(counts, sort_keys=order)[:max_values]).combine_chunks()
         return _array(top["value"]), top["count"].to_pylist()
-
-    # --- Updates ---
 
     def _update_totals(self, array: pa.Array) -> None:
         if self.is_number:
@@ -175,8 +171,6 @@ class ColumnSketch:
             array = array.view(pa.int64() if data_type.bit_width == 64 else pa.int32())
         integral = types.is_temporal(data_type) or types.is_integer(data_type)
         self.histogram.add(pc.cast(array, pa.float64(), safe=False), integral)
-
-    # --- Serialization ---
 
     def dump(self) -> bytes:
         """Serialize the sketch; see :meth:`load`."""

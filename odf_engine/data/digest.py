@@ -574,8 +574,6 @@ def _batches(path: Path) -> Iterator[tuple[pa.Schema, Iterable[pa.RecordBatch]]]
         ) from error
 
 
-# --- In a separate process -------------------------------------------------------------------------
-
 _ALLOWED_BYTES: Final = 4 << 30
 _ALLOWED_RATIO: Final = 250
 """Memory limit of reading Arrow IPC: 4 GiB, or this many times the size of the file if that is more."""

@@ -54,9 +54,6 @@ _TO_ARROW: Final = dict(_PLAIN)
 _FROM_ARROW: Final = {arrow: odf for odf, arrow in _PLAIN}
 
 
-# --- ODF to Arrow ------------------------------------------------------------------------------------
-
-
 def to_arrow(schema: DataSchema) -> pa.Schema:
     """Return the Arrow schema of an ODF schema, in the layouts that its encoding attributes choose.
 
@@ -274,9 +271,6 @@ def nullable_type(data_type: pa.DataType) -> pa.DataType:
 
 def _nullable_field(field: pa.Field) -> pa.Field:
     return field.with_nullable(True).with_type(nullable_type(field.type))
-
-
-# --- Arrow to ODF ------------------------------------------------------------------------------------
 
 
 def from_arrow(schema: pa.Schema) -> DataSchema:

@@ -143,8 +143,6 @@ class _Walker:
         self._spans.add(self._base, self._base + 4, self._prefix or _ROOT, f"begins at {at:#x}")
         self._table(at, kind, self._prefix)
 
-    # --- Reading within the bounds ----------------------------------------------------------------
-
     def _unpack(self, format: str, at: int, path: str) -> Any:
         if at < self._base or at + struct.calcsize("<" + format) > self._end:
             raise _InvalidLayout(max(min(at, self._end - 1), 0), path, "offset past the end of the data")
@@ -171,8 +169,6 @@ class _Walker:
         self._charge(start, path, length)
         self._spans.add(start, start + 4, path, f"{length} bytes")
         return start + 4, start + 4 + length
-
-    # --- Tables -----------------------------------------------------------------------------------
 
     def _table(self, at: int, kind: type[model.Model], path: str) -> None:
         self._charge(at, path, 0)
@@ -239,8 +235,6 @@ class _Walker:
         self._spans.add(at + offset, at + offset + 4, path, f"at {start:#x}")
         if known:
             self._table(start, shape.members[number - 1], path)
-
-    # --- Fields -----------------------------------------------------------------------------------
 
     def _field(self, at: int, shape: FieldType, path: str) -> None:
         match shape:

@@ -343,8 +343,6 @@ class BufferDecoder:
         self._path.pop()
         return number
 
-    # --- Readers of field types; ``at`` is the position of the field in the buffer ------------
-
     def _bytes(self, at: int) -> bytes:
         start = self._follow(at)
         length = _U32.unpack_from(self._data, start)[0]
@@ -391,9 +389,6 @@ class BufferDecoder:
             values.append(item(self, start + 4 + 4 * index))
             path.pop()
         return values
-
-
-# --- Plans -----------------------------------------------------------------------------------
 
 
 @cache

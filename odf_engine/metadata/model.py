@@ -41,9 +41,6 @@ class Model(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, for
     TEXT_ONLY: ClassVar[dict[str, str]] = {}
 
 
-# --- Fragments -------------------------------------------------------------------------------
-
-
 class DatasetKind(Enum):
     """Type of the dataset."""
 
@@ -213,9 +210,6 @@ class Watermark(Model):
     event_time: Timestamp
 
 
-# --- Data types of the newer schema (since 0.37) ----------------------------------------------
-
-
 class Binary(Model, tag_field="kind", tag="Binary"):
     """Bytes."""
 
@@ -355,9 +349,6 @@ class DataSchema(Model):
 
     fields: list[DataField]
     extra: ExtraAttributes | None = None
-
-
-# --- Steps -----------------------------------------------------------------------------------
 
 
 class FromMetadata(Model, tag_field="kind", tag="FromMetadata"):
@@ -580,9 +571,6 @@ class Embedded(Model, tag_field="kind", tag="Embedded"):
 Attachments = Embedded
 
 
-# --- Metadata events -------------------------------------------------------------------------
-
-
 class AddData(Model, tag_field="kind", tag="AddData"):
     """Ingestion of data into a root dataset."""
 
@@ -709,9 +697,6 @@ class Opaque(Model, tag_field="kind", tag="Opaque"):
     discriminant: U32
 
 
-# --- Manifests -------------------------------------------------------------------------------
-
-
 class MetadataBlock(Model, kw_only=True):
     """A block of the metadata chain."""
 
@@ -735,9 +720,6 @@ class Manifest(Model):
     kind: I64
     version: I32
     content: bytes
-
-
-# --- Engine protocol -------------------------------------------------------------------------
 
 
 class RawQueryRequest(Model):
@@ -830,8 +812,6 @@ class TransformInternalError(Model, tag_field="kind", tag="InternalError"):
 
 TransformResponse = TransformProgress | TransformSuccess | TransformInvalidQuery | TransformInternalError
 
-
-# --- Text and stored forms -------------------------------------------------------------------
 
 DEFAULT_VOCABULARY: Final = DatasetVocabulary(
     offset_column="offset",

@@ -248,8 +248,6 @@ class ModelReader:
             message += f"\n… and {len(problems) - _MAX_SHOWN} more"
         raise InvalidManifest(message, hint=hint, where=f"{self._source}:{line}:{column}")
 
-    # --- Tables and unions ----------------------------------------------------------------
-
     def read(self, shape: FieldType, node: YamlNode, path: str) -> Any:
         """Return the value of ``node``, or ``INVALID``."""
         match shape:
@@ -377,8 +375,6 @@ class ModelReader:
         values = [self.read(item, child, f"{path}[{index}]") for index, child in enumerate(node.items)]
         return INVALID if any(value is INVALID for value in values) else values
 
-    # --- Scalars --------------------------------------------------------------------------
-
     def _unexpected(self, shape: FieldType, node: Scalar, path: str, hint: str | None = None) -> Any:
         return self.add_problem(
             node, path, f"expected {_describe_type(shape)}, found {_describe_node(node)}", hint
@@ -424,8 +420,6 @@ class ModelReader:
             return parse(node.text)
         except InvalidIdentity as error:
             return self.add_problem(node, path, error.message, error.hint)
-
-    # --- JSON -----------------------------------------------------------------------------
 
     def _extra_attributes(self, node: YamlNode, path: str) -> Any:
         """Convert custom attributes. Earlier versions wrote them under the key ``entries``."""

@@ -81,8 +81,6 @@ class DatasetMirror:
     def _unused(self) -> UnusedObjects:
         return UnusedObjects(self._store.client, self._name, f"{self._store.url}{self._name}/")
 
-    # --- Reading ------------------------------------------------------------------------------
-
     def fetch(self, kind: str, name: str) -> bool:
         """Store an object in the mirror, if its bytes match its hash; an existing copy is replaced.
 
@@ -221,8 +219,6 @@ class DatasetMirror:
         if stored is not None:
             text = stored.data[:_MAX_ORIGIN_BYTES].decode("utf-8", "replace")
             replace_text_file(self._folder / ORIGIN_FILE, text)  # durable, unlike a cache
-
-    # --- Writing ------------------------------------------------------------------------------
 
     def record_author(self, text: str) -> None:
         """Record the origin of a third-party definition, before its blocks are published."""
@@ -363,8 +359,6 @@ class DatasetMirror:
             hint="try again, based on the new head",
         )
 
-    # --- Maintenance --------------------------------------------------------------------------
-
     def check_objects(self, kind: str, needed: Collection[Multihash]) -> CheckedObjects:
         """Compare the objects of a kind in the store with those that are needed."""
         before = datetime.now(UTC) - _ORPHAN_AGE
@@ -400,8 +394,6 @@ class DatasetMirror:
         started = find_oldest_job(self._folder.parents[1] / "cache")
         before = min(now - _IN_USE_SECONDS, now if started is None else started)
         evict_slices(self._folder.parent, self._store.config.store.cache_bytes, before)
-
-    # --- Private ------------------------------------------------------------------------------
 
     def _key(self, kind: str, name: str) -> str:
         return f"{self._name}/{kind}/{name}".rstrip("/")

@@ -79,8 +79,6 @@ class DatasetStore:
 
         return open_client(self.url, RemoteAccess(self.config, Credentials(self._odf), Reporter()))
 
-    # --- Setup --------------------------------------------------------------------------------
-
     def prepare(self) -> int:
         """Create the list of datasets, unless it exists; return its number of datasets.
 
@@ -121,8 +119,6 @@ class DatasetStore:
         return Unsupported(
             problem, where=self.url, hint="use another service, or a repository (odf repo add)"
         )
-
-    # --- The list of datasets -----------------------------------------------------------------
 
     def cached(self) -> CachedCatalog | None:
         """Return the list that was read last, or None if absent."""
@@ -316,8 +312,6 @@ class DatasetStore:
         with ThreadPoolExecutor(min(32, len(items)), "store") as pool:
             for _ in pool.map(work, items):
                 pass
-
-    # --- Private ------------------------------------------------------------------------------
 
     def _new_token(self) -> str:
         """Return a token that shows a later command whether its operation was interrupted."""

@@ -284,8 +284,6 @@ def _client_options(
     }
 
 
-# --- Errors ------------------------------------------------------------------------------------
-
 ErrorKind = Literal[
     "missing", "no bucket", "denied", "expired", "busy", "region", "condition", "unsupported", "request",
     "service", "connection", "certificate",
@@ -376,9 +374,6 @@ _LOGIN: Final[dict[Provider, str]] = {
     "gs": "run odf repo login URL, or set GOOGLE_APPLICATION_CREDENTIALS",
     "az": "run odf repo login URL, or set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
-
-
-# --- Requests ----------------------------------------------------------------------------------
 
 
 class StoredObject(NamedTuple):

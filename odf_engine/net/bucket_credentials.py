@@ -107,9 +107,6 @@ def _static(key: str, secret: str, token: str) -> Options:
     return {"config": {"skip_signature": False}, "credential_provider": lambda: credentials}
 
 
-# --- Profiles of the AWS CLI ------------------------------------------------------------------
-
-
 def _profile_options() -> Options | None:
     """Return the credentials of the profile in ``~/.aws``, or None if it has none."""
     named = os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE")

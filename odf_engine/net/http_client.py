@@ -216,8 +216,6 @@ class HttpClient:
         with response:
             raise self.status_error(response, missing)
 
-    # --- Errors ---
-
     def where(self, url: str) -> str:
         """Return the form of a URL for error messages."""
         return printable_url(url)
@@ -286,8 +284,6 @@ class HttpClient:
                 hint = "check the permissions of the login with the operator of the server"
         error = kind(text, where=self.where(response.url), hint=hint)
         return AttemptFailed(error, again=again, pause=parse_retry_after(response.headers.get("Retry-After")))
-
-    # --- One exchange ---
 
     @cached_property
     def _home(self) -> str:

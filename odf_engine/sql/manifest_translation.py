@@ -149,8 +149,6 @@ def _comment(query: TranslatedQuery) -> Iterator[str]:
         yield f"#   {line}".rstrip()
 
 
-# --- Edit of the text -----------------------------------------------------------------------------
-
 _KEYS: Final = ("transform", "preprocess")
 
 

@@ -156,8 +156,6 @@ class _LineageResolver:
                 relation, expression.args.get("alias")
             )
 
-    # --- Unions ---
-
     def _set_operation(self, node: exp.SetOperation, scope: Scope) -> SqlRelation:
         _require_supported(node, _SET)
         left = self.query(node.this, scope.subquery_scope())
@@ -209,8 +207,6 @@ class _LineageResolver:
         if isinstance(node, exp.Var | exp.Identifier) and node.name.casefold() == "all":
             return OutputColumn(None, relation.all_sources())
         return expression_sources(node, scope)
-
-    # --- SELECT ---
 
     def _select(self, node: exp.Select, scope: Scope) -> SqlRelation:
         _require_supported(node, _SELECT)
@@ -304,8 +300,6 @@ class _LineageResolver:
                 yield from self._grouping_expressions(expression)
             else:
                 yield expression
-
-    # --- FROM ---
 
     def _add_joins(self, node: exp.Expr, scope: Scope) -> None:
         for join in node.args.get("joins") or ():

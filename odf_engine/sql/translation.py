@@ -212,8 +212,6 @@ class _StepTranslator:
         generator = SparkGenerator(dialect=Spark(), pretty=True, normalize_functions=False)
         return generator.generate(tree), alias
 
-    # --- Clauses that the parser does not know ----------------------------------------------------
-
     def _strip_clauses(self, tokens: Sequence[Token]) -> tuple[list[Token], str | None]:
         """Return the tokens of the SELECT, and the name of the view if it is created by the statement."""
         tokens = list(tokens)
@@ -258,8 +256,6 @@ class _StepTranslator:
             if texts[4:] == ["TABLE"]:
                 drop.add(index + 4)
         return [token for index, token in enumerate(tokens) if index not in drop]
-
-    # --- Relations --------------------------------------------------------------------------------
 
     def _translate_query(self, query: exp.Expr) -> Columns | None:
         """Translate a query in place; return its columns, if they are known."""
@@ -422,8 +418,6 @@ class _StepTranslator:
                 "Spark emits a row when its window closes"
             )
 
-    # --- Windows of time --------------------------------------------------------------------------
-
     def _translate_group_windows(self, select: exp.Select, scope: _Scope) -> None:
         group = select.args.get("group")
         keys = list(group.expressions) if group is not None else []
@@ -471,8 +465,6 @@ class _StepTranslator:
         plain = text.lstrip("-").replace(".", "", 1).isdigit()
         return f"{text} {unit.name.lower()}" if plain and isinstance(unit, exp.Var) else None
 
-    # --- Row numbers ------------------------------------------------------------------------------
-
     def _expand_ranks(self, select: exp.Select, scope: _Scope) -> None:
         """Cast columns of row numbers of a subquery to BIGINT, where they leave the subquery."""
         ranks = [
@@ -495,8 +487,6 @@ class _StepTranslator:
                 cast = cast_to(column.copy(), "BIGINT")
                 items[index] = exp.alias_(cast, item.alias_or_name, quoted=_is_quoted(column))
         select.set("expressions", items)
-
-    # --- Expressions ------------------------------------------------------------------------------
 
     def _visit_arguments(self, node: exp.Expr, scope: _Scope, names: Sequence[str]) -> None:
         for name in names:
@@ -714,8 +704,6 @@ class _StepTranslator:
         """Cast an aggregate, or the OVER around it, to the type that the other engine returns."""
         target = node.parent if isinstance(node.parent, exp.Window) and node.arg_key == "this" else node
         self._replace(target, cast_to(target.copy(), kind))
-
-    # --- Reports ----------------------------------------------------------------------------------
 
     def _replace(self, node: exp.Expr, new: exp.Expr, alias: str = "") -> None:
         """Replace a node; a column of SELECT without an alias keeps its name."""

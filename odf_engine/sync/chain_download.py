@@ -150,8 +150,6 @@ class ObjectDownloads:
         self._raise_if_stopped()
         self._report_progress(0, force=True)
 
-    # --- Threads ---
-
     def _run_worker(self) -> None:
         while (file := self._queue.get()) is not None:
             if self._error is not None:
@@ -186,8 +184,6 @@ class ObjectDownloads:
         self._reporter.raise_if_cancelled()
         if self._error is not None:
             raise self._error
-
-    # --- One object ---
 
     def _download(self, file: ObjectFile) -> None:
         path = str(self._arriving / file.kind / str(file.hash))
@@ -253,8 +249,6 @@ class ObjectDownloads:
             if hasattr(chunks, "close"):
                 chunks.close()
         return received
-
-    # --- All of them ---
 
     def _take_complete(self, most_files: int, most_bytes: int) -> list[ObjectFile]:
         """Return all complete objects that are not in their final place, if they exceed these limits."""
@@ -565,8 +559,6 @@ class _ChainDownload:
         if self._linked:
             self._download_linked(parallel)
 
-    # --- Ways ---
-
     def _move_back(self, force: bool) -> None:
         """Move back to an older block: the remote head is part of the local chain."""
         if not force:
@@ -661,8 +653,6 @@ class _ChainDownload:
         with self._object_downloads(parallel) as downloads:
             download_linked(missing, self.remote, downloads, self._reporter)
             self.bytes += downloads.bytes
-
-    # --- Steps ---
 
     def _object_downloads(self, parallel: int) -> ObjectDownloads:
         folder, arriving = self.dataset.folder, self.quarantine.folder

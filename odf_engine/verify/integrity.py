@@ -489,8 +489,6 @@ class _ChainCheck:
             yield self._task(block_hash, number, is_checked=first <= number)
             self.progress.block()
 
-    # --- Blocks -------------------------------------------------------------------------------
-
     def _task(self, block_hash: Multihash, number: int, *, is_checked: bool) -> Task[BlockResult]:
         """Check a block, and return the task that checks its slice."""
         try:
@@ -610,8 +608,6 @@ class _ChainCheck:
             return DatasetId.parse(DID_PREFIX + self._dataset.folder.name)
         except InvalidIdentity:
             return None
-
-    # --- Slices -------------------------------------------------------------------------------
 
     def _expected_slice(self, block: MetadataBlock) -> ExpectedSlice:
         event, state = block.event, self._state

@@ -72,9 +72,6 @@ def watermark_at(dataset: Dataset, number: int) -> Timestamp | None:
     return None
 
 
-# --- Columns -----------------------------------------------------------------------------------------
-
-
 def column_changes(old: ChainState, new: ChainState) -> list[ColumnChange]:
     """Return added and retyped columns in the newer order, then removed columns.
 
@@ -94,9 +91,6 @@ def _columns(state: ChainState) -> Iterator[tuple[str, str]]:
 
         for field in schema:
             yield field.name, type_ddl(field.type) + ("" if field.nullable else " NOT NULL")
-
-
-# --- Settings ----------------------------------------------------------------------------------------
 
 
 def setting_changes(old: ChainState, new: ChainState, names: DatasetNames) -> list[PlannedChange]:

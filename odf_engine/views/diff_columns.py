@@ -149,9 +149,6 @@ def values_differ(old: pa.Array, new: pa.Array, data_type: pa.DataType | None) -
     return pc.if_else(pc.and_(*valid), pc.invert(equal).fill_null(False), pc.xor(*valid))
 
 
-# --- Difference files --------------------------------------------------------------------------------
-
-
 def result_columns(columns: Sequence[AlignedColumn]) -> list[DiffColumn]:
     """Return the columns of a difference file."""
     taken = {CHANGE_COLUMN}

@@ -131,9 +131,6 @@ def check_path(path: Path, replace: bool) -> None:
         raise AlreadyExists("the file already exists", where=str(path), hint="choose another name")
 
 
-# --- Formats -----------------------------------------------------------------------------------------
-
-
 @contextmanager
 def _csv(path: Path, schema: pa.Schema) -> Iterator[Write]:
     """Write CSV (RFC 4180)."""

@@ -400,9 +400,6 @@ def _columns(rows: Scan, key: Sequence[str], *, optional: bool) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-# --- Writing -----------------------------------------------------------------------------------------
-
-
 def _write(path: Path, rows: Scan, about: ProjectionMetadata, live: LiveRowSet, reporter: Reporter) -> int:
     reporter.phase("write")
     schema = rows.schema.with_metadata(about.metadata())

@@ -158,9 +158,6 @@ def is_retracting(op: pa.Array) -> pa.Array:
     return pc.is_in(op.cast(pa.int64()), _AWAY)
 
 
-# --- Partitioning ------------------------------------------------------------------------------------
-
-
 def partition_count(places: Sequence[DiffInput], partition_bytes: int) -> int:
     """Return the number of partitions, estimated from the first rows."""
     size = 0.0
@@ -266,9 +263,6 @@ def _hashes(array: pa.Array) -> pa.Array:
         return hash_values(array)
     encoded = array.dictionary_encode()
     return pc.fill_null(hash_values(encoded.dictionary).take(encoded.indices), pa.scalar(_NULL, pa.uint64()))
-
-
-# --- Comparison --------------------------------------------------------------------------------------
 
 
 def compare_keyed(

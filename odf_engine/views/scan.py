@@ -186,8 +186,6 @@ class Scan:
         names = self.vocabulary
         return names.offset_column, names.operation_type_column, names.system_time_column
 
-    # --- Narrowing ---------------------------------------------------------------------------------
-
     def select(self, columns: Sequence[str]) -> Self:
         """Return a scan of some columns, in this order, each once.
 
@@ -249,8 +247,6 @@ class Scan:
         for _, first, ranges in self._plan():
             selfs.append(self.rows([(first + start, first + stop) for start, stop in ranges]))
         return selfs
-
-    # --- Reading -----------------------------------------------------------------------------------
 
     def batches(
         self, reporter: Reporter | None = None, *, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES

@@ -191,9 +191,6 @@ def _truncated_texts(values: pa.Array) -> Sequence[str | None]:
     return [text and text[:_MAX_TEXT] for text in to_text(values).to_pylist()]
 
 
-# --- From footers ----------------------------------------------------------------------------------
-
-
 def statistics_from_footers(rows: Scan) -> Statistics:
     """Return the statistics in the footers of files, without decoding rows.
 

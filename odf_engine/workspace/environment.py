@@ -112,9 +112,6 @@ def redact_secrets(text: str, secrets: Iterable[str]) -> str:
     return _make_redactor(secrets)(text)
 
 
-# --- Hiding ------------------------------------------------------------------------------------
-
-
 class RedactingReporter(Reporter):
     """Forwards everything to another reporter, with secrets redacted in log lines."""
 

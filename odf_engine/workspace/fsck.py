@@ -287,8 +287,6 @@ class _DatasetCheck:
             reason = error.message if isinstance(error, OdfError) else str(error.strerror)
             self._left = f"cannot be locked: {reason}"
 
-    # --- References ---
-
     def _follow(self, *, add_findings: bool) -> bool:
         """Collect the objects that all references need; return whether all chains could be read."""
         is_whole = self._refs.read(HEAD) is not None or not any(self._folder.glob("blocks/*"))
@@ -349,8 +347,6 @@ class _DatasetCheck:
             message = f"the reference refs/{name} cannot be read: {error}"
             self._report.add_finding("reference-broken", self._name, message)
 
-    # --- The index ---
-
     def _index(self) -> None:
         """Compare the index with the blocks."""
         index, head = self._workspace.index, self._entry.dataset.head()
@@ -377,8 +373,6 @@ class _DatasetCheck:
     def _rebuild_index(self) -> None:
         self._workspace.index.reset()
         self._entry.dataset.state()
-
-    # --- Orphans ---
 
     def _orphans(self) -> None:
         needed = {
@@ -679,8 +673,6 @@ class _WorkspaceCheck:
         """Lock the creation and deletion of datasets during a repair."""
         return file_lock(self._odf / "lock") if self._report.repair else nullcontext()
 
-    # --- Databases ---
-
     def databases(self, has_worker: bool) -> bool:
         """Check the index of blocks and the job log; return whether the index is readable."""
         index, journal = self._odf / "index.sqlite", self._odf / "jobs.sqlite"
@@ -700,8 +692,6 @@ class _WorkspaceCheck:
         for entry in self._workspace.datasets():
             with suppress(OdfError):  # the check of the dataset reports it
                 entry.dataset.state()
-
-    # --- Interrupted work ---
 
     def unfinished(self) -> None:
         """Check for interrupted creations, deletions and transfers, and for folders of dead processes."""
@@ -764,8 +754,6 @@ class _WorkspaceCheck:
             if self._report.repair and not folder.exists():
                 lock.unlink(missing_ok=True)
 
-    # --- Caches ---
-
     def caches(self, left: str) -> None:
         """Check cache files, which can be rebuilt; ``left`` is why they are not repaired."""
         broken = [
@@ -784,8 +772,6 @@ class _WorkspaceCheck:
                 with suppress(FileNotFoundError):  # its owner has removed it
                     if not path.name.startswith(".") and not (path.is_file() and is_right(path)):
                         yield path
-
-    # --- Files of datasets outside of their folders ---
 
     def belongings(self) -> None:
         """Check keys, grants and addresses, and the datasets that they belong to."""

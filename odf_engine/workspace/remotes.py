@@ -104,8 +104,6 @@ class Remotes:
         self._folder = odf / "remotes"
         self._lock = odf / "remotes.lock"
 
-    # --- Repositories ---
-
     def repositories(self) -> list[Repo]:
         """Return all repositories, sorted by name.
 
@@ -166,8 +164,6 @@ class Remotes:
 
     def _write(self, repos: list[Repo]) -> None:
         replace_text_file(self._file, msgspec.json.encode(repos).decode())
-
-    # --- Datasets ---
 
     def get(self, dataset: DatasetId) -> DatasetRemotes:
         """Return the remotes of a dataset, without any if the file is missing or damaged.
@@ -244,8 +240,6 @@ class Remotes:
 
     def _path(self, dataset: DatasetId) -> Path:
         return self._folder / f"{dataset.multibase}.json"
-
-    # --- Names ---
 
     def locate(self, ref: DatasetRefRemote) -> ResolvedUrl:
         """Return the address of a remote reference.

@@ -237,8 +237,6 @@ class Workspace:
         path = Path(text)
         return self.folder / (path.expanduser() if path.parts[:1] == ("~",) else path)
 
-    # --- Finding datasets ---------------------------------------------------------------------
-
     def close(self) -> None:
         """Close the files of the indexes of blocks. The next use opens them again."""
         self.index.close()
@@ -304,8 +302,6 @@ class Workspace:
             entries: the result of :meth:`datasets`, to avoid reading it again.
         """
         return summarize(self.datasets() if entries is None else entries, self.index, self._summaries)
-
-    # --- Changing datasets --------------------------------------------------------------------
 
     def column_types(self, ref: str) -> dict[str, str | None] | None:
         """Return the types of the columns of a dataset, by name in lower case: names of Spark's types.
@@ -553,8 +549,6 @@ class Workspace:
                 )
             self.keys.delete(dataset_id)
 
-    # --- Private ------------------------------------------------------------------------------
-
     def _entry(
         self, dataset_id: DatasetId, alias: DatasetAlias, problem: OdfError | None = None
     ) -> DatasetEntry:
@@ -571,8 +565,6 @@ class Workspace:
         from odf_engine.mirror.dataset_mirror import DatasetMirror  # deferred: most workspaces have no store
 
         return Dataset(folder, self.index, DatasetMirror(store, folder, dataset_id.multibase))
-
-    # --- The store ----------------------------------------------------------------------------
 
     def _read_catalog(self, max_age: float) -> None:
         """Read the list of datasets from the store, unless it was read in the last ``max_age`` seconds.

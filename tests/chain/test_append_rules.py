@@ -70,8 +70,6 @@ def refusal(state: ChainState | None, block: MetadataBlock) -> ChainRuleViolated
     return caught.value
 
 
-# --- A random valid chain, and one mistake -----------------------------------------------------
-
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("data"), st.integers(1, 5)),
@@ -193,9 +191,6 @@ def test_a_valid_chain_is_accepted_and_each_mistake_is_named(chains: Chains, pla
         ), name
 
 
-# --- The first block ---------------------------------------------------------------------------
-
-
 def test_first_block_must_be_a_seed(chains: Chains) -> None:
     check_append(None, chains.block(None, chains.root))
     assert refusal(None, chains.block(None, SetInfo("x"))).rule == "seed-first"
@@ -204,9 +199,6 @@ def test_first_block_must_be_a_seed(chains: Chains) -> None:
         refusal(None, chains.block(None, chains.root, prev_block_hash=chains.hash("x"))).rule == "seed-first"
     )
     assert refusal(None, chains.block(None, chains.root, sequence_number=1)).rule == "sequence-number"
-
-
-# --- AddData -----------------------------------------------------------------------------------
 
 
 def test_data_needs_a_schema(chains: Chains) -> None:
@@ -244,9 +236,6 @@ def test_data_event_must_change_something(chains: Chains) -> None:
         {"rows": 1},
     ):
         check_append(state, chains.block(state, chains.add_data(state, **difference)))
-
-
-# --- ExecuteTransform --------------------------------------------------------------------------
 
 
 def test_transaction_continues_where_the_previous_one_ended(chains: Chains) -> None:
@@ -320,9 +309,6 @@ def test_input_added_by_new_transform_starts_at_the_beginning(chains: Chains) ->
     check_append(state, chains.block(state, chains.execute(state, good)))
     bad = [ExecuteTransformInput(two, b1, b2), ExecuteTransformInput(one, b1, None, 9)]
     assert refusal(state, chains.block(state, chains.execute(state, bad))).rule == "transform-intervals"
-
-
-# --- Sources and transforms --------------------------------------------------------------------
 
 
 def push(name: str = "p", **changes: Any) -> AddPushSource:
@@ -410,9 +396,6 @@ def test_event_fits_kind(chains: Chains) -> None:
         chains.execute(root, [ExecuteTransformInput(chains.ids[1])], new_watermark=chains.day(1)),
     ):
         assert refusal(root, chains.block(root, event)).rule == "event-fits-kind"
-
-
-# --- SetDataSchema -----------------------------------------------------------------------------
 
 
 def test_schema_may_reorder_and_add_nullable_columns_only(chains: Chains) -> None:
@@ -559,9 +542,6 @@ def test_odf_schema_may_change_optionality_of_arrow_schema(chains: Chains) -> No
     after = chains.follow(state, chains.block(state, change_of(FIELDS)))
     assert refusal(after, chains.block(after, change_of(same))).rule == "schema-evolution"
     assert refusal(after, chains.block(after, SetDataSchema(encode_schema(raw)))).rule == "schema-evolution"
-
-
-# --- What is from a newer specification --------------------------------------------------------
 
 
 def test_unknown_events_and_members_are_not_rejected(chains: Chains) -> None:

@@ -45,9 +45,6 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-# --- Committing --------------------------------------------------------------------------------
-
-
 def test_first_commit_creates_blocks_and_head(chains: Chains, tmp_path: Path) -> None:
     dataset = chains.dataset(tmp_path / "ds")
     assert dataset.head() is None
@@ -201,9 +198,6 @@ def test_stale_files_of_killed_process_are_removed(chains: Chains, tmp_path: Pat
     assert files(dataset.folder) == before
 
 
-# --- Reading -----------------------------------------------------------------------------------
-
-
 def test_blocks_are_listed_newest_first_and_filtered_by_kind(chains: Chains, tmp_path: Path) -> None:
     dataset = chains.made(tmp_path / "ds", days=20)
     numbers = [row.sequence_number for row in dataset.list_blocks(5)]
@@ -338,9 +332,6 @@ def test_invalid_chain_is_rejected(chains: Chains, tmp_path: Path) -> None:
     with pytest.raises(MalformedBlock):
         dataset.state()
     assert len(list(chains.made(tmp_path / "other").blocks())) == 2
-
-
-# --- The head moves behind the index's back ----------------------------------------------------
 
 
 @pytest.fixture

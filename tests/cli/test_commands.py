@@ -164,9 +164,6 @@ def test_private_keys_are_readable_by_the_owner_only(fresh: Odf, tmp_path: Path)
     assert {path.stat().st_mode & 0o777 for path in keys} == {0o600}
 
 
-# --- Endless input ---------------------------------------------------------------------------------
-
-
 def test_endless_or_slow_manifest_download_is_rejected(
     fresh: Odf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

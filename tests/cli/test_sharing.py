@@ -321,9 +321,6 @@ def test_search_finds_datasets_and_reports_unreachable_repositories(
     assert (ran.code, "no repository answered: attic" in ran.err) == (1, True)
 
 
-# --- Logins ----------------------------------------------------------------------------------------
-
-
 class _Asking(http.server.SimpleHTTPRequestHandler):
     """Gives files to whoever has the right login."""
 
@@ -451,9 +448,6 @@ def test_typed_password_is_not_echoed(fresh: Odf, tmp_path: Path) -> None:
     assert SECRET in (tmp_path / ".odf" / "keys" / "logins.json").read_text()
 
 
-# --- Servers of datasets ---------------------------------------------------------------------------
-
-
 def test_server_supports_search_pull_and_authenticated_push(
     fresh: Odf, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -482,9 +476,6 @@ def test_server_supports_search_pull_and_authenticated_push(
         assert (ran.code, "cannot push to" in ran.err) == (1, True)
         assert_nowhere(made, tmp_path)
     assert other.resolve("joe/mine").dataset.head() == mine.dataset.head()
-
-
-# --- Jobs ------------------------------------------------------------------------------------------
 
 
 def test_concurrent_pulls_of_one_dataset_create_it_once(
@@ -533,9 +524,6 @@ def test_pull_from_silent_server_can_be_cancelled_and_retried(
         (again,) = run_jobs(tmp_path, [(request, "again")])
         assert again.state is JobState.done, again.error
     assert [each["name"] for each in fresh("list", "--json").json] == ["numbers"]
-
-
-# --- Which go first --------------------------------------------------------------------------------
 
 
 def test_recursive_pull_stops_at_datasets_with_a_pull_remote(tmp_path: Path) -> None:

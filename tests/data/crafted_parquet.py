@@ -14,8 +14,6 @@ PLAIN, DELTA_LENGTH, DELTA_BYTE_ARRAY, RLE_DICTIONARY = 0, 6, 7, 8
 _ZSTD = 6
 _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
 
-# --- Thrift's compact protocol -------------------------------------------------------------------
-
 
 def varint(value: int) -> bytes:
     data = bytearray()
@@ -61,9 +59,6 @@ def thrift(fields: dict[int, Any]) -> bytes:
     return data + b"\0"
 
 
-# --- Encodings -----------------------------------------------------------------------------------
-
-
 def run(count: int, value: int) -> bytes:
     """A run of equal levels or places, of at most 8 bits each."""
     return varint(count << 1) + bytes([value])
@@ -89,9 +84,6 @@ def deltas(first: int, then: int, count: int) -> bytes:
 def texts(*values: bytes) -> bytes:
     """Values as they are."""
     return b"".join(struct.pack("<I", len(value)) + value for value in values)
-
-
-# --- Pages and files -----------------------------------------------------------------------------
 
 
 def zeros(size: int) -> bytes:

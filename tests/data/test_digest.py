@@ -112,9 +112,6 @@ def test_hashes_match_the_golden_vectors(shared: Path) -> None:
             assert found == Multihash.parse(vector["logical_hash_multibase"]), vector["name"]
 
 
-# --- An independent statement of the algorithm, one value at a time ------------------------------
-
-
 def _plain_bytes(value: Any, kind: pa.DataType) -> bytes:
     if value is None:
         return b"\0"

@@ -70,9 +70,6 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return [row for batch in read_batches(path) for row in batch.to_pylist()]
 
 
-# --- Schema --------------------------------------------------------------------------------------
-
-
 def test_system_columns_come_first_and_types_are_normalised() -> None:
     data = pa.schema(
         [
@@ -128,9 +125,6 @@ def test_the_event_time_may_be_a_date_and_columns_may_have_other_names() -> None
 def test_schema_that_no_slice_can_have_is_rejected(field: tuple[str, pa.DataType], words: str) -> None:
     with pytest.raises(InvalidSchema, match=words):
         slice_schema(pa.schema([("a", pa.int64()), field]), VOCAB)
-
-
-# --- Files ---------------------------------------------------------------------------------------
 
 
 def test_a_slice_reads_back_as_it_was_given(tmp_path: Path) -> None:
@@ -273,9 +267,6 @@ def test_no_rows_make_no_file(tmp_path: Path) -> None:
     assert write([], tmp_path / "s", schema) is None
     assert write([empty, empty], tmp_path / "s", schema) is None
     assert not (tmp_path / "s").exists()
-
-
-# --- The same rows, the same file ----------------------------------------------------------------
 
 
 def _cut(table: pa.Table, sizes: list[int]) -> list[pa.RecordBatch]:
@@ -435,9 +426,6 @@ _MILLISECOND = timedelta(milliseconds=1)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-# --- Values --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("values", "ddl", "expected"),
     [
@@ -548,9 +536,6 @@ def test_an_event_time_beyond_all_years_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "s").exists()
 
 
-# --- When it is stopped --------------------------------------------------------------------------
-
-
 class _Stopping(Reporter):
     """Cancels itself after the first amount it hears."""
 
@@ -622,9 +607,6 @@ def test_full_disk_is_reported_and_the_file_removed(
 def test_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(OdfError, match="cannot be written"):
         written(_many(3), tmp_path / "absent" / "s")
-
-
-# --- Reading -------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -148,8 +148,6 @@ class Disk:
                 self._entries[parent][name] = new
         self.steps.append(_Names(changes))
 
-    # --- Recording ---
-
     def apply(self, call: SystemCall) -> None:
         """Add a successful call."""
         match = _RESULT.search(call.text)
@@ -216,8 +214,6 @@ class Disk:
             self._rename((*places[1], None, inodes[0]))
         else:
             raise NotImplementedError(str(call))
-
-    # --- States ---
 
     def crashes(self) -> Iterator[Crash]:
         """Yield the power failures that leave different states.
@@ -337,9 +333,6 @@ def _selections(names: Sequence[int], chance: random.Random) -> Iterator[frozens
         yield frozenset(names) - {name}
     for _ in range(_SELECTED):
         yield frozenset(name for name in names if chance.random() < 0.5)
-
-
-# --- Checks ----------------------------------------------------------------------------------------
 
 
 class Crashes(NamedTuple):

@@ -63,8 +63,6 @@ from tests.faults.fuzz_scene import Scene, Target, find_file, run_each
 from tests.sync import builders
 from tests.tui.data_files import infer_manifest
 
-# --- Files -------------------------------------------------------------------------------------------
-
 _TABLE: Final = pa.table(
     {
         "t": pa.array([0, 1, None, 3], pa.timestamp("ms", "UTC")),
@@ -286,9 +284,6 @@ def sketches(scene: Scene) -> list[bytes]:
     sketch = ColumnSketch(pa.int64())
     sketch.add(pa.array([1, 2, 2, None]))
     return [sketch.dump()]
-
-
-# --- Files of a workspace ----------------------------------------------------------------------------
 
 
 def workspace_file(pattern: str, *commands: str) -> Target:

@@ -72,8 +72,6 @@ from tests.faults.fuzz_scene import Scene, Target, fixed, of_text, run_each
 from tests.metadata.test_block_layout import check_tiles
 from tests.sync import builders
 
-# --- Metadata ----------------------------------------------------------------------------------------
-
 
 def _events(scene: Scene) -> list[Any]:
     found = [
@@ -166,8 +164,6 @@ def _run_ddl(text: str, scene: Scene) -> None:
     assert parse_ddl(to_ddl(schema)) == schema, "another schema"
 
 
-# --- Texts -------------------------------------------------------------------------------------------
-
 _ID: Final = DatasetId(b"\x07" * 32)
 _HASH: Final = Multihash.sha3_256(b"x")
 _NAMES: Final = [
@@ -251,8 +247,6 @@ def _run_query(text: str, scene: Scene) -> None:
     parse_filter(text)
 
 
-# --- Messages ----------------------------------------------------------------------------------------
-
 _PLAN: Final = smart.TransferPlan(6, 1, 4646, 4136, 148978)
 _OBJECT: Final = smart.ObjectReference("DataSlice", _HASH, 148978)
 _URL: Final = smart.TransferUrl("http://host/data/x", [smart.HeaderRow("authorization", "Bearer x")])
@@ -325,9 +319,6 @@ def _proofs(scene: Scene) -> list[bytes]:
     )
     _, pem = generate_key()
     return [bytes(create_proof(pem, _HASH)), bytes(found), bytes(found.with_signature(pem))]
-
-
-# --- The table ---------------------------------------------------------------------------------------
 
 
 _JOBS: Final = ("jobs", "jobs --json", "logs 1")

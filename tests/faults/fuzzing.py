@@ -48,7 +48,6 @@ _MAX_INPUT: Final = 1 << 18
 _HUNG: Final = 60
 """Seconds without a result until the parent kills a process, such as one that waits in a system call."""
 
-# --- Inputs ------------------------------------------------------------------------------------------
 
 _NUMBERS: Final = (0, 1, 2, 4, 127, 128, 255, 1 << 15, (1 << 16) - 1, (1 << 31) - 1, 1 << 31, (1 << 32) - 1,
                    (1 << 63) - 1, 1 << 63, (1 << 64) - 1)  # fmt: skip
@@ -111,9 +110,6 @@ def _replace_number(data: bytearray, at: int, chance: random.Random) -> None:
     data[at:end] = chance.choice(_DIGITS)
 
 
-# --- One input ---------------------------------------------------------------------------------------
-
-
 class Slow(BaseException):
     """An input takes too much time."""
 
@@ -155,9 +151,6 @@ def _place_of(error: BaseException) -> str:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/odf_" in frame.filename]
     place = f"{Path(frames[-1].filename).stem} {frames[-1].name}" if frames else ""
     return f"{type(error).__name__} {place}"
-
-
-# --- Processes ---------------------------------------------------------------------------------------
 
 
 class _Report:

@@ -134,9 +134,6 @@ def _command(*arguments: str) -> Callable[[Path], None]:
     return lambda folder: command(folder, *arguments)
 
 
-# --- Workspaces ------------------------------------------------------------------------------------
-
-
 @contextmanager
 def _workspace(folder: Path) -> Iterator[Workspace]:
     workspace = Workspace.find(explicit=folder)
@@ -232,9 +229,6 @@ def _make_damaged(folder: Path) -> None:
         index.commit()
 
 
-# --- Changes ---------------------------------------------------------------------------------------
-
-
 def _ingest(keys: Sequence[int], slice_rows: int = 1 << 20) -> Callable[[Path], None]:
     """Merge rows with these keys into a ledger, whose key index has the keys of earlier rows.
 
@@ -292,9 +286,6 @@ def _reindex(folder: Path) -> None:
         workspace.index.reset()
         for entry in workspace.datasets():
             entry.dataset.state()
-
-
-# --- Remotes: the workspace in the folder ``there``, or the folder ``usb`` -----------------------------
 
 
 def _source(folder: Path) -> FolderRemote:
@@ -491,8 +482,6 @@ def describe_outcome(run: Callable[[], object]) -> str:
         return f"untyped: {traceback.format_exc()}"
     return ""
 
-
-# --- Checks ----------------------------------------------------------------------------------------
 
 State = tuple[object, ...]
 

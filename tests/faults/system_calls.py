@@ -232,9 +232,6 @@ def _parse(lines: Iterable[str]) -> Iterator[SystemCall]:
         yield call
 
 
-# --- Tries -----------------------------------------------------------------------------------------
-
-
 class Try(NamedTuple):
     """A system call and the fault that it has."""
 

@@ -116,8 +116,6 @@ def test_the_last_rows_of_a_small_slice_need_little_memory(
     assert ("the limit is" in text) == (code != 0), text[:2000]
 
 
-# --- Checkpoints -----------------------------------------------------------------------------------
-
 _READ = """
 import resource, sys
 from pathlib import Path

@@ -165,9 +165,6 @@ class Child:
             return Report(tuple(classes), text)
 
 
-# --- The real datasets -----------------------------------------------------------------------------
-
-
 class Chains:
     """Reads chains from disk, as blocks of the model."""
 
@@ -274,8 +271,6 @@ def _describe(copy: Copy | None) -> str:
     )
     return f"{copy.alias} {set(copy.pulled)} {set(copy.pushed)} {set(copy.stored)}{blocks}"
 
-
-# --- The machine -----------------------------------------------------------------------------------
 
 _MANIFEST: Final = """\
 kind: DatasetSnapshot
@@ -398,8 +393,6 @@ class WorkspaceMachine(RuleBasedStateMachine):
         """Open a workspace as a new process does."""
         return Workspace.find(explicit=self.jobs[site].folder)
 
-    # --- Definitions ---
-
     @rule(
         site=SITES,
         names=st.lists(st.sampled_from(NAMES), min_size=1, max_size=2, unique=True),
@@ -517,8 +510,6 @@ class WorkspaceMachine(RuleBasedStateMachine):
             error=OdfError if readers else None,
             fault=fault,
         )
-
-    # --- Rows ---
 
     @rule(site=SITES, dataset=NUMBERS, rows=ROWS, old=NUMBERS, force=st.booleans(), fault=FAULTS)
     def ingest(
@@ -682,8 +673,6 @@ class WorkspaceMachine(RuleBasedStateMachine):
         work(workspace, workspace.resolve(dataset))
         workspace.index.close()
 
-    # --- Derivatives ---
-
     @rule(site=SITES, dataset=NUMBERS, reset=st.booleans(), fault=FAULTS)
     def transform(self, site: str, dataset: int, reset: bool, fault: Fault | None) -> None:
         """``odf pull`` of a derivative; with ``--reset-on-divergence`` it is rebuilt."""
@@ -749,8 +738,6 @@ class WorkspaceMachine(RuleBasedStateMachine):
         COUNTS["replay"] += 1
         assert report.valid, report.findings
         workspace.index.close()
-
-    # --- Peers ---
 
     @rule(dataset=NUMBERS, place=st.sampled_from(["repo", "odf+http"]), force=st.booleans(), fault=FAULTS)
     def push(self, dataset: int, place: str, force: bool, fault: Fault | None) -> None:
@@ -829,8 +816,6 @@ class WorkspaceMachine(RuleBasedStateMachine):
         scheme = "odf+http" if place == "odf+http" else "http"
         return f"{scheme}://127.0.0.1:{self.server.address[1]}/{alias if known is None else known.alias}/"
 
-    # --- Repair ---
-
     @rule(site=SITES)
     def fsck(self, site: str) -> None:
         """``odf fsck --repair --now``."""
@@ -847,8 +832,6 @@ class WorkspaceMachine(RuleBasedStateMachine):
         assert {str(each) for each in workspace.keys.ids()} == self.sites[site].keys
         workspace.index.close()
         self._check(site, list(self.sites[site].copies))
-
-    # --- Comparison ---
 
     def _run(
         self,

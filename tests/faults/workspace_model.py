@@ -198,9 +198,6 @@ class Site:
         return [each for each, copy in self.copies.items() if copy.query and dataset in copy.query.inputs]
 
 
-# --- Roots -----------------------------------------------------------------------------------------
-
-
 def ingest(copy: Copy, payload: str, rows: Sequence[Row], *, force: bool) -> Copy | None:
     """Return the dataset after a push of rows, or None if a changed row is refused.
 
@@ -243,9 +240,6 @@ def update(copy: Copy, text: str, columns: tuple[str, ...] | None, query: Query 
     if newest(copy.chain, "SetInfo") != text:
         blocks.append(Block("SetInfo", text))
     return copy.extended(*blocks)
-
-
-# --- Derivatives -----------------------------------------------------------------------------------
 
 
 class Broken(Exception):

@@ -50,9 +50,6 @@ ENCODERS = {
 }
 
 
-# --- Multibase -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("prefix", ENCODERS)
 @given(data=st.binary(max_size=80))
 def test_every_final_encoding_decodes(prefix: str, data: bytes):
@@ -116,9 +113,6 @@ def test_written_encoding_is_lower_case_base16(data: bytes):
     assert multibase_encode(data) == "f" + data.hex()
 
 
-# --- Varint ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("number", "data"),
     [
@@ -141,9 +135,6 @@ def test_malformed_varint_is_rejected(data: bytes):
 @given(number=st.integers(0, 2**63 - 1))
 def test_varints_round_trip(number: int):
     assert varint_decode(varint_encode(number)) == (number, len(varint_encode(number)))
-
-
-# --- Multihash -------------------------------------------------------------------------------
 
 
 def test_multihash_matches_the_golden_value():
@@ -202,9 +193,6 @@ def test_hashes_cannot_change_and_differ_by_algorithm():
         value.code = SHA2_256
 
 
-# --- Dataset ids -----------------------------------------------------------------------------
-
-
 def test_dataset_id_matches_the_golden_value():
     golden = DatasetId.parse(ID_TEXT)
     assert golden == DatasetId.parse("did:odf:" + ID_BASE58) == DatasetId.parse("DID:odf:" + ID_BASE58)
@@ -239,9 +227,6 @@ def test_ids_before_version_034_are_rejected_with_a_hint():
     with pytest.raises(InvalidIdentity, match=r"before Open Data Fabric 0\.34") as caught:
         DatasetId.from_bytes(b"\x01\xed\x01\x16\x20" + bytes(32))
     assert caught.value.hint
-
-
-# --- Keys ------------------------------------------------------------------------------------
 
 
 def test_keys_are_kept_for_their_owner_alone(tmp_path: Path):

@@ -257,9 +257,6 @@ def test_stopped_container_service_is_reported(podman: StandIn, context: FetchCo
     assert "start its service" in (caught.value.hint or "")
 
 
-# --- A real runtime ------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def real_image(tmp_path: Path) -> Iterator[str]:
     """An image of nothing but a statically linked shell, where podman and such a shell are here."""

@@ -279,9 +279,6 @@ def test_redirect_from_https_to_http_is_refused(
         assert get(workspace, Url(web.url), reporter) is not None
 
 
-# --- Variables, and sources of somebody else ----------------------------------------------------
-
-
 def test_variables_in_url_and_headers_are_filled_and_hidden(
     workspace: Workspace, web: WebServer, reporter: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

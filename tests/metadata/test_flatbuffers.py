@@ -50,9 +50,6 @@ def test_other_kinds_and_versions_are_refused(vectors: list[dict[str, Any]]):
         decode_block(raw[:kind] + b"\x01" + raw[kind + 1 :])
 
 
-# --- Buffers that no golden vector shows, built by hand -------------------------------------------
-
-
 class Hand:
     """Builds tables slot by slot, in ways that the encoder would not."""
 

@@ -147,9 +147,6 @@ def test_conflicting_content_lengths_are_rejected(client: HttpClient, server: Ho
     assert server.connections == 2
 
 
-# --- Sources -----------------------------------------------------------------------------------
-
-
 def test_sources_use_proxies(
     workspace: Workspace, server: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -150,9 +150,6 @@ def make_derivative(workspace: Workspace, source: DatasetEntry, name: str = "der
     return entry
 
 
-# --- Around the rules ------------------------------------------------------------------------------
-
-
 def put(dataset: Dataset, kind: str, content: bytes) -> Multihash:
     """Puts an object into a dataset's folder."""
     name = Multihash.sha3_256(content)
@@ -181,9 +178,6 @@ def set_head(folder: Path, text: str) -> None:
     """Writes ``refs/head`` as it is, whatever it says."""
     (folder / "refs").mkdir(exist_ok=True)
     (folder / "refs" / "head").write_text(text)
-
-
-# --- Copies ----------------------------------------------------------------------------------------
 
 
 def copy_into(workspace: Workspace, entry: DatasetEntry, name: str | None = None) -> DatasetEntry:

@@ -195,8 +195,6 @@ class KamuServer:
         self.store.files[path] = data
         return web.Response()
 
-    # --- Sessions ---
-
     async def _smart(self, request: web.Request, what: str) -> web.StreamResponse:
         if self.era == NEW and request.headers.get(HEADER) != "1":
             return web.json_response({"message": "Incompatible client version"}, status=400)

@@ -76,9 +76,6 @@ def pull(here: Workspace, url: str, access: RemoteAccess) -> tuple[DatasetEntry,
         remote.close()
 
 
-# --- Answers that are wrong --------------------------------------------------------------------------
-
-
 def body(data: bytes, *headers: str, status: str = "200 OK", length: int | None = None) -> Behaviour:
     return lambda exchange: exchange.answer(status, data, *headers, length=length)
 

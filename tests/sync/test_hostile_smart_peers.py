@@ -88,9 +88,6 @@ BATCHES: dict[str, Callable[[Blocks], Any]] = {
 batches = pytest.mark.parametrize("wrong", BATCHES.values(), ids=list(BATCHES))
 
 
-# --- Servers ---------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def node() -> Iterator[KamuServer]:
     """A node that can be made to say anything."""
@@ -297,9 +294,6 @@ def test_wrong_push_responses_fail_the_push(here, node, hasty, access, step, say
     with pytest.raises(OdfError):
         pushed(entry, hasty, access)
     assert objects(entry.dataset.folder) == before
-
-
-# --- Clients ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -86,9 +86,6 @@ def ranges(server: HostileServer) -> list[str | None]:
     return [asked.headers.get("range") for asked in server.asked]
 
 
-# --- What goes well ----------------------------------------------------------------------------------
-
-
 def test_all_requests_use_one_connection(remote: HttpRemote, server: HostileServer) -> None:
     assert remote.head() == HEAD
     assert remote.read("blocks", HEAD, MAX_BLOCK_BYTES) == BLOCK
@@ -122,9 +119,6 @@ def test_closed_keep_alive_connection_is_reopened(
         assert remote.head() == HEAD
     assert server.connections == 3
     assert access.reporter.lines == []  # type: ignore[attr-defined]
-
-
-# --- What breaks -------------------------------------------------------------------------------------
 
 
 def cut(at: int, times: int) -> Callable[[Exchange], None]:
@@ -284,9 +278,6 @@ def test_extra_bytes_are_not_taken_for_the_next_response(remote: HttpRemote, ser
     assert remote.head() == HEAD
 
 
-# --- Logins, and where a server may lead -------------------------------------------------------------
-
-
 def test_credentials_are_not_sent_to_redirect_targets(
     server: HostileServer, access: RemoteAccess, folder: Path
 ) -> None:
@@ -408,9 +399,6 @@ def test_tls_certificate_is_verified_and_never_downgraded(
                 remote.head()
 
 
-# --- Through a gateway -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("url", ["ipfs://bafyCID/some/where/", "ipns://data.example.org/"])
 def test_ipfs_urls_use_the_configured_gateway(
     server: HostileServer, access: RemoteAccess, folder: Path, url: str
@@ -427,9 +415,6 @@ def test_ipfs_urls_use_the_configured_gateway(
         assert b"".join(remote.chunks(FILE)) == DATA
         server.says["gate"] = lambda exchange: exchange.answer("500 No", b"no link named head")
         assert remote.head() is None
-
-
-# --- Sending -----------------------------------------------------------------------------------------
 
 
 def test_put_resends_its_body_after_a_redirect(
@@ -467,9 +452,6 @@ def test_early_rejection_of_a_put_is_reported(access: RemoteAccess) -> None:
         with pytest.raises(SourceUnavailable, match="file too large"):
             web.with_retries(lambda: web.request("PUT", f"{web.url}data/x", body=bytes(20 << 20)))
         thread.join()
-
-
-# --- Proxies of the environment ----------------------------------------------------------------------
 
 
 def test_requests_use_the_configured_proxy(

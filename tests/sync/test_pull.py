@@ -247,9 +247,6 @@ def test_pull_without_remote_dataset_raises_not_found(here: Workspace, tmp_path:
         into(entry, f"file://{tmp_path}/nowhere/")
 
 
-# --- Older repositories, newer and older blocks ------------------------------------------------------
-
-
 def test_base58_names_become_canonical_ones(here: Workspace, there: Workspace, tmp_path: Path) -> None:
     source = builders.make_derivative(there, builders.make_root(there, slices=2))
     entry, _ = new(here, builders.as_old_repository(source.dataset.folder, tmp_path / "old"))
@@ -282,9 +279,6 @@ def test_blocks_of_version_two_stay_what_they_are(here: Workspace, there: Worksp
     assert head is not None
     assert entry.dataset.block(head).version == 2
     assert entry.dataset.block_bytes(head) == source.dataset.block_bytes(head)
-
-
-# --- Damage ----------------------------------------------------------------------------------------
 
 
 def damage(kind: str, change: Callable[[bytes], bytes | None]) -> Callable[[DatasetEntry], None]:
@@ -410,9 +404,6 @@ def test_a_damaged_slice_here_is_fetched_again(here: Workspace, there: Workspace
     assert entry.dataset.slice_path(later).read_bytes() == source.dataset.slice_path(later).read_bytes()
 
 
-# --- Beside others ---------------------------------------------------------------------------------
-
-
 def test_a_commit_meanwhile_is_a_conflict(here: Workspace, there: Workspace) -> None:
     source = builders.make_root(there, slices=1)
     entry = builders.copy_into(here, source)
@@ -484,9 +475,6 @@ def test_own_dataset_with_pulled_third_party_blocks_is_not_own(here: Workspace, 
     assert Trust(here).is_own(entry)
     into(entry, url_of(other))
     assert not Trust(here).is_own(entry)
-
-
-# --- Proofs ----------------------------------------------------------------------------------------
 
 
 def proven(there: Workspace, source: DatasetEntry) -> Multihash:

@@ -57,9 +57,6 @@ def pushed(entry, remote, access, force=False):
     return push(entry, remote, access.reporter, force=force, parallel=3)
 
 
-# --- Pull ------------------------------------------------------------------------------------------
-
-
 def test_pull_receives_all_blocks_in_one_message(here, there, node, remote, access):
     entry = make_derivative(there, make_root(there, "source", slices=1), "numbers")
     node.store.load(entry.dataset.folder)
@@ -158,9 +155,6 @@ def test_a_message_that_is_too_long_is_read_block_by_block(here, there, node, re
     node.store.load(entry.dataset.folder)
     remote.most_bytes = 1000
     assert objects(pulled(here, remote, access).dataset.folder) == objects(entry.dataset.folder)
-
-
-# --- Push ------------------------------------------------------------------------------------------
 
 
 def as_files(folder) -> dict[str, bytes]:

@@ -78,9 +78,6 @@ def left_behind(workspace: Workspace) -> list[str]:
     return [str(path) for path in found if path.is_file() and path.suffix != ".lock"]
 
 
-# --- Our own client --------------------------------------------------------------------------------
-
-
 def test_a_dataset_is_pulled_and_brought_up_to_date(here, there, server, remote, access):
     entry = make_derivative(there, make_root(there, "source", slices=1), NAME)
     found = pulled(here, remote, access)
@@ -180,9 +177,6 @@ def test_a_chain_too_long_for_a_message_is_read_block_by_block(here, there, acce
     assert found.dataset.head() == entry.dataset.head()
 
 
-# --- Who may push what -----------------------------------------------------------------------------
-
-
 def test_push_requires_a_token_for_the_dataset(here, there, server, remote, access):
     entry = make_root(here, NAME)
     access.credentials.set(server.url, Login(token="odft_wrong"))
@@ -230,9 +224,6 @@ def test_push_under_another_name_is_rejected(here, there, remote, access):
         pushed(entry, remote, access)
     assert [str(dataset.alias) for dataset in there.datasets()] == ["other"]
     assert left_behind(there) == []
-
-
-# --- Clients of the reference ----------------------------------------------------------------------
 
 
 def run(work) -> Any:

@@ -305,9 +305,6 @@ class City(Deriving):
 END: Final = Timestamp.parse("2022-01-01T00:00:00Z")
 
 
-# --- The same, computed from the files without the engine ------------------------------------------
-
-
 def borough_totals(file: Path) -> dict[str, tuple[int, int, int]]:
     """Areas, cases and deaths of each borough in a day's file."""
     found: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])

@@ -98,8 +98,6 @@ def csv(header: str, rows: Sequence[Sequence[Any]]) -> str:
     return header + "\n" + "".join(",".join(map(str, row)) + "\n" for row in rows)
 
 
-# --- Overdue shipments -----------------------------------------------------------------------------
-
 ORDERS = csv(
     "event_time,order_id,quantity",
     [("2020-01-01", 1, 10), ("2020-01-01", 2, 120), ("2020-01-05", 3, 9), ("2020-01-10", 4, 110)],
@@ -159,7 +157,6 @@ OVERDUE_COLUMNS = (
     "shipped_quantity_total",
 )  # fmt: skip
 
-# --- Leaderboard -----------------------------------------------------------------------------------
 
 _SCORE = '"match_time TIMESTAMP", "match_id BIGINT", "player_id STRING", "score BIGINT"'
 _MATCH = "{kind: Ledger, primaryKey: [match_id, player_id]}"
@@ -205,8 +202,6 @@ def score_lines(rows: Sequence[tuple[str, int, str, int]]) -> str:
     names = ("match_time", "match_id", "player_id", "score")
     return "".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows)
 
-
-# --- Trading ---------------------------------------------------------------------------------------
 
 PRICES = {0: 201.02, 1: 193.65, 2: 198.11, 3: 206.92, 4: 207.97, 47: 233.08}
 
@@ -266,7 +261,6 @@ JOIN `my.holdings` FOR SYSTEM_TIME AS OF q.event_time AS h ON q.symbol = h.symbo
     )
 )
 
-# --- Currency conversion ---------------------------------------------------------------------------
 
 RATES = (
     "Terms and conditions\n\nOBSERVATIONS\n"
@@ -322,7 +316,6 @@ LEFT JOIN rates FOR SYSTEM_TIME AS OF t.event_time AS r
     )
 )
 
-# --- Private datasets ------------------------------------------------------------------------------
 
 _UNION = "\nUNION ALL\n".join
 _SELECT = 'SELECT op, match_time, match_id, player_id, score FROM "{}"'

@@ -117,8 +117,6 @@ class DataScreen(Screen[None], inherit_bindings=False):
         else:
             any(controller.leave() for controller in reversed(self._controllers))
 
-    # --- Host ---
-
     @property
     def top(self) -> Screen[Any]:
         return self.app.screen

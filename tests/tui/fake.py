@@ -348,8 +348,6 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQueries, FakeStatistics, FakeSharing)
         self.links.append(FakeLink(self))
         return self.link
 
-    # --- For tests: jobs and their events ---
-
     @property
     def _seq(self) -> int:
         return self.journal[-1].seq if self.journal else 0

@@ -48,9 +48,6 @@ async def open_dialog(drive: Driven, *keys: str, kind: type[Screen[Any]]) -> Non
     assert isinstance(drive.app.screen, kind), drive.text()
 
 
-# --- Answers to dialogs, for FakeHost ---
-
-
 def pick(choice: str, *, title: str = "", without: Collection[str] = ()) -> Callable[[Any], str]:
     """Return an answer that picks a choice by its id; none of ``without`` may be offered."""
 
@@ -103,9 +100,6 @@ def dialog_text(dialog: Any) -> str:
 def spans_text(lines: Any) -> str:
     """Return lines of spans as text."""
     return "\n".join("".join(text for text, _ in line) for line in lines)
-
-
-# --- Datasets with remotes ---
 
 
 def hospital(relation: Relation = "behind", ours: int = 0, theirs: int = 3, **more: object) -> Remote:

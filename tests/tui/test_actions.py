@@ -168,9 +168,6 @@ async def test_every_listed_key_does_something_from_every_pane(source: FakeSourc
         await drive.settle()
 
 
-# --- The palette, without a screen ---
-
-
 def palette_of(fakes: Fakes, answer: str | None = None) -> CommandPalette:
     """Open the palette, and close it with a choice."""
     fakes.host.answers.append(answer)

@@ -86,9 +86,6 @@ def dialog_text(dialog: Any) -> str:
     return "\n".join("".join(text for text, _ in line) for line in dialog._lines)
 
 
-# --- Datasets ---
-
-
 async def test_datasets_are_renamed_duplicated_and_deleted(workspace: Workspace) -> None:
     source = make_root(workspace, "numbers", slices=1)
     make_derivative(workspace, source, "derived")
@@ -141,9 +138,6 @@ def test_block_ranges_accept_numbers_and_hashes(workspace: Workspace) -> None:
     for wrong in ("2", "2..nothing"):
         with pytest.raises(OdfError):
             administration.find_blocks(str(entry.id), wrong)
-
-
-# --- Settings, trust, remotes ---
 
 
 async def test_settings_are_changed_in_the_file_that_may_contain_them(workspace: Workspace) -> None:
@@ -236,9 +230,6 @@ async def test_credentials_are_stored_and_removed(workspace: Workspace) -> None:
     assert "https://other.example" in stored.origins()
     await screen.run(credentials, "show_credentials", lab, "remove", True, None)
     assert stored.of(lab) is None
-
-
-# --- Keys, tokens, server, files ---
 
 
 async def test_keys_are_exported_deleted_and_imported(workspace: Workspace, tmp_path: Path) -> None:

@@ -340,9 +340,6 @@ async def test_blocks_are_found_read_and_followed_by_keys(
         assert drive.pane == "datasets"
 
 
-# --- Pictures ---
-
-
 @SIZES
 async def test_list_with_findings_matches_golden_text(source: FakeSource, size: tuple[int, int]) -> None:
     source.lines[AIR] = CHANGES
@@ -386,9 +383,6 @@ async def test_block_dialogs_match_golden_texts(size: tuple[int, int]) -> None:
         compare(dialog_text(app), size, "bytes")  # the problem, the bytes and their fields
 
 
-# --- Findings ---
-
-
 async def test_findings_are_stepped_through_in_both_directions(source: FakeSource) -> None:
     verified(source, (9, "slice-offsets", "offsets overlap"), (5, "slice-physical-hash", SLICE))
     async with explored(source) as explorer:
@@ -423,9 +417,6 @@ async def test_a_verification_holds_for_the_head_that_it_verified(source: FakeSo
         assert "≠ 1 finding" in str(explorer.pane.border_subtitle)
         explorer.controller.next_finding()
         assert explorer.host.last_notice == "gone"
-
-
-# --- Filters and jumps ---
 
 
 async def test_kinds_of_events_are_chosen_in_a_dialog() -> None:
@@ -499,9 +490,6 @@ async def test_a_long_chain_takes_no_more_memory_than_a_few_pages(source: FakeSo
         for move, number in (("first", 9999), ("last", 0)):
             view.move(move)
             await until(explorer.pilot, lambda number=number: view.block == fake_line(number))
-
-
-# --- One block ---
 
 
 async def test_a_block_dialog_walks_links_and_passes_keys_on() -> None:

@@ -170,9 +170,6 @@ async def test_the_description_of_a_column_is_copied(source: FakeSource) -> None
     assert text.splitlines()[0] == "upstream   port-haven.air-readings: pm25 – aggregate"
 
 
-# --- The controller ---
-
-
 @pytest.mark.parametrize(
     ("pane", "shows", "column", "first"),
     [
@@ -201,9 +198,6 @@ def test_the_chosen_dataset_is_selected(source: FakeSource) -> None:
     fakes.host.widgets[DataPane] = SimpleNamespace(window=None)
     ColumnLineageController(fakes.context).show_column_lineage()
     assert fakes.state.selected == "did:odf:smoke-and-breath"
-
-
-# --- The map ---
 
 
 def test_the_map_begins_at_the_first_column_of_the_data(source: FakeSource) -> None:

@@ -90,9 +90,6 @@ def block_file(entry: DatasetEntry, number: int) -> Path:
     return entry.dataset.folder / "blocks" / str(entry.dataset.block(number).hash)
 
 
-# --- What can be damaged ---
-
-
 def _turned_bytes(entry: DatasetEntry) -> None:
     path = block_file(entry, 4)
     data = bytearray(path.read_bytes())
@@ -192,9 +189,6 @@ BROKEN: dict[str, tuple[Damage, str, str]] = {
     "numbers": (_large_offsets, "is larger than 2^63 - 1", "delete the dataset, and pull it again"),
     "newer": (_unknown_version, "unsupported block version 99", "use a newer version of odf"),
 }
-
-
-# --- Slices ---
 
 
 def _missing_slice(entry: DatasetEntry) -> None:
@@ -334,9 +328,6 @@ async def test_damage_is_shown_where_it_is_and_everything_else_works(workspace: 
         assert "row 900 of 900" in drive.text()
 
 
-# --- The workspace ---
-
-
 @pytest.mark.parametrize(("text", "message"), [("2\n", "version 2"), ("two", "version 'two'")])
 def test_a_workspace_of_a_newer_version_is_refused(workspace: Workspace, text: str, message: str) -> None:
     (workspace.odf / "version").write_text(text)
@@ -401,8 +392,6 @@ def test_datasets_path_that_is_a_file_is_reported(workspace: Workspace) -> None:
     (workspace.odf / "away").rename(home)
     assert [row.name for row in source.datasets()] == ["boats", "wrecks"]
 
-
-# --- The disk ---
 
 READ_ONLY = """
 mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && shift && exec "$@"

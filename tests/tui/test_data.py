@@ -133,9 +133,6 @@ def border(drive: Driven) -> str:
     return f"{pane._border_title}\n{pane._border_subtitle}"
 
 
-# --- The table ---
-
-
 async def test_the_preview_reads_only_what_it_shows(source: FakeSource) -> None:
     source.windows[AIR] = rows = Rows(10_000_000)
     async with rows_shown(source) as drive:
@@ -299,9 +296,6 @@ async def test_decimal_points_and_nulls_are_aligned(source: FakeSource) -> None:
         assert rows == [" 1.5  ", "10.25 ", "    ∅ ", " 3.0  ", "1e-07 "]
 
 
-# --- A row ---
-
-
 async def test_row_dialog_steps_through_rows_and_copies_values(source: FakeSource, dataset: Dataset) -> None:
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
     async with rows_shown(source, (80, 24)) as drive:
@@ -378,9 +372,6 @@ def test_nested_json_and_binary_values_span_several_lines() -> None:
     assert record.values[0].text == text
 
 
-# --- Jumps ---
-
-
 @pytest.mark.parametrize(
     ("text", "spot"),
     [
@@ -427,9 +418,6 @@ async def test_jump_accepts_offset_time_row_number_and_percentage(
         assert "there is no row at or after 2025-01-01 00:00:00" in drive.text()
         await drive.press("=#9", "enter")
         assert view.cursor == 8
-
-
-# --- Search ---
 
 
 async def test_search_goes_from_match_to_match(source: FakeSource) -> None:
@@ -503,9 +491,6 @@ def test_search_finds_values_of_every_type(text: str, rows: list[int]) -> None:
     assert scanned == 300 and [row for part in found for row in part.to_pylist()] == rows
 
 
-# --- Columns ---
-
-
 async def test_columns_are_hidden_moved_and_frozen(source: FakeSource) -> None:
     async with rows_shown(source, (160, 50)) as drive:
         pane = drive.data_pane
@@ -555,9 +540,6 @@ def test_columns_hidden_by_default_are_not_saved_as_choice() -> None:
     assert found.choice() == {"hidden": []}  # all columns, also in the next session
     assert ColumnArrangement(["a", "b", "c"], 2, {"hidden": []}, [0, 2]).shown == [0, 1, 2]
     assert ColumnArrangement(["a"], 0, None, [0]).shown == [0]
-
-
-# --- Sorting and filtering ---
 
 
 @pytest.mark.complete
@@ -628,9 +610,6 @@ def test_columns_of_every_type_can_be_sorted_and_filtered() -> None:
     assert picked.window(0, 9)["station"].to_pylist() == ["Fish Market", "Old Town"]
 
 
-# --- Marks and copies ---
-
-
 async def test_marked_rows_are_copied(source: FakeSource, dataset: Dataset) -> None:
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
     async with rows_shown(source, (160, 50)) as drive:
@@ -659,9 +638,6 @@ def test_marked_ranges_merge_and_split() -> None:
     marks.toggle_range(4)
     assert marks.ranges == ((2, 4), (5, 10)) and marks.count == 7
     assert marks.clear() and not marks.clear()
-
-
-# --- The complete workstation ---
 
 
 @pytest.mark.app

@@ -133,9 +133,6 @@ async def test_workstation_shows_details_trust_and_push_sources(source: FakeSour
         assert "broken is damaged" in drive.hint()
 
 
-# --- Details ---
-
-
 async def test_the_keys_of_the_details_run_actions(source: FakeSource) -> None:
     actions = {"p": "pull", "e": "edit", "D": "begin_anew", "u": "push", "m": "look", "V": "branches"}
     for key, action in actions.items():
@@ -226,9 +223,6 @@ async def test_dialogs_have_room_for_their_last_line_at_any_size(
             await pilot.pause()
             assert "type yes to trust it" in app.text()
             assert "esc closes" in app.text()
-
-
-# --- Definitions in words ---
 
 
 MANIFEST = """\

@@ -206,9 +206,6 @@ async def test_rows_and_other_differences_are_copied(source: FakeSource, found: 
         assert copied[0][1].startswith("-  station=ph-001")
 
 
-# --- The complete workstation ---
-
-
 @pytest.mark.app
 async def test_keys_browse_differences_in_the_workstation(source: FakeSource, found: Difference) -> None:
     """From the choice of what to compare to rows in full, key by key.

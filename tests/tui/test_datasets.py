@@ -122,9 +122,6 @@ async def test_datasets_pane_matches_golden_texts(source: FakeSource) -> None:
         await drive.until(lambda: "harbour.tides ⊘▸ 1.2M rows" in drive.text())
 
 
-# --- The graph ---
-
-
 def _load_graph(source: FakeSource) -> GraphDrawing:
     shown, edges = filter_graph(source.rows_, "")
     book = JobBook()
@@ -200,9 +197,6 @@ def test_rows_and_watermarks_are_drawn_where_there_is_room() -> None:
 def _no_jobs():
 
     return JobBook()
-
-
-# --- The pane ---
 
 
 @asynccontextmanager
@@ -370,9 +364,6 @@ def test_terms_are_added_to_a_filter_and_removed() -> None:
     assert matches_filter(parse_filter("kind:push"), push, Health.new)
 
 
-# --- The card ---
-
-
 def _card(source: FakeSource, row: DatasetRow, detail: bool = True) -> tuple[DatasetCard, str]:
     """Return the card of a dataset, and its text."""
     book = JobBook()
@@ -419,9 +410,6 @@ def test_the_card_shows_the_last_pull_and_the_last_change_apart(source: FakeSour
     card = DatasetCard()
     card.load(row, Health.current, DatasetDetail((("changed", "2024-03-01 07:00 UTC"),), (), ""), jobs)
     assert "pulled     2024-03-11 09:00 UTC\nchanged    2024-03-01 07:00 UTC" in _text(card)
-
-
-# --- Many ---
 
 
 def test_a_thousand_datasets_are_drawn_and_filtered_quickly() -> None:

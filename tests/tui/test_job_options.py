@@ -43,9 +43,6 @@ async def run(source: FakeSource, name: str, action: str, *answers: Any) -> Fake
     return fakes
 
 
-# --- Pull ---
-
-
 async def test_a_pull_has_the_options_of_the_form(source: FakeSource) -> None:
     fakes = await run(source, TIDES, "pull", fill(uncacheable=True, force=True, strict=True))
     request = Pull(dataset="did:odf:harbour.tides", fetch_uncacheable=True, force=True, strict=True)
@@ -106,9 +103,6 @@ async def test_options_that_replace_rows_require_a_typed_confirmation(source: Fa
     assert fakes.jobs.requests == [request]
 
 
-# --- Compaction ---
-
-
 async def test_a_compaction_is_confirmed(source: FakeSource) -> None:
     async with driven(source) as drive:
         (link, *_) = source.links
@@ -120,9 +114,6 @@ async def test_a_compaction_is_confirmed(source: FakeSource) -> None:
         await drive.until(lambda: link.submitted)
         (request,) = link.submitted
         assert isinstance(request, Compact) and not request.dry_run
-
-
-# --- Push of rows ---
 
 
 async def test_rows_are_pushed_from_files(
@@ -152,9 +143,6 @@ async def test_rows_are_pushed_from_files(
         await run(source, TIDES, "ingest", fill(problem, files=files))
 
 
-# --- Verification ---
-
-
 async def test_a_verification_has_the_options_of_the_form(source: FakeSource) -> None:
     fakes = await run(source, AIR, "verify", fill(integrity=True, rows=True))
     assert fakes.jobs.requests == [Verify(dataset="did:odf:air-by-day", integrity=True, rows=True)]
@@ -165,9 +153,6 @@ async def test_a_verification_has_the_options_of_the_form(source: FakeSource) ->
     source.changed(source.job(JobState.running, TIDES, "verify"))
     fakes = await run(source, TIDES, "verify", fill(scope="all"))
     assert len(fakes.jobs.submitted) == len(source.rows_) - 1  # without the one that is being verified
-
-
-# --- Proofs of answers ---
 
 
 async def test_a_proof_of_a_query_is_written_and_verified(source: FakeSource, tmp_path: Path) -> None:

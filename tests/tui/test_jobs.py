@@ -103,9 +103,6 @@ def samples(*jobs: Job, seconds: int = 60) -> Samples:
     )
 
 
-# --- In the workstation ---
-
-
 @pytest.mark.app
 @pytest.mark.usefixtures("at_nine")
 async def test_jobs_pane_shows_lost_worker_failures_progress_and_logs(source: FakeSource) -> None:
@@ -168,9 +165,6 @@ async def test_jobs_pane_shows_lost_worker_failures_progress_and_logs(source: Fa
         await drive.until(lambda: len(source.links) == 3 and source.link.submitted)
         assert drive.app.screen is drive.bench
         assert source.link.submitted == [Pull(dataset=first.dataset)]
-
-
-# --- The pane with its controller, in an app of their own ---
 
 
 class Jobs:
@@ -426,9 +420,6 @@ async def test_the_log_screen_gets_new_lines_and_the_state(source: FakeSource) -
         assert shown.host.performed == ["retry"]
 
 
-# --- The log screen by itself ---
-
-
 class Log:
     """The log of a running job in the log screen.
 
@@ -523,9 +514,6 @@ async def test_an_open_log_shows_that_its_job_was_interrupted(source: FakeSource
         assert "worker stopped while this job was running" in drive.text()
         await drive.press("full_stop")
         assert drive.app.result == "retry"
-
-
-# --- Parts ---
 
 
 def page(first: int, last: int, source: FakeSource, *, older: bool, newer: bool) -> LogPage:

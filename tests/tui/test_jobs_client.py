@@ -116,9 +116,6 @@ async def test_a_job_that_ended_while_the_worker_was_gone_is_found_in_the_journa
     assert (await client.jobs.wait_until_ended(job.id)).state is JobState.interrupted  # known at once
 
 
-# --- The dialog ---
-
-
 class Running:
     """A running job of which a dialog shows the progress."""
 

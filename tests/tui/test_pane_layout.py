@@ -81,9 +81,6 @@ async def test_the_layout_is_saved_and_restored(source: FakeSource) -> None:
     assert saved_session.load_layout(source.folder).filters == {"jobs": "pull"}
 
 
-# --- Sizes and the saved layout, without a screen ---
-
-
 class LayoutFakes:
     """The layout of panes over fakes."""
 

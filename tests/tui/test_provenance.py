@@ -53,9 +53,6 @@ def encoded(step: TraceStep) -> str:
     return msgspec.json.encode(step).decode()
 
 
-# --- In the workstation ---
-
-
 async def running(drive: Driven) -> Job:
     """Wait until the workstation lists an active job. Returns the newest one."""
     await drive.until(drive.book.active_jobs)
@@ -105,9 +102,6 @@ async def test_trace_leads_from_a_row_to_blocks_and_rows(source: FakeSource) -> 
         await drive.until(lambda: source.link.cancelled == [job.id])
         await drive.press("ctrl+o")
         assert drive.app.screen is drive.bench
-
-
-# --- The screen by itself ---
 
 
 class Tracing:
@@ -296,9 +290,6 @@ async def test_a_step_is_checked(source: FakeSource) -> None:
         assert "checked yes: the same row" in text
         assert "checked no: it is still there" in text
         assert "all     22 rows at once" in text  # the input stays open
-
-
-# --- The controller ---
 
 
 def traced_row(source: FakeSource, on_screen: Callable[[TraceScreen], Target | None], *answers: Any) -> Fakes:

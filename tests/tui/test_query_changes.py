@@ -56,9 +56,6 @@ def test_query_position_is_mapped_to_its_manifest_position() -> None:
     assert position("query step 3 of 3, line 1, column 8", steps) is None
 
 
-# --- In the workstation ---
-
-
 async def end_job(drive: Driven, state: JobState, **fields: object) -> None:
     """End the job that the progress dialog shows, and wait until the dialog is closed."""
     await drive.until(lambda: isinstance(drive.app.screen, JobProgressDialog))
@@ -115,9 +112,6 @@ async def test_an_invalid_query_is_shown_in_its_manifest_and_corrected(
         assert opened[1] == (path, 8)
         assert job_outcome(source.known[-1]) == ("query valid", "good")
         await drive.until(lambda: drive.graph.selected == "did:odf:new-derivative")
-
-
-# --- The controller ---
 
 
 def plan(**fields: Any) -> ValidateResult:

@@ -86,9 +86,6 @@ def test_search_results_are_matched_with_the_workspace() -> None:
     assert found_by_search([], rows) == []
 
 
-# --- The browser ---
-
-
 class Searches:
     """Search jobs that a test ends.
 
@@ -219,9 +216,6 @@ async def test_thousands_of_datasets_are_filtered_quickly() -> None:
             await pilot.press("pagedown", "down")
 
 
-# --- The controller ---
-
-
 async def browse(source: FakeSource, *answers: object) -> Fakes:
     """Run the action that pulls new datasets from repositories and addresses."""
     fakes = Fakes(source, answers=answers)
@@ -313,9 +307,6 @@ async def test_a_typed_address_is_pulled(source: FakeSource) -> None:
     # Without an address or a name the choice of repositories opens again.
     fakes = await browse(source, pick("address"), None, pick("address"), typed, None, None)
     assert fakes.jobs.requests == []
-
-
-# --- The workstation ---
 
 
 @pytest.mark.app

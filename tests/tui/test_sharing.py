@@ -56,8 +56,6 @@ from tests.tui.sharing_steps import (
     with_remotes,
 )
 
-# --- Badges and texts ---
-
 
 def test_badge_shows_relation_and_block_counts() -> None:
     assert remote_badge(()) == ""
@@ -136,9 +134,6 @@ def test_health_depends_on_pull_remotes() -> None:
     assert list(dataset_healths(rows, JobBook()).values()) == [Health.stale, Health.diverged, Health.current]
 
 
-# --- Jobs ---
-
-
 def job(kind: str, result: dict[str, object] | None = None, **more: object) -> Job:
     known = {"state": JobState.done, "created": AT, "started": AT, "ended": "2024-03-11T08:59:04Z"}
     text = None if result is None else json.dumps(result)
@@ -173,9 +168,6 @@ def test_outcome_of_a_remote_job_names_blocks_and_remote() -> None:
     assert "8 of 10 blocks" in progress_text(running, JobRates(), 80)
 
 
-# --- Pull ---
-
-
 def test_pull_from_a_remote_requires_no_trust(source: FakeSource) -> None:
     row = with_remotes(source, hospital(), standing="not trusted", polls=True)
     fakes = Fakes(source, "visits")
@@ -207,9 +199,6 @@ def test_pull_all_skips_diverged_datasets(source: FakeSource) -> None:
     assert "1 diverged from a remote: V shows the histories" in fakes.jobs.remarks[-1]
     assert fakes.jobs.requests
     assert "did:odf:visits" not in [request.dataset for request in fakes.jobs.requests]
-
-
-# --- Push, compare, detach ---
 
 
 async def push(source: FakeSource, action: str, *answers: object) -> Fakes:
@@ -303,9 +292,6 @@ async def test_detach_asks_for_one_of_several_remotes(source: FakeSource) -> Non
     SharingController(fakes.context).detach()
     await fakes.host.stories()
     assert source.detached == [(row.id, BACKUP)]
-
-
-# --- Diverged histories ---
 
 
 def decide(answer: str, *parts: str, without: str = "\0") -> object:
@@ -446,9 +432,6 @@ def test_divergence_lines_name_affected_blocks_and_datasets(source: FakeSource) 
     text = spans_text(force_push_lines(row, remote))
     assert "1 block that only backup/visits has" in text
     assert "2 local blocks" in text
-
-
-# --- The workstation ---
 
 
 async def show_visits(drive: Driven, row: DatasetRow) -> None:

@@ -64,8 +64,6 @@ def stations() -> pa.Table:
     return pa.table({"station": names * 30, "hour": list(range(120)), "pm25": [n / 8 for n in range(120)]})
 
 
-# --- Completion ---
-
 NAMES = ["port-haven.air-readings", "port-haven.stations", "tides"]
 COLUMNS = {
     "port-haven.stations": [("station", "STRING"), ("opened on", "DATE")],
@@ -114,9 +112,6 @@ def test_table_aliases_are_found() -> None:
         "s": "port-haven.stations",
     }
     assert aliases("SELECT * FROM tides WHERE x") == {}
-
-
-# --- In the workstation ---
 
 
 def compare(drive: Driven, name: str) -> None:
@@ -240,9 +235,6 @@ async def test_query_is_completed_run_and_shown_with_its_result(source: FakeSour
         source.link.tell(source.line("1", "something else"))
         await drive.press("3")
         assert "7 200 rows" in drive.text()  # the result does not come back
-
-
-# --- The controller, with the data pane and the editor in an app of their own ---
 
 
 class Sql:

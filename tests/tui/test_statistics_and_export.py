@@ -134,9 +134,6 @@ def words(dialog: Any) -> list[str]:
     return dialog._options.values[0]
 
 
-# --- Statistics ---
-
-
 @pytest.mark.complete
 async def test_footer_statistics_are_replaced_when_all_rows_are_counted(source: FakeSource) -> None:
     async with rows_shown(source) as drive:
@@ -193,9 +190,6 @@ def test_statistics_are_those_of_the_front_view(source: FakeSource) -> None:
     )
 
 
-# --- The latest state ---
-
-
 async def test_key_toggles_latest_state_and_all_rows(source: FakeSource) -> None:
     source.keys[AIR] = ["station"]
     async with rows_shown(source) as drive:
@@ -244,9 +238,6 @@ async def test_missing_key_is_chosen_and_remembered(source: FakeSource) -> None:
     first, second = dialogs
     assert not {"offset", "op", "system_time"} & set(dict(first._lines.columns))
     assert (first._lines.key, second._lines.key) == ([], ["station"])
-
-
-# --- Exports ---
 
 
 async def test_marked_rows_are_exported(source: FakeSource) -> None:
@@ -318,9 +309,6 @@ async def test_the_result_of_a_query_is_exported(source: FakeSource) -> None:
     assert words(dialog) == ["query result: 31"] and dialog._name == "result"
     assert fakes.jobs.requests == [Export("", path, file="/cache/result.parquet")]
     assert fakes.host.last_notice == "1 row in result.csv, 9 B"
-
-
-# --- The complete workstation ---
 
 
 @pytest.mark.app

@@ -152,9 +152,6 @@ async def test_palette_themes_and_key_list_work_by_key_and_mouse(
         assert drive.app._exit
 
 
-# --- The status line ---
-
-
 def job(**more: object) -> Job:
     """A job that runs for an hour."""
     known = {"id": "1", "kind": "pull", "target": "port-haven.air-readings", "dataset": "d"}
@@ -226,9 +223,6 @@ def test_the_most_important_hints_come_first() -> None:
     order = [hint.action for hint in hints]
     assert order.index("open_dataset") < order.index("filter") < order.index("edit") < order.index("quit")
     assert [hint.action for hint in hints[-2:]] == ["palette", "help"]
-
-
-# --- Announcing ---
 
 
 def test_announcements_are_safe_and_fit_the_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

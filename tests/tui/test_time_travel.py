@@ -76,9 +76,6 @@ def state_of(rows: int, *key: str) -> str:
     return json.dumps({"name": "x", "key": key, "rows": rows, "of": 7200, "file": "/cache/state.parquet"})
 
 
-# --- Along blocks ---
-
-
 async def test_the_rows_follow_the_slider_along_the_blocks(source: FakeSource, dataset: Dataset) -> None:
     source.windows[AIR] = window = stored(dataset)  # type: ignore[assignment]
     real = OpenWorkspace(Workspace(dataset.folder.parents[2]))
@@ -104,9 +101,6 @@ async def test_the_rows_follow_the_slider_along_the_blocks(source: FakeSource, d
         await drive.press("escape")
         assert (title(drive), drive.time_panel) == ("3 Data · 300 rows", None)
         assert pane.view.cursor == 0
-
-
-# --- Along event time ---
 
 
 async def test_rows_as_of_an_event_time_are_requested_when_the_slider_rests(source: FakeSource) -> None:
@@ -191,9 +185,6 @@ async def test_latest_state_stays_keyed_when_the_slider_moves(source: FakeSource
         assert drive.source.link.submitted[1] == BuildProjection(AIR, ["station"], as_at=hash_of(9))
 
 
-# --- Typed times ---
-
-
 @pytest.mark.complete
 async def test_typed_time_or_block_moves_the_slider(source: FakeSource) -> None:
     source.keys[AIR] = ["station"]
@@ -244,9 +235,6 @@ async def test_missing_event_times_or_rows_are_explained(source: FakeSource) -> 
         await drive.settle()
         await drive.press("at")
         assert "has no rows yet" in drive.hint()
-
-
-# --- Other datasets and other rows ---
 
 
 async def test_the_chosen_time_is_stored_by_dataset(source: FakeSource) -> None:
@@ -322,9 +310,6 @@ async def test_all_actions_apply_to_the_rows_of_another_time(
         assert drive.source.link.submitted[1] == ComputeStatistics(AIR, file="spool-1")
         assert isinstance(source.spooled[0], RowPrefix) and source.spooled[0].row_count == 50
         assert "block 4 of 14" in drive.text()
-
-
-# --- The complete workstation ---
 
 
 @pytest.mark.app

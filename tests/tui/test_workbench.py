@@ -261,9 +261,6 @@ async def test_workbench_recovers_from_worker_failures_and_damaged_datasets(sour
     assert "verify port-haven.air-readings continues" in drive.app.farewell
 
 
-# --- Without a screen ---
-
-
 def test_the_farewell_names_the_jobs_that_continue(
     source: FakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:

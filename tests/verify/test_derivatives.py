@@ -280,9 +280,6 @@ def test_tampering_is_found(made: Deriving, case: Case, tampering: Tampering) ->
     assert any(kind == case.kind and each.endswith(block) for kind, each in found), report.findings
 
 
-# --- What cannot be checked, and where rows came from ------------------------------------------
-
-
 @pytest.fixture
 def copy(made: Deriving, tmp_path: Path) -> Workspace:
     shutil.copytree(made.workspace.folder, tmp_path / "workspace")

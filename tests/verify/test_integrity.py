@@ -59,9 +59,6 @@ def flip(path: Path, at: int = -1) -> None:
     path.write_bytes(bytes(data))
 
 
-# --- What is right -----------------------------------------------------------------------------
-
-
 def test_a_sound_dataset_is_valid(builder: Any) -> None:
     report = check(builder)
     assert report == IntegrityReport(valid=True, blocks=6, slices=3, transforms=0, findings=[])
@@ -137,9 +134,6 @@ def test_progress_is_reported_and_cancelling_stops(builder: Any) -> None:
         verify(builder.dataset, reporter)
 
 
-# --- The head ----------------------------------------------------------------------------------
-
-
 def test_lost_head_is_a_finding_and_blocks_are_checked(builder: Any) -> None:
     file(builder, "refs", "head").unlink()
     report = check(builder)
@@ -165,9 +159,6 @@ def test_an_empty_folder_has_no_head(tmp_path: Path, builder: Any) -> None:
     builder.dataset.folder.mkdir()
     report = check(builder)
     assert found(report) == [("head-missing", "head"), ("chain-incomplete", "head")]
-
-
-# --- Blocks ------------------------------------------------------------------------------------
 
 
 @pytest.mark.complete
@@ -246,8 +237,6 @@ def test_the_chain_of_another_dataset_is_found(builder: Any, tmp_path: Path) -> 
     assert in_folder_of(DatasetId(bytes(range(32)))).valid
 
 
-# --- Append rules ------------------------------------------------------------------------------
-
 LATER = Timestamp.parse("2030-01-01T00:00:00Z")
 INPUT = [TransformInput(str(DatasetId(bytes(32))), "a")]
 SHA = Multihash.sha3_256(b"x")
@@ -298,8 +287,6 @@ def test_findings_behind_a_broken_rule_are_found_too(builder: Any) -> None:
     assert ("system-time", one.abbreviated) in found(report)
     assert {"watermark", "slice-physical-hash"} <= set(kinds(report))
 
-
-# --- Slices ------------------------------------------------------------------------------------
 
 ROWS = {
     "slice-physical-hash",
@@ -498,9 +485,6 @@ def test_interval_and_rows_must_agree(empty: Any) -> None:
         wrong = msgspec.structs.replace(data, offset_interval=OffsetInterval(start, end))
         last = empty.block(AddData(prev_offset=1, new_data=wrong, new_watermark=LATER))
         assert ("slice-rows", last.abbreviated) in found(check(empty))
-
-
-# --- Checkpoints -------------------------------------------------------------------------------
 
 
 def test_a_damaged_checkpoint_is_found(builder: Any) -> None:

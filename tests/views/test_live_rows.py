@@ -39,9 +39,6 @@ def as_of(log: Scan, moment: int, key: tuple[str, ...] = ("station",), **how: ob
     return offsets(path)
 
 
-# --- Stories -----------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def story(tmp_path: Path):
     """``story(rows, …)``: the slices of a changelog."""
@@ -115,9 +112,6 @@ def test_missing_event_time_and_wrong_offsets_are_reported(tmp_path: Path) -> No
     wrong = Scan(log.schema, log.vocabulary, log.files, "here", end_offset=0)
     with pytest.raises(BadData, match="differ from those of their blocks"):
         write_projection(tmp_path / "x.parquet", wrong, ["station"], Reporter())
-
-
-# --- Any changelog -----------------------------------------------------------------------------------
 
 
 def naive(rows: list[Row], moment: int, *, events: bool) -> list[int]:
@@ -201,9 +195,6 @@ def test_state_as_of_the_end_is_the_current_state(rows: list[Row], events: bool)
         log = stored(Path(folder), [table_of(rows)])
         now = write_projection(Path(folder) / "now.parquet", log, ["station"], Reporter())
         assert as_of(log, LATE, events=events) == offsets(now.file)
-
-
-# --- State files -------------------------------------------------------------------------------------
 
 
 @given(corrections, st.lists(st.integers(0, 25), max_size=5), st.booleans())

@@ -88,9 +88,6 @@ def stations(workspace: Workspace) -> DatasetEntry:
     return workspace.resolve("stations")
 
 
-# --- What is compared --------------------------------------------------------------------------------
-
-
 def test_default_diff_compares_the_last_two_blocks_with_data(
     workspace: Workspace, stations: DatasetEntry, append: Append
 ) -> None:
@@ -197,8 +194,6 @@ def test_cancelled_diff_leaves_no_files(workspace: Workspace, stations: DatasetE
         differs(workspace, reporter=reporter)
     assert not list((workspace.odf / "cache" / "differences").iterdir())
 
-
-# --- What differs, applied to the old, gives the new ---------------------------------------------------
 
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)  # a smaller example would take minutes to find
 STATIONS = st.sampled_from(["a", "b", "", None])

@@ -88,9 +88,6 @@ def filled(data: DatasetEntry, append: Append) -> DatasetEntry:
     return data
 
 
-# --- What is appended --------------------------------------------------------------------------
-
-
 def test_only_what_differs_is_appended_in_one_commit(workspace: Workspace, data: DatasetEntry) -> None:
     before = data.dataset.head()
     update = change(
@@ -181,9 +178,6 @@ def test_long_diffs_are_truncated(workspace: Workspace, data: DatasetEntry) -> N
     assert lines[-1] == "  … 706 more lines"
 
 
-# --- Sources -----------------------------------------------------------------------------------
-
-
 def test_switching_sources_disables_the_previous_ones(workspace: Workspace, data: DatasetEntry) -> None:
     update = change(workspace, PUSHED % "a" + PUSHED % "b")
     assert kinds(update) == ["DisablePollingSource", "AddPushSource", "AddPushSource"]
@@ -222,9 +216,6 @@ def test_sources_can_be_disabled_by_name(workspace: Workspace, data: DatasetEntr
     ):
         with pytest.raises(InvalidManifest, match=f"{source} is both defined and disabled"):
             change(workspace, events)
-
-
-# --- Schema ------------------------------------------------------------------------------------
 
 
 def test_new_source_columns_are_added_to_the_schema(workspace: Workspace, filled: DatasetEntry) -> None:
@@ -346,8 +337,6 @@ def test_external_schema_declarations_are_kept(workspace: Workspace, data: Datas
     assert printed.metadata[-1] == model.SetDataSchema(encoded(odd))  # no list could say it
     assert not workspace.update([printed])[0].events
 
-
-# --- ODF schemas -------------------------------------------------------------------------------
 
 DESCRIBED = """
 - kind: SetDataSchema
@@ -488,9 +477,6 @@ def test_odf_schema_unsupported_by_slices_is_refused(workspace: Workspace, field
     assert not list(workspace.datasets())
 
 
-# --- What is refused ---------------------------------------------------------------------------
-
-
 def test_refusals_leave_everything_as_it_was(workspace: Workspace, filled: DatasetEntry) -> None:
     before = sorted(workspace.odf.rglob("*"))
     lost = manifest(MADE_OF % ("nothing", "SELECT 1"), "made", "Derivative")
@@ -567,9 +553,6 @@ def test_third_party_update_makes_the_dataset_untrusted(workspace: Workspace, da
     workspace.update([manifest(POLLED.replace("a.csv", "b.csv"))], origins)
     assert Trust(workspace).read_origin(data) == origins["data"]
     assert not Trust(workspace).is_trusted(data)
-
-
-# --- Definitions -------------------------------------------------------------------------------
 
 
 def test_printed_definition_equals_the_written_manifest(workspace: Workspace, filled: DatasetEntry) -> None:

@@ -34,9 +34,6 @@ def remotes(tmp_path: Path) -> Remotes:
     return Remotes(tmp_path)
 
 
-# --- Addresses ---
-
-
 @pytest.mark.parametrize(
     ("written", "spelling"),
     [
@@ -163,9 +160,6 @@ def test_shown_urls_omit_credentials() -> None:
     assert redact_url("http://[::1") == "http:…"
 
 
-# --- Repositories ---
-
-
 def test_repositories_are_kept(remotes: Remotes, tmp_path: Path) -> None:
     assert remotes.repositories() == []
     remotes.add("lab", "https://H.org")
@@ -209,9 +203,6 @@ def test_aliases_are_resolved_to_urls_and_back(remotes: Remotes) -> None:
     assert remotes.display_name("https://h.org/deep/x/") == "deep/x"
     assert remotes.display_name("https://h.org.evil.com/x/") == "https://h.org.evil.com/x/"
     assert remotes.display_name("https://h.org/") == "https://h.org/"
-
-
-# --- Datasets ---
 
 
 def test_remotes_and_statuses_are_recorded_and_detached(remotes: Remotes) -> None:

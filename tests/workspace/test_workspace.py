@@ -53,9 +53,6 @@ def derivative(name: str, *inputs: str | model.TransformInput) -> DatasetSnapsho
     return DatasetSnapshot(name, DatasetKind.Derivative, [transform])
 
 
-# --- Making and finding ------------------------------------------------------------------------
-
-
 def test_a_new_workspace_is_private_and_has_settings(tmp_path: Path) -> None:
     workspace = Workspace.init(tmp_path / "new" / "place")
     assert workspace.odf.stat().st_mode & 0o777 == 0o700
@@ -136,9 +133,6 @@ def test_paths_of_sources_start_at_the_workspace(workspace: Workspace) -> None:
         assert workspace.resolve_path(text) == inside
     assert workspace.resolve_path("file://localhost/etc/hosts") == Path("/etc/hosts")
     assert workspace.resolve_path("~/x") == Path.home() / "x"
-
-
-# --- Adding ------------------------------------------------------------------------------------
 
 
 def test_an_added_dataset_has_its_seed_its_events_and_one_system_time(workspace: Workspace) -> None:
@@ -334,9 +328,6 @@ def assert_no_trace(workspace: Workspace, datasets: int) -> None:
     assert sorted(keys) == folders
 
 
-# --- Finding datasets --------------------------------------------------------------------------
-
-
 def test_datasets_are_found_by_id_and_by_name_in_any_case(workspace: Workspace) -> None:
     added = workspace.add([root("Com.Example.Cases"), root("acc/cases")])
     by_name = {str(entry.alias): entry for entry in added}
@@ -364,9 +355,6 @@ def test_patterns_choose_each_dataset_once(workspace: Workspace) -> None:
     assert [str(e.alias) for e in workspace.match(["acc/%", "A.TWO"])] == ["acc/a.one", "a.two"]
     with pytest.raises(NotFound, match=r"'c.%'"):
         workspace.match(["a.%", "c.%"])
-
-
-# --- Renaming and deleting ---------------------------------------------------------------------
 
 
 def test_renaming_keeps_id_and_readers(workspace: Workspace) -> None:
@@ -419,9 +407,6 @@ def test_disk_error_after_deletion_keeps_the_dataset_deleted(
         patched.setattr(os, "fsync", fail)
         workspace.delete(second)
     assert workspace.datasets() == []
-
-
-# --- Listing -----------------------------------------------------------------------------------
 
 
 def test_summary_counts_blocks_rows_and_size(workspace: Workspace, append: Any) -> None:

@@ -174,9 +174,6 @@ def keccak256(data: bytes) -> bytes:
     return keccak.new(digest_bits=256, data=data).digest()
 
 
-# --- Functions for queries ---
-
-
 def eth_event_selector(signature: str) -> bytes:
     """Return the selector of an event signature.
 
@@ -255,9 +252,6 @@ def _format_number(kind: AbiType, value: int) -> str:
     digits = str(abs(value)).rjust(kind.decimals + 1, "0")
     whole = digits if not kind.decimals else f"{digits[: -kind.decimals]}.{digits[-kind.decimals :]}"
     return f"-{whole}" if value < 0 else whole
-
-
-# --- Signatures ---
 
 
 @lru_cache(maxsize=256)
@@ -407,9 +401,6 @@ def _elementary(word: str, column: int) -> AbiType:
     elif word == "function":
         return AbiType("fixed-bytes", word, 24)
     raise SignatureError(f"unknown type '{word}'", column)
-
-
-# --- Data ---
 
 
 class _Reader:

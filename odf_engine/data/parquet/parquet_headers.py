@@ -27,7 +27,6 @@ _MAX_BYTES: Final = 16 << 20
 _MAX_LIST: Final = 1 << 20
 _FOOTER_END: Final = struct.Struct("<I4s")
 
-# --- Page headers ----------------------------------------------------------------------------------
 
 _PAGE_PARTS: Final = {0: 5, 2: 7, 3: 8}
 """The field of a page header with the struct of its type."""
@@ -67,8 +66,6 @@ def read_page_header(raw: BinaryIO) -> PageHeader:
         raise _malformed()
     return PageHeader(kind, size, packed, _number(part, 1), _number(part, _ENCODINGS[kind]))
 
-
-# --- The footer ------------------------------------------------------------------------------------
 
 _ROW_GROUPS, _COLUMNS, _META = 4, 1, 3
 _TYPE, _CODEC, _STATISTICS, _SIZES = 1, 4, 12, 16
@@ -135,9 +132,6 @@ def _structs(value: object, count: int) -> list[_Struct]:
     ):
         raise _malformed()
     return value
-
-
-# --- Structs ---------------------------------------------------------------------------------------
 
 
 def _read_struct(raw: BinaryIO, depth: int = 0) -> _Struct:

@@ -209,9 +209,6 @@ def _decode(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-# --- The memory that a row group needs -------------------------------------------------------------
-
-
 class _Chunk(NamedTuple):
     """A column of a row group, measured by its page headers. Sizes are in bytes.
 

@@ -130,8 +130,6 @@ class SliceFile:
             f"{self._label.subject} has {count_of(self.rows, 'row')}, but its block declares {declared}"
         )
 
-    # --- Reading -----------------------------------------------------------------------------------
-
     def batches(
         self,
         schema: pa.Schema,

@@ -781,9 +781,6 @@ def _annotated(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-# --- Reading -------------------------------------------------------------------------------------
-
-
 def read_batches(path: Path, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a slice in order, in the columns and types of the file, in bounded batches.
 

@@ -106,9 +106,6 @@ def _run(
     return _Batch(data, _state(out, name), _has_more(out, name))
 
 
-# --- Input ---------------------------------------------------------------------------------------
-
-
 def _command(step: Container) -> list[str]:
     """Return the part of the command line that the definition determines: entry point, image, arguments."""
     if not _IMAGE.fullmatch(step.image):
@@ -144,9 +141,6 @@ def _variables(step: Container, context: FetchContext) -> dict[str, str]:
 def _state_variables(state: SourceState | None) -> dict[str, str]:
     names = {ETAG: "ODF_ETAG", LAST_MODIFIED: "ODF_LAST_MODIFIED"}
     return {names[state.kind]: state.value} if state is not None and state.kind in names else {}
-
-
-# --- Output --------------------------------------------------------------------------------------
 
 
 def _state(out: Path, name: str) -> SourceState | None:
@@ -189,9 +183,6 @@ def _read(path: Path, name: str) -> str | None:
         return data.decode().strip()
     except UnicodeDecodeError:
         raise BadData(f"{path.name} is not UTF-8 text", where=name) from None
-
-
-# --- Runtime -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -191,8 +191,6 @@ class _Scan:
         self._stride, self._successes = blocks // 2, 0
         self._reporter.log(f"the node refuses {blocks:,} blocks ({error}): requesting {blocks // 2:,}")
 
-    # --- Reorganisations ---
-
     def _position_at(self, number: int, logs: list[Log]) -> _Position:
         block = self._node.find_block(number)
         if block is None:
@@ -246,8 +244,6 @@ class _Scan:
                 number = stored.block.sequence_number
                 return f"remove the blocks after {state.number:,}: odf reset {name} {number}, then pull again"
         return f"delete the dataset and create it again: odf delete {name}"
-
-    # --- Output ---
 
     def _write(self, logs: list[Log], path: Path) -> None:
         """Write the logs in the order of the chain; without logs, an empty file."""

@@ -216,8 +216,6 @@ class KeyIndex:
         """Number of entries of all files, including superseded ones."""
         return sum(file.rows for file in self._files)
 
-    # --- Queries ------------------------------------------------------------------------------
-
     def find(self, keys: pa.Array, seconds: pa.Array) -> pa.Table:
         """Find keys in the index.
 
@@ -288,8 +286,6 @@ class KeyIndex:
                         left = pc.scatter(pa.repeat(True, len(rows)), rows, max_index=len(keys) - 1).is_null()
                         keys, seconds = keys.filter(left), seconds.filter(left)
         return superseded
-
-    # --- Updates ------------------------------------------------------------------------------
 
     def add(self, file: Path, end: int, physical_hash: str) -> None:
         """Add the keys of the slices of a commit.

@@ -126,9 +126,6 @@ class InferredFile(msgspec.Struct, frozen=True, kw_only=True):
         return next((column for column in self.columns if column.name == name), None)
 
 
-# --- Files -------------------------------------------------------------------------------------
-
-
 def infer_csv(
     text: str,
     choices: FileChoices,
@@ -335,8 +332,6 @@ def _readable_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-# --- CSV ---------------------------------------------------------------------------------------
-
 _SEPARATORS: Final = "\t;|,"
 """Preferred ones first: a comma is also part of numbers and sentences."""
 _CONSISTENT: Final = 0.8
@@ -412,8 +407,6 @@ def _has_decimal_comma(rows: Sequence[Sequence[str]], separator: str) -> bool | 
         return True if separator == ";" and not points else None
     return commas > points
 
-
-# --- Types of texts ----------------------------------------------------------------------------
 
 _NULLS: Final = frozenset({"na", "n/a", "nan", "null", "none", "nil", "\\n", "-", "--", ".", "?", "#n/a"})
 _BOOLEANS: Final = frozenset({"true", "false", "yes", "no", "t", "f", "y", "n"})

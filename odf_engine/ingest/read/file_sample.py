@@ -322,8 +322,6 @@ def _download(url: str, limit: int, config: FetchConfig, reporter: Reporter) -> 
         ) from None
 
 
-# --- Text --------------------------------------------------------------------------------------
-
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8-sig", ""),
     (codecs.BOM_UTF32_LE, "utf-32", "utf-32"),  # has the same prefix as the mark of UTF-16
@@ -401,9 +399,6 @@ def _is_utf8(line: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-# --- Rows --------------------------------------------------------------------------------------
 
 
 def infer_file(sample: FileSample, choices: FileChoices, reporter: Reporter) -> InferredFile:
@@ -527,8 +522,6 @@ def _feature_row(feature: Any) -> dict[str, Any]:
     geometry = feature.get("geometry")
     return {**row, "geometry": None if geometry is None else json.dumps(geometry)}
 
-
-# --- Event time and key ------------------------------------------------------------------------
 
 _KEY_NAME: Final = re.compile(r"(?i)(^|[_\W])(id|key|code|uuid|guid|no|nr|number)$|[a-z]Id$")
 _KEY_TYPES: Final = ("STRING", "BIGINT", "INT", "DATE", "TIMESTAMP", "UUID")

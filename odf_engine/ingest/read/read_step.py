@@ -195,9 +195,6 @@ def _is_blank(step: Csv | NdJson | NdGeoJson, path: Path) -> bool:
         return not any(part.strip("\ufeff \t\r\n") for part in iter(partial(text.read, _HEAD), ""))
 
 
-# --- CSV ---------------------------------------------------------------------------------------
-
-
 def _read_csv(
     session: SparkSession,
     step: Csv,
@@ -334,9 +331,6 @@ def _check_header(header: list[str], columns: pa.Schema | None, name: str, repor
                  else f"{text} as {column}" for text, column in zip(header, columns.names, strict=True)
                  if text.strip().casefold() != column.casefold()]  # fmt: skip
         reporter.log(f"{name}: columns renamed by read.schema: {shorten(', '.join(other))}")
-
-
-# --- formats that become lines of JSON ---------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -110,9 +110,6 @@ def shapefile_to_lines(
     return ShapeLines(lines, shp_name, columns, deleted)
 
 
-# --- the archive -------------------------------------------------------------------------------
-
-
 def _open(path: Path, name: str) -> zipfile.ZipFile:
     try:
         return ZipArchive(path)
@@ -223,9 +220,6 @@ def _check_projection(path: Path | None, name: str, reporter: Reporter) -> None:
         system = match[1] if match is not None else text.strip()[:60]
         text = f"{name}: coordinates are in '{system}' (.prj), not WGS 84; not converted"
         reporter.warn(text, "coordinates")
-
-
-# --- its records -------------------------------------------------------------------------------
 
 
 def _columns(table: DbfTable, reporter: Reporter) -> pa.Schema:

@@ -57,8 +57,6 @@ class FolderRemote(BlockwiseRemote):
         # Not in the folders of objects: finding old temporary files would list all objects.
         self._staging = LocalObjectStore(self.folder / "info")
 
-    # --- Reading ------------------------------------------------------------------------------
-
     def head(self) -> Multihash | None:
         """Return the newest block, or None if there is no dataset yet."""
         return self.reference(self._head_name)
@@ -103,8 +101,6 @@ class FolderRemote(BlockwiseRemote):
         except OSError as error:
             raise self._unreadable(f"{kind}/{object_hash}", error) from error
 
-    # --- Writing ------------------------------------------------------------------------------
-
     def write(self, kind: ObjectKind, object_hash: Multihash, data: bytes) -> None:
         """Store a small object durably, unless it exists with this size."""
         if self.holds(kind, object_hash, len(data)):
@@ -143,8 +139,6 @@ class FolderRemote(BlockwiseRemote):
         with suppress(OSError):  # temporary files of killed processes
             for folder in (self._staging.folder, self._refs.folder):
                 remove_stale_files(folder, _DAY)
-
-    # --- Private ------------------------------------------------------------------------------
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

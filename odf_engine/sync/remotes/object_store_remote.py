@@ -61,8 +61,6 @@ class ObjectStoreRemote(BlockwiseRemote):
         self._old_names = False
         self._is_empty = False
 
-    # --- Reading ------------------------------------------------------------------------------
-
     def head(self) -> Multihash | None:
         """Return the newest block, or None if there is no dataset yet."""
         return self._read_head()[0]
@@ -111,8 +109,6 @@ class ObjectStoreRemote(BlockwiseRemote):
             if (stored_size := self._client.size(f"{kind}/{name}")) is not None:
                 return stored_size
         return None
-
-    # --- Writing ------------------------------------------------------------------------------
 
     def write(self, kind: ObjectKind, object_hash: Multihash, data: bytes) -> None:
         """Store a small object; an existing one is overwritten with the same bytes."""
@@ -166,8 +162,6 @@ class ObjectStoreRemote(BlockwiseRemote):
             # if it reads the head after that, else at its next push.
             self._client.write(self._head_key, str(new).encode())
             self._require_head(new)
-
-    # --- Head ---------------------------------------------------------------------------------
 
     def _swap_head(self, expected: Multihash | None, stored: StoredObject | None, new: Multihash) -> None:
         """Write the head unless it has changed since it was read.
@@ -237,8 +231,6 @@ class ObjectStoreRemote(BlockwiseRemote):
     def _moved(self, head: Multihash | None) -> Conflict:
         problem = f"the remote head was moved by another client, to {head or 'nothing'}"
         return Conflict(problem, where=self.url, hint="push again")
-
-    # --- Private ------------------------------------------------------------------------------
 
     def _check_target(self) -> None:
         """Check that a target without a dataset is not a repository of many datasets."""

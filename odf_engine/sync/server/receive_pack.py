@@ -195,8 +195,6 @@ class ReceivePack:
         """Release locks; complete objects are stored for another attempt."""
         self._open.close()
 
-    # --- Blocks ---
-
     def _open_push(self, first: RemoteBlock, force: bool) -> None:
         """Open the quarantine with the first received block."""
         seed = first.block.event
@@ -240,8 +238,6 @@ class ReceivePack:
             if self._entry is None:
                 raise SessionRefused("RefCollision", dataset_id=str(dataset_id)) from error
             raise SessionRefused("SeedBlockOverwriteRestricted") from error
-
-    # --- Objects ---
 
     def _is_linked(self, file: ObjectFile) -> bool:
         """Return whether a slice that has arrived links to an object."""
@@ -291,8 +287,6 @@ class ReceivePack:
 
     def _arriving_path(self, file: ObjectFile) -> Path:
         return self._open_quarantine.folder / file.kind / str(file.hash)
-
-    # --- Inside ---
 
     @property
     def _open_quarantine(self) -> Quarantine:

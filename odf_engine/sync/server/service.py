@@ -277,8 +277,6 @@ class DatasetService:
         """Shut down the thread pool."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    # --- Which datasets; these read files ---
-
     def datasets(self) -> list[DatasetEntry]:
         """Return the served datasets by name."""
         return [dataset for dataset in self.workspace.datasets() if self.is_served(dataset.alias, dataset.id)]
@@ -303,8 +301,6 @@ class DatasetService:
         if entry is None or not self.is_served(entry.alias, entry.id):
             raise NotFound("dataset not found")
         return entry
-
-    # --- Who may do what ---
 
     def authenticate(self, request: web.BaseRequest) -> AccessToken:
         """Return the token of a request.
@@ -372,8 +368,6 @@ class DatasetService:
         url = self.base_url(request) + text + "/"
         return PushTarget(self, alias, entry, url, token, request.headers["Authorization"])
 
-    # --- How many at once ---
-
     @contextmanager
     def push_session(self, target: PushTarget) -> Iterator[PushSession]:
         """Register a push for the duration of the block; one at a time for each dataset.
@@ -427,8 +421,6 @@ class DatasetService:
             yield
         finally:
             self._records -= 1
-
-    # --- Addresses ---
 
     def client_address(self, request: web.BaseRequest) -> str:
         """Return the client address of a request, from the proxy's headers behind a proxy."""

@@ -217,8 +217,6 @@ class _PullSession:
             # Older clients keep the session open until they have downloaded everything.
             patience = serving.limits.idle_seconds + size / _MIN_BYTES_PER_SECOND
 
-    # --- In threads ---
-
     def _interval(self, request: m.PullRequest) -> _Interval:
         dataset, after = self._dataset, request.begin_after
         head = dataset.head()

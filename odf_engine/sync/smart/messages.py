@@ -43,9 +43,6 @@ class Empty(Message, frozen=True):
     """``{}``: accepted, continue, progress request, or done, depending on the step."""
 
 
-# --- Parts -----------------------------------------------------------------------------------
-
-
 class TransferPlan(Message, frozen=True):
     """Amounts of a transfer; sizes in bytes."""
 
@@ -99,9 +96,6 @@ class TransferUrl(Message, frozen=True):
     expires_at: str | None = None
 
 
-# --- Pull ------------------------------------------------------------------------------------
-
-
 class PullRequest(Message, frozen=True):
     """Requests the blocks after ``begin_after`` (none: from the first) up to ``stop_at`` (none: the head)."""
 
@@ -140,9 +134,6 @@ class PullStrategies(Message, frozen=True):
     """The URLs to read objects from."""
 
     object_transfer_strategies: list[PullStrategy]
-
-
-# --- Push ------------------------------------------------------------------------------------
 
 
 class PushRequest(Message, frozen=True):
@@ -199,9 +190,6 @@ class PushProgress(Message, frozen=True):
     details: RunningDetails | Literal["Complete"]
 
 
-# --- Texts -----------------------------------------------------------------------------------
-
-
 def encode_message(message: Message) -> bytes:
     """Return a message as JSON."""
     return msgspec.json.encode(message, enc_hook=str)
@@ -248,9 +236,6 @@ def _decode_hook(kind: type, value: Any) -> Any:
     if kind is Multihash and isinstance(value, str):
         return Multihash.parse(value)
     raise msgspec.ValidationError(f"Expected {kind.__name__}")
-
-
-# --- Payloads --------------------------------------------------------------------------------
 
 
 def to_number_array(data: bytes) -> msgspec.Raw:
@@ -301,9 +286,6 @@ def archive_of(batch: ObjectsBatch, where: str) -> bytes:
 def batch_of(blocks: int, archive: bytes) -> ObjectsBatch:
     """Return an archive as a batch."""
     return ObjectsBatch(blocks, MEDIA_TYPE, ENCODING, to_number_array(archive))
-
-
-# --- Errors ----------------------------------------------------------------------------------
 
 
 def parse_peer_error(raw: bytes | msgspec.Raw | str, where: str) -> OdfError:

@@ -212,8 +212,6 @@ class SmartRemote:
         self._strategies: DownloadLocations | None = None
         self._interval: tuple[Multihash | None, Multihash] | None = None
 
-    # --- Simple protocol ---
-
     def head(self) -> Multihash | None:
         """Return the newest block, or None if there is no dataset yet."""
         return self._plain.head()
@@ -229,8 +227,6 @@ class SmartRemote:
     def size(self, kind: ObjectKind, object_hash: Multihash) -> int | None:
         """Return the size of an object in bytes, or None if it does not exist."""
         return self._plain.size(kind, object_hash)
-
-    # --- Pull ---
 
     def block_batch(
         self, after: Multihash | None, head: Multihash
@@ -278,8 +274,6 @@ class SmartRemote:
         chunks = None if self._strategies is None else self._strategies.chunks(file, start)
         return self._plain.chunks(file, start) if chunks is None else chunks
 
-    # --- Push ---
-
     def push(
         self, dataset: Dataset, relation: Relation, reporter: Reporter, *, force: bool, parallel: int
     ) -> ChainPush:
@@ -303,8 +297,6 @@ class SmartRemote:
             self._loop.run(session.abort(), Reporter())
         self._loop.close()
         self._plain.close()
-
-    # --- Private ---
 
     async def _begin(self, after: Multihash | None, head: Multihash) -> m.ObjectsBatch:
         session = await SmartSession.open(f"{self._base}pull", self._access, self.most_bytes)
@@ -461,8 +453,6 @@ class ObjectUploads:
         """Return whether the server has a file, with this size."""
         stored_size = self._plain.size(kind, object_hash)
         return stored_size is not None and size in (None, stored_size)
-
-    # --- Private ---
 
     def _upload_one(self, strategy: m.PushStrategy) -> None:
         file = strategy.object_file.file
@@ -623,8 +613,6 @@ class SmartPush:
             relation=Relation("equal", 0, 0, new.head),
         )
 
-    # --- Content ---
-
     def _collect(self, common: Multihash | None) -> _Outgoing:
         """Return the blocks since ``common``; each is read and verified, newest first."""
         head = at = self._dataset.head()
@@ -664,8 +652,6 @@ class SmartPush:
 
         max_bytes = int((self._remote.most_bytes - _AROUND_PAYLOAD) / MAX_PACKED_SHARE)
         return write_archive(read(), max_bytes)
-
-    # --- Session ---
 
     async def _exchange(
         self, new: _Outgoing, archive: bytes, theirs: Multihash | None, common: Multihash | None

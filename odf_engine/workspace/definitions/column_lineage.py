@@ -196,9 +196,6 @@ def _generated_columns(vocab: DatasetVocabulary) -> tuple[str, str]:
     return vocab.offset_column, vocab.system_time_column
 
 
-# --- Derivative datasets ---
-
-
 def _add_system_columns(
     lineage: ColumnLineage,
     vocab: DatasetVocabulary,
@@ -259,9 +256,6 @@ def _operation_inputs(
     by_row = len(inputs) == 1 and not any(row.how in ("group_by", "window", "join") for row in lineage.rows)
     how = "unknown" if lineage.problem else "identity" if by_row else "transformation"
     return [InputColumn(alias, vocab.operation_type_column, how) for alias, vocab in vocabs.items()]
-
-
-# --- Root datasets ---
 
 
 def _root_lineage(state: ChainState) -> ColumnLineage:

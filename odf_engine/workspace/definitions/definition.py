@@ -564,9 +564,6 @@ class PlannedChange(msgspec.Struct, frozen=True):
     lines: list[str]
 
 
-# --- The definition ----------------------------------------------------------------------------
-
-
 def read_definition(entry: DatasetEntry, datasets: Iterable[DatasetEntry]) -> DatasetSnapshot:
     """Return the current definition of a dataset; inputs are referred to by the names of ``datasets``.
 
@@ -667,9 +664,6 @@ def _definition_schema(state: ChainState) -> model.SetDataSchema | None:
 def _has_attributes(schema: model.DataSchema) -> bool:
     """Whether a column at the top level, or the schema, has custom attributes."""
     return schema.extra is not None or any(field.extra is not None for field in schema.fields)
-
-
-# --- Changes -----------------------------------------------------------------------------------
 
 
 def describe_change(event: MetadataEvent, before: MetadataEvent | None, names: DatasetNames) -> PlannedChange:

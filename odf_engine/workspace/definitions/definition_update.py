@@ -314,9 +314,6 @@ def _check_cycles(
     )
 
 
-# --- Differences ------------------------------------------------------------------------------
-
-
 def _plan_steps(
     definition: CheckedDefinition,
     state: ChainState,
@@ -433,8 +430,6 @@ def _with_canonical_id(item: model.TransformInput) -> model.TransformInput:
     except InvalidIdentity:
         return item
 
-
-# --- Manifest files ----------------------------------------------------------------------------
 
 _MANIFEST: Final = "info/manifest"
 """In a dataset's folder: the path of the manifest file that defines the dataset."""
