@@ -20,7 +20,8 @@ from odf_engine.coordinator.job_log import JobLog
 from odf_engine.coordinator.protocol import Failure, Job, JobState
 from odf_engine.flows.store import FlowState, FlowStore
 from odf_engine.jobs.pull import Pull
-from odf_engine.jobs.verify import Finding, VerifyResult
+from odf_engine.jobs.verify import VerifyResult
+from odf_engine.verify.model import IntegrityFinding
 from odf_engine.workspace.workspace import Workspace
 from tests.alerts.conftest import ROOT
 
@@ -170,7 +171,9 @@ def test_job_events_continue_after_restart_and_job_log_replacement(home: Home) -
                 kind="verify",
                 state=JobState.done,
                 result=msgspec.json.encode(
-                    VerifyResult("my.rows", valid=False, findings=[Finding("hash", "f00", "wrong hash")])
+                    VerifyResult(
+                        "my.rows", valid=False, findings=[IntegrityFinding("hash", "f00", "wrong hash")]
+                    )
                 ).decode(),
             ),
             ["VerifyFailed", "JobSucceeded"],

@@ -23,7 +23,6 @@ from pathlib import Path
 from unittest import mock
 
 import textual._wait
-from tests.tui.test_workspace_gateway import LonelySource, add_rows
 
 from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.coordinator.job_log import JobLog
@@ -36,6 +35,7 @@ from odf_tui import main as app
 from odf_tui.app import Workstation
 from odf_tui.main import main
 from odf_tui.theming import terminal
+from tests.tui.test_workspace_reads import LonelySource, add_rows
 from tests.tui.waiting import screen_text, until
 
 CACHES = (

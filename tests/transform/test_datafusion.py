@@ -107,7 +107,7 @@ def test_missing_datafusion_is_reported_with_install_hint(
     fused.rows(fused.root(), (1, "a", 1))
     made = fused.derivative("SELECT event_time, x FROM input")
     install = "install it: pip install 'odf-workstation[datafusion]'"
-    for name in ("workspace.query_check.engine_version", "chain.normal_form.engine_version"):
+    for name in ("workspace.definitions.query_check.engine_version", "chain.normal_form.engine_version"):
         monkeypatch.setattr(f"odf_engine.{name}", lambda _: None)
     with pytest.raises(InvalidQuery, match="the engine datafusion is not installed") as refused:
         fused.workspace.add([snapshot("SELECT event_time, x FROM input", name="other")])

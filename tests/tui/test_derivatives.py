@@ -214,7 +214,8 @@ def test_replay_outcome_counts_transactions(source: FakeSource) -> None:
         JobState.running, "days", "verify", progress=Progress(phase="replay", files=3, total_files=12)
     )
     assert job_outcome(running) == ("replay · transaction 3 of 12", "busy")
-    result = {"valid": True, "findings": [], "transforms": 12, "unchecked": [{}]}
+    skipped = {"kind": "input-missing", "block": "f1620", "message": "dew is not here"}
+    result = {"valid": True, "findings": [], "transforms": 12, "unchecked": [skipped]}
     done = source.job(JobState.done, "days", "verify", result=json.dumps(result))
     assert job_outcome(done) == ("valid, 12 transactions replayed, 1 skipped", "good")
 
@@ -225,9 +226,15 @@ def test_verification_spans_list_checks_engines_and_origins(source: FakeSource) 
         "id": "a", "name": "air", "kind": "Root", "records": 7, "problem": None, "first": None, "last": None,
         "inputs": [],
     }  # fmt: skip
-    load = {"loads": 1, "records": 7, "first": "2024-03-01T00:00:00Z", "last": "2024-03-02T00:00:00Z"}
+    load = {
+        "since": "2024-03-01T00:00:00Z",
+        "loads": 1,
+        "records": 7,
+        "first": "2024-03-01T00:00:00Z",
+        "last": "2024-03-02T00:00:00Z",
+    }
     air["sources"] = [{**load, "kind": "Url", "place": "air.csv\x1b", "block": "f16200000abcd1234"}]
-    read = {"name": None, "id": "did:odf:a", "offset": 6, "block": "f16200000abcd1234"}
+    read = {"name": None, "id": "did:odf:a", "alias": "", "offset": 6, "block": "f16200000abcd1234"}
     days = {**air, "id": "d", "name": "days", "kind": "Derivative", "engine": "spark", "version": None}
     days |= {"transactions": 2, "inputs": [read]}
     report = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from pathlib import Path
 from typing import get_args
@@ -135,9 +136,9 @@ def test_dataset_health_follows_jobs_and_verifications(tmp_path: Path) -> None:
     }
     stale = [replace(row, behind=row.derivative) for row in source.rows_]
     assert dataset_healths(stale, book)["did:odf:air-by-day"] is Health.stale
-    wrong = source.job(
-        JobState.done, "harbour.tides", "verify", result='{"valid": false, "findings": [{}, {}]}'
-    )
+    finding = {"kind": "slice-size", "block": "f1620", "message": "too short"}
+    result = json.dumps({"valid": False, "findings": [finding, finding]})
+    wrong = source.job(JobState.done, "harbour.tides", "verify", result=result)
     source.changed(wrong)
     book.load(*source.jobs())
     assert dataset_healths(source.rows_, book)[wrong.dataset] is Health.invalid
