@@ -254,7 +254,7 @@ def test_verification_spans_list_checks_engines_and_origins(source: FakeSource) 
     # Reports of earlier versions have fewer fields.
     assert verification_spans(source.job(JobState.done, "days", "verify", result='{"valid": true}')) == []
     assert verification_spans(source.job(JobState.done, "days", "verify", result="not JSON")) == []
-    report["origins"] = [{"id": "d"}, {"id": "a"}]
+    report["origins"] = [{"name": "days"}]
     assert verification_spans(source.job(JobState.done, "days", "verify", result=json.dumps(report))) == []
 
 
