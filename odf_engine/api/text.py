@@ -27,7 +27,7 @@ _VISIBLE: Final = {
 }
 _HASH_PREFIX: Final = "f1620"  # base16, SHA3-256, 32 bytes  # base16, SHA3-256, 32 bytes
 
-_zone: tzinfo | None = UTC  # None: that of the system
+_zone: tzinfo | None = UTC  # None: the time zone of the system
 _zone_label = "UTC"
 _TYPE_WORDS: Final = (
     ("timestamp[ms, tz=UTC]", "timestamp"), ("date32[day]", "date"), ("decimal128", "decimal"),

@@ -304,7 +304,7 @@ class PayloadJob:
             source: the source event.
             payload: the fetched or pushed file.
             folder: for temporary files; the caller removes it.
-            after: the expected head; None for a dataset without blocks.
+            after: the expected head, or None for a dataset without blocks.
             reader: replaces the read step of the source.
 
         Raises:

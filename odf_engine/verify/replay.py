@@ -260,7 +260,7 @@ def _compare_watermark(event: ExecuteTransform, expected: Timestamp | None) -> l
         return []
     stored, computed = event.new_watermark or "none", expected or "none"
     return [
-        ("transform-watermark", f"the watermark is {stored}, that of the inputs and the engine {computed}")
+        ("transform-watermark", f"the watermark is {stored}, but the inputs and the engine give {computed}")
     ]
 
 

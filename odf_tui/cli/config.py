@@ -1,6 +1,6 @@
 """Read and change settings.
 
-Settings of the workspace override those of --user. Settings that start programs or load code, such as
+Settings of the workspace override settings of the user. Settings that start programs or load code, such as
 spark.conf and engines, are never read from the folder of the workspace.
 """
 
