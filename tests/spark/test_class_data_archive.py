@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -92,6 +93,17 @@ def test_each_java_has_its_own_archive(java: Java) -> None:
     before = class_data_archive.archive_path(java)
     java.executable.write_text("#!/bin/sh\n# patched\n")
     assert class_data_archive.archive_path(java) != before
+
+
+def test_only_the_newest_archives_are_kept(java: Java, tmp_path: Path) -> None:
+    javas = [Java(java.home, 21, f"21.0.{update}", "setting") for update in range(5)]
+    for place, older in enumerate(javas):
+        class_data_archive.publish_archive(older, made(tmp_path / "new", older))
+        note = class_data_archive.archive_path(older).with_suffix(".json")
+        os.utime(note, (place, place))
+    kept = [class_data_archive.find_archive(older) is not None for older in javas]
+    assert kept == [False, False, True, True, True]
+    assert len(list(class_data_archive.archive_folder().iterdir())) == 6
 
 
 def test_java_25_uses_an_aot_cache(java: Java) -> None:

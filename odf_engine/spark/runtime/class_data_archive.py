@@ -26,6 +26,8 @@ _REVISION: Final = 2
 _QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 _QUIET_AHEAD_OF_TIME: Final = ("-Xlog:aot*=off", "-Xlog:cds*=off")
 _BASE_SECONDS: Final = 120.0
+_KEPT_ARCHIVES: Final = 3
+"""An archive has 180 MB, and each version of Java or PySpark needs its own."""
 
 
 def _use() -> str:
@@ -106,7 +108,7 @@ def create_base_archive(java: Java, archive: Path) -> None:
 
 
 def publish_archive(java: Java, archive: Path) -> None:
-    """Move a new archive to its final path, then write the note that marks it complete."""
+    """Move a new archive to its final path, then write the note that marks it complete; remove the oldest."""
     target = archive_path(java)
     files = {target: archive}
     if _base_path(archive).exists():
@@ -118,6 +120,10 @@ def publish_archive(java: Java, archive: Path) -> None:
     note = archive.with_suffix(".json")
     note.write_text(json.dumps(sizes), encoding="utf-8")
     note.replace(_note_path(target))
+    notes = sorted(target.parent.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
+    for old in notes[:-_KEPT_ARCHIVES]:
+        for file in old.parent.glob(f"{old.stem}.*"):
+            file.unlink(missing_ok=True)
 
 
 def _uses_aot_cache(java: Java) -> bool:
