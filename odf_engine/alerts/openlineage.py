@@ -264,9 +264,9 @@ class _RunEvent:
         statistics |= {"fileCount": len(slices)}
         output: dict[str, Any] = {"outputFacets": {"outputStatistics": statistics}}
         if slices and len(slices) <= _MAX_SLICES:
-            from odf_engine.data.parquet.parquet_reader import UNREADABLE  # deferred: loads Arrow
+            from odf_engine.data.parquet.parquet_reader import parquet_errors  # deferred: loads Arrow
 
-            with suppress(OdfError, *UNREADABLE):
+            with suppress(OdfError, *parquet_errors()):
                 metrics = _column_metrics(self._entry.dataset.slice_path(data_slice) for data_slice in slices)
                 output["facets"] = self._facets(self._entry, self._state) | {
                     "dataQualityMetrics": _facet(

@@ -44,6 +44,8 @@ from odf_engine.chain.compaction_record import (
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.quarantine import Quarantine
 from odf_engine.chain.state import next_block, push_state
+from odf_engine.data.parquet.parquet_reader import parquet_errors, read_declared_schema
+from odf_engine.data.parquet.slices import read_batches, write_stored_rows
 from odf_engine.errors import BadData, Conflict, NoOpEvent, OdfError, Unsupported
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.flatbuffers import encode_block
@@ -459,11 +461,6 @@ class _SliceWriter:
 
     def split(self, run: BlockRun) -> Iterator[BlockRun]:
         """Yield the parts of a run whose slices have equal columns."""
-        from odf_engine.data.parquet.parquet_reader import (  # deferred: loads Arrow
-            UNREADABLE,
-            read_declared_schema,
-        )
-
         part: BlockRun | None = None
         seen: Any = None
         for number in range(run.first, run.last + 1):
@@ -477,7 +474,7 @@ class _SliceWriter:
                     schema = read_declared_schema(path).remove_metadata()
                 except FileNotFoundError:
                     raise BadData("the slice is missing", where=str(path), hint=_VERIFY) from None
-                except UNREADABLE as error:
+                except parquet_errors() as error:
                     raise BadData(
                         f"the slice cannot be read: {error}", where=str(path), hint=_VERIFY
                     ) from error
@@ -501,8 +498,6 @@ class _SliceWriter:
         if len(run.slices) < 2 or run.blocks < 2:
             self.read_files += len(run.slices)
             return run.slices[0] if run.slices else None
-        from odf_engine.data.parquet.slices import write_stored_rows  # deferred: loads Arrow
-
         staged = self._dataset.staging_path("data")
         self._stack.callback(remove_temporary, staged)
         written = write_stored_rows(
@@ -526,8 +521,6 @@ class _SliceWriter:
         )
 
     def _batches(self, slices: Sequence[DataSlice]) -> Iterator[Any]:
-        from odf_engine.data.parquet.slices import read_batches  # deferred: loads Arrow
-
         for data_slice in slices:
             self._reporter.raise_if_cancelled()
             path = self._dataset.slice_path(data_slice.physical_hash)

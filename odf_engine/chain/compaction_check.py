@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from odf_engine.base.arrow import pa
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.compaction import BlockRun, extend_run, merge_key, merged_event, start_run
 from odf_engine.chain.compaction_record import CompactionRecord
+from odf_engine.data.digest import LogicalHasher
+from odf_engine.data.parquet.slices import read_batches_of
 from odf_engine.errors import BadData, MalformedBlock
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.flatbuffers import decode_block
 from odf_engine.metadata.model import AddData, DataSlice, MetadataBlock
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class OffsetFile(NamedTuple):
@@ -122,8 +122,6 @@ def _check_replacement(
 
 def _check_rows(merged: Sequence[DataSlice], slices: Sequence[OffsetFile], reporter: Reporter) -> None:
     """Compare the logical hash of each old slice with the hash of the same offsets in the new slices."""
-    from odf_engine.data.digest import LogicalHasher  # deferred: loads Arrow
-
     at = 0
     for file in slices:
         within: list[DataSlice] = []
@@ -155,8 +153,6 @@ class _Batches:
     """The rows of a file from one offset to another, read in batches."""
 
     def __init__(self, file: OffsetFile, first: int, last: int) -> None:
-        from odf_engine.data.parquet.slices import read_batches_of  # deferred: loads Arrow
-
         self.schema, self._source = read_batches_of(file.path, (first - file.start, last + 1 - file.start))
         self._rest: pa.RecordBatch | None = None
 

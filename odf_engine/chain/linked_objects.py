@@ -8,11 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from odf_engine.base.arrow import pc, types
 from odf_engine.base.atomic_files import atomic_file
 from odf_engine.base.files import remove_temporary, translate_os_errors
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.dataset import Dataset
+from odf_engine.data.parquet.parquet_reader import parquet_errors, read_bounded, read_parquet_schema
 from odf_engine.errors import BadData, InvalidIdentity, InvalidSchema, NotFound, UsageError
 from odf_engine.identity.multiformats import SHA3_256, Multihash
 from odf_engine.metadata.model import DatasetKind, SetDataSchema
@@ -43,11 +45,6 @@ def read_links(path: Path, columns: Sequence[str]) -> SliceLinks:
         BadData: the file cannot be read.
         NotFound: the file does not exist.
     """
-    from pyarrow import types  # Deferred: Arrow is slow to import, and few datasets have links.
-
-    from odf_engine.data.arrow_compute import pc
-    from odf_engine.data.parquet.parquet_reader import UNREADABLE, read_bounded, read_parquet_schema
-
     texts: dict[str, int] = {}
     try:
         names = [
@@ -63,7 +60,7 @@ def read_links(path: Path, columns: Sequence[str]) -> SliceLinks:
         raise NotFound(
             "slice is missing", where=str(path), hint="run odf verify to find all errors"
         ) from None
-    except (*UNREADABLE, InvalidSchema) as error:
+    except (*parquet_errors(), InvalidSchema) as error:
         raise BadData(f"the slice cannot be read: {error}", where=str(path)) from error
     counts: dict[Multihash, int] = {}
     invalid: str | None = None
@@ -79,9 +76,6 @@ def read_links(path: Path, columns: Sequence[str]) -> SliceLinks:
 
 def _describe_invalid(path: Path, names: Sequence[str], text: str) -> str:
     """Return a message with row and column of a value that is not a hash."""
-    from odf_engine.data.arrow_compute import pc
-    from odf_engine.data.parquet.parquet_reader import read_bounded
-
     for name in names:
         row = 0
         for batch in read_bounded(path, [name]):

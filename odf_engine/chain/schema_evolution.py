@@ -1,21 +1,21 @@
-"""Schema evolution: changes that are compatible with existing readers, and merging of declared columns.
+"""Declared columns, and changes of them that are compatible with existing readers.
 
 Specification: "Dataset Evolution".
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
+from odf_engine.base.arrow import pa
 from odf_engine.chain.state import ChainState
+from odf_engine.data.arrow_schema import decode_schema, encode_schema
+from odf_engine.data.ddl import parse_comments, type_ddl
+from odf_engine.data.odf_schema import declared_types, nullable_type, stored_schema
 from odf_engine.errors import InvalidSchema, Unsupported
 from odf_engine.metadata.data_types import adopt_attributes, same_meaning, schema_descriptions
-from odf_engine.metadata.model import DataSchema, DatasetVocabulary, SetDataSchema
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from odf_engine.metadata.model import DataSchema, SetDataSchema
 
 
 class BreakingChange(NamedTuple):
@@ -45,12 +45,9 @@ def read_declaration(declaration: Declaration) -> pa.Schema | None:
     Raises:
         InvalidSchema: the declaration is invalid.
     """
-    # Deferred, as everywhere in this module: Arrow is slow to import, and opening a chain does not need it.
     if declaration.odf_schema is not None:
-        from odf_engine.data.odf_schema import declared_types
-
         return declared_types(declaration.odf_schema)
-    return None if declaration.schema is None else read_schema(declaration.schema)
+    return None if declaration.schema is None else decode_schema(declaration.schema)
 
 
 def odf_declaration(declaration: Declaration) -> DataSchema | None:
@@ -61,9 +58,7 @@ def odf_declaration(declaration: Declaration) -> DataSchema | None:
     """
     if declaration.odf_schema is not None or declaration.schema is None:
         return declaration.odf_schema
-    from odf_engine.data.odf_schema import stored_schema
-
-    return stored_schema(read_schema(declaration.schema))
+    return stored_schema(decode_schema(declaration.schema))
 
 
 def declare_schema(
@@ -80,9 +75,6 @@ def declare_schema(
     Raises:
         InvalidSchema: a column has a type that the form does not have.
     """
-    from odf_engine.data.arrow_schema import encode_schema
-    from odf_engine.data.odf_schema import stored_schema
-
     previous = None if before is None else before.odf_schema
     if previous is not None:
         return SetDataSchema(odf_schema=adopt_attributes(stored_schema(schema), previous))
@@ -136,21 +128,17 @@ def _comparable(declaration: Declaration, other: Declaration) -> pa.Schema | Non
     """Return the columns; if the other declaration is an ODF schema, with the types of ODF."""
     if declaration.odf_schema is None and other.odf_schema is None:
         return read_declaration(declaration)
-    from odf_engine.data.odf_schema import declared_types
-
     schema = odf_declaration(declaration)
     return None if schema is None else declared_types(schema)
 
 
 def _nullable(field: pa.Field) -> pa.Field:
     """Return a field that is nullable at all levels."""
-    from odf_engine.data.odf_schema import nullable_type
-
     return field.with_nullable(True).with_type(nullable_type(field.type))
 
 
 def _removal(field: pa.Field) -> BreakingChange:
-    expression = f"CAST(NULL AS {_ddl(field)}) AS {field.name}"
+    expression = f"CAST(NULL AS {type_ddl(field.type)}) AS {field.name}"
     advice = f"keep it, as {expression} in the preprocess query" if field.nullable else "keep it"
     return BreakingChange(f"column '{field.name}' is missing", f"{advice}, or create a new dataset")
 
@@ -158,7 +146,7 @@ def _removal(field: pa.Field) -> BreakingChange:
 def _find_field_change(old: pa.Field, new: pa.Field) -> BreakingChange | None:
     name = old.name
     if new.type != old.type:
-        old_type, new_type = _ddl(old), _ddl(new)
+        old_type, new_type = type_ddl(old.type), type_ddl(new.type)
         if old_type == new_type:  # types with the same DDL
             old_type, new_type = str(old.type), str(new.type)
         return BreakingChange(
@@ -188,23 +176,6 @@ def same_declaration(old: Declaration, new: Declaration) -> bool:
         return before is not None and after is not None and before.equals(after, check_metadata=True)
     left, right = odf_declaration(old), odf_declaration(new)
     return left is not None and right is not None and same_meaning(left, right)
-
-
-def read_schema(schema: bytes) -> pa.Schema:
-    """Decode the Arrow schema stored in SetDataSchema.
-
-    Raises:
-        InvalidSchema: the bytes are not a schema.
-    """
-    from odf_engine.data.arrow_schema import decode_schema
-
-    return decode_schema(schema)
-
-
-def _ddl(field: pa.Field) -> str:
-    from odf_engine.data.ddl import type_ddl
-
-    return type_ddl(field.type)
 
 
 def _nullability(field: pa.Field) -> str:
@@ -238,166 +209,8 @@ def column_descriptions(state: ChainState) -> dict[str, str]:
         read = getattr(source, "read", None)
         ddl = getattr(read, "schema", None) or ()
         if any("COMMENT" in entry.upper() for entry in ddl):
-            from odf_engine.data.ddl import parse_comments
-
             with suppress(InvalidSchema):  # Reading the source reports it.
                 descriptions |= parse_comments(ddl)
         descriptions |= schema_descriptions(getattr(read, "odf_schema", None))
     descriptions |= schema_descriptions(state.odf_schema)
     return {name: text for name, text in descriptions.items() if text}
-
-
-def schema_from_ddl(ddl: Sequence[str], declared: pa.Schema | None, vocab: DatasetVocabulary) -> pa.Schema:
-    """Return the schema of slices with exactly these data columns, in this order.
-
-    Args:
-        ddl: all data columns; the event time may be omitted.
-        declared: the current schema of the dataset, or None.
-        vocab: names of the system columns.
-
-    Raises:
-        InvalidSchema: a malformed or invalid column.
-    """
-    import pyarrow as pa
-
-    from odf_engine.data.ddl import parse_ddl
-    from odf_engine.data.parquet.slices import slice_schema
-    from odf_engine.data.schema_enforcement import match_columns
-
-    columns = parse_ddl(ddl)
-    new_schema = slice_schema(columns, vocab)
-    if declared is None:
-        return new_schema
-    positions = dict(zip(columns.names, match_columns(declared.names, columns.names), strict=True))
-    system = _system_names(vocab)
-    spelling = {name.casefold(): name for name in columns.names}
-    fields = [
-        _evolve_field(field, columns.field(spelling[field.name.casefold()]), vocab)
-        if field.name.casefold() in spelling
-        else field
-        for field in declared
-        if field.name in system
-    ]
-    for column in columns:
-        position = positions[column.name]
-        if position is None:
-            fields.append(new_schema.field(column.name))
-        elif declared.field(position).name not in system:
-            fields.append(_evolve_field(declared.field(position), column, vocab))
-    return pa.schema(fields, declared.metadata)
-
-
-def schema_from_odf(schema: DataSchema, declared: pa.Schema | None, vocab: DatasetVocabulary) -> pa.Schema:
-    """Return the schema of slices that an ODF schema in a definition declares.
-
-    If it lists no system columns, the columns of the dataset or of a new one are added.
-
-    Raises:
-        InvalidSchema: an invalid column, or a type that slices cannot store.
-    """
-    import pyarrow as pa
-
-    from odf_engine.data.odf_schema import declared_types, nullable_type
-    from odf_engine.data.parquet.slices import check_system_columns, slice_schema
-    from odf_engine.data.schema_enforcement import slice_type
-
-    columns = declared_types(schema)
-    system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
-    listed = [name for name in system if name in columns.names]
-    data = pa.schema([field for field in columns if field.name not in system])
-    new_schema = slice_schema(data, vocab)  # raises for columns that are invalid
-    for field in data:
-        stored = slice_type(field.type)
-        if nullable_type(stored) != nullable_type(field.type):
-            raise InvalidSchema(
-                f"column '{field.name}': slices store {field.type} as {stored}",
-                hint="declare the column with the stored type",
-            )
-    if listed:
-        check_system_columns(columns, vocab)
-        return columns
-    event_time = vocab.event_time_column
-    known = new_schema if declared is None else declared
-    first = [known.field(name) for name in system]
-    time = columns if event_time in columns.names else known
-    rest = [field for field in columns if field.name != event_time]
-    return pa.schema([*first, time.field(event_time), *rest])
-
-
-def add_source_columns(
-    declared: pa.Schema, columns: Iterable[pa.Field], removed: Collection[str], vocab: DatasetVocabulary
-) -> pa.Schema:
-    """Return the schema with the columns of a source; missing columns are appended.
-
-    Args:
-        declared: the current schema of the dataset.
-        columns: the columns that the source reads now.
-        removed: the columns that it no longer reads.
-        vocab: names of the system columns.
-
-    Raises:
-        InvalidSchema: an invalid column.
-    """
-    import pyarrow as pa
-
-    from odf_engine.data.parquet.slices import slice_schema
-    from odf_engine.data.schema_enforcement import match_columns
-
-    source_schema = pa.schema(columns)
-    new_schema = slice_schema(source_schema, vocab)
-    fields: list[pa.Field] = list(declared)
-    for column, position in zip(
-        source_schema, match_columns(declared.names, source_schema.names), strict=True
-    ):
-        if position is None:
-            fields.append(new_schema.field(column.name))
-        else:
-            fields[position] = _evolve_field(fields[position], column, vocab)
-    dropped = {name.casefold() for name in removed}
-    return pa.schema([field for field in fields if field.name.casefold() not in dropped], declared.metadata)
-
-
-def data_ddl(declared: pa.Schema, vocab: DatasetVocabulary) -> list[str] | None:
-    """Return the data columns of a schema as DDL for :func:`schema_from_ddl`, or None if DDL cannot express
-    them.
-    """
-    import pyarrow as pa
-
-    from odf_engine.data.ddl import TIMESTAMP, to_ddl
-
-    system = _system_names(vocab) - {vocab.event_time_column}
-    fields = [
-        field
-        for field in declared
-        if field.name not in system and (field.name != vocab.event_time_column or field.type != TIMESTAMP)
-    ]
-    ddl = to_ddl(pa.schema(fields))
-    try:
-        same = schema_from_ddl(ddl, declared, vocab).equals(declared, check_metadata=True)
-    except InvalidSchema:
-        return None
-    return ddl if same else None
-
-
-def _evolve_field(old: pa.Field, column: pa.Field, vocab: DatasetVocabulary) -> pa.Field:
-    """Return the dataset's column with the type and nullability that are declared now."""
-    from odf_engine.data.ddl import type_ddl
-    from odf_engine.data.schema_enforcement import equal_except_precision, slice_type
-
-    is_event_time = old.name == vocab.event_time_column  # always in milliseconds
-    same = type_ddl(column.type) == type_ddl(old.type) or (
-        is_event_time and equal_except_precision(column.type, old.type)
-    )
-    data_type = old.type if same else slice_type(column.type)
-    # Rows always have an event time, so a manifest cannot change its nullability.
-    nullable = old.nullable if is_event_time else column.nullable
-    return old.with_type(data_type).with_nullable(nullable)
-
-
-def _system_names(vocab: DatasetVocabulary) -> set[str]:
-    return {
-        vocab.offset_column,
-        vocab.operation_type_column,
-        vocab.system_time_column,
-        vocab.event_time_column,
-    }

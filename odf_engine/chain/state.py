@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import struct
 from dataclasses import dataclass
+from functools import cache
 from pathlib import PurePath
 from typing import Any, Final, Literal
 
@@ -228,12 +229,17 @@ def _as_id(text: str) -> DatasetId | None:
 
 MAX_NUMBER: Final = 2**63 - 1
 _ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=encode_hook)
-_DECODER: Final = msgspec.msgpack.Decoder(ChainState, dec_hook=decode_hook)
 
 
 def encode_state(state: ChainState) -> bytes:
     """Encode the state for the index."""
     return _ENCODER.encode(state)
+
+
+@cache
+def _decoder() -> msgspec.msgpack.Decoder[ChainState]:
+    # Slow to create, and not every process decodes a state.
+    return msgspec.msgpack.Decoder(ChainState, dec_hook=decode_hook)
 
 
 def decode_state(data: bytes) -> ChainState:
@@ -243,7 +249,7 @@ def decode_state(data: bytes) -> ChainState:
         ValueError: not a state, or a state of another version of this program.
     """
     try:
-        return _DECODER.decode(data)
+        return _decoder().decode(data)
     except (msgspec.MsgspecError, InvalidIdentity, TypeError, AttributeError) as error:
         raise ValueError("not the stored state of a chain") from error
 

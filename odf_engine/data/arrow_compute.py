@@ -9,11 +9,7 @@ from decimal import Decimal
 from typing import Any, Final
 from zlib import crc32
 
-import pyarrow as pa
-import pyarrow.compute
-from pyarrow import types
-
-pc: Final[Any] = pyarrow.compute
+from odf_engine.base.arrow import pa, pc, types
 
 
 def decoded_type(data_type: pa.DataType) -> pa.DataType:
@@ -91,7 +87,6 @@ def _shifted(array: pa.Array, by: int) -> pa.Array:
 
 _CSV_SPECIAL: Final = '[",\r\n]|^$|^ | $'
 _JSON_SPECIAL: Final = r'["\\\x00-\x1f\x7f]'
-_TEXT: Final = pa.string()
 
 
 def to_text(array: pa.Array) -> pa.Array:
@@ -101,15 +96,17 @@ def to_text(array: pa.Array) -> pa.Array:
     if types.is_timestamp(data_type):
         return _moments(array)
     if is_list_like(data_type) or types.is_struct(data_type) or types.is_map(data_type):
-        return pa.array([None if value is None else _json(value) for value in python_values(array)], _TEXT)
+        return pa.array(
+            [None if value is None else _json(value) for value in python_values(array)], pa.string()
+        )
     if _is_bytes(data_type):
-        return pa.array([None if item is None else item.hex() for item in array.to_pylist()], _TEXT)
+        return pa.array([None if item is None else item.hex() for item in array.to_pylist()], pa.string())
     if types.is_time(data_type):
-        return _trimmed(array.cast(_TEXT))
+        return _trimmed(array.cast(pa.string()))
     try:
-        return array.cast(_TEXT)
+        return array.cast(pa.string())
     except pa.ArrowNotImplementedError:  # only results of queries have such types, slices do not
-        return pa.array([None if item is None else str(item) for item in array.to_pylist()], _TEXT)
+        return pa.array([None if item is None else str(item) for item in array.to_pylist()], pa.string())
 
 
 def python_values(array: pa.Array | pa.ChunkedArray) -> list[Any]:
@@ -137,7 +134,7 @@ def python_rows(rows: pa.RecordBatch | pa.Table) -> list[dict[str, Any]]:
 
 def _with_text_times(data_type: pa.DataType) -> pa.DataType:
     if types.is_temporal(data_type):
-        return _TEXT
+        return pa.string()
     if is_list_like(data_type):
         return pa.list_(_with_text_times(data_type.value_type))
     if types.is_struct(data_type):
@@ -203,7 +200,7 @@ def _quoted(texts: pa.Array, data_type: pa.DataType) -> pa.Array:
             escaped = [
                 json.dumps(text, ensure_ascii=False)[1:-1] for text in texts.filter(special).to_pylist()
             ]
-            texts = pc.replace_with_mask(texts, special, pa.array(escaped, _TEXT))
+            texts = pc.replace_with_mask(texts, special, pa.array(escaped, pa.string()))
     return pc.binary_join_element_wise('"', texts, '"', "")
 
 
@@ -231,7 +228,7 @@ def _is_bytes(data_type: pa.DataType) -> bool:
 
 def _moments(array: pa.Array) -> pa.Array:
     # By Arrow, because Python has no years beyond 9999 and no nanoseconds.
-    texts = array.cast(pa.timestamp(array.type.unit)).cast(_TEXT)
+    texts = array.cast(pa.timestamp(array.type.unit)).cast(pa.string())
     texts = _trimmed(pc.replace_substring(texts, " ", "T"))
     return pc.binary_join_element_wise(texts, "Z" if array.type.tz else "", "")
 

@@ -4,59 +4,68 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from typing import Final
+from functools import cache
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-import flatbuffers
-import pyarrow as pa
-from pyarrow import types
-
+from odf_engine.base.arrow import pa, types
 from odf_engine.errors import InvalidSchema
+
+if TYPE_CHECKING:
+    import flatbuffers
 
 _UNITS: Final = {"s": 0, "ms": 1, "us": 2, "ns": 3}
 _MAX_DEPTH: Final = 32
 
 # Slots of the table of a type: (slot, width in bits, value, default).
 _Slots = list[tuple[int, int, int, int]]
+_Tables: TypeAlias = "list[tuple[Callable[[pa.DataType], bool], int, Callable[[pa.DataType], _Slots]]]"
 
-# Number in the union of types, and the slots in the order of writing.
-_FIXED: Final[list[tuple[Callable[[pa.DataType], bool], int, Callable[[pa.DataType], _Slots]]]] = [
-    (types.is_null, 1, lambda data_type: []),
-    (types.is_boolean, 6, lambda data_type: []),
-    (types.is_string, 5, lambda data_type: []),
-    (types.is_large_string, 20, lambda data_type: []),
-    (types.is_string_view, 24, lambda data_type: []),
-    (types.is_binary, 4, lambda data_type: []),
-    (types.is_large_binary, 19, lambda data_type: []),
-    (types.is_binary_view, 23, lambda data_type: []),
-    (types.is_fixed_size_binary, 15, lambda data_type: [(0, 32, data_type.byte_width, 0)]),
-    (
-        types.is_decimal,
-        7,
-        lambda data_type: [
-            (0, 32, data_type.precision, 0),
-            (1, 32, data_type.scale, 0),
-            (2, 32, data_type.bit_width, 128),
-        ],
-    ),
-    (types.is_date32, 8, lambda data_type: [(0, 16, 0, 1)]),
-    (types.is_date64, 8, lambda data_type: [(0, 16, 1, 1)]),
-    (
-        types.is_time,
-        9,
-        lambda data_type: [(1, 32, data_type.bit_width, 32), (0, 16, _UNITS[data_type.unit], 1)],
-    ),
-    (types.is_duration, 18, lambda data_type: [(0, 16, _UNITS[data_type.unit], 1)]),
-]
-_NESTED: Final[list[tuple[Callable[[pa.DataType], bool], int, Callable[[pa.DataType], _Slots]]]] = [
-    (types.is_list, 12, lambda data_type: []),
-    (types.is_large_list, 21, lambda data_type: []),
-    (types.is_fixed_size_list, 16, lambda data_type: [(0, 32, data_type.list_size, 0)]),
-    (types.is_list_view, 25, lambda data_type: []),
-    (types.is_large_list_view, 26, lambda data_type: []),
-    (types.is_struct, 13, lambda data_type: []),
-    (types.is_map, 17, lambda data_type: [(0, 8, data_type.keys_sorted, 0)]),
-    (types.is_run_end_encoded, 22, lambda data_type: []),
-]
+
+@cache
+def _fixed() -> _Tables:
+    """Return tests of types, their numbers in the union of types, and the slots in the order of writing."""
+    return [
+        (types.is_null, 1, lambda data_type: []),
+        (types.is_boolean, 6, lambda data_type: []),
+        (types.is_string, 5, lambda data_type: []),
+        (types.is_large_string, 20, lambda data_type: []),
+        (types.is_string_view, 24, lambda data_type: []),
+        (types.is_binary, 4, lambda data_type: []),
+        (types.is_large_binary, 19, lambda data_type: []),
+        (types.is_binary_view, 23, lambda data_type: []),
+        (types.is_fixed_size_binary, 15, lambda data_type: [(0, 32, data_type.byte_width, 0)]),
+        (
+            types.is_decimal,
+            7,
+            lambda data_type: [
+                (0, 32, data_type.precision, 0),
+                (1, 32, data_type.scale, 0),
+                (2, 32, data_type.bit_width, 128),
+            ],
+        ),
+        (types.is_date32, 8, lambda data_type: [(0, 16, 0, 1)]),
+        (types.is_date64, 8, lambda data_type: [(0, 16, 1, 1)]),
+        (
+            types.is_time,
+            9,
+            lambda data_type: [(1, 32, data_type.bit_width, 32), (0, 16, _UNITS[data_type.unit], 1)],
+        ),
+        (types.is_duration, 18, lambda data_type: [(0, 16, _UNITS[data_type.unit], 1)]),
+    ]
+
+
+@cache
+def _nested() -> _Tables:
+    return [
+        (types.is_list, 12, lambda data_type: []),
+        (types.is_large_list, 21, lambda data_type: []),
+        (types.is_fixed_size_list, 16, lambda data_type: [(0, 32, data_type.list_size, 0)]),
+        (types.is_list_view, 25, lambda data_type: []),
+        (types.is_large_list_view, 26, lambda data_type: []),
+        (types.is_struct, 13, lambda data_type: []),
+        (types.is_map, 17, lambda data_type: [(0, 8, data_type.keys_sorted, 0)]),
+        (types.is_run_end_encoded, 22, lambda data_type: []),
+    ]
 
 
 def encode_schema(schema: pa.Schema) -> bytes:
@@ -65,6 +74,8 @@ def encode_schema(schema: pa.Schema) -> bytes:
     Raises:
         InvalidSchema: a column has a type that ODF does not have: a dictionary, an interval or a union.
     """
+    import flatbuffers
+
     builder = flatbuffers.Builder(1024)
     fields = _vector(builder, [_field(builder, field, field.name, 0) for field in schema])
     metadata = _metadata(builder, schema.metadata)
@@ -107,10 +118,10 @@ def _type(
         return 3, _table(builder, [(0, 16, precision, 0)]), children
     if types.is_timestamp(data_type):
         return 10, _timestamp(builder, data_type), _vector(builder, [])
-    for test, number, slots in _FIXED:
+    for test, number, slots in _fixed():
         if test(data_type):
             return number, _table(builder, slots(data_type)), _vector(builder, [])
-    for test, number, slots in _NESTED:
+    for test, number, slots in _nested():
         if test(data_type):
             inner = [data_type.field(index) for index in range(data_type.num_fields)]
             fields = [_field(builder, field, f"{column}.{field.name}", depth + 1) for field in inner]

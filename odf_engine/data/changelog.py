@@ -6,10 +6,7 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Final
 
-import pyarrow as pa
-from pyarrow import types
-
-from odf_engine.data.arrow_compute import pc
+from odf_engine.base.arrow import pa, pc, types
 
 POSITION: Final = "odf_position"
 """Column with the position of the input row of each result row: the number of the input and the offset."""

@@ -6,10 +6,9 @@ from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
-import pyarrow as pa
-from pyarrow import types
 
-from odf_engine.data.arrow_compute import decode_array, hash_values, is_list_like, pc
+from odf_engine.base.arrow import pa, pc, types
+from odf_engine.data.arrow_compute import decode_array, hash_values, is_list_like
 from odf_engine.data.histogram import Histogram
 
 MAX_EXACT_VALUES: Final = 8192

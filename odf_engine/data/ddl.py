@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
+from functools import cache
 from typing import Final
 
-import pyarrow as pa
-from pyarrow import types
-
+from odf_engine.base.arrow import pa, types
 from odf_engine.errors import InvalidSchema, has_surrogates
 
-TIMESTAMP: Final = pa.timestamp("ms", "UTC")
-_TIMESTAMPS: Final = {"ms": TIMESTAMP, "us": pa.timestamp("us", "UTC"), "ns": pa.timestamp("ns", "UTC")}
-UUID: Final = pa.binary(16)
 _DECLARED: Final = b"declared"
 """Metadata key of a field with its declared type, if that has a maximum length."""
 
@@ -30,43 +25,38 @@ _TOKEN: Final = re.compile(
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _MAX_DEPTH: Final = 32
 
-_SIMPLE: Final[dict[str, pa.DataType]] = {
-    "BOOLEAN": pa.bool_(),
-    "BOOL": pa.bool_(),
-    "TINYINT": pa.int8(),
-    "SMALLINT": pa.int16(),
-    "INT": pa.int32(),
-    "INTEGER": pa.int32(),
-    "SIGNED": pa.int32(),
-    "INT32": pa.int32(),
-    "UNSIGNED": pa.uint32(),
-    "UINT32": pa.uint32(),
-    "BIGINT": pa.int64(),
-    "FLOAT": pa.float32(),
-    "FLOAT32": pa.float32(),
-    "REAL": pa.float32(),
-    "DOUBLE": pa.float64(),
-    "UUID": UUID,
-    "STRING": pa.string(),
-    "TEXT": pa.string(),
-    "TINYTEXT": pa.string(),
-    "MEDIUMTEXT": pa.string(),
-    "LONGTEXT": pa.string(),
-    "DATE": pa.date32(),
+_SIMPLE: Final = {
+    "BOOLEAN": "bool",
+    "BOOL": "bool",
+    "TINYINT": "int8",
+    "SMALLINT": "int16",
+    "INT": "int32",
+    "INTEGER": "int32",
+    "SIGNED": "int32",
+    "INT32": "int32",
+    "UNSIGNED": "uint32",
+    "UINT32": "uint32",
+    "BIGINT": "int64",
+    "FLOAT": "float",
+    "FLOAT32": "float",
+    "REAL": "float",
+    "DOUBLE": "double",
+    "UUID": "uuid",
+    "STRING": "string",
+    "TEXT": "string",
+    "TINYTEXT": "string",
+    "MEDIUMTEXT": "string",
+    "LONGTEXT": "string",
+    "DATE": "date32",
 }
-_UNSIGNED: Final[dict[pa.DataType, pa.DataType]] = {
-    pa.int8(): pa.uint8(),
-    pa.int16(): pa.uint16(),
-    pa.int32(): pa.uint32(),
-    pa.int64(): pa.uint64(),
-}
+"""Names of Arrow types."""
 _DECIMALS: Final = ("DECIMAL", "NUMERIC", "DEC")
 _LIMITED: Final = {
-    "VARCHAR": pa.string(),
-    "CHAR": pa.string(),
-    "FIXEDSTRING": pa.string(),
-    "VARBINARY": pa.binary(),
-    "BYTEA": pa.binary(),
+    "VARCHAR": "string",
+    "CHAR": "string",
+    "FIXEDSTRING": "string",
+    "VARBINARY": "binary",
+    "BYTEA": "binary",
 }
 """Types whose values may have a maximum length."""
 _WORDS: Final = (*_SIMPLE, *_DECIMALS, "VARCHAR", "CHAR", "BINARY", "TIMESTAMP", "TIME", "ARRAY", "STRUCT")
@@ -83,29 +73,40 @@ _OTHER_NAMES: Final = {
 }  # fmt: skip
 """Types of other systems, and the types to declare instead."""
 
-_NAMES: Final[dict[pa.DataType, str]] = {
-    pa.bool_(): "BOOLEAN",
-    pa.int8(): "TINYINT",
-    pa.int16(): "SMALLINT",
-    pa.int32(): "INT",
-    pa.int64(): "BIGINT",
-    pa.uint8(): "TINYINT UNSIGNED",
-    pa.uint16(): "SMALLINT UNSIGNED",
-    pa.uint32(): "INT UNSIGNED",
-    pa.uint64(): "BIGINT UNSIGNED",
-    pa.float32(): "FLOAT",
-    pa.float64(): "DOUBLE",
-    UUID: "UUID",
-    pa.string(): "STRING",
-    pa.large_string(): "STRING",
-    pa.string_view(): "STRING",
-    pa.binary(): "BINARY",
-    pa.large_binary(): "BINARY",
-    pa.binary_view(): "BINARY",
-    pa.date32(): "DATE",
-    pa.date64(): "DATE",
+_NAMES: Final = {
+    "bool": "BOOLEAN",
+    "int8": "TINYINT",
+    "int16": "SMALLINT",
+    "int32": "INT",
+    "int64": "BIGINT",
+    "uint8": "TINYINT UNSIGNED",
+    "uint16": "SMALLINT UNSIGNED",
+    "uint32": "INT UNSIGNED",
+    "uint64": "BIGINT UNSIGNED",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "fixed_size_binary[16]": "UUID",
+    "string": "STRING",
+    "large_string": "STRING",
+    "string_view": "STRING",
+    "binary": "BINARY",
+    "large_binary": "BINARY",
+    "binary_view": "BINARY",
+    "date32[day]": "DATE",
+    "date64[ms]": "DATE",
 }
+"""DDL of Arrow types, by their text."""
 _DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+
+
+def timestamp_type() -> pa.DataType:
+    """Return the type of timestamps by default: milliseconds in UTC."""
+    return pa.timestamp("ms", "UTC")
+
+
+def uuid_type() -> pa.DataType:
+    """Return the type of UUIDs in slices."""
+    return pa.binary(16)
 
 
 def parse_ddl(entries: Sequence[str]) -> pa.Schema:
@@ -236,7 +237,7 @@ class _Parser:
             raise self._error(f"invalid type {text}")
         name, limited = text.upper(), ""
         if name in _LIMITED:
-            data_type = _LIMITED[name]
+            data_type = pa.type_for_alias(_LIMITED[name])
             limited = "".join(f"{name}({length})" for length in self._numbers(1))
         else:
             data_type = self._named_type(name, depth)
@@ -267,18 +268,22 @@ class _Parser:
             return self._binary()
         if name in ("TIMESTAMP", "TIME"):
             return self._time(name)
+        from difflib import get_close_matches  # deferred: only errors need it
+
         close = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else get_close_matches(name, _WORDS, 1)
         raise self._error(
             f"unknown type {name}", f"did you mean {close[0]}?" if close else f"types: {', '.join(_WORDS)}"
         )
 
     def _simple(self, name: str) -> pa.DataType:
-        data_type = _SIMPLE[name]
+        alias = _SIMPLE[name]
+        if alias == "uuid":
+            return uuid_type()
         if name == "DOUBLE":
             self._accept("PRECISION")
-        elif data_type in _UNSIGNED and self._accept("UNSIGNED"):
-            return _UNSIGNED[data_type]
-        return data_type
+        elif alias.startswith("int") and self._accept("UNSIGNED"):
+            alias = f"u{alias}"
+        return pa.type_for_alias(alias)
 
     def _struct(self, depth: int) -> pa.DataType:
         self._expect("<")
@@ -324,7 +329,7 @@ class _Parser:
             if self._accept("WITH") or self._accept("WITHOUT"):
                 for word in ("TIME", "ZONE"):
                     self._expect(word)
-            return _TIMESTAMPS[unit]
+            return pa.timestamp(unit, "UTC")
         return pa.time32(unit) if unit == "ms" else pa.time64(unit)
 
     def _numbers(self, max_numbers: int) -> list[int]:
@@ -397,25 +402,30 @@ def type_ddl(data_type: pa.DataType) -> str:
     """Return the DDL of a type."""
     if isinstance(data_type, pa.BaseExtensionType):
         return type_ddl(data_type.storage_type)
-    if data_type in _NAMES:
-        return _NAMES[data_type]
-    return next((write(data_type) for test, write in _WRITERS if test(data_type)), str(data_type).upper())
+    text = str(data_type)
+    if text in _NAMES:
+        return _NAMES[text]
+    return next((write(data_type) for test, write in _writers() if test(data_type)), text.upper())
 
 
-_WRITERS: Final[list[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], str]]]] = [
-    (types.is_fixed_size_binary, lambda data_type: f"BINARY({data_type.byte_width})"),
-    (types.is_decimal, lambda data_type: f"DECIMAL({data_type.precision},{data_type.scale})"),
-    (types.is_timestamp, lambda data_type: f"TIMESTAMP({_DIGITS[data_type.unit]})"),
-    (types.is_time, lambda data_type: f"TIME({_DIGITS[data_type.unit]})"),
-    (types.is_dictionary, lambda data_type: type_ddl(data_type.value_type)),
-    (
-        types.is_struct,
-        lambda data_type: f"STRUCT<{', '.join(_column_ddl(field, ': ') for field in data_type)}>",
-    ),
-    (
-        lambda data_type: (
-            types.is_list(data_type) or types.is_large_list(data_type) or types.is_fixed_size_list(data_type)
+@cache
+def _writers() -> list[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], str]]]:
+    return [
+        (types.is_fixed_size_binary, lambda data_type: f"BINARY({data_type.byte_width})"),
+        (types.is_decimal, lambda data_type: f"DECIMAL({data_type.precision},{data_type.scale})"),
+        (types.is_timestamp, lambda data_type: f"TIMESTAMP({_DIGITS[data_type.unit]})"),
+        (types.is_time, lambda data_type: f"TIME({_DIGITS[data_type.unit]})"),
+        (types.is_dictionary, lambda data_type: type_ddl(data_type.value_type)),
+        (
+            types.is_struct,
+            lambda data_type: f"STRUCT<{', '.join(_column_ddl(field, ': ') for field in data_type)}>",
         ),
-        lambda data_type: f"ARRAY<{field_type_ddl(data_type.value_field)}>",
-    ),
-]
+        (
+            lambda data_type: (
+                types.is_list(data_type)
+                or types.is_large_list(data_type)
+                or types.is_fixed_size_list(data_type)
+            ),
+            lambda data_type: f"ARRAY<{field_type_ddl(data_type.value_field)}>",
+        ),
+    ]

@@ -14,17 +14,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
-import pyarrow as pa
-from pyarrow import types
-
+from odf_engine.base.arrow import pa, pc, types
 from odf_engine.base.processes import build_python_environment
-from odf_engine.data.arrow_compute import decode_array, decoded_type, is_list_like, pc
-from odf_engine.data.parquet.parquet_reader import UNREADABLE, read_bounded, read_parquet_schema
+from odf_engine.data.arrow_compute import decode_array, decoded_type, is_list_like
+from odf_engine.data.parquet.parquet_reader import parquet_errors, read_bounded, read_parquet_schema
 from odf_engine.errors import BadData, InvalidSchema, NotFound, has_surrogates
 from odf_engine.identity.multiformats import ARROW0_SHA3_256, SHA3_256, Multihash
 
@@ -140,9 +138,6 @@ class SerialExecutor:
 _UNITS: Final = {"s": 0, "ms": 1, "us": 2, "ns": 3}
 _CHUNK_ROWS: Final = 1 << 16  # fits in processor caches, and amortizes the cost of a call
 _CHUNK_BYTES: Final = 64 << 20
-# Sliced from buffers, because pa.scalar and pa.array import pandas.
-_CELLS: Final = [None, pa.py_buffer(struct.pack("=3q", 0, 1, 1)), pa.py_buffer(b"\0")]
-_NULL, _EMPTY = pa.LargeBinaryArray.from_buffers(pa.large_binary(), 2, _CELLS)
 _INT: Final = 1
 _FLOAT: Final = 2
 _BINARY: Final = 3
@@ -327,7 +322,16 @@ def _cells(array: pa.Array) -> pa.Array:
         return _raw_cells(_bool_bytes(array), 1)
     if is_list_like(array.type):
         return _list_cells(array)
-    return pc.binary_join_element_wise(*_lengths_and_values(array), _EMPTY)
+    return pc.binary_join_element_wise(*_lengths_and_values(array), _null_and_empty()[1])
+
+
+@cache
+def _null_and_empty() -> tuple[pa.Scalar, pa.Scalar]:
+    """Return the cell of null and an empty one."""
+    # Sliced from buffers, because pa.scalar and pa.array import pandas.
+    cells = [None, pa.py_buffer(struct.pack("=3q", 0, 1, 1)), pa.py_buffer(b"\0")]
+    null, empty = pa.LargeBinaryArray.from_buffers(pa.large_binary(), 2, cells)
+    return null, empty
 
 
 def _raw_cells(array: pa.Array, width: int) -> pa.Array:
@@ -335,7 +339,7 @@ def _raw_cells(array: pa.Array, width: int) -> pa.Array:
     raw = pa.Array.from_buffers(
         pa.binary(width), len(array), [validity, data], array.null_count, array.offset
     ).cast(pa.large_binary())
-    return pc.fill_null(raw, _NULL) if array.null_count else raw
+    return pc.fill_null(raw, _null_and_empty()[0]) if array.null_count else raw
 
 
 def _bool_bytes(array: pa.Array) -> pa.Array:
@@ -347,7 +351,8 @@ def _list_cells(array: pa.Array) -> pa.Array:
     ends = pc.cumulative_sum(pc.fill_null(counts, 0))
     offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends])
     items = pa.LargeListArray.from_arrays(offsets, _cells(array.flatten()))
-    return pc.binary_join_element_wise(_raw_cells(counts, 8), pc.binary_join(items, _EMPTY), _EMPTY)
+    _, empty = _null_and_empty()
+    return pc.binary_join_element_wise(_raw_cells(counts, 8), pc.binary_join(items, empty), empty)
 
 
 def _lengths_and_values(array: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -364,7 +369,7 @@ def _without_nulls(values: pa.Array, size: int) -> pa.Array:
     buffers = values.buffers()
     bare = pa.Array.from_buffers(values.type, len(values), [None, *buffers[1:]], 0, values.offset)
     # Null slots are nearly always empty. Then no copy is needed.
-    return bare if _contents(bare).size == size else pc.fill_null(values, _EMPTY)
+    return bare if _contents(bare).size == size else pc.fill_null(values, _null_and_empty()[1])
 
 
 def _interleaved(first: pa.Array, second: pa.Array) -> pa.Array:
@@ -567,7 +572,7 @@ def _batches(path: Path) -> Iterator[tuple[pa.Schema, Iterable[pa.RecordBatch]]]
             else:
                 stream = pa.ipc.open_stream(file)
                 yield stream.schema, map(_validated, stream)
-    except UNREADABLE as error:
+    except parquet_errors() as error:
         raise BadData(
             f"the file cannot be read as Parquet, Arrow IPC file or Arrow IPC stream: {error}",
             where=str(path),

@@ -6,9 +6,8 @@ import math
 from typing import Any, Final
 
 import msgspec
-import pyarrow as pa
 
-from odf_engine.data.arrow_compute import pc
+from odf_engine.base.arrow import pa, pc
 
 MAX_BINS: Final = 24
 _MIN_EXPONENT: Final = -1000

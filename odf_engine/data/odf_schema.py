@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from functools import cache
+from typing import Any, Final, TypeAlias
 
-import pyarrow as pa
 from msgspec.structs import replace
-from pyarrow import types
 
+from odf_engine.base.arrow import pa, types
 from odf_engine.data.ddl import parse_comments, parse_ddl
 from odf_engine.errors import InvalidSchema
 from odf_engine.metadata import model
@@ -33,25 +33,32 @@ _ARROW_UNITS: Final = {
     TimeUnit.Nanosecond: "ns",
 }
 _ODF_UNITS: Final = {unit: name for name, unit in _ARROW_UNITS.items()}
-_PLAIN: Final[list[tuple[type[model.Model], pa.DataType]]] = [
-    (model.Bool, pa.bool_()),
-    (model.Int8, pa.int8()),
-    (model.Int16, pa.int16()),
-    (model.Int32, pa.int32()),
-    (model.Int64, pa.int64()),
-    (model.UInt8, pa.uint8()),
-    (model.UInt16, pa.uint16()),
-    (model.UInt32, pa.uint32()),
-    (model.UInt64, pa.uint64()),
-    (model.Float16, pa.float16()),
-    (model.Float32, pa.float32()),
-    (model.Float64, pa.float64()),
-    (model.Null, pa.null()),
-    (model.String, pa.string()),
-    (model.Date, pa.date32()),
-]
-_TO_ARROW: Final = dict(_PLAIN)
-_FROM_ARROW: Final = {arrow: odf for odf, arrow in _PLAIN}
+
+
+@cache
+def _plain_types() -> dict[type[model.Model], pa.DataType]:
+    return {
+        model.Bool: pa.bool_(),
+        model.Int8: pa.int8(),
+        model.Int16: pa.int16(),
+        model.Int32: pa.int32(),
+        model.Int64: pa.int64(),
+        model.UInt8: pa.uint8(),
+        model.UInt16: pa.uint16(),
+        model.UInt32: pa.uint32(),
+        model.UInt64: pa.uint64(),
+        model.Float16: pa.float16(),
+        model.Float32: pa.float32(),
+        model.Float64: pa.float64(),
+        model.Null: pa.null(),
+        model.String: pa.string(),
+        model.Date: pa.date32(),
+    }
+
+
+@cache
+def _plain_models() -> dict[pa.DataType, type[model.Model]]:
+    return {arrow: odf for odf, arrow in _plain_types().items()}
 
 
 def to_arrow(schema: DataSchema) -> pa.Schema:
@@ -134,7 +141,7 @@ def _arrow_type(data_type: Any, path: str, depth: int) -> tuple[pa.DataType, boo
 
 
 def _required_type(data_type: Any, path: str, depth: int) -> pa.DataType:
-    plain = _TO_ARROW.get(type(data_type))
+    plain = _plain_types().get(type(data_type))
     if plain is not None:
         return plain
     match data_type:
@@ -191,7 +198,7 @@ def _map(data_type: model.Map, path: str, depth: int) -> pa.DataType:
     return pa.map_(pa.field("keys", key, nullable=False), value, keys_sorted=bool(data_type.keys_sorted))
 
 
-_Layouts = dict[tuple[str, str | int | None], pa.DataType]
+_Layouts: TypeAlias = "dict[tuple[str, str | int | None], pa.DataType]"
 
 
 def _encode(data_type: pa.DataType, key: str, value: Any, path: str) -> pa.DataType:
@@ -309,13 +316,13 @@ def _odf_item(field: pa.Field, path: str, depth: int) -> Any:
 
 def _odf_type(data_type: pa.DataType, path: str, depth: int) -> tuple[Any, dict[str, Any] | None]:
     """Return the type and its encoding attribute."""
-    plain = _FROM_ARROW.get(data_type)
+    plain = _plain_models().get(data_type)
     if types.is_run_end_encoded(data_type):
         inner, _ = _odf_type(data_type.value_type, path, depth)
         return inner, _buffers("RunEnd", data_type.run_end_type.bit_width, "runEndsBitWidth")
     if plain is not None and not types.is_string(data_type):
         return plain(), None
-    for test, make in _CONVERSIONS:
+    for test, make in _conversions():
         if test(data_type):
             return make(data_type, path, depth)
     raise InvalidSchema(
@@ -349,7 +356,7 @@ def _odf_struct(data_type: pa.DataType, path: str, depth: int) -> tuple[Any, Non
     return model.Struct([_odf_field(field, f"{path}.{field.name}", depth + 1) for field in data_type]), None
 
 
-_Make = Callable[[pa.DataType, str, int], tuple[Any, dict[str, Any] | None]]
+_Make: TypeAlias = "Callable[[pa.DataType, str, int], tuple[Any, dict[str, Any] | None]]"
 
 
 def _texts(kind: type[model.Model], layout: str, width: int) -> _Make:
@@ -363,33 +370,35 @@ def _lists(layout: str, width: int) -> _Make:
     )
 
 
-_CONVERSIONS: Final[list[tuple[Callable[[pa.DataType], bool], _Make]]] = [
-    (types.is_string, _texts(model.String, "Contiguous", 32)),
-    (types.is_large_string, _texts(model.String, "Contiguous", 64)),
-    (types.is_string_view, _texts(model.String, "View", 32)),
-    (types.is_binary, _texts(model.Binary, "Contiguous", 32)),
-    (types.is_large_binary, _texts(model.Binary, "Contiguous", 64)),
-    (types.is_binary_view, _texts(model.Binary, "View", 32)),
-    (types.is_fixed_size_binary, lambda kind, path, depth: (model.Binary(kind.byte_width), None)),
-    (types.is_date64, lambda kind, path, depth: (model.Date(), {DATE_ENCODING: {"unit": "Millisecond"}})),
-    (types.is_time, lambda kind, path, depth: (model.Time(_ODF_UNITS[kind.unit]), None)),
-    (
-        types.is_timestamp,
-        lambda kind, path, depth: (model.TimestampType(_ODF_UNITS[kind.unit], kind.tz), None),
-    ),
-    (types.is_duration, lambda kind, path, depth: (model.Duration(_ODF_UNITS[kind.unit]), None)),
-    (types.is_decimal, _odf_decimal),
-    (types.is_list, _lists("Contiguous", 32)),
-    (types.is_large_list, _lists("Contiguous", 64)),
-    (types.is_list_view, _lists("View", 32)),
-    (types.is_large_list_view, _lists("View", 64)),
-    (
-        types.is_fixed_size_list,
-        lambda kind, path, depth: (
-            model.List(_odf_item(kind.value_field, f"{path}[]", depth), kind.list_size),
-            None,
+@cache
+def _conversions() -> list[tuple[Callable[[pa.DataType], bool], _Make]]:
+    return [
+        (types.is_string, _texts(model.String, "Contiguous", 32)),
+        (types.is_large_string, _texts(model.String, "Contiguous", 64)),
+        (types.is_string_view, _texts(model.String, "View", 32)),
+        (types.is_binary, _texts(model.Binary, "Contiguous", 32)),
+        (types.is_large_binary, _texts(model.Binary, "Contiguous", 64)),
+        (types.is_binary_view, _texts(model.Binary, "View", 32)),
+        (types.is_fixed_size_binary, lambda kind, path, depth: (model.Binary(kind.byte_width), None)),
+        (types.is_date64, lambda kind, path, depth: (model.Date(), {DATE_ENCODING: {"unit": "Millisecond"}})),
+        (types.is_time, lambda kind, path, depth: (model.Time(_ODF_UNITS[kind.unit]), None)),
+        (
+            types.is_timestamp,
+            lambda kind, path, depth: (model.TimestampType(_ODF_UNITS[kind.unit], kind.tz), None),
         ),
-    ),
-    (types.is_struct, _odf_struct),
-    (types.is_map, _odf_map),
-]
+        (types.is_duration, lambda kind, path, depth: (model.Duration(_ODF_UNITS[kind.unit]), None)),
+        (types.is_decimal, _odf_decimal),
+        (types.is_list, _lists("Contiguous", 32)),
+        (types.is_large_list, _lists("Contiguous", 64)),
+        (types.is_list_view, _lists("View", 32)),
+        (types.is_large_list_view, _lists("View", 64)),
+        (
+            types.is_fixed_size_list,
+            lambda kind, path, depth: (
+                model.List(_odf_item(kind.value_field, f"{path}[]", depth), kind.list_size),
+                None,
+            ),
+        ),
+        (types.is_struct, _odf_struct),
+        (types.is_map, _odf_map),
+    ]

@@ -7,11 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import pyarrow as pa
-
-from odf_engine.data.arrow_compute import pc
+from odf_engine.base.arrow import pa, pc
 from odf_engine.data.changelog import Op
-from odf_engine.data.parquet.parquet_reader import UNREADABLE, max_in_footer, open_parquet
+from odf_engine.data.parquet.parquet_reader import max_in_footer, open_parquet, parquet_errors
 from odf_engine.data.parquet.slices import read_batches
 
 
@@ -60,7 +58,7 @@ def count_operations(paths: Iterable[Path], column: str) -> OperationCounts:
 
 def _counts_of_slice(path: Path, column: str) -> Iterable[OperationCounts]:
     # The second read raises an error with the name of the file.
-    with suppress(*UNREADABLE), open_parquet(path) as file:
+    with suppress(*parquet_errors()), open_parquet(path) as file:
         if max_in_footer(file.metadata, file.schema_arrow, column) == Op.APPEND:
             return [OperationCounts(file.metadata.num_rows)]
     return (count_batch(batch.column(0)) for batch in read_batches(path, [column]))

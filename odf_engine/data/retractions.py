@@ -12,15 +12,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import pyarrow as pa
-from pyarrow import types
-
-from odf_engine.data.arrow_compute import decode_array, hash_values, pc, python_values
+from odf_engine.base.arrow import pa, pc, types
+from odf_engine.data.arrow_compute import decode_array, hash_values, python_values
 from odf_engine.data.changelog import Op
 from odf_engine.data.parquet.slices import read_batches
 from odf_engine.metadata.model import DatasetVocabulary
 
-_HASH: Final = pa.uint64()
 _ADDING: Final = (int(Op.APPEND), int(Op.CORRECT_TO))
 _RETRACTING: Final = (int(Op.RETRACT), int(Op.CORRECT_FROM))
 # Hashes are compared within a process only. The salt keeps authors from constructing equal hashes.
@@ -137,14 +134,14 @@ def has_retractions(path: Path, vocabulary: DatasetVocabulary, check: Callable[[
 def hash_data_fields(batch: pa.RecordBatch, vocabulary: DatasetVocabulary) -> pa.Array:
     """Return a hash of the data fields of each row. A missing column equals one with nulls."""
     system = (vocabulary.offset_column, vocabulary.operation_type_column, vocabulary.system_time_column)
-    total = pa.repeat(pa.scalar(0, _HASH), batch.num_rows)
+    total = pa.repeat(pa.scalar(0, pa.uint64()), batch.num_rows)
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if name in system:
             continue
-        salt = pa.scalar(hash((_SALT, name)) & _MASK, _HASH)
+        salt = pa.scalar(hash((_SALT, name)) & _MASK, pa.uint64())
         hashes = hash_values(pc.bit_wise_xor(_value_hashes(column), salt))
         if column.null_count:
-            hashes = pc.if_else(column.is_valid(), hashes, pa.scalar(0, _HASH))
+            hashes = pc.if_else(column.is_valid(), hashes, pa.scalar(0, pa.uint64()))
         total = pc.add(total, hashes)
     return total
 
@@ -161,7 +158,7 @@ def _value_hashes(column: pa.Array) -> pa.Array:
 
 
 def _hashes_of(values: Sequence[object]) -> pa.Array:
-    return pa.array([hash((_SALT, value)) & _MASK for value in values], _HASH)
+    return pa.array([hash((_SALT, value)) & _MASK for value in values], pa.uint64())
 
 
 def _is_one_of(operations: pa.Array, codes: Sequence[int]) -> pa.Array:
@@ -194,7 +191,7 @@ def _matching(
         if batch.num_rows < len(wanted):  # is_in builds a table of all values for each call
             matches = pa.array(map(is_wanted, fields.to_pylist()), pa.bool_())
         else:
-            matches = pc.is_in(fields, pa.array(list(wanted), _HASH))
+            matches = pc.is_in(fields, pa.array(list(wanted), pa.uint64()))
         at = pc.indices_nonzero(pc.and_(known, matches))
         for row, add, value in zip(
             at.to_pylist(), adds.take(at).to_pylist(), fields.take(at).to_pylist(), strict=True

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, TypeAlias
 
-import pyarrow as pa
-from pyarrow import types
-
-from odf_engine.data.arrow_compute import decode_array, decoded_type, is_list_like, pc
-from odf_engine.data.ddl import TIMESTAMP, UUID, type_ddl
+from odf_engine.base.arrow import pa, pc, types
+from odf_engine.data.arrow_compute import decode_array, decoded_type, is_list_like
+from odf_engine.data.ddl import timestamp_type, type_ddl, uuid_type
 from odf_engine.errors import BadData, InvalidSchema
 
 _UNITS: Final = ("s", "ms", "us", "ns")
@@ -26,7 +24,7 @@ def slice_type(data_type: pa.DataType) -> pa.DataType:
     """
     data_type = decoded_type(data_type)
     if types.is_timestamp(data_type):
-        return pa.timestamp("us", "UTC") if data_type.unit in ("us", "ns") else TIMESTAMP
+        return pa.timestamp("us", "UTC") if data_type.unit in ("us", "ns") else timestamp_type()
     if types.is_date(data_type):
         return pa.date32()
     if types.is_time32(data_type):
@@ -208,7 +206,7 @@ def _find_missing_part(array: pa.Array) -> int | None:
     return min(places) if rows is None else rows[min(places)].as_py()
 
 
-_Cast = Callable[[pa.Array], pa.Array]
+_Cast: TypeAlias = "Callable[[pa.Array], pa.Array]"
 
 
 def _caster(source: pa.DataType, target: pa.DataType) -> _Cast | None:
@@ -216,7 +214,7 @@ def _caster(source: pa.DataType, target: pa.DataType) -> _Cast | None:
         return _valid_text if types.is_string(source) else lambda array: array
     if types.is_timestamp(source) and types.is_timestamp(target):
         return lambda array: _to_timestamp(array, target)
-    if types.is_string(slice_type(source)) and target == UUID:
+    if types.is_string(slice_type(source)) and target == uuid_type():
         return _to_uuid
     if types.is_integer(source) and types.is_decimal(target):
         # Arrow requires a precision for any integer. Here only these values must fit.
@@ -291,8 +289,8 @@ def _to_uuid(array: pa.Array) -> pa.Array:
     if pc.all(pc.match_substring_regex(digits, "^[0-9a-fA-F]{32}$")).as_py() is False:
         raise pa.ArrowInvalid("invalid UUID")
     text = "".join(value or "0" * 32 for value in digits.to_pylist())
-    raw = pa.Array.from_buffers(UUID, len(array), [None, pa.py_buffer(bytes.fromhex(text))])
-    return pc.if_else(array.is_null(), pa.scalar(None, UUID), raw) if array.null_count else raw
+    raw = pa.Array.from_buffers(uuid_type(), len(array), [None, pa.py_buffer(bytes.fromhex(text))])
+    return pc.if_else(array.is_null(), pa.scalar(None, uuid_type()), raw) if array.null_count else raw
 
 
 def _misfit(array: pa.Array, cast: _Cast, target: pa.Field, row: int) -> BadData:

@@ -23,7 +23,7 @@ from odf_engine.chain.state import IDEMPOTENCY_KEY, PAYLOAD_HASH, ChainState, Ch
 from odf_engine.checks.gate import load_checks
 from odf_engine.data.column_names import LOOKALIKE_HINT, find_lookalike, lookalike_problem
 from odf_engine.data.odf_schema import columns_of_step
-from odf_engine.data.parquet.parquet_reader import UNREADABLE, read_parquet_schema
+from odf_engine.data.parquet.parquet_reader import parquet_errors, read_parquet_schema
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.errors import BadData, Conflict, InvalidSchema, NotSynced, OdfError, UsageError
 from odf_engine.identity.multiformats import Multihash
@@ -270,7 +270,7 @@ class PushedFileReader:
 def _parquet_names(path: Path) -> list[str] | None:
     try:
         return list(read_parquet_schema(path).names)
-    except (*UNREADABLE, InvalidSchema):
+    except (*parquet_errors(), InvalidSchema):
         return None  # The reader reports the error.
 
 

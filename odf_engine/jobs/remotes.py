@@ -163,8 +163,8 @@ class Search(JobRequest[SearchResult], frozen=True, tag="search"):
         return False
 
     def run(self, context: JobContext, reporter: Reporter) -> SearchResult:
-        from odf_engine.sync import open_repository
         from odf_engine.sync.recorded_sync import remote_access
+        from odf_engine.sync.remotes.transports import open_repository
         from odf_engine.workspace.remotes import Remotes
 
         workspace = context.workspace

@@ -15,12 +15,12 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from odf_engine.base.atomic_files import replace_file
 from odf_engine.base.config import Config
-from odf_engine.base.progress import Reporter
 from odf_engine.errors import (
     AlreadyExists,
     BadData,
@@ -31,6 +31,7 @@ from odf_engine.errors import (
     ObjectUnchanged,
     SourceUnavailable,
     Unsupported,
+    UsageError,
     WriteConditionFailed,
 )
 from odf_engine.identity.did import DID_PREFIX, DatasetId
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from odf_engine.mirror.store_client import StoreClient
 
+SCHEMES: Final = ("s3", "s3+http", "s3+https", "gs", "az", "file")
 _MAX_CATALOG_BYTES: Final = 64 << 20
 _ATTEMPTS: Final = 30
 _BATCH: Final = 500
@@ -52,6 +54,26 @@ _UNKNOWN_AGE: Final = timedelta(days=1)
 _MAX_TOKENS: Final = 100
 # Google compares versions, which are times in microseconds, and the others compare ETags.
 _FALSE_VERSION: Final[UpdateVersion] = {"e_tag": '"00000000000000000000000000000000"', "version": "3"}
+
+
+def normalize_url(text: str, folder: Path) -> str:
+    """Return the URL of a store with a slash at its end; relative paths start at ``folder``.
+
+    Raises:
+        UsageError: an unsupported URL, or one with a query, a fragment or a login.
+    """
+    parts = urlsplit(text)
+    if parts.scheme not in SCHEMES:
+        hint = "use s3://BUCKET/PREFIX, s3+https://HOST/BUCKET/PREFIX, gs://BUCKET, az://NAME or file:FOLDER"
+        raise UsageError("unsupported URL of a store", where=text, hint=hint)
+    if parts.scheme == "file":
+        path = (folder / unquote(parts.netloc + parts.path)).resolve()
+        return f"{path.as_uri()}/"
+    if parts.query or parts.fragment or "@" in parts.netloc:
+        raise UsageError(
+            "the URL of a store has no login, query or fragment", hint="store the login: odf repo login"
+        )
+    return text.rstrip("/") + "/"
 
 
 class DatasetStore:
@@ -73,11 +95,10 @@ class DatasetStore:
     @cached_property
     def client(self) -> StoreClient:
         """The client of the store."""
-        # Deferred: a list of cached datasets sends no requests.
+        # Deferred: it imports urllib3, and a list of cached datasets sends no requests.
         from odf_engine.mirror.store_client import open_client
-        from odf_engine.net.credentials import Credentials, RemoteAccess
 
-        return open_client(self.url, RemoteAccess(self.config, Credentials(self._odf), Reporter()))
+        return open_client(self.url, self.config, self._odf)
 
     def prepare(self) -> int:
         """Create the list of datasets, unless it exists; return its number of datasets.

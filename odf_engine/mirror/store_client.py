@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 from odf_engine.base.atomic_files import file_lock
+from odf_engine.base.config import Config
 from odf_engine.base.files import fsync_folder, remove_temporary
+from odf_engine.base.progress import Reporter
 from odf_engine.errors import (
     NotFound,
     ObjectUnchanged,
     SourceUnavailable,
-    UsageError,
     WriteConditionFailed,
     disk_hint,
 )
 from odf_engine.net.bucket_client import BucketClient, StoredObject
-from odf_engine.net.credentials import RemoteAccess
+from odf_engine.net.credentials import Credentials, RemoteAccess
 
 if TYPE_CHECKING:
     from obstore import PutMode, UpdateVersion
 
-SCHEMES: Final = ("s3", "s3+http", "s3+https", "gs", "az", "file")
 _CHUNK_BYTES: Final = 1 << 20
 
 
@@ -53,35 +53,20 @@ class StoreClient(Protocol):
     def delete(self, names: Sequence[str]) -> None: ...
 
 
-def open_client(url: str, access: RemoteAccess) -> StoreClient:
+def open_client(url: str, config: Config, odf: Path) -> StoreClient:
     """Return the client for the URL of a store.
+
+    Args:
+        url: the URL.
+        config: the settings.
+        odf: the ``.odf`` folder of the workspace, with its credentials.
 
     Raises:
         UsageError: an unsupported URL.
     """
     if urlsplit(url).scheme == "file":
         return FolderClient(url)
-    return BucketClient(url, access)
-
-
-def normalize_url(text: str, folder: Path) -> str:
-    """Return the URL of a store with a slash at its end; relative paths start at ``folder``.
-
-    Raises:
-        UsageError: an unsupported URL, or one with a query, a fragment or a login.
-    """
-    parts = urlsplit(text)
-    if parts.scheme not in SCHEMES:
-        hint = "use s3://BUCKET/PREFIX, s3+https://HOST/BUCKET/PREFIX, gs://BUCKET, az://NAME or file:FOLDER"
-        raise UsageError("unsupported URL of a store", where=text, hint=hint)
-    if parts.scheme == "file":
-        path = (folder / unquote(parts.netloc + parts.path)).resolve()
-        return f"{path.as_uri()}/"
-    if parts.query or parts.fragment or "@" in parts.netloc:
-        raise UsageError(
-            "the URL of a store has no login, query or fragment", hint="store the login: odf repo login"
-        )
-    return text.rstrip("/") + "/"
+    return BucketClient(url, RemoteAccess(config, Credentials(odf), Reporter()))
 
 
 class FolderClient:

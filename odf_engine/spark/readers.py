@@ -16,8 +16,8 @@ from pyspark.sql import types as st
 
 from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import is_list_like
-from odf_engine.data.ddl import UUID, type_ddl
-from odf_engine.data.parquet.parquet_reader import UNREADABLE, open_parquet, read_bounded
+from odf_engine.data.ddl import type_ddl, uuid_type
+from odf_engine.data.parquet.parquet_reader import open_parquet, parquet_errors, read_bounded
 from odf_engine.data.schema_enforcement import with_timestamp_unit
 from odf_engine.errors import BadData, InvalidManifest, InvalidSchema, NotFound
 from odf_engine.metadata.model import Csv, DatasetVocabulary, Json, NdJson
@@ -103,7 +103,7 @@ def prepare_parquet_file(
                 return safe_link(path, scratch, ".parquet"), footer
             copy = Path(tempfile.mkdtemp(prefix="parquet-", dir=scratch)) / "copy.parquet"
             _write_readable_copy(path, copy, reporter)
-    except UNREADABLE as error:
+    except parquet_errors() as error:
         problem = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BadData(f"the Parquet file cannot be read: {problem}", where=name) from None
     return copy, footer
@@ -621,7 +621,7 @@ def _json_read_type(
         return st.StructType([_json_field(member, (*path, member.name), spelling) for member in data_type])
     if isinstance(spark, st.ArrayType):
         return st.ArrayType(_json_read_type(data_type.value_type, path, spelling))
-    return spark if isinstance(spark, st.BinaryType) and data_type != UUID else st.StringType()
+    return spark if isinstance(spark, st.BinaryType) and data_type != uuid_type() else st.StringType()
 
 
 def _format_options(formats: Formats) -> dict[str, str]:
@@ -755,7 +755,7 @@ def _slice_footer(path: Path) -> pq.FileMetaData:
         raise NotFound(
             "slice is missing", where=str(path), hint="run odf verify to find all errors"
         ) from None
-    except UNREADABLE as error:
+    except parquet_errors() as error:
         raise BadData(f"the data slice cannot be read: {error}", where=str(path)) from error
 
 

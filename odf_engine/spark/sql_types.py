@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import types
 from pyspark.sql import types as st
 
-from odf_engine.data.ddl import UUID, field_type_ddl, max_length
+from odf_engine.data.ddl import field_type_ddl, max_length, uuid_type
 from odf_engine.errors import InvalidManifest, InvalidSchema
 from odf_engine.spark.errors import BAD_VALUE_PREFIX, SEPARATOR
 
@@ -326,7 +326,7 @@ def _raise_error(path: str, type_name: str, value: str) -> str:
 
 def declared_type_name(declared: pa.DataType, target: st.DataType) -> str:
     """Return the name of a declared type in errors, given its type in Spark."""
-    return "UUID" if declared == UUID else _UNSIGNED.get(declared, target.simpleString().upper())
+    return "UUID" if declared == uuid_type() else _UNSIGNED.get(declared, target.simpleString().upper())
 
 
 def field_type_name(field: pa.Field, target: st.DataType) -> str:
@@ -354,7 +354,7 @@ def _field_conversion(
 
 def _length_condition(value: str, field: pa.Field) -> str:
     """Return the condition that a value has the declared length, or "" if any length is valid."""
-    if pa.types.is_fixed_size_binary(field.type) and field.type != UUID:
+    if pa.types.is_fixed_size_binary(field.type) and field.type != uuid_type():
         return f"(octet_length({value}) = {field.type.byte_width})"
     if (length := max_length(field)) is None:
         return ""
@@ -425,7 +425,7 @@ def _conversion(
     if target == source and declared not in _UNSIGNED_MAX:
         return "", ""
     value, guards = f"try_cast({{}} AS {target.simpleString()})", []
-    if isinstance(source, st.StringType) and declared == UUID:
+    if isinstance(source, st.StringType) and declared == uuid_type():
         value, guards = "try_to_binary(replace({}, '-', ''), 'hex')", [f"octet_length({converted}) = 16"]
     elif isinstance(source, st.StringType):
         value, guard = _from_text(target, raw, converted, formats)

@@ -16,12 +16,12 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.credentials import Credentials, RemoteAccess
 from odf_engine.net.urls import normalize_url
 from odf_engine.storage.refs import HEAD
-from odf_engine.sync import open_remote
 from odf_engine.sync.history import HistoriesDiverged, Relation, compare, walk_back
 from odf_engine.sync.pull import ChainPull, DatasetAlreadyHere, clone_dataset, pull_dataset
 from odf_engine.sync.push import ChainPush
 from odf_engine.sync.push import push as push_chain
 from odf_engine.sync.remotes.base import RemoteDataset
+from odf_engine.sync.remotes.transports import open_remote
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.remotes import Kind, Remotes, RemoteStatus
 from odf_engine.workspace.workspace import Workspace

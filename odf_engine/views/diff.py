@@ -11,6 +11,7 @@ from odf_engine.chain.block_summary import BlockSummary
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.schema_evolution import read_declaration
 from odf_engine.chain.state import ChainState, apply_block
+from odf_engine.data.ddl import type_ddl
 from odf_engine.errors import OdfError, UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata import model
@@ -87,8 +88,6 @@ def column_changes(old: ChainState, new: ChainState) -> list[ColumnChange]:
 def _columns(state: ChainState) -> Iterator[tuple[str, str]]:
     schema = read_declaration(state)
     if schema is not None:
-        from odf_engine.data.ddl import type_ddl
-
         for field in schema:
             yield field.name, type_ddl(field.type) + ("" if field.nullable else " NOT NULL")
 

@@ -18,7 +18,7 @@ from odf_engine.base.progress import Reporter
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import ChainState
 from odf_engine.data.arrow_compute import pc
-from odf_engine.data.parquet.parquet_reader import UNREADABLE
+from odf_engine.data.parquet.parquet_reader import parquet_errors
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.errors import BadData, InvalidSchema, NotFound, UsageError
 from odf_engine.metadata.model import Append, Ledger, SetTransform
@@ -222,7 +222,7 @@ def _file_name(family: str, count: int, mark: str) -> str:
 
 
 def _read_metadata(path: Path) -> Projection | None:
-    with suppress(*UNREADABLE, msgspec.MsgspecError, KeyError, RecursionError):
+    with suppress(*parquet_errors(), msgspec.MsgspecError, KeyError, RecursionError):
         metadata = pq.read_metadata(path)
         about = msgspec.json.decode((metadata.metadata or {})[_METADATA_KEY], type=ProjectionMetadata)
         return Projection(path, about.key, metadata.num_rows, about.of)

@@ -11,14 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from odf_engine.base.arrow import pa, pq
 from odf_engine.base.files import ensure_folder
 from odf_engine.errors import BadData, NotFound
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
 MAX_RESULTS: Final = 20
 KEPT_BYTES: Final = 1 << 30
@@ -80,8 +77,6 @@ def write(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch], limi
     Returns:
         The number of written rows, and whether there were more.
     """
-    import pyarrow.parquet as pq  # Deferred, as everywhere in this module: the command line imports it.
-
     written = 0
     group: list[pa.RecordBatch] = []
     some = LimitedBatches(_split_batches(batches), limit)
@@ -131,8 +126,6 @@ def _is_full(group: list[pa.RecordBatch]) -> bool:
 
 
 def _write_group(writer: pq.ParquetWriter, group: list[pa.RecordBatch]) -> None:
-    import pyarrow as pa
-
     if group:
         writer.write_table(pa.Table.from_batches(group), row_group_size=2 * GROUP_ROWS)
         group.clear()
@@ -165,9 +158,6 @@ class ResultRows:
     """
 
     def __init__(self, path: Path) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         self._where = path.name
         self._lock = threading.Lock()
         self._groups: OrderedDict[tuple[int, tuple[str, ...]], pa.Table] = OrderedDict()
@@ -197,8 +187,6 @@ class ResultRows:
         Raises:
             BadData: the file cannot be read.
         """
-        import pyarrow as pa
-
         names = tuple(self.columns.names if columns is None else columns)
         start = max(start, 0)
         stop = min(start + max(count, 0), self.row_count)
@@ -214,8 +202,6 @@ class ResultRows:
         return pa.concat_tables(parts) if parts else empty
 
     def _group(self, group: int, names: tuple[str, ...]) -> pa.Table:
-        import pyarrow as pa
-
         key = (group, names)
         table = self._groups.get(key)
         if table is None:

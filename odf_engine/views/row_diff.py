@@ -18,7 +18,7 @@ from odf_engine.base.atomic_files import atomic_file, evict_oldest
 from odf_engine.base.files import ensure_folder
 from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import hash_values, pc
-from odf_engine.data.parquet.parquet_reader import UNREADABLE
+from odf_engine.data.parquet.parquet_reader import parquet_errors
 from odf_engine.data.parquet.slice_file import RowRange
 from odf_engine.views.as_at import PinnedVersion
 from odf_engine.views.diff import (
@@ -456,7 +456,7 @@ def _cache_path(odf: Path, sides: DiffSides, columns: Sequence[AlignedColumn], k
 
 
 def _read_cached(path: Path) -> RowDiff | None:
-    with suppress(*UNREADABLE, msgspec.MsgspecError, KeyError, RecursionError):
+    with suppress(*parquet_errors(), msgspec.MsgspecError, KeyError, RecursionError):
         metadata = pq.read_metadata(path).metadata or {}
         return _row_diff(path, msgspec.json.decode(metadata[_METADATA_KEY], type=_FileMetadata))
     return None

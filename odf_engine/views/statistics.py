@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from odf_engine.base.arrow import pa, pq, types
 from odf_engine.base.atomic_files import evict_oldest, read_small_file, replace_file
 from odf_engine.base.progress import Reporter
+from odf_engine.data.arrow_compute import to_text
+from odf_engine.data.column_sketch import ColumnSketch
+from odf_engine.data.parquet.parquet_reader import parquet_errors
 from odf_engine.errors import OdfError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from odf_engine.data.column_sketch import ColumnSketch
     from odf_engine.views.scan import Scan
 
 
@@ -138,10 +138,6 @@ def compute_statistics(odf: Path, rows: Scan, reporter: Reporter, dataset: str |
 
 def _load_progress(cache_file: Path | None, rows: Scan) -> tuple[list[ColumnSketch], int]:
     """Return stored sketches, and the number of files that they contain."""
-    import pyarrow as pa
-
-    from odf_engine.data.column_sketch import ColumnSketch
-
     if cache_file is not None and cache_file.is_file():
         with suppress(OSError, ValueError, pa.ArrowException, msgspec.MsgspecError, OdfError, RecursionError):
             progress = msgspec.msgpack.decode(cache_file.read_bytes(), type=_Progress)
@@ -186,8 +182,6 @@ def _column_statistics(field: pa.Field, sketch: ColumnSketch) -> ColumnStatistic
 
 
 def _truncated_texts(values: pa.Array) -> Sequence[str | None]:
-    from odf_engine.data.arrow_compute import to_text
-
     return [text and text[:_MAX_TEXT] for text in to_text(values).to_pylist()]
 
 
@@ -196,8 +190,6 @@ def statistics_from_footers(rows: Scan) -> Statistics:
 
     These are nulls, and bounds of numbers and times, if all files declare them.
     """
-    from odf_engine.data.parquet.parquet_reader import UNREADABLE  # Deferred: Arrow is slow to import.
-
     footers: list[pq.FileMetaData] = []
     try:
         for part in rows.files[:_MAX_FILES]:
@@ -210,17 +202,12 @@ def statistics_from_footers(rows: Scan) -> Statistics:
     for field in rows.schema:
         try:
             columns.append(_footer_statistics(field, footers if whole else None))
-        except (*UNREADABLE, ValueError, OverflowError):  # texts that are not UTF-8, dates out of range
+        except (*parquet_errors(), ValueError, OverflowError):  # texts that are not UTF-8, dates out of range
             columns.append(_footer_statistics(field, None))
     return Statistics(rows.row_count, columns)
 
 
 def _footer_statistics(field: pa.Field, footers: Sequence[pq.FileMetaData] | None) -> ColumnStatistics:
-    import pyarrow as pa
-    from pyarrow import types
-
-    from odf_engine.data.arrow_compute import to_text
-
     unknown = ColumnStatistics(name=field.name, type=str(field.type))
     if footers is None:
         return unknown

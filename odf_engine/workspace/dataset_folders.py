@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from odf_engine.base.atomic_files import replace_text_file, write_error
 from odf_engine.base.files import fsync_folder, fsync_folders, open_no_follow, remove_temporary, sync_change
+from odf_engine.data.parquet.parquet_reader import open_parquet, parquet_errors
 from odf_engine.errors import BadData, Conflict, InvalidIdentity, NotSynced, OdfError
 from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.multiformats import Multihash
@@ -409,8 +410,6 @@ def list_late_rows(dataset: Dataset) -> list[LateRowsFile]:
         BadData: a file is damaged.
     """
     # Deferred: the workstation loads this module before its first paint.
-    from odf_engine.data.parquet.parquet_reader import UNREADABLE, open_parquet
-
     files: dict[str, list[LateRowsFile]] = {}
     for path in sorted((dataset.folder / LATE_ROWS).glob("[!.]*.parquet")):
         try:
@@ -419,7 +418,7 @@ def list_late_rows(dataset: Dataset) -> list[LateRowsFile]:
                 late_rows_file = LateRowsFile(
                     text["odf.block"], text["odf.input"], file.metadata.num_rows, path
                 )
-        except (*UNREADABLE, KeyError) as error:
+        except (*parquet_errors(), KeyError) as error:
             raise BadData(
                 f"the file with late rows is damaged: {error}", where=str(path), hint="delete the file"
             ) from error

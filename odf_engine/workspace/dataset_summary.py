@@ -18,7 +18,7 @@ from odf_engine.errors import OdfError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
-from odf_engine.metadata.model import DatasetKind, ExecuteTransformInput
+from odf_engine.metadata.model import DatasetKind, ExecuteTransformInput, MetadataEvent
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.waiting import read_waiting
 
@@ -46,6 +46,14 @@ class DatasetEntry(msgspec.Struct, frozen=True):
             return self
         self.dataset.refresh_branches()
         return replace(self, dataset=self.dataset.branch(name))
+
+
+class NewDataset(msgspec.Struct, frozen=True):
+    """A dataset that is ready to be created; its first event is the Seed."""
+
+    id: DatasetId
+    alias: DatasetAlias
+    events: list[MetadataEvent]
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):

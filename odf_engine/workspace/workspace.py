@@ -21,6 +21,7 @@ from odf_engine.base.settings import CONFIG_FILE
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.schema_evolution import declared_schema
+from odf_engine.data.ddl import type_ddl
 from odf_engine.errors import (
     AlreadyExists,
     Conflict,
@@ -37,8 +38,10 @@ from odf_engine.identity.names import DatasetAlias, DatasetPattern, parse_ref
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, MetadataEvent, Seed
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.mirror.catalog import CatalogEntry
+from odf_engine.mirror.dataset_mirror import DatasetMirror
+from odf_engine.mirror.dataset_store import DatasetStore, normalize_url
 from odf_engine.workspace.dataset_folders import DatasetFolders, NamedDataset
-from odf_engine.workspace.dataset_summary import DatasetEntry, Summary, summarize
+from odf_engine.workspace.dataset_summary import DatasetEntry, NewDataset, Summary, summarize
 from odf_engine.workspace.discovery import (
     ODF_FOLDER,
     check_dataset_folder,
@@ -49,8 +52,7 @@ from odf_engine.workspace.remotes import Remotes, localize_inputs
 from odf_engine.workspace.seals import mark_own
 
 if TYPE_CHECKING:
-    from odf_engine.mirror.dataset_store import DatasetStore
-    from odf_engine.workspace.definitions.definition import NewDataset, PlannedUpdate
+    from odf_engine.workspace.definitions.definition import PlannedUpdate
 
 
 _FRESH_SECONDS: Final = 0.5
@@ -149,10 +151,6 @@ class Workspace:
         workspace = cls(folder.expanduser().resolve())
         config = Config()
         if store is not None:
-            # Deferred: most workspaces have no store.
-            from odf_engine.mirror.dataset_store import DatasetStore
-            from odf_engine.mirror.store_client import normalize_url
-
             if (workspace.odf).is_dir():
                 raise AlreadyExists(f"{workspace.folder} is already a workspace")
             url = normalize_url(store, workspace.folder)
@@ -181,8 +179,6 @@ class Workspace:
         url = self.config.store.url
         if not url:
             return None
-        from odf_engine.mirror.dataset_store import DatasetStore  # deferred: most workspaces have no store
-
         return DatasetStore(url, self.odf, self.config)
 
     @property
@@ -308,8 +304,6 @@ class Workspace:
 
         None if the dataset is not in the workspace or has no schema.
         """
-        from odf_engine.data.ddl import type_ddl  # Deferred: Arrow is slow to import.
-
         try:
             schema = declared_schema(self.resolve(ref).dataset.state())
         except OdfError:
@@ -335,18 +329,15 @@ class Workspace:
             OdfError: a definition is invalid.
         """
         # Deferred: slow to import, and most commands do not need it.
-        from odf_engine.workspace.definitions.definition import error_context, plan_datasets
-        from odf_engine.workspace.definitions.query_check import check_queries
+        from odf_engine.workspace.definitions import definition, query_check
 
         with self._lock():
             self._sweep()
             existing = {name.alias: name.id for name in self._readable_names()}
             keys = _NewKeys()
             snapshots = self.localize_inputs(snapshots)
-            plans = plan_datasets(existing, snapshots, keys.new, self.config.metadata)
-            for plan in plans:
-                with error_context(f"dataset {plan.alias}"):
-                    check_queries(plan.events, self.config.engines)
+            plans = definition.plan_datasets(existing, snapshots, keys.new, self.config.metadata)
+            query_check.check_queries(plans, self.config.engines)
             return self._make(plans, keys, origins)
 
     def update(
@@ -379,9 +370,7 @@ class Workspace:
             RemoteInputs: inputs are in remotes and were not pulled.
             OdfError: a definition is invalid.
         """
-        from odf_engine.workspace.definitions.definition import commit_update, error_context, require_no_state
-        from odf_engine.workspace.definitions.definition_update import plan_updates
-        from odf_engine.workspace.definitions.query_check import check_queries
+        from odf_engine.workspace.definitions import definition, definition_update, query_check
 
         with self._lock():
             keys = None if dry_run else _NewKeys()
@@ -389,14 +378,12 @@ class Workspace:
                 self._sweep()
             new_id, forms = None if keys is None else keys.new, self.config.metadata
             snapshots = self.localize_inputs(snapshots)
-            planned = plan_updates(self._readable_datasets(), snapshots, new_id, forms)
-            for planned_update in planned.updates:
-                with error_context(f"dataset {planned_update.alias}"):
-                    check_queries(planned_update.events, self.config.engines)
+            planned = definition_update.plan_updates(self._readable_datasets(), snapshots, new_id, forms)
+            query_check.check_queries(planned.updates, self.config.engines)
             if keys is None:
                 return planned.updates
             for planned_update in planned.updates:
-                require_no_state(planned_update)
+                definition.require_no_state(planned_update)
             if shown is not None and [item.changes for item in shown] != [
                 item.changes for item in planned.updates
             ]:
@@ -409,7 +396,9 @@ class Workspace:
                     continue
                 try:
                     origin = foreign.get(update.alias)
-                    commit_update(update.entry, update, origin, block_version=self.config.block_version)
+                    definition.commit_update(
+                        update.entry, update, origin, block_version=self.config.block_version
+                    )
                 except OdfError as error:
                     _add_progress(error, changed, update.alias, planned.updates)
                     raise
@@ -439,8 +428,6 @@ class Workspace:
             AlreadyExists: the name exists.
             ChainRuleViolated: the events violate an append rule.
         """
-        from odf_engine.workspace.definitions.definition import NewDataset
-
         with self._lock():
             self._check_free(alias)
             keys = _NewKeys()
@@ -562,8 +549,6 @@ class Workspace:
         check_dataset_folder(folder)
         if (store := self._store_of(dataset_id)) is None:
             return Dataset(folder, self.index)
-        from odf_engine.mirror.dataset_mirror import DatasetMirror  # deferred: most workspaces have no store
-
         return Dataset(folder, self.index, DatasetMirror(store, folder, dataset_id.multibase))
 
     def _read_catalog(self, max_age: float) -> None:
@@ -590,8 +575,6 @@ class Workspace:
         store = self._usable_store
         if store is None or time.monotonic() < self._offline_until:
             return
-        from odf_engine.mirror.dataset_mirror import DatasetMirror
-
         old = [
             entry.dataset
             for entry in entries
@@ -611,8 +594,6 @@ class Workspace:
 
     def _publish(self, folders: Mapping[DatasetId, Path], entries: Mapping[DatasetId, CatalogEntry]) -> None:
         """Store complete new datasets, then add them to the list of the store: all or none."""
-        from odf_engine.mirror.dataset_mirror import DatasetMirror
-
         store = self.store
         assert store is not None
         names = [new_id.multibase for new_id in folders]

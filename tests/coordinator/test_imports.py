@@ -29,4 +29,12 @@ def test_worker_module_imports_neither_spark_nor_arrow():
 
 def test_decoding_blocks_imports_no_numpy_and_hashing_no_pandas():
     assert not loaded_by("odf_engine.metadata.flatbuffers") & {"flatbuffers", "numpy"}
-    assert "pandas" not in loaded_by("odf_engine.data.parquet.slices")
+    loaded = loaded_by("odf_engine.data.digest as digest; digest._null_and_empty()")
+    assert "pyarrow" in loaded
+    assert "pandas" not in loaded
+
+
+def test_modules_of_schemas_and_slices_load_arrow_when_they_use_it():
+    modules = ("data.parquet.slices", "workspace.definitions.definition_update", "sync.recorded_sync")
+    for module in modules:
+        assert "pyarrow" not in loaded_by(f"odf_engine.{module}")

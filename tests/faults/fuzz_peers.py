@@ -29,8 +29,8 @@ from odf_engine.net.address_policy import AddressPolicy
 from odf_engine.net.connector import Connector
 from odf_engine.net.credentials import Credentials, RemoteAccess
 from odf_engine.net.ftp import FtpSession
-from odf_engine.sync import open_remote, open_repository
 from odf_engine.sync.remotes.base import ObjectFile
+from odf_engine.sync.remotes.transports import open_remote, open_repository
 from odf_engine.sync.server.service import DatasetService
 from odf_engine.workspace.workspace import Workspace
 from tests.coordinator.programs import FakeSpark

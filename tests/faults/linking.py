@@ -29,8 +29,8 @@ from odf_engine.errors import OdfError
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.credentials import Credentials, RemoteAccess
 from odf_engine.net.download import PartialDownload
-from odf_engine.sync import open_remote
 from odf_engine.sync.pull import clone_dataset
+from odf_engine.sync.remotes.transports import open_remote
 from odf_engine.workspace import discovery
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.main import _open_workspace

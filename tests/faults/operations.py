@@ -46,10 +46,10 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.net.credentials import Credentials, Login, RemoteAccess
 from odf_engine.storage.scratch import job_scratch_folder
-from odf_engine.sync import open_remote
 from odf_engine.sync.pull import clone_dataset, pull_dataset
 from odf_engine.sync.push import push
 from odf_engine.sync.remotes.folder_remote import FolderRemote
+from odf_engine.sync.remotes.transports import open_remote
 from odf_engine.transform.engines.contract import TransactionResult
 from odf_engine.transform.run import reset_dataset, transform
 from odf_engine.verify.integrity import verify

@@ -28,8 +28,8 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.object_links import LinkedTotals, find_link_columns
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.net.credentials import Credentials, RemoteAccess
-from odf_engine.sync import open_remote
 from odf_engine.sync.pull import clone_dataset, pull_dataset
+from odf_engine.sync.remotes.transports import open_remote
 from odf_engine.verify.integrity import verify
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace

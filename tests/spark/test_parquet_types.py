@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odf_engine.data.ddl import UUID
+from odf_engine.data.ddl import uuid_type
 from odf_engine.spark.readers import read_parquet
 from tests.data.crafted_parquet import (
     BYTE_ARRAY,
@@ -224,7 +224,7 @@ def test_declared_types_convert_nulls_uuids_and_decimals(read: Read, tmp_path: P
         [
             ("n", pa.date32()),
             ("m", pa.list_(pa.int8())),
-            ("u", UUID),
+            ("u", uuid_type()),
             ("v", pa.string()),
             ("d", pa.decimal128(5, 2)),
         ]

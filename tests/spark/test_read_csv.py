@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from odf_engine.data.ddl import UUID
+from odf_engine.data.ddl import uuid_type
 from odf_engine.errors import BadData, InvalidManifest, InvalidSchema
 from odf_engine.metadata.model import Csv
 from odf_engine.spark import sql_types, text_files
@@ -198,7 +198,7 @@ VALUES = [
     (pa.timestamp("ms", "UTC"), "2024-11-03T03:30:00 America/Halifax", SUNDAY),
     (pa.time64("us"), "10:11:12.5", time(10, 11, 12, 500000)),
     (pa.binary(), "ab", b"ab"),
-    (UUID, "0189dc1e-7a00-7000-8000-00000000000f", bytes.fromhex("0189dc1e7a007000800000000000000f")),
+    (uuid_type(), "0189dc1e-7a00-7000-8000-00000000000f", bytes.fromhex("0189dc1e7a007000800000000000000f")),
 ]  # fmt: skip
 
 
@@ -254,7 +254,7 @@ WRONG = [
     (pa.timestamp("ms", "UTC"), "2024-04-07 01:45:00 Australia/Lord_Howe", "TIMESTAMP"),
     (pa.timestamp("ms", "UTC"), "2024-09-29 02:30:00 NZ", "TIMESTAMP"),
     (pa.timestamp("ms", "UTC"), "1993-08-21T12:00:00 Pacific/Kwajalein", "TIMESTAMP"),
-    (UUID, "0189dc1e", "UUID"),
+    (uuid_type(), "0189dc1e", "UUID"),
 ]
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from odf_engine.base.progress import Reporter
 from odf_engine.errors import Conflict, OdfError
 from odf_engine.net.credentials import Credentials, RemoteAccess
-from odf_engine.sync import open_remote
 from odf_engine.sync.pull import pull_dataset
 from odf_engine.sync.push import push
+from odf_engine.sync.remotes.transports import open_remote
 from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import copy_into, describe, make_root
 from tests.sync.push_helpers import chain, read_whole, send

@@ -15,8 +15,8 @@ from pathlib import Path
 from odf_engine.base.progress import Reporter
 from odf_engine.errors import OdfError
 from odf_engine.net.credentials import Credentials, RemoteAccess
-from odf_engine.sync import open_remote
 from odf_engine.sync.push import push
+from odf_engine.sync.remotes.transports import open_remote
 from odf_engine.workspace.workspace import Workspace
 
 _PROJECT = Path(__file__).parents[2]

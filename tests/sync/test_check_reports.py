@@ -24,9 +24,9 @@ from odf_engine.checks.reports import (
     store_report,
 )
 from odf_engine.net.credentials import Login, RemoteAccess
-from odf_engine.sync import open_remote
 from odf_engine.sync.pull import clone_dataset, pull_dataset
 from odf_engine.sync.push import push
+from odf_engine.sync.remotes.transports import open_remote
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.fsck import FsckReport, check_dataset
 from odf_engine.workspace.workspace import Workspace

@@ -12,8 +12,8 @@ import pytest
 from odf_engine.errors import Conflict, NotFound, UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.net.credentials import Login, RemoteAccess
-from odf_engine.sync import open_remote, open_repository
 from odf_engine.sync.remotes.base import WritableRemote
+from odf_engine.sync.remotes.transports import open_remote, open_repository
 from odf_engine.workspace.workspace import Workspace
 from tests.cloud_stub import CloudStub, cloud_stub
 from tests.sync.builders import add_files, describe, make_root

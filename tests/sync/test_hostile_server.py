@@ -15,8 +15,8 @@ from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import SetInfo
 from odf_engine.net.credentials import Credentials, RemoteAccess
-from odf_engine.sync import open_remote
 from odf_engine.sync.pull import ChainPull, clone_dataset, pull_dataset
+from odf_engine.sync.remotes.transports import open_remote
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.sync import builders

@@ -13,8 +13,8 @@ import pytest
 
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.credentials import RemoteAccess
-from odf_engine.sync import open_remote
 from odf_engine.sync.pull import clone_dataset
+from odf_engine.sync.remotes.transports import open_remote
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.tokens import Tokens
 from odf_engine.workspace.workspace import Workspace

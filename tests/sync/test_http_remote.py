@@ -18,9 +18,9 @@ from odf_engine.errors import BadData, Cancelled, NotFound, OdfError, SourceUnav
 from odf_engine.identity.multiformats import Multihash, base58btc_encode
 from odf_engine.net.credentials import Credentials, Login, RemoteAccess
 from odf_engine.net.http_client import HttpClient
-from odf_engine.sync import open_remote
 from odf_engine.sync.remotes.base import MAX_BLOCK_BYTES, ObjectFile
 from odf_engine.sync.remotes.http_remote import HttpRemote
+from odf_engine.sync.remotes.transports import open_remote
 from tests.ingest.ftp_server import make_certificate
 from tests.ports import unused_port
 from tests.sync.hostile_server import Exchange, HostileServer, hostile

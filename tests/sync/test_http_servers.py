@@ -14,9 +14,9 @@ import pytest
 from odf_engine.errors import SourceUnavailable, Unsupported
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.credentials import Credentials, RemoteAccess
-from odf_engine.sync import open_remote, open_repository
 from odf_engine.sync.pull import clone_dataset
 from odf_engine.sync.remotes.base import ObjectFile
+from odf_engine.sync.remotes.transports import open_remote, open_repository
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.ftp_server import make_certificate

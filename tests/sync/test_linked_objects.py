@@ -19,9 +19,9 @@ from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.object_links import LinkedTotals
 from odf_engine.net.credentials import Login, RemoteAccess
 from odf_engine.storage.object_store import LocalObjectStore
-from odf_engine.sync import open_remote
 from odf_engine.sync.pull import clone_dataset, pull_dataset
 from odf_engine.sync.push import push
+from odf_engine.sync.remotes.transports import open_remote
 from odf_engine.verify.integrity import verify
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.fsck import check_workspace

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from odf_engine.errors import BadData, Cancelled, Conflict, MalformedBlock, NotFound, OdfError, Unsupported
 from odf_engine.identity import ownership_proof as proofs
 from odf_engine.net.credentials import RemoteAccess
-from odf_engine.sync import open_remote
 from odf_engine.sync.history import Relation
 from odf_engine.sync.remotes.folder_remote import FolderRemote
+from odf_engine.sync.remotes.transports import open_remote
 from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import (
     add_blocks,

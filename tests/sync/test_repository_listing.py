@@ -13,8 +13,8 @@ import pytest
 
 from odf_engine.errors import BadData, OdfError, SourceUnavailable, Unsupported
 from odf_engine.net.credentials import RemoteAccess
-from odf_engine.sync import open_repository
 from odf_engine.sync.remotes.base import RepositoryEntry
+from odf_engine.sync.remotes.transports import open_repository
 from odf_engine.workspace.workspace import Workspace
 from tests.sync import builders
 from tests.sync.hostile_server import Behaviour, Exchange, HostileServer, hostile

@@ -29,10 +29,10 @@ from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.bucket_client import BucketLocation
 from odf_engine.net.credentials import Login, RemoteAccess
-from odf_engine.sync import open_remote, open_repository
 from odf_engine.sync.pull import clone_dataset, pull_dataset
 from odf_engine.sync.remotes.base import ObjectFile, WritableRemote
 from odf_engine.sync.remotes.object_store_remote import ObjectStoreRemote
+from odf_engine.sync.remotes.transports import open_remote, open_repository
 from odf_engine.workspace.workspace import Workspace
 from tests.s3_server import S3Server, refuse, s3_server
 from tests.sync.builders import add_files, add_slices, copy_into, describe, in_base58, make_root

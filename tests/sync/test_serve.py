@@ -29,8 +29,8 @@ from odf_engine.identity.multiformats import Multihash, base58btc_encode
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.connector import Connector
 from odf_engine.net.credentials import RemoteAccess
-from odf_engine.sync import open_remote
 from odf_engine.sync.pull import clone_dataset
+from odf_engine.sync.remotes.transports import open_remote
 from odf_engine.sync.server.request_router import _parse_path
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace

@@ -16,9 +16,9 @@ import pytest
 from odf_engine.base.progress import Reporter
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.credentials import Login, RemoteAccess
-from odf_engine.sync import open_remote
 from odf_engine.sync.pull import clone_dataset
 from odf_engine.sync.push import push
+from odf_engine.sync.remotes.transports import open_remote
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.ftp_server import make_certificate
 from tests.ports import unused_port

@@ -14,8 +14,8 @@ from odf_engine.base.progress import Reporter
 from odf_engine.data.digest import digest_file
 from odf_engine.errors import BadData, NotFound
 from odf_engine.net.credentials import Credentials, RemoteAccess
-from odf_engine.sync import open_remote
 from odf_engine.sync.push import push
+from odf_engine.sync.remotes.transports import open_remote
 from odf_engine.transform import rebuild
 from odf_engine.transform.rebuild import rebuild_slices
 from odf_engine.verify.integrity import verify

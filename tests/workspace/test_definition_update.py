@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from odf_engine.base.config import MetadataConfig
 from odf_engine.base.settings import save
 from odf_engine.chain.dataset import Dataset
-from odf_engine.chain.schema_evolution import read_schema
 from odf_engine.chain.state import ChainState
+from odf_engine.data.arrow_schema import decode_schema
 from odf_engine.errors import (
     AlreadyExists,
     ChainRuleViolated,
@@ -71,7 +71,7 @@ def kinds(update: PlannedUpdate) -> list[str]:
 
 
 def schema_of(entry: DatasetEntry) -> pa.Schema:
-    return read_schema(entry.dataset.state().schema or b"")
+    return decode_schema(entry.dataset.state().schema or b"")
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ import io
 import struct
 from typing import Any, BinaryIO, Final, NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+from odf_engine.base.arrow import pa, pq
 
 WIDTHS: Final = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 """Bytes of a value by physical type."""

@@ -14,10 +14,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple, Protocol
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from pyarrow import types
-
+from odf_engine.base.arrow import pa, pq, types
 from odf_engine.data.arrow_schema import check_field
 from odf_engine.data.parquet.parquet_headers import (
     DATA_PAGES,
@@ -27,9 +24,6 @@ from odf_engine.data.parquet.parquet_headers import (
     read_page_header,
 )
 from odf_engine.data.parquet.row_groups import MAX_BYTES, MAX_ROWS, is_text, split_batch
-
-UNREADABLE: Final = (pa.ArrowException, OSError, UnicodeError)
-"""Errors of pyarrow for damaged files. Names of columns or files that are not UTF-8 raise UnicodeError."""
 
 _ALLOWED_BYTES: Final = 256 << 20
 _ALLOWED_RATIO: Final = 250
@@ -54,6 +48,14 @@ class RangedFile(Protocol):
         ...
 
 
+def parquet_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of pyarrow for damaged files.
+
+    Names of columns or files that are not UTF-8 raise UnicodeError.
+    """
+    return pa.ArrowException, OSError, UnicodeError
+
+
 def _open_stream(source: Path | RangedFile) -> BinaryIO:
     return source.open("rb") if isinstance(source, Path) else source.open()
 
@@ -69,7 +71,7 @@ def open_parquet(path: Path | RangedFile, *, int96_unit: str | None = None) -> p
 
     Raises:
         InvalidSchema: its columns are nested too deeply.
-        UNREADABLE: it is missing or damaged, or a name in it is not UTF-8.
+        parquet_errors: it is missing or damaged, or a name in it is not UTF-8.
     """
     # Buffering ahead would hold the entire file in memory.
     source = path if isinstance(path, Path) else path.open()
@@ -89,7 +91,7 @@ def read_declared_schema(path: Path) -> pa.Schema:
     """Return names and types of the columns, only to compare them: the file must not be read by them.
 
     Raises:
-        UNREADABLE: it is missing or damaged.
+        parquet_errors: it is missing or damaged.
     """
     with pq.ParquetFile(path, pre_buffer=False) as file:
         return _without_dictionaries(file.schema_arrow)
@@ -99,7 +101,7 @@ def read_parquet_schema(path: Path) -> pa.Schema:
     """Return names and types of the columns as :func:`read_bounded` yields them, without dictionaries.
 
     Raises:
-        InvalidSchema, UNREADABLE: as in :func:`open_parquet`.
+        InvalidSchema, parquet_errors: as in :func:`open_parquet`.
     """
     with open_parquet(path) as file:
         return _without_dictionaries(file.schema_arrow)
@@ -154,7 +156,7 @@ def read_bounded(
 
     Raises:
         pa.ArrowInvalid: a row group needs more memory than is allowed for a file of this size.
-        InvalidSchema, UNREADABLE: as in :func:`open_parquet`.
+        InvalidSchema, parquet_errors: as in :func:`open_parquet`.
     """
     opening = nullcontext(opened) if opened else open_parquet(path, int96_unit=int96_unit)
     with opening as file, _open_stream(path) as raw:

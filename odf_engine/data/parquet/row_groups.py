@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
-import pyarrow as pa
-from pyarrow import types
-
-from odf_engine.data.arrow_compute import decode_array, is_list_like, pc
+from odf_engine.base.arrow import pa, pc, types
+from odf_engine.data.arrow_compute import decode_array, is_list_like
 
 MAX_ROWS: Final = 1 << 17  # a window of a few rows decodes its row group up to them
 MAX_BYTES: Final = 64 << 20

@@ -8,12 +8,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple, Self
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from odf_engine.base.arrow import pa, pc, pq
 from odf_engine.base.progress import count_of
-from odf_engine.data.arrow_compute import decode_array, pc
-from odf_engine.data.parquet.parquet_reader import UNREADABLE, RangedFile, open_parquet, read_bounded
+from odf_engine.data.arrow_compute import decode_array
+from odf_engine.data.parquet.parquet_reader import RangedFile, open_parquet, parquet_errors, read_bounded
 from odf_engine.data.parquet.row_groups import MAX_BYTES, MAX_ROWS
 from odf_engine.errors import BadData, NotFound
 
@@ -65,7 +63,7 @@ class SliceFile:
             self._parquet = open_parquet(path)
         except FileNotFoundError:
             raise NotFound(label.missing, where=label.where, hint=label.hint) from None
-        except UNREADABLE as error:
+        except parquet_errors() as error:
             raise self._damaged(error) from error
         self.schema: pa.Schema = self._parquet.schema_arrow
         metadata = self._parquet.metadata
@@ -159,7 +157,7 @@ class SliceFile:
                     at += batch.num_rows
                     if rows is not None:
                         yield self.align(rows, schema)
-        except UNREADABLE as error:
+        except parquet_errors() as error:
             raise self._damaged(error) from error
 
     def take(self, schema: pa.Schema, rows: pa.Array) -> Iterator[pa.RecordBatch]:
@@ -189,7 +187,7 @@ class SliceFile:
                             yield self.align(batch.take(places), schema)
                         first = after
                 begin = end
-        except UNREADABLE as error:
+        except parquet_errors() as error:
             raise self._damaged(error) from error
 
     def read(self, group: int, columns: Sequence[str], rows: range) -> pa.Table:
@@ -222,7 +220,7 @@ class SliceFile:
                 if batch.get_total_buffer_size() > 2 * batch.nbytes:  # it shares buffers with other rows
                     batch = batch.take(pa.array(range(batch.num_rows), pa.int64()))
                 batches.append(batch)
-        except UNREADABLE as error:
+        except parquet_errors() as error:
             raise self._damaged(error) from error
         if not batches:
             raise self._error(f"{self._label.subject} has fewer rows than its footer declares")

@@ -14,15 +14,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from pyarrow import types
-
+from odf_engine.base.arrow import pa, pc, pq, types
 from odf_engine.base.files import remove_temporary, write_all
 from odf_engine.base.progress import Reporter
-from odf_engine.data.arrow_compute import decoded_type, pc
+from odf_engine.data.arrow_compute import decoded_type
 from odf_engine.data.changelog import Op
-from odf_engine.data.ddl import TIMESTAMP, UUID, type_ddl
+from odf_engine.data.ddl import timestamp_type, type_ddl, uuid_type
 from odf_engine.data.digest import LogicalHasher, SerialExecutor, SerialExecutors, schema_bytes
 from odf_engine.data.parquet.row_groups import MAX_ROWS, SliceLimits, split_row_groups
 from odf_engine.data.parquet.slice_file import FileLabel, RowRange, SliceFile
@@ -93,7 +90,7 @@ def check_system_columns(schema: pa.Schema, vocab: DatasetVocabulary) -> None:
     accepted = {
         vocab.offset_column: (pa.int64(), pa.uint64()),
         vocab.operation_type_column: (pa.int32(), pa.uint8()),
-        vocab.system_time_column: (TIMESTAMP,),
+        vocab.system_time_column: (timestamp_type(),),
     }
     for name in (*accepted, vocab.event_time_column):
         if len(schema.get_all_field_indices(name)) != 1:
@@ -352,13 +349,13 @@ def slice_schema(
             event_time_type = event_time_type or with_timestamp_unit(slice_type(field.type), "ms")
         else:
             fields.append(pa.field(field.name, slice_type(field.type), field.nullable))
-    event_time_type = event_time_type or TIMESTAMP
+    event_time_type = event_time_type or timestamp_type()
     check_event_time(event_time, event_time_type)
     schema = pa.schema(
         [
             pa.field(vocab.offset_column, pa.uint64(), nullable=False),
             pa.field(vocab.operation_type_column, pa.uint8(), nullable=False),
-            pa.field(vocab.system_time_column, TIMESTAMP, nullable=False),
+            pa.field(vocab.system_time_column, timestamp_type(), nullable=False),
             pa.field(event_time, event_time_type),
             *fields,
         ]
@@ -770,7 +767,7 @@ def _repeats(column: pa.Array) -> bool:
 
 def _annotated_schema(schema: pa.Schema) -> pa.Schema:
     """Return the schema with UUIDs annotated, for the Parquet schema of the file."""
-    return pa.schema([field.with_type(pa.uuid()) if field.type == UUID else field for field in schema])
+    return pa.schema([field.with_type(pa.uuid()) if field.type == uuid_type() else field for field in schema])
 
 
 def _annotated(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

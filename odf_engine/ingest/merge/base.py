@@ -15,7 +15,7 @@ from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_compute import pc, python_rows
 from odf_engine.data.changelog import Op
-from odf_engine.data.ddl import TIMESTAMP, UUID
+from odf_engine.data.ddl import timestamp_type, uuid_type
 from odf_engine.data.parquet.slices import read_rows_at
 from odf_engine.data.schema_enforcement import cast_lossless, match_columns
 from odf_engine.errors import BadData, InvalidSchema, NotFound
@@ -357,7 +357,7 @@ class KeyedMerge:
 def uuid_texts(inputs: MergeInputs) -> frozenset[str]:
     """Return the UUID columns of the slice that are text in the new rows."""
     kinds = {name.casefold(): inputs.new.schema[name].dataType.typeName() for name in inputs.new.columns}
-    uuids = [name for name in inputs.names if inputs.schema.field(name).type == UUID]
+    uuids = [name for name in inputs.names if inputs.schema.field(name).type == uuid_type()]
     return frozenset(name for name in uuids if kinds.get(name.casefold()) == "string")
 
 
@@ -365,7 +365,7 @@ def times_as_numbers(times: pa.Array) -> pa.Array:
     """Return event times as 64-bit integers: days since 1970 for dates, else milliseconds."""
     if pa.types.is_date(times.type):
         return times.cast(pa.date32()).cast(pa.int32()).cast(_NUMBER)
-    return cast_lossless(times, pa.field("", TIMESTAMP), 0).cast(_NUMBER)
+    return cast_lossless(times, pa.field("", timestamp_type()), 0).cast(_NUMBER)
 
 
 def check_null_keys(batch: pa.RecordBatch) -> None:

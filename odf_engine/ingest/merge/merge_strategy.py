@@ -11,7 +11,12 @@ import pyarrow as pa
 
 from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import pc, python_values
-from odf_engine.data.parquet.parquet_reader import UNREADABLE, open_parquet, read_bounded, read_parquet_schema
+from odf_engine.data.parquet.parquet_reader import (
+    open_parquet,
+    parquet_errors,
+    read_bounded,
+    read_parquet_schema,
+)
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.errors import InvalidSchema
 from odf_engine.ingest.merge.base import NEW, POSITION, MergeInputs, event_time_filler, sort_time_sql
@@ -114,7 +119,7 @@ def repeats_stored_rows(
             missing.difference_update(_row_hashes(path, names, reporter))
             if not missing:
                 return True
-    except (OSError, InvalidSchema, *UNREADABLE):
+    except (OSError, InvalidSchema, *parquet_errors()):
         pass  # A stored slice is damaged, which is an error of verification, not of this pull.
     return False
 

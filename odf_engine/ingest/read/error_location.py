@@ -18,7 +18,7 @@ import pyarrow as pa
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.ddl import type_ddl
-from odf_engine.data.parquet.parquet_reader import UNREADABLE, read_bounded, read_parquet_schema
+from odf_engine.data.parquet.parquet_reader import parquet_errors, read_bounded, read_parquet_schema
 from odf_engine.errors import BadData, InvalidSchema
 from odf_engine.ingest.read.json_lines import dump, load
 from odf_engine.spark.errors import RejectedRow, with_article
@@ -220,7 +220,7 @@ def explain_parquet(error: BadData, path: Path, name: str, reporter: Reporter) -
     if isinstance(error, RejectedRow) and error.column is not None:
         try:
             row = _parquet_row(error, path, reporter)
-        except (*UNREADABLE, InvalidSchema):
+        except (*parquet_errors(), InvalidSchema):
             row = None
         if row is not None:
             return bad_value(error, f'{name}: row {row:,}, column "{error.column}"', None)

@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, time
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from odf_engine.base.arrow import pa, types
 from odf_engine.base.progress import Reporter, count_of
+from odf_engine.data.ddl import type_ddl
 from odf_engine.errors import BadData
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 MAX_ROWS: Final = 10_000
 """Number of rows that are inspected."""
@@ -302,8 +301,6 @@ def _typed_column(name: str, values: Sequence[Any], kind: str) -> InferredColumn
 
 def _type_of_values(values: Sequence[Any]) -> str:
     """Return the type of JSON values. Mixed ones are STRING: their JSON text."""
-    import pyarrow as pa
-
     try:
         return _ddl(pa.array(values).type)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
@@ -312,15 +309,10 @@ def _type_of_values(values: Sequence[Any]) -> str:
 
 def _ddl(kind: pa.DataType) -> str:
     """Return the type of a column in the schema of a reader as DDL."""
-    from odf_engine.data.ddl import type_ddl
-
     return type_ddl(_readable_type(kind)).replace("TIMESTAMP(3)", "TIMESTAMP")
 
 
 def _readable_type(kind: pa.DataType) -> pa.DataType:
-    import pyarrow as pa
-    from pyarrow import types
-
     if types.is_timestamp(kind):
         return pa.timestamp("ms", "UTC")
     if types.is_null(kind) or types.is_time(kind) or types.is_duration(kind):

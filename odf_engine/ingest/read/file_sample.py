@@ -194,8 +194,8 @@ def _parquet_sample(path: Path, compression: str, entry: str) -> FileSample:
 
     from odf_engine.data.arrow_compute import python_rows
     from odf_engine.data.parquet.parquet_reader import (
-        UNREADABLE,
         open_parquet,
+        parquet_errors,
         read_bounded,
         read_parquet_schema,
     )
@@ -206,7 +206,7 @@ def _parquet_sample(path: Path, compression: str, entry: str) -> FileSample:
             rows += python_rows(batch)
         with open_parquet(path) as file:
             complete = file.metadata.num_rows <= MAX_ROWS
-    except (*UNREADABLE, pa.ArrowException) as error:
+    except (*parquet_errors(), pa.ArrowException) as error:
         raise BadData(f"the file cannot be read as Parquet: {str(error).splitlines()[0]}") from None
     return FileSample("Parquet", compression, entry, complete=complete, rows=rows, schema=schema)
 

@@ -24,7 +24,7 @@ from pyarrow import types
 from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.digest import digest_file, physical_hash
-from odf_engine.data.parquet.parquet_reader import UNREADABLE, read_parquet_schema
+from odf_engine.data.parquet.parquet_reader import parquet_errors, read_parquet_schema
 from odf_engine.data.parquet.slices import TableFiles, WrittenSlice, read_batches, slice_schema
 from odf_engine.data.schema_enforcement import cast_lossless, find_mismatch, is_required
 from odf_engine.errors import (
@@ -413,7 +413,7 @@ class GrpcEngine:
                 )
             except (BadData, InvalidSchema) as error:
                 raise self._contract_violation(error.message) from None
-            except UNREADABLE as error:
+            except parquet_errors() as error:
                 raise self._contract_violation(f"its data cannot be read: {error}") from None
 
     @contextmanager

@@ -13,7 +13,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from odf_engine.base.progress import Reporter
-from odf_engine.data.parquet.parquet_reader import UNREADABLE, open_parquet
+from odf_engine.data.parquet.parquet_reader import open_parquet, parquet_errors
 from odf_engine.data.parquet.slices import copy_rows, read_rows_at
 from odf_engine.errors import BadData, NotFound
 from odf_engine.metadata.model import TransformRequest, TransformRequestInput
@@ -76,7 +76,7 @@ def stored_offsets(path: Path, column: str) -> SliceOffsets:
             rows = file.metadata.num_rows
     except FileNotFoundError:
         raise NotFound("slice is missing", where=str(path)) from None
-    except UNREADABLE as error:
+    except parquet_errors() as error:
         raise BadData("the data slice cannot be read", where=str(path)) from error
     if not rows:
         return SliceOffsets(0, -1, 0)

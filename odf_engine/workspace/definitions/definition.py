@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from difflib import SequenceMatcher, get_close_matches
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
+from odf_engine.base.arrow import pa
 from odf_engine.base.atomic_files import replace_text_file
 from odf_engine.base.config import MetadataConfig
 from odf_engine.chain.normal_form import (
@@ -20,15 +21,12 @@ from odf_engine.chain.normal_form import (
     with_engine_version,
     without_engine_version,
 )
-from odf_engine.chain.schema_evolution import (
-    add_source_columns,
-    data_ddl,
-    declare_schema,
-    read_declaration,
-    schema_from_ddl,
-    schema_from_odf,
-)
+from odf_engine.chain.schema_evolution import declare_schema, read_declaration
 from odf_engine.chain.state import ChainState, resolve_vocabulary
+from odf_engine.data.ddl import field_type_ddl, max_length, parse_ddl, to_ddl, type_ddl
+from odf_engine.data.odf_schema import columns_of_step
+from odf_engine.data.parquet.slices import slice_schema, with_kamu_types
+from odf_engine.data.schema_enforcement import finest_timestamp_unit
 from odf_engine.errors import (
     AlreadyExists,
     InvalidIdentity,
@@ -55,11 +53,14 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.mirror.catalog import ORIGIN_FILE
-from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.dataset_summary import DatasetEntry, NewDataset
+from odf_engine.workspace.definitions.declared_schema import (
+    add_source_columns,
+    data_ddl,
+    schema_from_ddl,
+    schema_from_odf,
+)
 from odf_engine.workspace.definitions.ineffective_options import check_fetch, check_options
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 def select_push_source(entry: DatasetEntry, name: str | None) -> AddPushSource:
@@ -126,14 +127,6 @@ def _describe_disabled(entry: DatasetEntry, name: str | None) -> str:
 
 
 _MAX_ATTACHED: Final = 4 << 20  # bytes; each stored state of the chain contains the attachments
-
-
-class NewDataset(msgspec.Struct, frozen=True):
-    """A dataset that is ready to be created; its first event is the Seed."""
-
-    id: DatasetId
-    alias: DatasetAlias
-    events: list[model.MetadataEvent]
 
 
 class CheckedDefinition(msgspec.Struct, frozen=True):
@@ -332,8 +325,6 @@ def _definition_vocabulary(
 def _check_schema(event: model.SetDataSchema, vocabulary: model.DatasetVocabulary, *, exists: bool) -> None:
     with error_context("SetDataSchema"):
         # Deferred, as everywhere in this module: Arrow and PyYAML are slow to import.
-        from odf_engine.data.ddl import parse_ddl
-
         complete_declaration(event, vocabulary, MetadataConfig())
         if event.ddl is not None and not exists:
             columns = parse_ddl(event.ddl)
@@ -349,8 +340,6 @@ def complete_declaration(
     Raises:
         InvalidSchema: a column is invalid.
     """
-    from odf_engine.data.parquet.slices import with_kamu_types
-
     if event.odf_schema is None and event.ddl is None:
         read_declaration(event)
         return event
@@ -400,9 +389,6 @@ def _check_source(
         )
     if not has_read_schema(source.read):
         return
-    from odf_engine.data.odf_schema import columns_of_step
-    from odf_engine.data.parquet.slices import slice_schema
-
     with error_context("read.schema"):
         read = columns_of_step(source.read)
         columns = declared_columns(source, vocabulary)
@@ -434,8 +420,6 @@ def check_precision(
     """
     if not has_read_schema(source.read):
         return
-    from odf_engine.data.odf_schema import columns_of_step
-
     with error_context("read.schema"):
         known = list((before and columns_of_step(before.read)) or [])
         columns = columns_of_step(source.read) or []
@@ -448,9 +432,6 @@ def check_column_precision(columns: Iterable[pa.Field], vocabulary: model.Datase
     Raises:
         InvalidSchema: a column has a finer precision.
     """
-    from odf_engine.data.ddl import type_ddl
-    from odf_engine.data.schema_enforcement import finest_timestamp_unit
-
     for field in columns:
         unit = finest_timestamp_unit([field.type])
         is_event_time = field.name.casefold() == vocabulary.event_time_column.casefold()
@@ -475,7 +456,6 @@ def check_column_limits(columns: Iterable[pa.Field]) -> None:
     Raises:
         InvalidSchema: a column has a maximum length, or a struct field is NOT NULL.
     """
-    from odf_engine.data.ddl import field_type_ddl, max_length
 
     def has_limit(field: pa.Field) -> bool:
         members = [field.type.field(index) for index in range(field.type.num_fields)]
@@ -509,10 +489,6 @@ def declared_columns(
     """
     if not has_read_schema(source.read) or source.preprocess is not None:
         return None
-    import pyarrow as pa
-
-    from odf_engine.data.odf_schema import columns_of_step
-
     op = vocabulary.operation_type_column.casefold() if accepts_operations(source) else None
     columns = columns_of_step(source.read) or []
     return pa.schema([field for field in columns if field.name.casefold() != op])
@@ -681,11 +657,9 @@ def describe_change(event: MetadataEvent, before: MetadataEvent | None, names: D
 
 def _render_event(event: MetadataEvent, names: DatasetNames) -> list[str]:
     if isinstance(event, model.SetDataSchema) and event.ddl is None:
-        from odf_engine.data.ddl import to_ddl
-
         schema = read_declaration(event)
         return [] if schema is None else to_ddl(schema, schema_descriptions(event.odf_schema))
-    from odf_engine.metadata.yaml import to_yaml
+    from odf_engine.metadata.yaml import to_yaml  # deferred: it imports PyYAML
 
     return to_yaml(to_user_form(event, names)).splitlines()
 

@@ -7,12 +7,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 import msgspec
 from msgspec.structs import replace
 
+from odf_engine.base.arrow import pa
 from odf_engine.base.atomic_files import read_small_file, replace_text_file
 from odf_engine.base.config import MetadataConfig
 from odf_engine.chain.append_rules import check_commit
@@ -22,16 +23,10 @@ from odf_engine.chain.normal_form import (
     with_allowed_lateness,
     with_engine_version,
 )
-from odf_engine.chain.schema_evolution import (
-    add_source_columns,
-    declare_schema,
-    read_declaration,
-    read_schema,
-    same_declaration,
-    schema_from_ddl,
-    schema_from_odf,
-)
+from odf_engine.chain.schema_evolution import declare_schema, read_declaration, same_declaration
 from odf_engine.chain.state import ChainState, resolve_vocabulary
+from odf_engine.data.arrow_schema import decode_schema
+from odf_engine.data.ddl import parse_ddl
 from odf_engine.errors import InvalidIdentity, InvalidManifest, InvalidQuery, OdfError, Unsupported
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.names import DatasetAlias
@@ -47,11 +42,15 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.dataset_summary import DatasetEntry, NewDataset
+from odf_engine.workspace.definitions.declared_schema import (
+    add_source_columns,
+    schema_from_ddl,
+    schema_from_odf,
+)
 from odf_engine.workspace.definitions.definition import (
     CheckedDefinition,
     DatasetNames,
-    NewDataset,
     PlannedChange,
     PlannedUpdate,
     UpdatePlan,
@@ -74,9 +73,6 @@ from odf_engine.workspace.definitions.definition import (
 from odf_engine.workspace.definitions.ineffective_options import check_options
 from odf_engine.workspace.discovery import ODF_FOLDER
 from odf_engine.workspace.remotes import Remotes, localize_inputs
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Source = SetPollingSource | AddPushSource
 
@@ -140,15 +136,13 @@ def _explicit_schema(event: SetDataSchema, declared: pa.Schema, vocab: DatasetVo
     if event.odf_schema is not None:
         return schema_from_odf(event.odf_schema, declared, vocab)
     if event.ddl is not None:
-        from odf_engine.data.ddl import parse_ddl  # Deferred: Arrow is slow to import.
-
         known = {name.casefold() for name in declared.names}
         new = [field for field in parse_ddl(event.ddl) if field.name.casefold() not in known]
         with error_context("SetDataSchema"):
             check_column_precision(new, vocab)
             check_column_limits(new)
         return schema_from_ddl(event.ddl, declared, vocab)
-    return read_schema(event.schema or b"")
+    return decode_schema(event.schema or b"")
 
 
 def _with_source_columns(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Final
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final, Protocol
 
 from odf_engine.chain.normal_form import (
     BUILT_IN_ENGINES,
@@ -15,6 +15,7 @@ from odf_engine.chain.normal_form import (
     stateful_query_error,
 )
 from odf_engine.errors import InvalidQuery
+from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import (
     AddPushSource,
     DatasetSnapshot,
@@ -26,15 +27,24 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.sql.query_text import attach_query_excerpt, with_backquotes
 from odf_engine.sql.variables import find_variable
+from odf_engine.workspace.definitions.definition import error_context
 
 
-def check_queries(events: Sequence[MetadataEvent], configured: Collection[str]) -> None:
-    """Check the queries of events that are new in a chain.
+class _PlannedDataset(Protocol):
+    @property
+    def alias(self) -> DatasetAlias: ...
+
+    @property
+    def events(self) -> Sequence[MetadataEvent]: ...
+
+
+def check_queries(plans: Iterable[_PlannedDataset], configured: Collection[str]) -> None:
+    """Check the queries of events that are new in the chains of datasets.
 
     Preprocess queries run once, when data is ingested, so they need not be deterministic.
 
     Args:
-        events: the events, with queries in normal form.
+        plans: the datasets and their new events, with queries in normal form.
         configured: names of the configured engines.
 
     Raises:
@@ -42,6 +52,12 @@ def check_queries(events: Sequence[MetadataEvent], configured: Collection[str]) 
             derivative dataset is not deterministic or has an invalid allowed lateness.
         Unsupported: DataFusion cannot run the query of a derivative dataset.
     """
+    for plan in plans:
+        with error_context(f"dataset {plan.alias}"):
+            _check_events(plan.events, configured)
+
+
+def _check_events(events: Sequence[MetadataEvent], configured: Collection[str]) -> None:
     for event in events:
         if isinstance(event, SetTransform):
             check_engine(event.transform.engine, configured)

@@ -15,8 +15,9 @@ from pathlib import Path
 from odf_engine.base.progress import Reporter
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.credentials import Credentials, RemoteAccess
-from odf_engine.sync import RemoteDataset, open_remote
 from odf_engine.sync.pull import clone_dataset, pull_dataset
+from odf_engine.sync.remotes.base import RemoteDataset
+from odf_engine.sync.remotes.transports import open_remote
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.bench.measure import Figure, Metric, Size, require, run_in_process, timed

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import pc
-from odf_engine.data.parquet.parquet_reader import UNREADABLE, open_parquet, read_bounded
+from odf_engine.data.parquet.parquet_reader import open_parquet, parquet_errors, read_bounded
 from odf_engine.data.parquet.slices import copy_rows, read_batches
 from odf_engine.errors import BadData, NotFound
 from odf_engine.metadata.model import DatasetVocabulary, TransformRequestInput
@@ -214,7 +214,7 @@ def read_slice(path: Path, input_index: int, vocab: DatasetVocabulary) -> tuple[
         raise NotFound(
             "slice is missing", where=str(path), hint="run odf verify to find all errors"
         ) from None
-    except UNREADABLE as error:
+    except parquet_errors() as error:
         raise BadData(f"the data slice cannot be read: {error}", where=str(path)) from error
     added, times, operations = ranges
     data_slice = Slice(

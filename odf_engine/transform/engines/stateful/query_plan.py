@@ -11,7 +11,7 @@ import msgspec
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from odf_engine.data.parquet.parquet_reader import UNREADABLE
+from odf_engine.data.parquet.parquet_reader import parquet_errors
 from odf_engine.metadata.model import DatasetVocabulary, Sql, TransformRequest
 from odf_engine.spark.readers import query_schema, slices_frame
 from odf_engine.spark.sql_types import identifier
@@ -102,7 +102,7 @@ def has_few_rows(paths: Sequence[Path]) -> bool:
         return False
     try:
         return sum(pq.read_metadata(path).num_rows for path in paths) <= SMALL_ROWS
-    except UNREADABLE:
+    except parquet_errors():
         return False  # the query reports it
 
 
