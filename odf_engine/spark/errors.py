@@ -10,11 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from py4j.java_gateway import is_instance_of
-from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark import SparkContext
-from pyspark.errors import PySparkException
-
 from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, Cancelled, InvalidQuery, OdfError
 from odf_engine.spark.runtime.jvm import SparkFailed, wait_for_exit
@@ -56,6 +51,10 @@ class JavaThrowable:
 
 def throwable_chain(error: BaseException) -> list[JavaThrowable]:
     """Return the chain of causes of an exception, outermost first, or [] if Java provides none."""
+    # Deferred, as everywhere in this module: starting Spark imports it before PySpark.
+    from py4j.protocol import Py4JError, Py4JJavaError
+    from pyspark.errors import PySparkException
+
     thrown = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
     causes: list[JavaThrowable] = []
     try:
@@ -70,6 +69,9 @@ def throwable_chain(error: BaseException) -> list[JavaThrowable]:
 
 
 def _cause(thrown: Any) -> JavaThrowable:
+    from py4j.java_gateway import is_instance_of
+    from pyspark import SparkContext
+
     kind = str(thrown.getClass().getName())
     message = str(thrown.getMessage() or "")
     gateway: Any = SparkContext._gateway
@@ -184,6 +186,9 @@ def translate_errors(reporter: Reporter | None = None) -> Iterator[None]:
         RejectedRow: a row or value is invalid.
         SparkFailed: any other failure.
     """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
     try:
         yield
     except (PySparkException, Py4JError, OSError, EOFError) as error:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import pyarrow as pa
 
+from odf_engine.base.arrow import pa
 from odf_engine.base.progress import Reporter
 from odf_engine.data.column_names import LOOKALIKE_HINT, appearance, lookalike_problem
 from odf_engine.errors import BadData, InvalidManifest

@@ -13,14 +13,15 @@ from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, InvalidIdentity, NotFound, OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.query.execution import Tables, TimeTravelDefaults
 from odf_engine.query.query_proof import ProofEngine, ProofTable, QueryProof, ResultSummary
 from odf_engine.sql.table_functions import RewrittenQuery, TableFunctionCall, parse_sql_timestamp
+from odf_engine.transform.engines.sandbox import Sandbox
 from odf_engine.verify.finding_kinds import ProofFinding
 from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     from odf_engine.spark.runtime.session import SparkRuntime
-    from odf_engine.transform.engines.sandbox import Sandbox
 
 MISSING: Final = ("dataset-missing", "block-missing")
 """Kinds of findings for which the proof cannot be checked."""
@@ -98,9 +99,6 @@ def _run_again(
     proof: QueryProof, workspace: Workspace, runtime: SparkRuntime, reporter: Reporter
 ) -> list[ProofFinding]:
     """Run the query of a proof over the same blocks, and compare the rows."""
-    # After Spark has started: two threads must not import PySpark at the same time.
-    from odf_engine.query.execution import Tables, TimeTravelDefaults
-
     defaults = TimeTravelDefaults(tables={table.table.casefold(): table for table in proof.tables})
     tables = Tables(workspace, reporter, defaults)
     files = [tables.files(table.table) for table in proof.tables]
@@ -130,7 +128,7 @@ def _sandbox(workspace: Workspace, runtime: SparkRuntime) -> Sandbox:
     A valid signature does not make its author trusted. A signature of the user's own key does not mean that
     the user has read the query, since ``odf keys sign`` signs any file.
     """
-    from odf_engine.transform.engines.sandbox import Sandbox
+    # After Spark has started: two threads must not import PySpark at the same time.
     from odf_engine.transform.engines.spark_engine import SparkEngine
 
     odf, spark = workspace.odf, SparkEngine(runtime)

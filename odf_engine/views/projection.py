@@ -41,18 +41,18 @@ def group_by_columns(transform: SetTransform | None) -> list[str]:
     from sqlglot.dialects.spark import Spark
     from sqlglot.errors import SqlglotError
 
-    from odf_engine.sql.expression_lineage import LineageUnresolved, check_joins
+    from odf_engine.sql import expression_lineage
 
     known: dict[str, Any] = {}
     columns: list[str] | None = None
     try:
         for alias, text in steps:
-            check_joins(Spark().tokenize(text))
+            expression_lineage.check_joins(Spark().tokenize(text))
             query = parse_one(text, dialect="spark")
             columns = _query_keys(query, known, exp)
             if alias is not None:
                 known[alias.casefold()] = columns
-    except (SqlglotError, LineageUnresolved, RecursionError):
+    except (SqlglotError, expression_lineage.LineageUnresolved, RecursionError):
         return []
     return columns or []
 

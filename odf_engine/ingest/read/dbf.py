@@ -11,8 +11,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
-import pyarrow as pa
-
+from odf_engine.base.arrow import pa
 from odf_engine.errors import BadData
 
 _HEADER: Final = struct.Struct("<4xIHH17xB2x")

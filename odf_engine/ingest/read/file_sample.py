@@ -14,16 +14,25 @@ from contextlib import suppress
 from itertools import combinations, islice
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from odf_engine.base.arrow import pa
 from odf_engine.base.config import FetchConfig
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.base.settings import load_workspace
+from odf_engine.data.arrow_compute import python_rows
+from odf_engine.data.parquet.parquet_reader import (
+    open_parquet,
+    parquet_errors,
+    read_bounded,
+    read_parquet_schema,
+)
 from odf_engine.data.zip_archive import ZipArchive
 from odf_engine.errors import BadData, SourceUnavailable, Unsupported, has_surrogates
+from odf_engine.ingest.read.dbf import DbfTable
 from odf_engine.ingest.read.file_inference import (
     MAX_ROWS,
     TIME_NAME,
@@ -34,10 +43,14 @@ from odf_engine.ingest.read.file_inference import (
     infer_csv,
     infer_rows,
 )
+from odf_engine.net.address_policy import AddressPolicy, HomeNetwork
+from odf_engine.net.bucket_client import read_start
+from odf_engine.net.connector import Connector
+from odf_engine.net.credentials import Login
+from odf_engine.net.download import AttemptFailed
+from odf_engine.net.ftp import FtpSession
+from odf_engine.net.http_client import HttpClient
 from odf_engine.net.urls import without_login
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SKIPPED: Final = {".odf", ".git", "node_modules", ".venv", "__pycache__"}
 FORMATS: Final = {
@@ -190,16 +203,6 @@ def _zip_sample(path: Path, reporter: Reporter) -> FileSample:
 
 
 def _parquet_sample(path: Path, compression: str, entry: str) -> FileSample:
-    import pyarrow as pa
-
-    from odf_engine.data.arrow_compute import python_rows
-    from odf_engine.data.parquet.parquet_reader import (
-        open_parquet,
-        parquet_errors,
-        read_bounded,
-        read_parquet_schema,
-    )
-
     try:
         schema, rows = read_parquet_schema(path), []
         for batch in read_bounded(path, stop=MAX_ROWS):
@@ -213,10 +216,6 @@ def _parquet_sample(path: Path, compression: str, entry: str) -> FileSample:
 
 def _shapefile_sample(archive: zipfile.ZipFile, name: str) -> FileSample:
     """Read the attributes of a shapefile. Its geometries are not read."""
-    import pyarrow as pa
-
-    from odf_engine.ingest.read.dbf import DbfTable
-
     stem = name[:-4].lower()
     parts = {each[-4:].lower(): each for each in archive.namelist() if each[:-4].lower() == stem}
     if ".dbf" not in parts:
@@ -277,15 +276,9 @@ def _gunzip_start(path: Path, suffix: str) -> Path:
 
 def _download(url: str, limit: int, config: FetchConfig, reporter: Reporter) -> Iterator[bytes]:
     """Yield at most ``limit`` bytes of a file."""
-    from odf_engine.net.address_policy import AddressPolicy, HomeNetwork
-    from odf_engine.net.download import AttemptFailed
-
     scheme = urlsplit(url).scheme.lower()
     try:
         if scheme in ("http", "https"):
-            from odf_engine.net.credentials import Login
-            from odf_engine.net.http_client import HttpClient
-
             parts = urlsplit(url)
             login = Login(unquote(parts.username), unquote(parts.password or "")) if parts.username else None
             headers = {"Authorization": login.header} if login else {}
@@ -297,9 +290,6 @@ def _download(url: str, limit: int, config: FetchConfig, reporter: Reporter) -> 
             finally:
                 client.close()
         elif scheme in ("ftp", "ftps"):
-            from odf_engine.net.connector import Connector
-            from odf_engine.net.ftp import FtpSession
-
             connector = Connector(AddressPolicy(), config.connect_timeout_seconds, reporter)
             with FtpSession(url, connector, config.read_timeout_seconds) as session:
                 sock = session.begin_transfer(0)
@@ -309,8 +299,6 @@ def _download(url: str, limit: int, config: FetchConfig, reporter: Reporter) -> 
                         limit -= len(piece)
                         yield piece
         elif scheme == "s3":
-            from odf_engine.net.bucket_client import read_start
-
             yield from read_start(url, config, limit)
         else:
             raise Unsupported(f"unsupported URL scheme: {scheme}")

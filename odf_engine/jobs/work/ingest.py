@@ -31,9 +31,9 @@ def run_ingest(request: Ingest, context: JobContext, reporter: Reporter) -> Pull
     try:
         runtime = context.host.spark(reporter)
 
-        from odf_engine.ingest.push_source import PushOptions, push
+        from odf_engine.ingest import push_source  # after Spark has started, as for a pull
 
-        options = PushOptions(
+        options = push_source.PushOptions(
             source=request.source,
             format=request.format,
             event_time=None if request.event_time is None else Timestamp.parse(request.event_time),
@@ -43,7 +43,7 @@ def run_ingest(request: Ingest, context: JobContext, reporter: Reporter) -> Pull
             idempotency_key=request.idempotency_key,
             attach=[Path(file) for file in request.attach],
         )
-        pushed = push(workspace, entry, runtime, reporter, files, options)
+        pushed = push_source.push(workspace, entry, runtime, reporter, files, options)
         return pull_result(entry, pushed.update, reporter, pushed.already_ingested)
     finally:
         for file in files:

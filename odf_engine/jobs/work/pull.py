@@ -74,17 +74,17 @@ class _Pull:
 
     def _poll(self, entry: DatasetEntry) -> PullResult:
         request, runtime = self._request, self._context.host.spark(self._reporter)
-        from odf_engine.ingest.polling_source import PullOptions, pull  # after Spark has started, see warm_up
+        from odf_engine.ingest import polling_source  # after Spark has started, see warm_up
 
         set_watermark = request.set_watermark
-        options = PullOptions(
+        options = polling_source.PullOptions(
             fetch_uncacheable=request.fetch_uncacheable,
             set_watermark=None if set_watermark is None else Timestamp.parse(set_watermark),
             force=request.force,
             strict=request.strict,
             environment=self._context.environment,
         )
-        update = pull(self._workspace, entry, runtime, self._reporter, options)
+        update = polling_source.pull(self._workspace, entry, runtime, self._reporter, options)
         return pull_result(entry, update, self._reporter)
 
     def _transform(self, entry: DatasetEntry) -> PullResult:

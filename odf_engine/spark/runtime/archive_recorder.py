@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import IO
 
 from odf_engine.spark.runtime import class_data_archive
-from odf_engine.spark.runtime.class_data_archive import training_job
 from odf_engine.spark.runtime.jvm import Java, find_java
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.spark.runtime.spark_conf import SparkOptions
+from odf_engine.spark.runtime.training import training_job
 
 
 def record_archive(java: Java) -> Path | None:

@@ -23,6 +23,7 @@ from odf_engine.base import processes
 from odf_engine.base.atomic_files import replace_file
 from odf_engine.base.files import ensure_folder, open_file
 from odf_engine.errors import OdfError
+from odf_engine.spark.errors import clean_message, throwable_chain, translate_errors
 from odf_engine.spark.runtime import class_data_archive
 from odf_engine.spark.runtime.jvm import Java, JavaGateway, SparkFailed, connect, find_java, launch
 from odf_engine.spark.runtime.spark_conf import (
@@ -242,8 +243,6 @@ class SparkRuntime:
         root = self._root
         if root is None or not self.is_alive:
             raise SparkFailed("Spark is not running", hint=f"see the log {self._log}")
-        from odf_engine.spark.errors import translate_errors
-
         _rotate(self._log)
         with translate_errors():
             session = root.newSession()
@@ -276,9 +275,11 @@ class SparkRuntime:
         folder = self._folder
         if folder is None or not self.is_alive:
             return
+        from odf_engine.spark.runtime.training import warm_up_job  # deferred: it imports PySpark
+
         try:
             with tempfile.TemporaryDirectory(prefix="warm-", dir=folder) as scratch:
-                class_data_archive.warm_up_job(self.session(), Path(scratch))
+                warm_up_job(self.session(), Path(scratch))
         except Exception:  # jobs run without the warm-up
             if not self._stopping and self.is_alive:
                 _log.warning("the warm-up job of Spark failed", exc_info=True)
@@ -540,8 +541,6 @@ def _cluster_class_path() -> list[str]:
 
 def _failure_reason(error: BaseException) -> str:
     """Return the reason of a failed start. Java must still run: it holds the reason of its exceptions."""
-    from odf_engine.spark.errors import clean_message, throwable_chain
-
     causes = throwable_chain(error)
     if causes and "stopped SparkContext" in causes[-1].message:
         return "the cluster stopped it because no executor started; see the logs of its workers"

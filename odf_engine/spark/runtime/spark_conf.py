@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from odf_engine.errors import UsageError
+from odf_engine.spark.errors import throwable_chain
 from odf_engine.spark.runtime.jvm import XML_FLAGS, SparkFailed
+from odf_engine.spark.text_files import spark_path
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -124,8 +126,6 @@ def _copy_on_executors(session: SparkSession, source: Path, target: Path, shared
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    from odf_engine.spark.text_files import spark_path
-
     with _cancel_after_timeout(session) as timed_out:
         try:
             frame = session.read.schema("value STRING").text(spark_path(source))
@@ -153,8 +153,6 @@ def _access_error(host: str, shared_path: Path) -> SparkFailed:
 
 
 def _full_message(error: BaseException) -> str:
-    from odf_engine.spark.errors import throwable_chain
-
     return " ".join(cause.message for cause in throwable_chain(error))
 
 

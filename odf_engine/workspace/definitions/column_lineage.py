@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from odf_engine.chain.normal_form import BUILT_IN_ENGINES, DATAFUSION
 from odf_engine.chain.state import ChainState, parse_column_names
+from odf_engine.data.odf_schema import columns_of_step
 from odf_engine.errors import OdfError
 from odf_engine.identity.did import DatasetId
 from odf_engine.metadata.model import (
@@ -146,7 +147,7 @@ class _LineageReader:
             return None
 
     def _of_derivative(self, state: ChainState, transform: SetTransform) -> ColumnLineage:
-        # Deferred, as everywhere in this module: sqlglot and Arrow are slow to import.
+        # Deferred, as everywhere in this module: sqlglot is slow to import.
         from odf_engine.sql.query_lineage import trace_columns
 
         inputs: dict[str, list[str] | None] = {}
@@ -316,8 +317,6 @@ def _read_columns(source: SetPollingSource | AddPushSource) -> list[str] | None:
     """Return the columns that a source declares, or None if they are inferred from the data."""
     if not has_read_schema(source.read):
         return None
-    from odf_engine.data.odf_schema import columns_of_step
-
     try:
         columns = columns_of_step(source.read)
     except OdfError:

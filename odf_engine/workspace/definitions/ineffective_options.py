@@ -9,6 +9,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from odf_engine.chain.normal_form import engine_version
+from odf_engine.data.ethereum.abi import SignatureError, parse_event
 from odf_engine.errors import InvalidManifest, OdfError, Unsupported
 from odf_engine.metadata import model
 from odf_engine.metadata.model import kind_of
@@ -144,9 +145,7 @@ def _check_mqtt(fetch: model.Mqtt) -> None:
 
 
 def _check_ethereum_logs(fetch: model.EthereumLogs) -> None:
-    # Deferred: sqlglot is slow to import.
-    from odf_engine.data.ethereum.abi import SignatureError, parse_event
-    from odf_engine.data.ethereum.log_filter import LogFilter, parse_filter
+    from odf_engine.data.ethereum import log_filter  # deferred: it imports sqlglot
 
     if fetch.chain_id is None and fetch.node_url is None:
         raise InvalidManifest(
@@ -163,7 +162,7 @@ def _check_ethereum_logs(fetch: model.EthereumLogs) -> None:
             where="fetch.nodeUrl",
             hint="use the http or https URL of the node",
         )
-    limits = LogFilter() if fetch.filter is None else parse_filter(fetch.filter)
+    limits = log_filter.LogFilter() if fetch.filter is None else log_filter.parse_filter(fetch.filter)
     if fetch.signature is not None:
         try:
             event = parse_event(fetch.signature)
