@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
 
 from odf_engine.base.terminal_text import escape_controls
 
 
 def text_html(value: object) -> str:
     """Return a value as HTML text, or "" for None. A list is its length."""
+    from html import escape  # deferred: only notebooks need it
+
     if value is None:
         return ""
     if isinstance(value, list | tuple):

@@ -13,15 +13,12 @@ from odf_engine.errors import InvalidSchema, has_surrogates
 _DECLARED: Final = b"declared"
 """Metadata key of a field with its declared type, if that has a maximum length."""
 
-_TOKEN: Final = re.compile(
-    r"""\s*(?:
+_TOKEN: Final = r"""\s*(?:
         (?P<quoted>`(?:[^`]|``)+`|"(?:[^"]|"")+")
       | (?P<text>'(?:[^']|'')*')
       | (?P<mark>[<>(),:\[\]])
       | (?P<word>[^\s<>(),:\[\]`"']+)
-    )""",
-    re.VERBOSE,
-)
+    )"""  # compiled when first used: most commands parse no DDL
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _MAX_DEPTH: Final = 32
 
@@ -175,9 +172,9 @@ class _Parser:
         if has_surrogates(entry):
             raise self._error("not UTF-8 text")
         self._tokens: list[tuple[str, str]] = []
-        at, end = 0, len(entry.rstrip())
+        at, end, pattern = 0, len(entry.rstrip()), re.compile(_TOKEN, re.VERBOSE)
         while at < end:
-            match = _TOKEN.match(entry, at)
+            match = pattern.match(entry, at)
             if match is None:
                 raise self._error(f"invalid syntax: '{entry[at:].strip()}'", "check the quotes")
             self._tokens.append((match.lastgroup or "", match[0].strip()))

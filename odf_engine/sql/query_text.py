@@ -69,13 +69,13 @@ def _line(query: str, index: int, column: int) -> str | None:
 
 
 Kind = Literal["word", "quoted", "string", "comment", "sign"]
-_TOKEN: Final = re.compile(
+# Compiled when first used: most commands parse no SQL.
+_TOKEN: Final = (
     r"(?P<comment>--[^\n]*|/\*.*?(?:\*/|\Z))"
     r"|(?P<string>'(?:[^'\\]|\\.)*(?:'|\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\Z))"
     r"|(?P<quoted>`(?:[^`]|``)*(?:`|\Z))"
     r"|(?P<word>\w+)"
-    r"|(?P<sign>\S)",
-    re.DOTALL,
+    r"|(?P<sign>\S)"
 )
 _CLAUSES: Final = frozenset({
     "SELECT", "FROM", "JOIN", "WHERE", "GROUP", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE", "HAVING", "ON",
@@ -144,7 +144,7 @@ def tokenize(sql: str, *, comments: bool = False) -> list[Token]:
 def _tokens(sql: str) -> tuple[Token, ...]:
     return tuple(
         Token(match.lastgroup, match[0], match.start(), match.end())  # type: ignore[arg-type]
-        for match in _TOKEN.finditer(sql)
+        for match in re.finditer(_TOKEN, sql, re.DOTALL)
     )
 
 
@@ -268,9 +268,8 @@ def make_names_unique(names: Collection[str]) -> list[str]:
     return result
 
 
-_QUOTABLE: Final = re.compile(
-    r"(?P<other>--[^\n]*|/\*.*?(?:\*/|\Z)|'(?:[^']|'')*(?:'|\Z)|`[^`]*(?:`|\Z))|\"(?P<name>[^\"`]+)\"",
-    re.DOTALL,
+_QUOTABLE: Final = (
+    r"(?P<other>--[^\n]*|/\*.*?(?:\*/|\Z)|'(?:[^']|'')*(?:'|\Z)|`[^`]*(?:`|\Z))|\"(?P<name>[^\"`]+)\""
 )
 
 
@@ -279,7 +278,12 @@ def backquote_identifiers(sql: str) -> str:
 
     No position changes. Identifiers that contain a quote stay as they are.
     """
-    return _QUOTABLE.sub(lambda match: match[0] if match["name"] is None else f"`{match['name']}`", sql)
+    return re.sub(
+        _QUOTABLE,
+        lambda match: match[0] if match["name"] is None else f"`{match['name']}`",
+        sql,
+        flags=re.DOTALL,
+    )
 
 
 def with_backquotes(steps: Sequence[SqlQueryStep]) -> list[SqlQueryStep]:
