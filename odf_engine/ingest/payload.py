@@ -25,7 +25,13 @@ from odf_engine.data.ddl import to_ddl, type_ddl
 from odf_engine.data.odf_schema import attributes_of_step
 from odf_engine.data.parquet.parquet_reader import read_parquet_schema
 from odf_engine.data.parquet.row_groups import SliceLimits
-from odf_engine.data.parquet.slices import WrittenSlice, slice_schema, with_kamu_types, write_slices
+from odf_engine.data.parquet.slices import (
+    SliceProperties,
+    WrittenSlice,
+    slice_schema,
+    with_kamu_types,
+    write_slices,
+)
 from odf_engine.data.schema_enforcement import (
     equal_except_precision,
     finest_timestamp_unit,
@@ -595,14 +601,16 @@ class PayloadJob:
         self._progress.start()
         written = write_slices(
             rows,
-            schema=schema,
-            vocab=self._state.vocabulary,
+            SliceProperties(
+                schema=schema,
+                vocab=self._state.vocabulary,
+                first_offset=self._first_offset,
+                system_time=self._system_time,
+                fallback_event_time=self._event_time,
+                counted_until=None if self._max_ahead is None else self._system_time.shifted(self._max_ahead),
+            ),
             new_path=lambda: self._dataset.staging_path("data"),
-            first_offset=self._first_offset,
-            system_time=self._system_time,
-            fallback_event_time=self._event_time,
             reporter=self._progress.writes,
-            counted_until=None if self._max_ahead is None else self._system_time.shifted(self._max_ahead),
             limits=self._slice_limits(),
         )
         if not written:

@@ -14,7 +14,7 @@ import pyarrow.csv
 
 from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.parquet.slices import slice_schema, write_slice
+from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slice
 from odf_engine.metadata.model import (
     DEFAULT_VOCABULARY,
     AddData,
@@ -125,10 +125,17 @@ def append_slice(entry: DatasetEntry, batches: Iterable[pa.RecordBatch], schema:
     state, now = entry.dataset.state(), Timestamp.now()
     staged = entry.dataset.staging_path("data")
     written = write_slice(
-        batches, schema=schema, vocab=DEFAULT_VOCABULARY, path=staged,
-        first_offset=0 if state.last_offset is None else state.last_offset + 1,
-        system_time=now, fallback_event_time=now, reporter=Reporter(),
-    )  # fmt: skip
+        batches,
+        SliceProperties(
+            schema=schema,
+            vocab=DEFAULT_VOCABULARY,
+            first_offset=0 if state.last_offset is None else state.last_offset + 1,
+            system_time=now,
+            fallback_event_time=now,
+        ),
+        path=staged,
+        reporter=Reporter(),
+    )
     assert written is not None and written.max_event_time is not None
     data = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
     watermark = max(written.max_event_time, state.watermark or written.max_event_time)

@@ -11,7 +11,7 @@ import pytest
 
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.normal_form import spark_engine_version
-from odf_engine.data.parquet.slices import write_slice
+from odf_engine.data.parquet.slices import SliceProperties, write_slice
 from odf_engine.metadata.model import TransformRequest
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark.runtime.session import SparkRuntime
@@ -77,10 +77,17 @@ class FaultyEngine:
         rows = {"event_time": [datetime(2026, 1, 1, tzinfo=UTC)] * 2, "id": [1, 1], "value": [100, 600]}
         columns = {name: pa.array(values, declared.field(name).type) for name, values in rows.items()}
         written = write_slice(
-            [pa.record_batch({"op": pa.array([2, 3], pa.int32()), **columns})], schema=declared,
-            vocab=request.vocab, path=Path(request.new_data_path), first_offset=request.next_offset,
-            system_time=request.system_time, fallback_event_time=Timestamp.from_ms(0), reporter=reporter,
-        )  # fmt: skip
+            [pa.record_batch({"op": pa.array([2, 3], pa.int32()), **columns})],
+            SliceProperties(
+                schema=declared,
+                vocab=request.vocab,
+                first_offset=request.next_offset,
+                system_time=request.system_time,
+                fallback_event_time=Timestamp.from_ms(0),
+            ),
+            path=Path(request.new_data_path),
+            reporter=reporter,
+        )
         return TransactionResult(written, declared, None, version=OLD)
 
 

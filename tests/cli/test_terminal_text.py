@@ -22,7 +22,7 @@ from odf_engine.base.progress import Reporter
 from odf_engine.coordinator.job_log import JobLog
 from odf_engine.coordinator.protocol import Failure, JobState
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.parquet.slices import slice_schema, write_slice
+from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slice
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.jobs.pull import Pull
 from odf_engine.metadata.model import (
@@ -125,9 +125,13 @@ def rows_of(workspace: Workspace, name: str) -> DatasetEntry:
             }
         )
         written = write_slice(
-            [batch], schema=schema, vocab=vocab, path=staged, first_offset=number, system_time=now,
-            fallback_event_time=now, reporter=Reporter(),
-        )  # fmt: skip
+            [batch],
+            SliceProperties(
+                schema=schema, vocab=vocab, first_offset=number, system_time=now, fallback_event_time=now
+            ),
+            path=staged,
+            reporter=Reporter(),
+        )
         assert written is not None
         data = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
         source = SourceState(source_name=HOSTILE, kind="odf/etag", value=HOSTILE)

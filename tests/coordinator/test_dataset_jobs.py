@@ -11,7 +11,7 @@ import pytest
 from odf_engine.base.progress import Reporter
 from odf_engine.coordinator.protocol import JobState
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.parquet.slices import slice_schema, write_slice
+from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slice
 from odf_engine.errors import NotFound, UsageError
 from odf_engine.jobs.base import JobContext
 from odf_engine.jobs.export import Export
@@ -57,9 +57,13 @@ def entry(tmp_path: Path) -> DatasetEntry:
     state, now = dataset.state(), Timestamp.now()
     schema = slice_schema(table.schema, state.vocabulary)
     written = write_slice(
-        table.to_batches(), schema=schema, vocab=state.vocabulary, path=dataset.staging_path("data"),
-        first_offset=0, system_time=now, fallback_event_time=now, reporter=Reporter(),
-    )  # fmt: skip
+        table.to_batches(),
+        SliceProperties(
+            schema=schema, vocab=state.vocabulary, first_offset=0, system_time=now, fallback_event_time=now
+        ),
+        path=dataset.staging_path("data"),
+        reporter=Reporter(),
+    )
     assert written is not None
     data = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
     events = [SetDataSchema(encode_schema(schema)), AddData(prev_offset=None, new_data=data)]

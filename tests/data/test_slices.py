@@ -23,7 +23,14 @@ from odf_engine.data.ddl import parse_ddl
 from odf_engine.data.digest import digest_file, logical_hash
 from odf_engine.data.parquet import row_groups, slices
 from odf_engine.data.parquet.row_groups import SliceLimits
-from odf_engine.data.parquet.slices import WrittenSlice, read_batches, slice_schema, write_slice, write_slices
+from odf_engine.data.parquet.slices import (
+    SliceProperties,
+    WrittenSlice,
+    read_batches,
+    slice_schema,
+    write_slice,
+    write_slices,
+)
 from odf_engine.data.schema_enforcement import cast_lossless
 from odf_engine.errors import BadData, Cancelled, InvalidSchema, NotFound, OdfError
 from odf_engine.identity.multiformats import Multihash
@@ -48,14 +55,16 @@ def write(
 ) -> WrittenSlice | None:
     return write_slice(
         batches,
-        schema=schema,
-        vocab=vocab,
+        SliceProperties(
+            schema=schema,
+            vocab=vocab,
+            first_offset=first_offset,
+            system_time=NOW,
+            fallback_event_time=FALLBACK,
+            counted_until=counted_until,
+        ),
         path=path,
-        first_offset=first_offset,
-        system_time=NOW,
-        fallback_event_time=FALLBACK,
         reporter=reporter or Reporter(),
-        counted_until=counted_until,
     )
 
 
@@ -171,12 +180,14 @@ def test_the_first_slice_of_a_writer_has_the_golden_hash(tmp_path: Path) -> None
     )
     result = write_slice(
         [pa.record_batch({"city": ["A", "B", "C"], "population": [1000, 2000, 3000]})],
-        schema=schema,
-        vocab=VOCAB,
+        SliceProperties(
+            schema=schema,
+            vocab=VOCAB,
+            first_offset=0,
+            system_time=Timestamp.parse("2010-01-01T12:00:00Z"),
+            fallback_event_time=Timestamp.parse("2000-01-01T12:00:00Z"),
+        ),
         path=tmp_path / "s",
-        first_offset=0,
-        system_time=Timestamp.parse("2010-01-01T12:00:00Z"),
-        fallback_event_time=Timestamp.parse("2000-01-01T12:00:00Z"),
         reporter=Reporter(),
     )
     assert result is not None
@@ -334,10 +345,14 @@ def test_slices_end_at_the_limits_independent_of_batches_and_threads(
     def write_all(batches: Sequence[pa.RecordBatch], rows: int, size: int = 1 << 20) -> list[WrittenSlice]:
         paths = (tmp_path / f"{at}" for at in range(1000))
         return write_slices(
-            batches, schema=schema, vocab=VOCAB, new_path=lambda: next(paths), first_offset=7,
-            system_time=NOW, fallback_event_time=FALLBACK, reporter=Reporter(),
+            batches,
+            SliceProperties(
+                schema=schema, vocab=VOCAB, first_offset=7, system_time=NOW, fallback_event_time=FALLBACK
+            ),
+            new_path=lambda: next(paths),
+            reporter=Reporter(),
             limits=SliceLimits(rows, size),
-        )  # fmt: skip
+        )
 
     whole = write_all(table.to_batches(), 300)
     assert [each.rows for each in whole] == [300, 300, 300, 100]
@@ -363,9 +378,14 @@ def test_a_correction_is_not_divided(tmp_path: Path) -> None:
     schema = slice_schema(pa.schema([("n", pa.int64())]), VOCAB)
     paths = (tmp_path / f"{at}" for at in range(9))
     found = write_slices(
-        table.to_batches(), schema=schema, vocab=VOCAB, new_path=lambda: next(paths), first_offset=0,
-        system_time=NOW, fallback_event_time=FALLBACK, reporter=Reporter(), limits=SliceLimits(3, 1 << 20),
-    )  # fmt: skip
+        table.to_batches(),
+        SliceProperties(
+            schema=schema, vocab=VOCAB, first_offset=0, system_time=NOW, fallback_event_time=FALLBACK
+        ),
+        new_path=lambda: next(paths),
+        reporter=Reporter(),
+        limits=SliceLimits(3, 1 << 20),
+    )
     assert [each.rows for each in found] == [4, 4, 1]
 
 
@@ -392,10 +412,14 @@ def test_an_error_removes_the_files_of_all_slices(
         monkeypatch.setattr("os.write", full)
     with pytest.raises(OdfError, match="damaged" if failing == "rows" else "disk is full"):
         write_slices(
-            batches(), schema=schema, vocab=VOCAB, new_path=lambda: next(paths), first_offset=0,
-            system_time=NOW, fallback_event_time=FALLBACK, reporter=Reporter(),
+            batches(),
+            SliceProperties(
+                schema=schema, vocab=VOCAB, first_offset=0, system_time=NOW, fallback_event_time=FALLBACK
+            ),
+            new_path=lambda: next(paths),
+            reporter=Reporter(),
             limits=SliceLimits(table.num_rows // 4, 1 << 30),
-        )  # fmt: skip
+        )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from odf_engine.base.progress import Reporter
 from odf_engine.data.odf_schema import columns_of_step
-from odf_engine.data.parquet.slices import slice_schema, write_slice
+from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slice
 from odf_engine.errors import BadData, Unsupported
 from odf_engine.ingest.merge.merge_plan import PreparedMerge, run_merge
 from odf_engine.ingest.payload import PayloadJob, result_schema
@@ -215,12 +215,14 @@ class ArrowEngine:
             return TransactionResult(None, schema)
         written = write_slice(
             [_batch(rows, schema)],
-            schema=schema,
-            vocab=request.vocab,
+            SliceProperties(
+                schema=schema,
+                vocab=request.vocab,
+                first_offset=request.next_offset,
+                system_time=request.system_time,
+                fallback_event_time=request.system_time,
+            ),
             path=Path(request.new_data_path),
-            first_offset=request.next_offset,
-            system_time=request.system_time,
-            fallback_event_time=request.system_time,
             reporter=reporter,
         )
         return TransactionResult(written, schema)

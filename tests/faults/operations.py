@@ -27,7 +27,7 @@ from odf_engine.chain.compaction import CompactionPolicy, compact
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.references import create_branch
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.parquet.slices import read_batches, write_slice
+from odf_engine.data.parquet.slices import SliceProperties, read_batches, write_slice
 from odf_engine.errors import OdfError
 from odf_engine.identity.did import generate_key
 from odf_engine.identity.multiformats import Multihash
@@ -256,12 +256,14 @@ class _CopyEngine:
         columns = ["event_time", "city", "people"]
         written = write_slice(
             (batch.select(columns) for path in paths for batch in read_batches(path)),
-            schema=builders.SCHEMA,
-            vocab=DEFAULT_VOCABULARY,
+            SliceProperties(
+                schema=builders.SCHEMA,
+                vocab=DEFAULT_VOCABULARY,
+                first_offset=request.next_offset,
+                system_time=request.system_time,
+                fallback_event_time=request.system_time,
+            ),
             path=Path(request.new_data_path),
-            first_offset=request.next_offset,
-            system_time=request.system_time,
-            fallback_event_time=request.system_time,
             reporter=reporter,
         )
         assert written is not None

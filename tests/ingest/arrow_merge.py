@@ -21,7 +21,13 @@ from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.changelog import Op
 from odf_engine.data.parquet.row_groups import SliceLimits
-from odf_engine.data.parquet.slices import WrittenSlice, read_batches, slice_schema, write_slices
+from odf_engine.data.parquet.slices import (
+    SliceProperties,
+    WrittenSlice,
+    read_batches,
+    slice_schema,
+    write_slices,
+)
 from odf_engine.errors import BadData
 from odf_engine.identity.did import DatasetId
 from odf_engine.ingest.merge import merge_changelog, merge_upsert
@@ -140,10 +146,18 @@ class ArrowMerge:
 
         def write(batches: Iterator[pa.RecordBatch]) -> list[WrittenSlice]:
             return write_slices(
-                batches, schema=SCHEMA, vocab=DEFAULT_VOCABULARY, first_offset=first, system_time=NOW,
-                new_path=lambda: self.dataset.staging_path("data"), fallback_event_time=NOW,
-                reporter=self.reporter, limits=SliceLimits(slice_rows, 1 << 30),
-            )  # fmt: skip
+                batches,
+                SliceProperties(
+                    schema=SCHEMA,
+                    vocab=DEFAULT_VOCABULARY,
+                    first_offset=first,
+                    system_time=NOW,
+                    fallback_event_time=NOW,
+                ),
+                new_path=lambda: self.dataset.staging_path("data"),
+                reporter=self.reporter,
+                limits=SliceLimits(slice_rows, 1 << 30),
+            )
 
         merged = run_merge(merge(strategy, inputs), write, self.reporter)
         if not merged.written:

@@ -14,7 +14,7 @@ from odf_engine.checks import key_rules
 from odf_engine.checks.definition import accepted_checks, check_files, read_check
 from odf_engine.checks.gate import DatasetChecks
 from odf_engine.checks.reports import list_rejected, read_report, report_path
-from odf_engine.data.parquet.slices import read_batches, slice_schema, write_slice
+from odf_engine.data.parquet.slices import SliceProperties, read_batches, slice_schema, write_slice
 from odf_engine.errors import BadData, CheckFailed, InvalidManifest, InvalidQuery, NotTrusted
 from odf_engine.metadata.model import DEFAULT_VOCABULARY
 from odf_engine.metadata.timestamp import Timestamp
@@ -117,10 +117,17 @@ def test_duplicate_keys_are_counted_across_slices(
         time = Timestamp.parse("2024-05-01T00:00:00Z")
         batch = pa.record_batch([pa.array(values, pa.int64())], ["id"])
         written = write_slice(
-            [batch], schema=schema, vocab=DEFAULT_VOCABULARY,
-            path=tmp_path / f"{len(paths)}.parquet", first_offset=10 * len(paths), system_time=time,
-            fallback_event_time=time, reporter=Reporter(),
-        )  # fmt: skip
+            [batch],
+            SliceProperties(
+                schema=schema,
+                vocab=DEFAULT_VOCABULARY,
+                first_offset=10 * len(paths),
+                system_time=time,
+                fallback_event_time=time,
+            ),
+            path=tmp_path / f"{len(paths)}.parquet",
+            reporter=Reporter(),
+        )
         assert written is not None
         paths.append(written.path)
     rows = key_rules.KeyedRows(paths[-1:], ["id"], DEFAULT_VOCABULARY)

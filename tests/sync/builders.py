@@ -14,7 +14,7 @@ import pyarrow as pa
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.parquet.slices import slice_schema, write_slice
+from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slice
 from odf_engine.identity.multiformats import ARROW0_SHA3_256, Multihash, base58btc_encode
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.flatbuffers import encode_block
@@ -67,10 +67,17 @@ def add_slices(entry: DatasetEntry, count: int = 1, rows: int = 3, city: str = "
         table = pa.table({"city": [city] * rows, "people": range(first, first + rows)})
         time = Timestamp(state.system_time.ns + SECOND)
         written = write_slice(
-            table.to_batches(), schema=SCHEMA, vocab=DEFAULT_VOCABULARY, first_offset=first,
-            path=entry.dataset.staging_path("data"), system_time=time, fallback_event_time=time,
+            table.to_batches(),
+            SliceProperties(
+                schema=SCHEMA,
+                vocab=DEFAULT_VOCABULARY,
+                first_offset=first,
+                system_time=time,
+                fallback_event_time=time,
+            ),
+            path=entry.dataset.staging_path("data"),
             reporter=Reporter(),
-        )  # fmt: skip
+        )
         assert written is not None
         data = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
         watermark = max(time, state.watermark or time)

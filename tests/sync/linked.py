@@ -8,7 +8,7 @@ from odf_engine.base.progress import Reporter
 from odf_engine.chain.linked_objects import store_object
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.odf_schema import stored_schema
-from odf_engine.data.parquet.slices import slice_schema, write_slice
+from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slice
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import (
     DEFAULT_VOCABULARY,
@@ -61,9 +61,17 @@ def add_rows(entry: DatasetEntry, links: list[str | None], totals: LinkedTotals 
     table = pa.table({"photo": pa.array(links, pa.string()), "n": range(len(links))})
     time = Timestamp(state.system_time.ns + SECOND)
     written = write_slice(
-        table.to_batches(), schema=SCHEMA, vocab=DEFAULT_VOCABULARY, first_offset=first, system_time=time,
-        path=entry.dataset.staging_path("data"), fallback_event_time=time, reporter=Reporter(),
-    )  # fmt: skip
+        table.to_batches(),
+        SliceProperties(
+            schema=SCHEMA,
+            vocab=DEFAULT_VOCABULARY,
+            first_offset=first,
+            system_time=time,
+            fallback_event_time=time,
+        ),
+        path=entry.dataset.staging_path("data"),
+        reporter=Reporter(),
+    )
     assert written is not None
     data = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
     extra = None if totals is None else totals_attribute(totals)

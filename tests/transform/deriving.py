@@ -14,7 +14,7 @@ from odf_engine.base.progress import Reporter
 from odf_engine.chain import normal_form
 from odf_engine.chain.schema_evolution import declared_schema
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.parquet.slices import read_batches, slice_schema, write_slice
+from odf_engine.data.parquet.slices import SliceProperties, read_batches, slice_schema, write_slice
 from odf_engine.identity.did import DatasetId
 from odf_engine.metadata.model import (
     AddData,
@@ -142,10 +142,17 @@ class Deriving:
                 }
             )
             written = write_slice(
-                [batch], schema=schema, vocab=state.vocabulary, path=staged,
-                first_offset=0 if state.last_offset is None else state.last_offset + 1,
-                system_time=moment, fallback_event_time=moment, reporter=Reporter(),
-            )  # fmt: skip
+                [batch],
+                SliceProperties(
+                    schema=schema,
+                    vocab=state.vocabulary,
+                    first_offset=0 if state.last_offset is None else state.last_offset + 1,
+                    system_time=moment,
+                    fallback_event_time=moment,
+                ),
+                path=staged,
+                reporter=Reporter(),
+            )
         event = AddData(
             prev_offset=state.last_offset,
             new_data=written
@@ -161,10 +168,17 @@ class Deriving:
         assert schema is not None
         moment = max(Timestamp.now(), state.system_time)
         written = write_slice(
-            [batch], schema=schema, vocab=state.vocabulary, path=staged,
-            first_offset=0 if state.last_offset is None else state.last_offset + 1,
-            system_time=moment, fallback_event_time=moment, reporter=Reporter(),
-        )  # fmt: skip
+            [batch],
+            SliceProperties(
+                schema=schema,
+                vocab=state.vocabulary,
+                first_offset=0 if state.last_offset is None else state.last_offset + 1,
+                system_time=moment,
+                fallback_event_time=moment,
+            ),
+            path=staged,
+            reporter=Reporter(),
+        )
         assert written is not None
         data = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
         mark = Timestamp.from_ms(watermark)

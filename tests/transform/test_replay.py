@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from odf_engine.base.progress import Reporter
-from odf_engine.data.parquet.slices import read_batches, write_slice
+from odf_engine.data.parquet.slices import SliceProperties, read_batches, write_slice
 from odf_engine.errors import InvalidQuery, OdfError
 from odf_engine.metadata.model import DataSlice, ExecuteTransform
 from odf_engine.metadata.timestamp import Timestamp
@@ -53,10 +53,16 @@ def forge(entry: DatasetEntry, value: int) -> None:
     staged = dataset.staging_path("data")
     written = write_slice(
         table.drop_columns(["offset", "system_time"]).to_batches(),
-        schema=table.schema, vocab=dataset.state().vocabulary, path=staged,
-        first_offset=event.new_data.offset_interval.start, system_time=newest.block.system_time,
-        fallback_event_time=Timestamp.now(), reporter=Reporter(),
-    )  # fmt: skip
+        SliceProperties(
+            schema=table.schema,
+            vocab=dataset.state().vocabulary,
+            first_offset=event.new_data.offset_interval.start,
+            system_time=newest.block.system_time,
+            fallback_event_time=Timestamp.now(),
+        ),
+        path=staged,
+        reporter=Reporter(),
+    )
     assert written is not None
     data = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
     before = newest.block.prev_block_hash

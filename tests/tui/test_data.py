@@ -18,7 +18,7 @@ from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.parquet.slices import slice_schema, write_slice
+from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slice
 from odf_engine.errors import BadData, UsageError
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import AddData, DatasetKind, DataSlice, SetDataSchema
@@ -65,12 +65,14 @@ def append(dataset: Dataset, table: pa.Table) -> None:
         dataset.commit([SetDataSchema(encode_schema(schema))], system_time=now, expected_head=state.head)
     written = write_slice(
         table.to_batches(),
-        schema=schema,
-        vocab=state.vocabulary,
+        SliceProperties(
+            schema=schema,
+            vocab=state.vocabulary,
+            first_offset=0 if state.last_offset is None else state.last_offset + 1,
+            system_time=now,
+            fallback_event_time=now,
+        ),
         path=dataset.staging_path("data"),
-        first_offset=0 if state.last_offset is None else state.last_offset + 1,
-        system_time=now,
-        fallback_event_time=now,
         reporter=Reporter(),
     )
     assert written is not None

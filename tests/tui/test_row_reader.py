@@ -13,7 +13,7 @@ from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.parquet.slices import slice_schema, write_slice
+from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slice
 from odf_engine.errors import NotFound
 from odf_engine.metadata.model import AddData, DataSlice, SetDataSchema
 from odf_engine.metadata.timestamp import Timestamp
@@ -48,9 +48,13 @@ def commit(dataset: Dataset, table: pa.Table) -> None:
     state, now = dataset.state(), Timestamp.now()
     schema = slice_schema(table.schema, state.vocabulary)
     written = write_slice(
-        table.to_batches(), schema=schema, vocab=state.vocabulary, path=dataset.staging_path("data"),
-        first_offset=0, system_time=now, fallback_event_time=now, reporter=Reporter(),
-    )  # fmt: skip
+        table.to_batches(),
+        SliceProperties(
+            schema=schema, vocab=state.vocabulary, first_offset=0, system_time=now, fallback_event_time=now
+        ),
+        path=dataset.staging_path("data"),
+        reporter=Reporter(),
+    )
     assert written is not None
     data = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
     events = [SetDataSchema(encode_schema(schema)), AddData(prev_offset=None, new_data=data)]

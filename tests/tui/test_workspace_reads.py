@@ -12,7 +12,7 @@ from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.base.progress import Reporter
 from odf_engine.coordinator.client import Client
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.parquet.slices import slice_schema, write_slice
+from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slice
 from odf_engine.errors import InvalidManifest, NotFound, OdfError
 from odf_engine.metadata.model import (
     DEFAULT_VOCABULARY,
@@ -78,12 +78,14 @@ def add_rows(entry: DatasetEntry, batches: int, rows: int) -> None:
         )
         written = write_slice(
             [batch],
-            schema=schema,
-            vocab=DEFAULT_VOCABULARY,
+            SliceProperties(
+                schema=schema,
+                vocab=DEFAULT_VOCABULARY,
+                first_offset=first,
+                system_time=now,
+                fallback_event_time=now,
+            ),
             path=dataset.staging_path("data"),
-            first_offset=first,
-            system_time=now,
-            fallback_event_time=now,
             reporter=Reporter(),
         )
         assert written is not None

@@ -14,7 +14,7 @@ from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.parquet.slices import slice_schema, write_slice
+from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slice
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import SHA3_256, Multihash
 from odf_engine.metadata.flatbuffers import encode_block
@@ -85,12 +85,14 @@ class Builder:
         staging = self.dataset.staging_path("data")
         written = write_slice(
             table.to_batches(),
-            schema=SCHEMA,
-            vocab=DEFAULT_VOCABULARY,
+            SliceProperties(
+                schema=SCHEMA,
+                vocab=DEFAULT_VOCABULARY,
+                first_offset=first,
+                system_time=moment(len(self.blocks)),
+                fallback_event_time=moment(len(self.blocks)),
+            ),
             path=staging,
-            first_offset=first,
-            system_time=moment(len(self.blocks)),
-            fallback_event_time=moment(len(self.blocks)),
             reporter=Reporter(),
         )
         assert written is not None

@@ -17,7 +17,7 @@ from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.parquet.slices import slice_schema, write_slice
+from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slice
 from odf_engine.errors import ChainRuleViolated
 from odf_engine.identity.did import DatasetId
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, AddData, DatasetKind, DataSlice, Seed, SetDataSchema
@@ -58,12 +58,14 @@ class Growing:
         state = self.dataset.state()
         written = write_slice(
             pa.Table.from_pylist(rows, self.data_columns(schema)).to_batches(),
-            schema=schema,
-            vocab=DEFAULT_VOCABULARY,
+            SliceProperties(
+                schema=schema,
+                vocab=DEFAULT_VOCABULARY,
+                first_offset=0 if state.last_offset is None else state.last_offset + 1,
+                system_time=NOW,
+                fallback_event_time=NOW,
+            ),
             path=self.dataset.staging_path("data"),
-            first_offset=0 if state.last_offset is None else state.last_offset + 1,
-            system_time=NOW,
-            fallback_event_time=NOW,
             reporter=Reporter(),
         )
         assert written is not None

@@ -17,7 +17,7 @@ from odf_engine.base.progress import Reporter
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.changelog import Op
-from odf_engine.data.parquet.slices import slice_schema, write_slice
+from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slice
 from odf_engine.errors import Cancelled, InvalidSchema, NotFound, OdfError, UsageError
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, AddData, DataSlice, SetDataSchema, SetInfo
 from odf_engine.metadata.timestamp import Timestamp
@@ -71,12 +71,14 @@ def append() -> Append:
             dataset.commit([event], system_time=now, expected_head=state.head)
         written = write_slice(
             table.to_batches(),
-            schema=schema,
-            vocab=state.vocabulary,
+            SliceProperties(
+                schema=schema,
+                vocab=state.vocabulary,
+                first_offset=0 if state.last_offset is None else state.last_offset + 1,
+                system_time=now,
+                fallback_event_time=now,
+            ),
             path=dataset.staging_path("data"),
-            first_offset=0 if state.last_offset is None else state.last_offset + 1,
-            system_time=now,
-            fallback_event_time=now,
             reporter=Reporter(),
         )
         assert written is not None

@@ -107,31 +107,39 @@ def check_system_columns(schema: pa.Schema, vocab: DatasetVocabulary) -> None:
     check_event_time(vocab.event_time_column, schema.field(vocab.event_time_column).type)
 
 
+@dataclass(frozen=True)
+class SliceProperties:
+    """What the rows of new slices have in common.
+
+    Attributes:
+        schema: the complete schema of the slices.
+        vocab: names of the system columns in it.
+        first_offset: offset of the first row.
+        system_time: of all rows.
+        fallback_event_time: for rows without an event time.
+        counted_until: rows with a later event time do not count for the watermark; None: all count.
+    """
+
+    schema: pa.Schema
+    vocab: DatasetVocabulary
+    first_offset: int
+    system_time: Timestamp
+    fallback_event_time: Timestamp
+    counted_until: Timestamp | None = None
+
+
 class SliceRowBuilder:
     """Completes incoming rows to rows of slices.
 
     Attributes:
         next_offset: offset of the next row.
 
-    Args:
-        schema: the complete schema of the slices.
-        vocab: names of the system columns.
-        first_offset: offset of the first row.
-        system_time: of all rows.
-        fallback: for rows without an event time.
-
     Raises:
         InvalidSchema: a system column is missing, ambiguous, or the event time has another type.
     """
 
-    def __init__(
-        self,
-        schema: pa.Schema,
-        vocab: DatasetVocabulary,
-        first_offset: int,
-        system_time: Timestamp,
-        fallback: Timestamp,
-    ) -> None:
+    def __init__(self, properties: SliceProperties) -> None:
+        schema, vocab = properties.schema, properties.vocab
         names = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
         for name in (*names, vocab.event_time_column):
             if schema.get_field_index(name) < 0:
@@ -139,14 +147,14 @@ class SliceRowBuilder:
         self.schema = pa.schema(list(schema))
         self._offset, self._op, self._system_time = names
         self._event_time = vocab.event_time_column
-        self.next_offset = first_offset
+        self.next_offset = properties.first_offset
         self._event_type = schema.field(self._event_time).type
         self._body = pa.schema(
             [field for field in schema if field.name not in (self._offset, self._system_time)]
         )
         check_event_time(self._event_time, self._event_type)
-        self._system_value = _moment(system_time, schema.field(self._system_time).type)
-        self._fallback = _moment(fallback, self._event_type)
+        self._system_value = _moment(properties.system_time, schema.field(self._system_time).type)
+        self._fallback = _moment(properties.fallback_event_time, self._event_type)
         self._seen: pa.Schema | None = None
         self._places: list[int | None] = []
 
@@ -387,16 +395,7 @@ def with_kamu_types(schema: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
 
 
 def write_slice(
-    batches: Iterable[pa.RecordBatch],
-    *,
-    schema: pa.Schema,
-    vocab: DatasetVocabulary,
-    path: Path,
-    first_offset: int,
-    system_time: Timestamp,
-    fallback_event_time: Timestamp,
-    reporter: Reporter,
-    counted_until: Timestamp | None = None,
+    batches: Iterable[pa.RecordBatch], properties: SliceProperties, *, path: Path, reporter: Reporter
 ) -> WrittenSlice | None:
     """Write all rows as one slice; see :func:`write_slices`.
 
@@ -406,31 +405,16 @@ def write_slice(
     Returns:
         The slice, or None (and no file) if there are no rows.
     """
-    slices = write_slices(
-        batches,
-        schema=schema,
-        vocab=vocab,
-        new_path=lambda: path,
-        first_offset=first_offset,
-        system_time=system_time,
-        fallback_event_time=fallback_event_time,
-        reporter=reporter,
-        counted_until=counted_until,
-    )
+    slices = write_slices(batches, properties, new_path=lambda: path, reporter=reporter)
     return slices[0] if slices else None
 
 
 def write_slices(
     batches: Iterable[pa.RecordBatch],
+    properties: SliceProperties,
     *,
-    schema: pa.Schema,
-    vocab: DatasetVocabulary,
     new_path: Callable[[], Path],
-    first_offset: int,
-    system_time: Timestamp,
-    fallback_event_time: Timestamp,
     reporter: Reporter,
-    counted_until: Timestamp | None = None,
     limits: SliceLimits | None = None,
 ) -> list[WrittenSlice]:
     """Write rows as one or more slices. A thread encodes each slice while the rows of the next ones arrive.
@@ -439,15 +423,9 @@ def write_slices(
 
     Args:
         batches: rows in order: data columns by name, and optionally the operation and the event time.
-        schema: the complete schema of the slices.
-        vocab: names of the system columns in it.
+        properties: what the rows have in common.
         new_path: returns the path of the next file to write. On errors all files are removed.
-        first_offset: offset of the first row.
-        system_time: of all rows.
-        fallback_event_time: for rows without an event time.
         reporter: receives the rows and bytes written so far, and can cancel.
-        counted_until: rows with a later event time do not count for the watermark; None: all
-            count.
         limits: the limits of a slice, or None for a single slice. The two rows of a correction stay in one.
 
     Returns:
@@ -459,7 +437,8 @@ def write_slices(
         Cancelled: the reporter was cancelled.
         OdfError: a file cannot be written, such as when the disk is full.
     """
-    builder = SliceRowBuilder(schema, vocab, first_offset, system_time, fallback_event_time)
+    builder, vocab = SliceRowBuilder(properties), properties.vocab
+    event_type = properties.schema.field(vocab.event_time_column).type
     groups = split_row_groups(builder.enforce_schema(batches, reporter), limits, builder.ends_correction)
     writers: list[_SliceWriter] = []
     # One thread more than cores: one of them often waits for the disk.
@@ -471,11 +450,11 @@ def write_slices(
                 if group.slice_number == len(writers):
                     if writers:
                         writers[-1].end()
-                    times = _EventTimes(schema.field(vocab.event_time_column).type, counted_until)
+                    times = _EventTimes(event_type, properties.counted_until)
                     writers.append(_SliceWriter(new_path(), rows, vocab, offset, times, executors, backlog))
                 writers[-1].add(rows)
                 size = sum(writer.size for writer in writers)
-                reporter.set_amounts(rows=builder.next_offset - first_offset, bytes=size)
+                reporter.set_amounts(rows=builder.next_offset - properties.first_offset, bytes=size)
                 reporter.raise_if_cancelled()
             if writers:
                 writers[-1].end()

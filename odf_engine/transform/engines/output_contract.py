@@ -22,7 +22,7 @@ from odf_engine.data.changelog import (
     split_corrections,
 )
 from odf_engine.data.ddl import type_ddl
-from odf_engine.data.parquet.slices import WrittenSlice, slice_schema, write_slice
+from odf_engine.data.parquet.slices import SliceProperties, WrittenSlice, slice_schema, write_slice
 from odf_engine.data.schema_enforcement import (
     equal_except_precision,
     finest_timestamp_unit,
@@ -321,12 +321,14 @@ def write_result(
     """
     return write_slice(
         batches,
-        schema=schema,
-        vocab=request.vocab,
+        SliceProperties(
+            schema=schema,
+            vocab=request.vocab,
+            first_offset=request.next_offset,
+            system_time=request.system_time,
+            fallback_event_time=request.system_time,
+        ),
         path=Path(request.new_data_path),
-        first_offset=request.next_offset,
-        system_time=request.system_time,
-        fallback_event_time=request.system_time,
         reporter=reporter,
     )
 

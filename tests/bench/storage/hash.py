@@ -20,7 +20,13 @@ import pyarrow.parquet as pq
 from odf_engine.base.progress import Reporter
 from odf_engine.data.ddl import parse_ddl
 from odf_engine.data.digest import LogicalHasher, SerialExecutors, digest_file, physical_hash
-from odf_engine.data.parquet.slices import WrittenSlice, read_batches, slice_schema, write_slice
+from odf_engine.data.parquet.slices import (
+    SliceProperties,
+    WrittenSlice,
+    read_batches,
+    slice_schema,
+    write_slice,
+)
 from odf_engine.metadata.model import DEFAULT_VOCABULARY
 from odf_engine.metadata.timestamp import Timestamp
 from tests.bench.common import COLUMNS, make_csv
@@ -113,9 +119,13 @@ def without_system_columns(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.Rec
 
 def write(batches: Iterable[pa.RecordBatch], path: Path) -> WrittenSlice:
     written = write_slice(
-        batches, schema=SCHEMA, vocab=DEFAULT_VOCABULARY, path=path, first_offset=0,
-        system_time=NOW, fallback_event_time=NOW, reporter=Reporter(),
-    )  # fmt: skip
+        batches,
+        SliceProperties(
+            schema=SCHEMA, vocab=DEFAULT_VOCABULARY, first_offset=0, system_time=NOW, fallback_event_time=NOW
+        ),
+        path=path,
+        reporter=Reporter(),
+    )
     assert written is not None
     return written
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from odf_engine.base.progress import Reporter
 from odf_engine.data.parquet.row_groups import SliceLimits
-from odf_engine.data.parquet.slices import slice_schema, write_slices
+from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slices
 from odf_engine.metadata.model import DEFAULT_VOCABULARY
 from odf_engine.metadata.timestamp import Timestamp
 from tests.bench.measure import Cost, Figure, Metric, Size, best, cost, max_memory, run_in_process
@@ -45,10 +45,18 @@ def write(folder: Path, rows: int, slice_rows: int) -> float:
     out, numbers = folder / "slices", count()
     out.mkdir()
     write_slices(
-        make_batches(rows), schema=slice_schema(DATA, DEFAULT_VOCABULARY), vocab=DEFAULT_VOCABULARY,
-        new_path=lambda: out / str(next(numbers)), first_offset=0, system_time=NOW, fallback_event_time=NOW,
-        reporter=Reporter(), limits=SliceLimits(slice_rows, 1 << 40),
-    )  # fmt: skip
+        make_batches(rows),
+        SliceProperties(
+            schema=slice_schema(DATA, DEFAULT_VOCABULARY),
+            vocab=DEFAULT_VOCABULARY,
+            first_offset=0,
+            system_time=NOW,
+            fallback_event_time=NOW,
+        ),
+        new_path=lambda: out / str(next(numbers)),
+        reporter=Reporter(),
+        limits=SliceLimits(slice_rows, 1 << 40),
+    )
     shutil.rmtree(out)
     return max_memory()
 
