@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -304,19 +305,34 @@ _MARK_INVALID: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": RECOR
 _INFERRED_TYPES: Final = tuple(spark_type(kind, "") for kind in _INFERRED_ARROW_TYPES)
 
 
+@dataclasses.dataclass(frozen=True)
+class ReadContext:
+    """How a text file is read, whatever its format.
+
+    Attributes:
+        scratch: folder for temporary files.
+        name: name of the file in errors; its base name by default.
+        reporter: receives log lines; checked for cancellation.
+        selected: the records to read, instead of all of them.
+        lines: numbers the records. The frame is then for :func:`odf_engine.spark.plan_rewrite.invalid_rows`.
+        digits: receives the rows, to count times that lose digits.
+    """
+
+    scratch: Path
+    name: str | None = None
+    reporter: Reporter = dataclasses.field(default_factory=Reporter)
+    selected: PreparedTextFile | None = None
+    lines: RecordLines | None = None
+    digits: TimeDigits | None = None
+
+
 def read_csv(
     session: SparkSession,
     path: Path,
     step: Csv,
     schema: pa.Schema | None,
-    *,
-    scratch: Path,
-    name: str | None = None,
-    reporter: Reporter | None = None,
-    selected: PreparedTextFile | None = None,
-    lines: RecordLines | None = None,
+    context: ReadContext,
     names: Sequence[str] = (),
-    digits: TimeDigits | None = None,
 ) -> DataFrame:
     """Read a CSV file.
 
@@ -331,13 +347,8 @@ def read_csv(
         path: the file, uncompressed.
         step: dialect and formats; its schema is ignored.
         schema: the declared columns.
-        scratch: folder for temporary files.
-        name: name of the file in errors; its base name by default.
-        reporter: checked for cancellation.
-        selected: the records to read, instead of all of them.
-        lines: numbers the records. The frame is then for :func:`odf_engine.spark.plan_rewrite.invalid_rows`.
+        context: names in errors, and what else is done with the records.
         names: names of the columns without a schema, to number the records.
-        digits: receives the rows, to count times that lose digits.
 
     Raises:
         BadData: the file is not text, or a value is invalid.
@@ -346,19 +357,19 @@ def read_csv(
     """
     dialect = _dialect(step)
     formats = _formats(session, step)
+    name, reporter, digits = context.name or path.name, context.reporter, context.digits
     if schema is not None:
         _require_scalars(schema)
-    text = selected or prepare_text_file(
-        path, scratch, name=name or path.name, encoding=step.encoding, dialect=dialect, reporter=reporter
+    text = context.selected or prepare_text_file(
+        path, context.scratch, name=name, encoding=step.encoding, dialect=dialect, reporter=reporter
     )
     options = _csv_options(step, dialect, text.line_separator)
-    reporter = reporter or Reporter()
     reader = session.read.options(**options)
-    records = CsvRecords(name or path.name, dialect, names if schema is None else schema.names)
-    if lines is None:
+    records = CsvRecords(name, dialect, names if schema is None else schema.names)
+    if context.lines is None:
         check_records(text, records, reporter)
     else:
-        numbered = lines.number_csv(text, records, reporter, header=bool(step.header))
+        numbered = context.lines.number_csv(text, records, reporter, header=bool(step.header))
         reader = reader.options(**_MARK_INVALID, header=False)
         columns = schema or pa.schema([pa.field(name, pa.string()) for name in names])
         with translate_errors(reporter):
@@ -394,14 +405,8 @@ def read_json(
     path: Path,
     step: NdJson | Json,
     schema: pa.Schema | None,
-    *,
-    scratch: Path,
-    name: str | None = None,
-    reporter: Reporter | None = None,
+    context: ReadContext,
     on_keys: Callable[[Mapping[str, int]], None] | None = None,
-    selected: PreparedTextFile | None = None,
-    lines: RecordLines | None = None,
-    digits: TimeDigits | None = None,
 ) -> DataFrame:
     """Read a file with one JSON object per line.
 
@@ -415,11 +420,9 @@ def read_json(
         path: the file, uncompressed.
         step: formats; its schema is ignored.
         schema: the declared columns.
-        scratch: folder for temporary files.
-        name: name of the file in errors; its base name by default.
-        reporter: logs names in another case; checked for cancellation.
+        context: names in errors, and what else is done with the records. Its reporter logs names in another
+            case.
         on_keys: receives the keys of all objects, each with the line of its first occurrence.
-        digits: receives the rows, to count times that lose digits.
 
     Raises:
         BadData: the file is not text, a line is not an object, or a column's name occurs in several
@@ -427,8 +430,9 @@ def read_json(
         InvalidManifest: an option is invalid.
         InvalidSchema: a type that Spark cannot hold.
     """
-    formats, reporter = _formats(session, step), reporter or Reporter()
-    name = name or path.name
+    formats, reporter = _formats(session, step), context.reporter
+    name, scratch, selected = context.name or path.name, context.scratch, context.selected
+    lines, digits = context.lines, context.digits
     scan = JsonScan(name, schema)
     encoding = step.encoding
     if lines is not None:

@@ -47,12 +47,12 @@ def rows() -> Callable[[DataFrame], Rows]:
 @pytest.fixture
 def csv(session: SparkSession, rows: Callable[[DataFrame], Rows], tmp_path: Path) -> Callable[..., Rows]:
     """``csv(data, schema, **options of the step)``: the rows of a CSV file with this text or bytes."""
-    from odf_engine.spark.readers import read_csv
+    from odf_engine.spark.readers import ReadContext, read_csv
 
     def read(data: str | bytes, schema: pa.Schema | None = None, **options: Any) -> Rows:
         file = tmp_path / "file.csv"
         file.write_bytes(data if isinstance(data, bytes) else data.encode())
-        return rows(read_csv(session, file, Csv(**options), schema, scratch=tmp_path))
+        return rows(read_csv(session, file, Csv(**options), schema, ReadContext(scratch=tmp_path)))
 
     return read
 
@@ -60,11 +60,11 @@ def csv(session: SparkSession, rows: Callable[[DataFrame], Rows], tmp_path: Path
 @pytest.fixture
 def ndjson(session: SparkSession, rows: Callable[[DataFrame], Rows], tmp_path: Path) -> Callable[..., Rows]:
     """``ndjson(data, schema, **options of the step)``: the rows of a file of JSON lines."""
-    from odf_engine.spark.readers import read_json
+    from odf_engine.spark.readers import ReadContext, read_json
 
     def read(data: str | bytes, schema: pa.Schema | None = None, **options: Any) -> Rows:
         file = tmp_path / "file.json"
         file.write_bytes(data if isinstance(data, bytes) else data.encode())
-        return rows(read_json(session, file, NdJson(**options), schema, scratch=tmp_path))
+        return rows(read_json(session, file, NdJson(**options), schema, ReadContext(scratch=tmp_path)))
 
     return read

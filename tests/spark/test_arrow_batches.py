@@ -16,7 +16,7 @@ from odf_engine.errors import Cancelled, InvalidSchema
 from odf_engine.metadata.model import Csv
 from odf_engine.spark.arrow_batches import arrow_batches, count_running_tasks
 from odf_engine.spark.errors import RejectedRow
-from odf_engine.spark.readers import read_csv
+from odf_engine.spark.readers import ReadContext, read_csv
 from odf_engine.spark.row_order import SortOrder, external_sort
 from tests.waiting import run_with_timeout, wait_until
 
@@ -147,7 +147,7 @@ def test_progress_reports_rows_and_bytes(session: SparkSession, tmp_path: Path) 
     with file.open("w") as out:
         out.writelines(f"{i},{'y' * 100}\n" for i in range(200_000))
     schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
-    frame = read_csv(session, file, Csv(), schema, scratch=tmp_path)
+    frame = read_csv(session, file, Csv(), schema, ReadContext(scratch=tmp_path))
     listener = Listener()
     count = 0
     for batch in arrow_batches(frame, listener)[1]:

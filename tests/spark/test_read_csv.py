@@ -16,7 +16,7 @@ from odf_engine.errors import BadData, InvalidManifest, InvalidSchema
 from odf_engine.metadata.model import Csv
 from odf_engine.spark import sql_types, text_files
 from odf_engine.spark.errors import RejectedRow
-from odf_engine.spark.readers import read_csv
+from odf_engine.spark.readers import ReadContext, read_csv
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -149,7 +149,7 @@ def test_ragged_row_is_rejected_when_columns_are_pruned(
 ) -> None:
     file = tmp_path / "x.csv"
     file.write_text("1,x\n2\n")
-    frame = read_csv(session, file, Csv(), AB, scratch=tmp_path)
+    frame = read_csv(session, file, Csv(), AB, ReadContext(scratch=tmp_path))
     with pytest.raises(RejectedRow):
         rows(frame.select("a"))
 
@@ -307,7 +307,7 @@ def test_column_types_are_inferred(session: SparkSession, tmp_path: Path) -> Non
         "1,1.5,true,2020-02-01,2020-02-01T10:11:00Z,01234,,12345678901234567890,1,+4930123,1E5,1.5e-05\n"
         "-2,2,FALSE,2020-02-02,2020-02-01 10:11,10001,,1,x,4930123,12,1e-07\n"
     )
-    frame = read_csv(session, file, Csv(header=True, infer_schema=True), None, scratch=tmp_path)
+    frame = read_csv(session, file, Csv(header=True, infer_schema=True), None, ReadContext(scratch=tmp_path))
     assert frame.schema.simpleString() == (
         "struct<int:bigint,num:double,bool:boolean,day:date,at:timestamp,zip:string,none:string,id:string,"
         "mixed:string,phone:string,code:string,small:double>"
@@ -329,7 +329,9 @@ def test_file_names_with_spark_meaning_are_read(
     folder.mkdir()
     for name in ("_hidden.csv", ".hidden", "x[1].csv.gz", "a*{b}, ü"):
         (folder / name).write_text("1,x\n")
-        assert rows(read_csv(session, folder / name, Csv(), AB, scratch=folder)) == [{"a": 1, "b": "x"}]
+        assert rows(read_csv(session, folder / name, Csv(), AB, ReadContext(scratch=folder))) == [
+            {"a": 1, "b": "x"}
+        ]
 
 
 def test_rows_keep_the_order_of_the_file(
@@ -340,7 +342,7 @@ def test_rows_keep_the_order_of_the_file(
     with file.open("w") as out:
         out.writelines(f"{i},{filler}\n" for i in range(18_000))
     assert file.stat().st_size > 32 << 20
-    frame = read_csv(session, file, Csv(), AB, scratch=tmp_path).select("a")
+    frame = read_csv(session, file, Csv(), AB, ReadContext(scratch=tmp_path)).select("a")
     assert [row["a"] for row in rows(frame)] == list(range(18_000))
 
 

@@ -17,7 +17,7 @@ from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, Cancelled, InvalidManifest, OdfError
 from odf_engine.metadata.model import NdJson
 from odf_engine.spark.errors import RejectedRow
-from odf_engine.spark.readers import read_json
+from odf_engine.spark.readers import ReadContext, read_json
 from odf_engine.spark.text_files import JsonScan
 from tests.waiting import wait_until
 
@@ -85,7 +85,7 @@ def test_values_that_do_not_fit_their_type_are_rejected(
     file = tmp_path / "x.json"
     file.write_text("{" + ", ".join(f'"c{at}": {each[1]}' for at, each in enumerate(WRONG)) + "}")
     schema = pa.schema([(f"c{at}", each[0]) for at, each in enumerate(WRONG)])
-    frame = read_json(session, file, NdJson(), schema, scratch=tmp_path)
+    frame = read_json(session, file, NdJson(), schema, ReadContext(scratch=tmp_path))
     for at, (_, _, path, value, wanted) in enumerate(WRONG):
         with pytest.raises(RejectedRow) as caught:
             rows(frame.select(f"c{at}"))
@@ -139,7 +139,9 @@ def test_keys_in_another_case_match_columns(
     reporter = Reporter()
     reporter.log = lambda text, level="info": lines.append(text)  # type: ignore[method-assign]
     file.write_text('{"ID":1,"GRÖSSE":"x","at":[{"LAT":7,"lon":1}]}\n{"ID":2,"at":[null,{},{"LAT":8}]}\n')
-    frame = read_json(session, file, NdJson(), schema, scratch=tmp_path, name="x", reporter=reporter)
+    frame = read_json(
+        session, file, NdJson(), schema, ReadContext(scratch=tmp_path, name="x", reporter=reporter)
+    )
     assert rows(frame) == [
         {"id": 1, "größe": "x", "At": [{"lat": 7}]},
         {"id": 2, "größe": None, "At": [None, {"lat": None}, {"lat": 8}]},
@@ -260,11 +262,11 @@ def test_date_and_timestamp_formats_apply_at_any_depth(ndjson: Reader) -> None:
 def test_column_types_are_inferred_from_all_lines(session: SparkSession, tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     file.write_text('{"b":1,"a":"x"}\n{"b":1.5,"c":[1],"t":"2020-01-01T00:00:00Z"}\n')
-    frame = read_json(session, file, NdJson(), None, scratch=tmp_path)
+    frame = read_json(session, file, NdJson(), None, ReadContext(scratch=tmp_path))
     assert frame.schema.simpleString() == "struct<a:string,b:double,c:array<bigint>,t:string>"
     file.write_text('{"b":1,"B":2}\n')
     with pytest.raises(OdfError, match="column `b` already exists"):
-        read_json(session, file, NdJson(), None, scratch=tmp_path)
+        read_json(session, file, NdJson(), None, ReadContext(scratch=tmp_path))
 
 
 def test_type_inference_can_be_cancelled(session: SparkSession, tmp_path: Path) -> None:
@@ -287,6 +289,6 @@ def test_type_inference_can_be_cancelled(session: SparkSession, tmp_path: Path) 
     thread = threading.Thread(target=cancel)
     thread.start()
     with pytest.raises(Cancelled):
-        read_json(session, file, NdJson(), None, scratch=tmp_path, reporter=reporter)
+        read_json(session, file, NdJson(), None, ReadContext(scratch=tmp_path, reporter=reporter))
     thread.join()
     assert tracker.getActiveJobsIds() == []

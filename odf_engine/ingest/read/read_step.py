@@ -40,7 +40,7 @@ from odf_engine.ingest.read.json_lines import (
 from odf_engine.ingest.read.shapefile import shapefile_to_lines
 from odf_engine.metadata.model import Csv, EsriShapefile, GeoJson, Json, NdGeoJson, NdJson, Parquet, ReadStep
 from odf_engine.spark.errors import RejectedRow
-from odf_engine.spark.readers import read_csv, read_json, read_parquet
+from odf_engine.spark.readers import ReadContext, read_csv, read_json, read_parquet
 from odf_engine.spark.text_files import detect_encoding
 from odf_engine.spark.time_digits import TimeDigits
 
@@ -223,13 +223,15 @@ def _read_csv(
         prepared.path,
         replace(step, encoding=file.encoding),
         schema,
-        scratch=job,
-        name=prepared.name,
-        reporter=reporter,
-        selected=prepared.selected,
-        lines=prepared.lines,
+        ReadContext(
+            scratch=job,
+            name=prepared.name,
+            reporter=reporter,
+            selected=prepared.selected,
+            lines=prepared.lines,
+            digits=digits,
+        ),
         names=file.columns,
-        digits=digits,
     )
     return ReadPlan(
         frame,
@@ -404,13 +406,15 @@ def _read_lines(
             file.path,
             lines.step,
             schema,
-            scratch=job,
-            name=file.name,
-            reporter=reporter,
+            ReadContext(
+                scratch=job,
+                name=file.name,
+                reporter=reporter,
+                selected=prepared.selected,
+                lines=prepared.lines,
+                digits=digits,
+            ),
             on_keys=compare,
-            selected=prepared.selected,
-            lines=prepared.lines,
-            digits=digits,
         )
     except RejectedRow as error:
         raise explain_json(error, file, reporter, lines.place) from None

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from odf_engine.base.progress import Reporter
 from odf_engine.metadata.model import Csv, NdJson, SqlQueryStep
 from odf_engine.spark.arrow_batches import arrow_batches
-from odf_engine.spark.readers import read_csv, read_json, read_parquet
+from odf_engine.spark.readers import ReadContext, read_csv, read_json, read_parquet
 from odf_engine.spark.user_query import run_query
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def training_job(session: SparkSession, scratch: Path) -> None:
     objects.write_text("".join(json.dumps(row) + "\n" for row in rows))
     pq.write_table(pa.Table.from_pylist(rows), parquet)
     frames = [
-        read_csv(session, lines, Csv(), schema, scratch=scratch),
-        read_json(session, objects, NdJson(), schema, scratch=scratch),
+        read_csv(session, lines, Csv(), schema, ReadContext(scratch=scratch)),
+        read_json(session, objects, NdJson(), schema, ReadContext(scratch=scratch)),
         read_parquet(session, parquet, None, scratch=scratch),
     ]
     for frame in frames:
@@ -49,7 +49,7 @@ def warm_up_job(session: SparkSession, scratch: Path) -> None:
     """Run a query over a few rows of CSV, so that the JVM has loaded what the next job needs."""
     lines = scratch / "rows.csv"
     lines.write_text(_as_csv(_rows(50)))
-    frame = read_csv(session, lines, Csv(), _schema(), scratch=scratch)
+    frame = read_csv(session, lines, Csv(), _schema(), ReadContext(scratch=scratch))
     _fetch_all(run_query(session, {"input": frame}, [SqlQueryStep(query=_QUERIES[0])]))
 
 
