@@ -16,7 +16,7 @@ from odf_engine.alerts.store import Delivery
 from odf_engine.errors import OdfError, SourceUnavailable
 from odf_engine.identity.ownership_proof import dataset_id_of_key, load_private_key, sign
 from odf_engine.net.credentials import RemoteAccess
-from odf_engine.net.http_client import HttpClient, RedirectProblem, Response
+from odf_engine.net.http_client import HttpClient, RedirectProblem, RequestBody, Response
 from odf_engine.net.urls import origin_of
 
 _PORTS: Final = {"http": 80, "https": 443}
@@ -213,6 +213,6 @@ def post(url: str, headers: Mapping[str, str], body: bytes, access: RemoteAccess
     config = msgspec.structs.replace(access.config, fetch=fetch)
     client = AlertClient.for_remote(url, access._replace(config=config))
     try:
-        client.request("POST", url, headers=headers, body=body).close()
+        client.request("POST", url, headers=headers, body=RequestBody(body)).close()
     finally:
         client.close()

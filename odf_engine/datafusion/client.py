@@ -121,6 +121,23 @@ def _to_text(column: pa.Array) -> pa.Array:
     return pa.array([None if value is None else str(value) for value in python_values(column)], pa.string())
 
 
+@dataclass(frozen=True)
+class QueryOptions:
+    """How a query is run.
+
+    Attributes:
+        tracked: add the origin of each row, see :class:`QueryRequest`.
+        system_columns: the tables are slices: the offset is read as BIGINT and the operation as INT.
+        system_time: value of ``system_time()``, or None if there is no such function.
+        isolation: how the process is isolated.
+    """
+
+    tracked: bool = False
+    system_columns: bool = True
+    system_time: str | None = None
+    isolation: Isolation | None = None
+
+
 @contextmanager
 def run_query(
     steps: Sequence[SqlQueryStep],
@@ -128,11 +145,7 @@ def run_query(
     folder: Path,
     memory: int,
     reporter: Reporter,
-    *,
-    tracked: bool = False,
-    system_columns: bool = True,
-    system_time: str | None = None,
-    isolation: Isolation | None = None,
+    options: QueryOptions = QueryOptions(),
 ) -> Iterator[QueryRows]:
     """Run a query in a separate process, which exits at the end of the block.
 
@@ -142,10 +155,7 @@ def run_query(
         folder: for links to the files and temporary files, on the file system of the datasets.
         memory: maximum memory for rows, in bytes.
         reporter: cancels the query.
-        tracked: add the origin of each row, see :class:`QueryRequest`.
-        system_columns: the tables are slices: the offset is read as BIGINT and the operation as INT.
-        system_time: value of ``system_time()``, or None if there is no such function.
-        isolation: how the process is isolated.
+        options: how the query is run.
 
     Raises:
         InvalidQuery: the query is invalid, with its position if known.
@@ -156,19 +166,19 @@ def run_query(
         Cancelled: the query was cancelled.
     """
     check_installed()
-    isolation = isolation or Isolation()
+    isolation, tracked = options.isolation or Isolation(), options.tracked
     with tempfile.TemporaryDirectory(dir=folder, prefix="query-") as name:
         files = _QueryFiles(Path(name), isolation)
         request = QueryRequest(
             steps=[QueryStep(step.query, step.alias) for step in steps],
             tables=[
-                files.add_table(each, number, tracked=tracked, system_columns=system_columns)
+                files.add_table(each, number, tracked=tracked, system_columns=options.system_columns)
                 for number, each in enumerate(tables)
             ],
             tracked=tracked,
             memory=memory,
             scratch=str(files.inside("scratch")),
-            system_time=system_time,
+            system_time=options.system_time,
         )
         with (
             (files.folder / "errors").open("w+b") as errors,

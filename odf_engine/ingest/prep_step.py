@@ -51,8 +51,7 @@ def run_pipe(step: Pipe, path: Path, name: str, target: Path, reporter: Reporter
             environment=clean_environment(Path(folder)),
             reporter=reporter,
             stdin=path,
-            target=target,
-            most_bytes=most_bytes,
+            output=CommandOutput(target=target, most_bytes=most_bytes),
         )
     if ended.code != 0:
         raise BadData(f"command {shlex.join(step.command)} {ended}", where=name)
@@ -302,6 +301,21 @@ _LAST_LINES: Final = 5
 
 
 @dataclass(frozen=True)
+class CommandOutput:
+    """Where the output of a command goes.
+
+    Attributes:
+        target: output file; None to log the output like error output.
+        most_bytes: maximum size of ``target``.
+        level: log level of logged lines.
+    """
+
+    target: Path | None = None
+    most_bytes: int | None = None
+    level: str = "info"
+
+
+@dataclass(frozen=True)
 class CommandResult:
     """Exit code of a command, or the negative signal that killed it, and the last lines of its output."""
 
@@ -320,9 +334,7 @@ def run_command(
     environment: Mapping[str, str],
     reporter: Reporter,
     stdin: Path | None = None,
-    target: Path | None = None,
-    most_bytes: int | None = None,
-    level: str = "info",
+    output: CommandOutput,
 ) -> CommandResult:
     """Run a command without a shell, in its own process group, until it exits.
 
@@ -332,20 +344,18 @@ def run_command(
         environment: all environment variables of the command.
         reporter: receives the lines of its error output and the bytes written; cancels it.
         stdin: input file, or None for empty input.
-        target: output file; None to log the output like error output.
-        most_bytes: maximum size of ``target``.
-        level: log level of its lines.
+        output: where the output goes.
 
     Raises:
         Unsupported: the program does not exist, or cannot be started.
-        BadData: the output exceeds ``most_bytes``.
+        BadData: the output is too large.
         Cancelled: the job was cancelled, and the process group killed.
     """
     with Path(os.devnull if stdin is None else stdin).open("rb") as source:
         process = _start(argv, folder, environment, source)
     with process:
         try:
-            remarks = _collect_output(process, argv[0], reporter, target, most_bytes, level)
+            remarks = _collect_output(process, argv[0], reporter, output)
             while True:
                 with suppress(subprocess.TimeoutExpired):
                     return CommandResult(process.wait(_POLL_SECONDS), remarks)
@@ -387,18 +397,13 @@ def _start(
 
 
 def _collect_output(
-    process: subprocess.Popen[bytes],
-    program: str,
-    reporter: Reporter,
-    target: Path | None,
-    most_bytes: int | None,
-    level: str,
+    process: subprocess.Popen[bytes], program: str, reporter: Reporter, output: CommandOutput
 ) -> str:
     """Read the output of a process until it closes both streams; return the last lines of its errors."""
     assert process.stdout is not None
     assert process.stderr is not None
-    log = _StderrLog(Path(program).name, reporter, level)
-    size = 0
+    log = _StderrLog(Path(program).name, reporter, output.level)
+    target, most_bytes, size = output.target, output.most_bytes, 0
     with selectors.DefaultSelector() as ready, Path(target or os.devnull).open("wb") as file:
         ready.register(process.stdout, selectors.EVENT_READ)
         ready.register(process.stderr, selectors.EVENT_READ)

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.normal_form import DATAFUSION
 from odf_engine.data.parquet.slices import TableFiles
+from odf_engine.datafusion.client import QueryOptions, storable_rows
 from odf_engine.datafusion.client import run_query as run_in_process
-from odf_engine.datafusion.client import storable_rows
 from odf_engine.errors import InvalidQuery
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, Sql, SqlQueryStep
 from odf_engine.spark.arrow_batches import arrow_batches
@@ -111,7 +111,7 @@ def _run_datafusion(
         for batch in batches:
             writer.write_batch(batch)
     table = TableFiles(INPUT, [read], schema, DEFAULT_VOCABULARY)
-    with run_in_process(steps, [table], folder, memory, reporter, system_columns=False) as rows:
+    with run_in_process(steps, [table], folder, memory, reporter, QueryOptions(system_columns=False)) as rows:
         properties = rows.properties
         schema, batches = storable_rows(rows)
         with pq.ParquetWriter(result, schema) as writer:

@@ -15,7 +15,7 @@ from odf_engine.errors import BadData, OdfError, SourceUnavailable
 from odf_engine.net.address_policy import AddressPolicy
 from odf_engine.net.credentials import Login
 from odf_engine.net.download import AttemptFailed, parse_retry_after
-from odf_engine.net.http_client import HttpClient, Response, is_temporary, sanitize_text
+from odf_engine.net.http_client import HttpClient, RequestBody, Response, is_temporary, sanitize_text
 
 _MAX_ANSWER_BYTES: Final = 256 << 20
 _ERROR_STATUSES: Final = (400, 413)  # Some nodes send an error of JSON-RPC with them.
@@ -154,7 +154,7 @@ class EthereumNode:
                 "POST",
                 self._url,
                 conditions={"Content-Type": "application/json", "Accept": "application/json"},
-                body=body,
+                body=RequestBody(body),
                 accepted=_ERROR_STATUSES,
             ) as response:
                 data = b"".join(response.iter_chunks(_MAX_ANSWER_BYTES + 1))

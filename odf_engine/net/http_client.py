@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Final, Literal, Self, TypeVar
+from typing import Final, Literal, NamedTuple, Self, TypeVar
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 import urllib3
@@ -70,6 +70,17 @@ _STATUS_ERRORS: Final = {
     ),
     429: ("too many requests (429)", "try again later, or reduce sync.parallel"),
 }
+
+
+class RequestBody(NamedTuple):
+    """The body of a request: bytes or a file, and what receives the number of bytes that have been sent."""
+
+    data: bytes | Path
+    on_sent: Callable[[int], None] | None = None
+
+    def size(self) -> int:
+        """Return its number of bytes."""
+        return len(self.data) if isinstance(self.data, bytes) else self.data.stat().st_size
 
 
 class HttpClient:
@@ -173,8 +184,7 @@ class HttpClient:
         *,
         headers: Mapping[str, str] | None = None,
         conditions: Mapping[str, str] | None = None,
-        body: bytes | Path | None = None,
-        on_sent: Callable[[int], None] | None = None,
+        body: RequestBody | None = None,
         accepted: tuple[int, ...] = (),
         missing: tuple[int, ...] = (),
     ) -> Response:
@@ -185,8 +195,7 @@ class HttpClient:
             url: http or https.
             headers: sent to the origin of ``url`` (also over TLS) until a redirect leaves it.
             conditions: headers such as Range, which are sent to redirect targets too.
-            body: bytes, or a file.
-            on_sent: receives the number of bytes of the body that have been sent.
+            body: the body.
             accepted: statuses besides 2xx to return.
             missing: statuses besides 404 and 410 that mean that there is no such file.
 
@@ -201,7 +210,7 @@ class HttpClient:
             self._raise_redirect(_redirect_problem(self.url, at), None, self.url, at)
             while True:
                 seen.add(at)
-                response = self._exchange(method, at, private, conditions or {}, body, on_sent)
+                response = self._exchange(method, at, private, conditions or {}, body)
                 if response.status not in _REDIRECTS:
                     break
                 with response:
@@ -299,12 +308,11 @@ class HttpClient:
         url: str,
         private: Mapping[str, str],
         conditions: Mapping[str, str],
-        body: bytes | Path | None,
-        on_sent: Callable[[int], None] | None,
+        body: RequestBody | None,
     ) -> Response:
         parts = urlsplit(url)
         headers = self._headers(url, private, conditions)
-        size = 0 if body is None else len(body) if isinstance(body, bytes) else body.stat().st_size
+        size = 0 if body is None else body.size()
         if body is not None:
             headers["Content-Length"] = str(size)
         while True:
@@ -316,7 +324,7 @@ class HttpClient:
                 if (proxy := connection.proxy_used) is not None and parts.scheme == "http":
                     target = f"http://{parts.netloc}{target}"
                     headers |= {"Proxy-Authorization": proxy.login} if proxy.login is not None else {}
-                pieces = None if body is None else self._body_pieces(body, size, on_sent)
+                pieces = None if body is None else self._body_pieces(body, size)
                 return Response(self, url, connection, connection.exchange(method, target, headers, pieces))
             except BaseException as error:
                 if connection is not None:
@@ -340,17 +348,15 @@ class HttpClient:
             headers["Authorization"] = login.header
         return headers if self.keep_alive else {**headers, "Connection": "close"}
 
-    def _body_pieces(
-        self, body: bytes | Path, size: int, on_sent: Callable[[int], None] | None
-    ) -> Iterator[bytes]:
-        with io.BytesIO(body) if isinstance(body, bytes) else body.open("rb") as file:
+    def _body_pieces(self, body: RequestBody, size: int) -> Iterator[bytes]:
+        with io.BytesIO(body.data) if isinstance(body.data, bytes) else body.data.open("rb") as file:
             sent = 0
             while sent < size and (piece := file.read(min(_SENT_BYTES, size - sent))):
                 yield piece
                 sent += len(piece)
                 self.reporter.raise_if_cancelled()
-                if on_sent is not None:
-                    on_sent(sent)
+                if body.on_sent is not None:
+                    body.on_sent(sent)
 
     def _redirect_target(self, response: Response, method: str, url: str, seen: set[str]) -> str:
         location = response.headers.get("Location", "")

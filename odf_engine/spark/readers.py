@@ -18,7 +18,7 @@ from pyspark.sql import types as st
 from odf_engine.base.progress import Reporter
 from odf_engine.data.arrow_compute import is_list_like
 from odf_engine.data.ddl import type_ddl, uuid_type
-from odf_engine.data.parquet.parquet_reader import open_parquet, parquet_errors, read_bounded
+from odf_engine.data.parquet.parquet_reader import BatchLimits, open_parquet, parquet_errors, read_bounded
 from odf_engine.data.schema_enforcement import with_timestamp_unit
 from odf_engine.errors import BadData, InvalidManifest, InvalidSchema, NotFound
 from odf_engine.metadata.model import Csv, DatasetVocabulary, Json, NdJson
@@ -243,7 +243,9 @@ def _write_readable_copy(path: Path, copy: Path, reporter: Reporter) -> None:
     with pq.ParquetWriter(copy, schema, compression="lz4", version="2.6") as writer:
         batches: list[pa.RecordBatch] = []
         for batch in read_bounded(
-            path, max_rows=_BATCH_ROWS, max_bytes=_PARTITION_BYTES, int96_unit=INT96_UNIT
+            path,
+            int96_unit=INT96_UNIT,
+            limits=BatchLimits(max_rows=_BATCH_ROWS, max_bytes=_PARTITION_BYTES),
         ):
             reporter.raise_if_cancelled()
             batches.append(batch.cast(schema))

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
@@ -395,17 +396,32 @@ class DownloadTotals(NamedTuple):
     bytes: int
 
 
+@dataclass(frozen=True)
+class DownloadOptions:
+    """How a chain is downloaded.
+
+    Attributes:
+        parallel: number of parallel transfers.
+        force: discard blocks that only the local dataset has; a reference stores its head.
+        first: called just before the head is set.
+        check_block: called with every new block as soon as it is known, in any order; may raise.
+        replacing: records of the compactions that turned the local chain into the remote one. They are
+            verified, and the chain is replaced only if it has the same rows.
+    """
+
+    parallel: int
+    force: bool = False
+    first: Callable[[], None] = lambda: None
+    check_block: Callable[[RemoteBlock], None] = lambda walked: None
+    replacing: Sequence[RemoteRecord] = ()
+
+
 def download_chain(
     dataset: Dataset,
     remote: RemoteDataset,
     remote_head: Multihash,
     reporter: Reporter,
-    *,
-    parallel: int,
-    force: bool = False,
-    first: Callable[[], None] = lambda: None,
-    check_block: Callable[[RemoteBlock], None] = lambda walked: None,
-    replacing: Sequence[RemoteRecord] = (),
+    options: DownloadOptions,
 ) -> DownloadTotals:
     """Download a chain and make ``remote_head`` the head of the dataset, or change nothing.
 
@@ -414,23 +430,19 @@ def download_chain(
         remote: the remote dataset.
         remote_head: its head, which differs from the local one.
         reporter: receives progress; checked for cancellation.
-        parallel: number of parallel transfers.
-        force: discard blocks that only the local dataset has; a reference stores its head.
-        first: called just before the head is set.
-        check_block: called with every new block as soon as it is known, in any order; may raise.
-        replacing: records of the compactions that turned the local chain into the remote one. They are
-            verified, and the chain is replaced only if it has the same rows.
+        options: how the chain is downloaded.
 
     Raises:
         HistoriesDiverged: the local dataset has blocks that the remote one lacks, without ``force``.
-        OtherChain: ``replacing`` does not lead to the remote chain.
+        OtherChain: ``options.replacing`` does not lead to the remote chain.
         Conflict: it is another dataset; or another process has committed.
         OdfError: see :func:`odf_engine.sync.pull.pull_dataset`.
     """
+    force, replacing = options.force, options.replacing
     with Quarantine(dataset) as quarantine:
-        download = _ChainDownload(quarantine, remote, remote_head, reporter, check_block)
+        download = _ChainDownload(quarantine, remote, remote_head, reporter, options.check_block)
         try:
-            download.download(parallel, force or bool(replacing))
+            download.download(options.parallel, force or bool(replacing))
         except Conflict:
             quarantine.discard()  # it cannot be resumed
             raise
@@ -448,7 +460,7 @@ def download_chain(
             store_records(dataset, replacing)
         reporter.phase("commit")
         reporter.raise_if_cancelled()
-        quarantine.commit(download.ours, backup_ref=old_head_ref, before_move=first)
+        quarantine.commit(download.ours, backup_ref=old_head_ref, before_move=options.first)
         return DownloadTotals(quarantine.blocks, quarantine.records, download.bytes)
 
 

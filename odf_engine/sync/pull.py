@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -18,7 +19,13 @@ from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import Seed
 from odf_engine.mirror.catalog import ORIGIN_FILE
-from odf_engine.sync.chain_download import DownloadTotals, download_chain, download_proof, restore
+from odf_engine.sync.chain_download import (
+    DownloadOptions,
+    DownloadTotals,
+    download_chain,
+    download_proof,
+    restore,
+)
 from odf_engine.sync.check_reports import download_reports
 from odf_engine.sync.compaction_records import (
     OtherChain,
@@ -102,18 +109,17 @@ def pull_dataset(
         if not (dataset.folder / ORIGIN_FILE).exists():
             record_origin(entry, remote.url)
 
-    download = partial(
-        download_chain, dataset, remote, remote_head, reporter, parallel=parallel, first=record_origin_first
-    )
+    options = DownloadOptions(parallel, force, first=record_origin_first)
     try:
-        totals = download(force=force)
+        totals = download_chain(dataset, remote, remote_head, reporter, options)
     except HistoriesDiverged as diverged:
         records = [] if force else find_replacing_records(dataset, remote, reporter)
         if not records:
             raise
         reporter.log("the dataset was compacted at the remote")
         try:
-            totals = download(replacing=records)
+            options = replace(options, replacing=records)
+            totals = download_chain(dataset, remote, remote_head, reporter, options)
         except OtherChain:
             raise diverged from None
         set_newest_record(dataset, records, reporter)
@@ -193,14 +199,12 @@ def _pull_new(
     parallel: int,
 ) -> ChainPull:
     dataset = Dataset(folder, workspace.index)
-    check_block = _absence_check(workspace)
+    options = DownloadOptions(parallel, check_block=_absence_check(workspace))
     if dataset.head() == remote_head:  # an earlier attempt failed only at the name
         totals = restore(dataset, remote, remote_head, reporter, parallel=parallel)
     else:
         try:
-            totals = download_chain(
-                dataset, remote, remote_head, reporter, parallel=parallel, check_block=check_block
-            )
+            totals = download_chain(dataset, remote, remote_head, reporter, options)
         except NotSynced as error:  # the dataset is not visible yet
             raise error.as_failure() from error
         except Conflict:
@@ -209,9 +213,7 @@ def _pull_new(
             # The source was reset after an earlier attempt had failed at the name: start again.
             shutil.rmtree(folder)
             folder.mkdir()
-            totals = download_chain(
-                dataset, remote, remote_head, reporter, parallel=parallel, check_block=check_block
-            )
+            totals = download_chain(dataset, remote, remote_head, reporter, options)
     state = dataset.state()
     _check_absent(workspace, state.dataset_id)
     download_proof(dataset, remote, remote_head, reporter)

@@ -263,16 +263,28 @@ class _Boundary(NamedTuple):
     system_time: Timestamp
 
 
+@dataclass(frozen=True)
+class MigrationOptions:
+    """How a definition is applied.
+
+    Attributes:
+        choice: what to do with a state that the new query cannot use.
+        accept_columns: add new columns to the schema even if the definition has not changed.
+        origin: origin of the definition if its author is a third party.
+    """
+
+    choice: Choice = ""
+    accept_columns: bool = False
+    origin: str | None = None
+
+
 def migrate_query(
     workspace: Workspace,
     entry: DatasetEntry,
     snapshot: DatasetSnapshot,
     engine: Engine,
     reporter: Reporter,
-    *,
-    choice: Choice = "",
-    accept_columns: bool = False,
-    origin: str | None = None,
+    options: MigrationOptions = MigrationOptions(),
     session: StartSession | None = None,
 ) -> MigrationResult:
     """Migrate a derivative dataset to a definition. Everything is validated before the first commit.
@@ -283,9 +295,7 @@ def migrate_query(
         snapshot: the definition.
         engine: runs the queries.
         reporter: receives phases, amounts and commits; checked for cancellation.
-        choice: what to do with a state that the new query cannot use.
-        accept_columns: add new columns to the schema even if the definition has not changed.
-        origin: origin of the definition if its author is a third party.
+        options: how the definition is applied.
         session: returns a Spark session for the queries of checks.
 
     Raises:
@@ -294,8 +304,8 @@ def migrate_query(
         Conflict: another process has committed.
         OdfError: the definition is invalid, or a transaction failed.
     """
-    migration = _Migration(workspace, entry, snapshot, engine, reporter, session, origin)
-    return migration.run(choice, accept_columns)
+    migration = _Migration(workspace, entry, snapshot, engine, reporter, session, options.origin)
+    return migration.run(options.choice, options.accept_columns)
 
 
 @dataclass

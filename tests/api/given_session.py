@@ -14,7 +14,7 @@ from pathlib import Path
 import odf_engine as odf
 from odf_engine.errors import InvalidQuery, UsageError
 from odf_engine.spark.runtime.class_data_archive import find_archive, use_flags
-from odf_engine.spark.runtime.jvm import SparkFailed, connect, find_java, launch
+from odf_engine.spark.runtime.jvm import JvmOptions, SparkFailed, connect, find_java, launch
 
 SETTINGS = {
     "spark.master": "local[2]",
@@ -85,7 +85,7 @@ def start_session(settings: dict[str, str] = SETTINGS) -> object:
     log = folder / "spark.log"
     java = find_java()
     flags = (*FLAGS, *use_flags(java, find_archive(java)))  # for a faster start
-    process = launch(java, settings=settings, memory="768m", folder=folder, log=log, flags=flags)
+    process = launch(java, JvmOptions(memory="768m", flags=flags), settings=settings, folder=folder, log=log)
     gateway = connect(process, folder, log)
     os.environ["PYSPARK_GATEWAY_PORT"] = str(gateway.port)
     os.environ["PYSPARK_GATEWAY_SECRET"] = gateway.secret

@@ -11,7 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from odf_engine.data.parquet import parquet_reader
-from odf_engine.data.parquet.parquet_reader import parquet_errors, read_bounded, read_parquet_schema
+from odf_engine.data.parquet.parquet_reader import (
+    BatchLimits,
+    parquet_errors,
+    read_bounded,
+    read_parquet_schema,
+)
 from odf_engine.errors import InvalidSchema
 from tests.data import crafted_parquet as crafted
 
@@ -59,12 +64,12 @@ def test_rows_match_the_arrow_reader(tmp_path: Path, options: dict[str, object],
     table = _table(50)
     pq.write_table(table, path, row_group_size=20, **options)
     schema = read_parquet_schema(path)
-    batches = list(read_bounded(path, max_bytes=max_bytes))
+    batches = list(read_bounded(path, limits=BatchLimits(max_bytes=max_bytes)))
     assert pa.Table.from_batches(batches, schema).equals(pq.read_table(path))
     if max_bytes < 1 << 20:
         assert all(batch.num_rows == 1 or batch.nbytes < max_bytes + 4000 for batch in batches)
     columns = ["struct", "city"]
-    some = pa.Table.from_batches(read_bounded(path, columns, max_bytes=max_bytes))
+    some = pa.Table.from_batches(read_bounded(path, columns, limits=BatchLimits(max_bytes=max_bytes)))
     assert some.select(columns).equals(pq.read_table(path, columns=columns).select(columns))
 
 
@@ -85,7 +90,7 @@ def test_a_column_that_was_a_dictionary_is_read_as_its_values(tmp_path: Path) ->
 @pytest.mark.parametrize("max_rows", [3, 100])
 def test_rows_can_be_read_by_number(tmp_path: Path, start: int, count: int, max_rows: int) -> None:
     pq.write_table(pa.table({"n": range(35)}), tmp_path / "n", row_group_size=10)
-    batches = read_bounded(tmp_path / "n", ["n"], start, start + count, max_rows=max_rows)
+    batches = read_bounded(tmp_path / "n", ["n"], start, start + count, limits=BatchLimits(max_rows=max_rows))
     rows = [number for batch in batches for number in batch["n"].to_pylist()]
     assert rows == list(range(35))[start : start + count]
 
@@ -126,7 +131,7 @@ def test_a_long_text_that_repeats_is_read_in_pieces(tmp_path: Path) -> None:
         "prefix": crafted.shared_prefix("t", text, 5000),
     }.items():
         (tmp_path / name).write_bytes(crafted.parquet(5000, column))
-        batches = read_bounded(tmp_path / name, max_bytes=1 << 20)
+        batches = read_bounded(tmp_path / name, limits=BatchLimits(max_bytes=1 << 20))
         for number, batch in enumerate(batches):
             assert batch.nbytes <= 1 << 20, name
             assert number or batch["t"][0].as_py() == text

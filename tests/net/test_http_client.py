@@ -18,7 +18,7 @@ from odf_engine.metadata.model import RequestHeader, Url
 from odf_engine.net import address_policy, connector
 from odf_engine.net.address_policy import AddressPolicy, PublicAddresses
 from odf_engine.net.download import AttemptFailed
-from odf_engine.net.http_client import HttpClient, _may_forward
+from odf_engine.net.http_client import HttpClient, RequestBody, _may_forward
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.fetching import get
 from tests.ingest.ftp_server import make_certificate
@@ -128,7 +128,7 @@ def test_cancellation_ends_handshake_and_upload(server: HostileServer, tmp_path:
         pytest.raises(Cancelled),
     ):
         verb = "PUT" if step == "upload" else "GET"
-        run_with_timeout(lambda: client.request(verb, f"{url}x", body=bytes(1 << 27)))
+        run_with_timeout(lambda: client.request(verb, f"{url}x", body=RequestBody(bytes(1 << 27))))
 
 
 def test_abort_does_not_end_the_client(client: HttpClient, server: HostileServer) -> None:

@@ -17,7 +17,7 @@ from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, Cancelled, NotFound, OdfError, SourceUnavailable
 from odf_engine.identity.multiformats import Multihash, base58btc_encode
 from odf_engine.net.credentials import Credentials, Login, RemoteAccess
-from odf_engine.net.http_client import HttpClient
+from odf_engine.net.http_client import HttpClient, RequestBody
 from odf_engine.sync.remotes.base import MAX_BLOCK_BYTES, ObjectFile
 from odf_engine.sync.remotes.http_remote import HttpRemote
 from odf_engine.sync.remotes.transports import open_remote
@@ -426,12 +426,12 @@ def test_put_resends_its_body_after_a_redirect(
     server.says["ds"] = lambda exchange: exchange.answer("307 On", b"", "Location: /elsewhere?signed=1")
     server.says["elsewhere"] = lambda exchange: exchange.answer("201 Made")
     with closing(HttpClient.for_remote(f"{server.url}ds/", access)) as web:
-        web.request("PUT", f"{server.url}ds/data/x", body=file, on_sent=heard.append).close()
+        web.request("PUT", f"{server.url}ds/data/x", body=RequestBody(file, heard.append)).close()
         assert [asked.body for asked in server.asked] == [DATA, DATA]
         assert heard[-1] == len(DATA)
         server.says["ds"] = lambda exchange: exchange.answer("303 See", b"", "Location: /elsewhere")
         with pytest.raises(OdfError, match="cannot be redirected"):
-            web.with_retries(lambda: web.request("PUT", f"{server.url}ds/data/x", body=b"abc"))
+            web.with_retries(lambda: web.request("PUT", f"{server.url}ds/data/x", body=RequestBody(b"abc")))
 
 
 def test_early_rejection_of_a_put_is_reported(access: RemoteAccess) -> None:
@@ -450,7 +450,9 @@ def test_early_rejection_of_a_put_is_reported(access: RemoteAccess) -> None:
         thread = threading.Thread(target=refuse)
         thread.start()
         with pytest.raises(SourceUnavailable, match="file too large"):
-            web.with_retries(lambda: web.request("PUT", f"{web.url}data/x", body=bytes(20 << 20)))
+            web.with_retries(
+                lambda: web.request("PUT", f"{web.url}data/x", body=RequestBody(bytes(20 << 20)))
+            )
         thread.join()
 
 

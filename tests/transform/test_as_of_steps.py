@@ -25,7 +25,7 @@ from odf_engine.metadata.model import (
 from odf_engine.provenance.step import trace_back
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.transform.engines.contract import QueryInput, ValidatedQuery
-from odf_engine.transform.query_migration import migrate_query
+from odf_engine.transform.query_migration import MigrationOptions, migrate_query
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from tests.transform.deriving import DATA, Deriving
 from tests.transform.test_as_of_corrections import days, latest_state, random_changes, recompute
@@ -394,7 +394,9 @@ def test_another_key_replaces_the_rows(deriving: Deriving, runtime: SparkRuntime
     transform = transform_of(steps, ["prices"], "price")
     inputs = [TransformInput(each, each) for each in ("trades", "rates")]
     snapshot = DatasetSnapshot(str(entry.alias), DatasetKind.Derivative, [SetTransform(inputs, transform)])
-    migrate_query(deriving.workspace, entry, snapshot, deriving.engine, Reporter(), choice="rebuild")
+    migrate_query(
+        deriving.workspace, entry, snapshot, deriving.engine, Reporter(), MigrationOptions(choice="rebuild")
+    )
     assert latest_state(days(deriving, entry, "price")) == {(2, 8): 1, (2, 4): 1}
     history.add("rates", (1, "a", 2, R))
     deriving.run(entry)

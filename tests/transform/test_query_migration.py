@@ -29,7 +29,13 @@ from odf_engine.metadata.model import (
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.transform.engines.contract import TransactionResult, ValidatedQuery
 from odf_engine.transform.engines.spark_engine import SparkEngine
-from odf_engine.transform.query_migration import Choice, MigrationResult, migrate_query, preview_migration
+from odf_engine.transform.query_migration import (
+    Choice,
+    MigrationOptions,
+    MigrationResult,
+    migrate_query,
+    preview_migration,
+)
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -56,7 +62,12 @@ def becomes(
 ) -> MigrationResult:
     snapshot = definition(entry, query, *inputs)
     return migrate_query(
-        deriving.workspace, entry, snapshot, deriving.engine, Reporter(), choice=choice, **more
+        deriving.workspace,
+        entry,
+        snapshot,
+        deriving.engine,
+        Reporter(),
+        MigrationOptions(choice=choice, **more),
     )
 
 
@@ -261,7 +272,12 @@ def test_new_input_column_of_select_star_must_be_accepted(deriving: Deriving) ->
     found = preview_migration(deriving.workspace, snapshot, deriving.engine)
     assert found is not None and (found.new, found.state) == (["extra"], "none")
     outcome = migrate_query(
-        deriving.workspace, star, current_definition(star), deriving.engine, Reporter(), accept_columns=True
+        deriving.workspace,
+        star,
+        current_definition(star),
+        deriving.engine,
+        Reporter(),
+        MigrationOptions(accept_columns=True),
     )
     assert outcome.changes[0].lines[-1] == "+ extra STRING"
     deriving.run(star)

@@ -8,7 +8,7 @@ from odf_engine.base.config import Config, TransformConfig
 from odf_engine.base.progress import Reporter
 from odf_engine.data.parquet.slices import read_batches
 from odf_engine.errors import Unsupported
-from odf_engine.transform.query_migration import migrate_query
+from odf_engine.transform.query_migration import MigrationOptions, migrate_query
 from odf_engine.transform.read_limit import excessive_read
 from odf_engine.transform.run import rederive
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -79,7 +79,9 @@ def test_limit_is_checked_before_a_rebuild_or_a_reset(deriving: Deriving) -> Non
     before = made.dataset.head()
     changed = definition(made, CHANGING.replace("- 1", "- 2"))
     with pytest.raises(Unsupported, match=r"mostReadBytes \(1k\)"):
-        migrate_query(deriving.workspace, made, changed, deriving.engine, Reporter(), choice="rebuild")
+        migrate_query(
+            deriving.workspace, made, changed, deriving.engine, Reporter(), MigrationOptions(choice="rebuild")
+        )
     with pytest.raises(Unsupported, match=r"mostReadBytes \(1k\)"):
         rederive(deriving.workspace, made, deriving.engine, Reporter())
     assert made.dataset.head() == before

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple, Protocol
 
@@ -130,14 +131,21 @@ def max_in_footer(metadata: pq.FileMetaData, schema: pa.Schema, name: str) -> in
     return max(maxima, default=None)
 
 
+@dataclass(frozen=True)
+class BatchLimits:
+    """Maximum number of rows and size of a batch. A single row may be larger."""
+
+    max_rows: int = MAX_ROWS
+    max_bytes: int = MAX_BYTES
+
+
 def read_bounded(
     path: Path | RangedFile,
     columns: Sequence[str] | None = None,
     start: int = 0,
     stop: int | None = None,
     *,
-    max_rows: int = MAX_ROWS,
-    max_bytes: int = MAX_BYTES,
+    limits: BatchLimits = BatchLimits(),
     opened: pq.ParquetFile | None = None,
     int96_unit: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
@@ -149,8 +157,7 @@ def read_bounded(
         start: the number of the first row, from 0.
         stop: the number of the row after the last; by default the end of the file. Row groups without rows
             in this range are not read.
-        max_rows: maximum number of rows in a batch.
-        max_bytes: maximum size of a batch. A single row may be larger.
+        limits: the limits of a batch.
         opened: the file from :func:`open_parquet`, which saves time. It stays open.
         int96_unit: as in :func:`open_parquet`.
 
@@ -182,7 +189,7 @@ def read_bounded(
             ) as reader:
                 leaves = list(_leaf_types(reader.schema_arrow))
                 width = _check_memory(chunks, leaves, end - row, raw)
-                rows = max(1, min(max_rows, max_bytes // max(width, 1)))
+                rows = max(1, min(limits.max_rows, limits.max_bytes // max(width, 1)))
                 # Threads take longer than they save on a few rows.
                 threads = sum(chunk.pages for chunk in chunks) > _SMALL_BYTES
                 for batch in reader.iter_batches(
@@ -192,7 +199,7 @@ def read_bounded(
                     last = batch.num_rows if stop is None else min(stop - row, batch.num_rows)
                     row += batch.num_rows
                     if first < last:
-                        for part in split_batch(batch.slice(first, last - first), max_bytes):
+                        for part in split_batch(batch.slice(first, last - first), limits.max_bytes):
                             yield _decode(part, schema)
                     if stop is not None and row >= stop:
                         break

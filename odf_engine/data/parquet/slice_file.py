@@ -11,7 +11,13 @@ from typing import NamedTuple, Self
 from odf_engine.base.arrow import pa, pc, pq
 from odf_engine.base.progress import count_of
 from odf_engine.data.arrow_compute import decode_array
-from odf_engine.data.parquet.parquet_reader import RangedFile, open_parquet, parquet_errors, read_bounded
+from odf_engine.data.parquet.parquet_reader import (
+    BatchLimits,
+    RangedFile,
+    open_parquet,
+    parquet_errors,
+    read_bounded,
+)
 from odf_engine.data.parquet.row_groups import MAX_BYTES, MAX_ROWS
 from odf_engine.errors import BadData, NotFound
 
@@ -151,7 +157,12 @@ class SliceFile:
             for span in self._spans(ranges):
                 at, stop = span[0][0], span[-1][1]
                 for batch in read_bounded(
-                    self._path, names, at, stop, max_rows=max_rows, max_bytes=max_bytes, opened=self._parquet
+                    self._path,
+                    names,
+                    at,
+                    stop,
+                    opened=self._parquet,
+                    limits=BatchLimits(max_rows=max_rows, max_bytes=max_bytes),
                 ):
                     rows = batch if len(span) == 1 else _rows_of(batch, at, span)
                     at += batch.num_rows

@@ -19,7 +19,7 @@ from odf_engine.base.config import FetchConfig
 from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, InvalidManifest, SourceUnavailable, Unsupported
 from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED, SOURCE_NAME, FetchContext, Payload
-from odf_engine.ingest.prep_step import CommandResult, run_command
+from odf_engine.ingest.prep_step import CommandOutput, CommandResult, run_command
 from odf_engine.metadata.model import Container, SourceState
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.environment import resolve_variable
@@ -272,8 +272,7 @@ class ContainerRuntime:
             folder=self.job,
             environment=os.environ,
             reporter=self.reporter,
-            target=target,
-            level=level,
+            output=CommandOutput(target=target, level=level),
         )
 
     def remove(self, container: str) -> None:

@@ -15,7 +15,12 @@ from odf_engine.jobs.work.pull import count_changes
 from odf_engine.metadata.model import DatasetSnapshot
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.transform.engines.engine_router import EngineRouter, built_in_engines, engines_for
-from odf_engine.transform.query_migration import InputWithoutSchema, migrate_query, preview_migration
+from odf_engine.transform.query_migration import (
+    InputWithoutSchema,
+    MigrationOptions,
+    migrate_query,
+    preview_migration,
+)
 from odf_engine.transform.read_limit import excessive_read
 from odf_engine.workspace.definitions.definition import record_origin
 from odf_engine.workspace.workspace import Workspace
@@ -64,9 +69,9 @@ def run_update(request: Update, context: JobContext, reporter: Reporter) -> Upda
             snapshot,
             engine,
             reporter,
-            choice=request.state,
-            accept_columns=request.accept_columns,
-            origin=request.origin,
+            MigrationOptions(
+                choice=request.state, accept_columns=request.accept_columns, origin=request.origin
+            ),
             session=partial(context.session, reporter),
         )
     update = ChainUpdate.from_states(before, entry.dataset.state())

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from odf_engine.base.files import ensure_folder, open_file
 from odf_engine.errors import OdfError, UsageError
@@ -260,33 +261,38 @@ def class_path() -> tuple[str, ...]:
     return tuple(str(jar) for jar in dict.fromkeys((*first, *jars)))
 
 
+class JvmOptions(NamedTuple):
+    """Options of the JVM.
+
+    Attributes:
+        memory: maximum heap, such as ``1500m``.
+        flags: further JVM flags, such as those for an archive.
+        extra_class_path: folders and jars after Spark's own.
+        environment: additional environment variables.
+    """
+
+    memory: str
+    flags: Sequence[str] = ()
+    extra_class_path: Sequence[str] = ()
+    environment: Mapping[str, str] = MappingProxyType({})
+
+
 def launch(
-    java: Java,
-    *,
-    settings: Mapping[str, str],
-    memory: str,
-    folder: Path,
-    log: Path,
-    flags: Sequence[str] = (),
-    extra_class_path: Sequence[str] = (),
-    environment: Mapping[str, str] | None = None,
+    java: Java, options: JvmOptions, *, settings: Mapping[str, str], folder: Path, log: Path
 ) -> subprocess.Popen[bytes]:
     """Start the JVM and return immediately; :func:`connect` waits until it listens.
 
     Args:
         java: the Java runtime.
+        options: options of the JVM.
         settings: Spark's settings, passed in a file that only this user can read.
-        memory: maximum heap, such as ``1500m``.
         folder: an empty folder for this process alone; the caller removes it afterwards.
         log: file that receives the output of the process.
-        flags: further JVM flags, such as those for an archive.
-        extra_class_path: folders and jars after Spark's own.
-        environment: additional environment variables.
 
     Raises:
-        UsageError: ``memory`` is invalid.
+        UsageError: the memory is invalid.
     """
-    scratch = folder / "tmp"
+    scratch, memory = folder / "tmp", options.memory
     scratch.mkdir()
     lines = (f"{_escape(name)}={_escape(value)}\n" for name, value in settings.items())
     properties = _private_file(folder / "spark.properties", "".join(lines))
@@ -294,7 +300,7 @@ def launch(
     command = [
         str(java.executable),
         "-cp",
-        os.pathsep.join((*class_path(), *extra_class_path)),
+        os.pathsep.join((*class_path(), *options.extra_class_path)),
         f"-Xmx{memory}",
         *_heap_flags(memory),
         *_FLAGS,
@@ -302,7 +308,7 @@ def launch(
         f"-Dlog4j2.configurationFile={logging.as_uri()}",
         f"-Djava.io.tmpdir={scratch}",
         f"-XX:ErrorFile={log.parent / 'java-crash-%p.log'}",
-        *flags,
+        *options.flags,
         "org.apache.spark.deploy.SparkSubmit",
         "--properties-file",
         str(properties),
@@ -316,7 +322,7 @@ def launch(
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
-                env={**_environment(folder / "gateway"), **(environment or {})},
+                env={**_environment(folder / "gateway"), **options.environment},
                 process_group=0,
             )
         ]

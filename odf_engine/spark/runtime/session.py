@@ -25,7 +25,15 @@ from odf_engine.base.files import ensure_folder, open_file
 from odf_engine.errors import OdfError
 from odf_engine.spark.errors import clean_message, throwable_chain, translate_errors
 from odf_engine.spark.runtime import class_data_archive
-from odf_engine.spark.runtime.jvm import Java, JavaGateway, SparkFailed, connect, find_java, launch
+from odf_engine.spark.runtime.jvm import (
+    Java,
+    JavaGateway,
+    JvmOptions,
+    SparkFailed,
+    connect,
+    find_java,
+    launch,
+)
 from odf_engine.spark.runtime.spark_conf import (
     SparkSettings,
     check_executors,
@@ -333,15 +341,17 @@ class SparkRuntime:
         try:
             process = launch(
                 self._java,
+                JvmOptions(
+                    memory=self._config.driver_memory,
+                    flags=flags,
+                    extra_class_path=() if local else _cluster_class_path(),
+                    environment={"SPARK_LOCAL_IP": "127.0.0.1"}
+                    if is_on_this_machine(self._config.master)
+                    else {},
+                ),
                 settings=settings,
-                memory=self._config.driver_memory,
                 folder=self._folder,
                 log=self._log,
-                flags=flags,
-                extra_class_path=() if local else _cluster_class_path(),
-                environment={"SPARK_LOCAL_IP": "127.0.0.1"}
-                if is_on_this_machine(self._config.master)
-                else {},
             )
             with self._launch:
                 self._launched = process

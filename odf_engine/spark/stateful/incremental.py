@@ -320,6 +320,27 @@ def nullable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
+@dataclass(frozen=True)
+class PlannedBatches:
+    """The batches that a plan processes.
+
+    Attributes:
+        watermarks: watermarks of the batches.
+        files: the state before the batches.
+        may_have_late_rows: whether rows of inputs can be late; False saves a test of each row.
+        read_operations: inputs whose operations the query reads. For it, their rows are not changes.
+        values: whether a new state has all rows or single values that retractions require.
+        single_task: read the rows of an operator in one task, which saves the exchange of few rows.
+    """
+
+    watermarks: BatchWatermarks
+    files: StateFiles
+    may_have_late_rows: bool
+    read_operations: Collection[str] = ()
+    values: bool = False
+    single_task: bool = False
+
+
 class IncrementalPlanner(TablePlanner):
     """Rewrites the analyzed plan of a query over streaming views to read new rows and the state.
 
@@ -330,12 +351,7 @@ class IncrementalPlanner(TablePlanner):
         session: the session of the query.
         inputs, event_time, changing, system: as for :class:`TablePlanner`.
         tables: new rows of each input: its columns in order, then ``odf_batch`` and ``odf_mark``.
-        watermarks: watermarks of the batches.
-        files: the state before the batches.
-        may_have_late_rows: whether rows of inputs can be late; False saves a test of each row.
-        read_operations: inputs whose operations the query reads. For it, their rows are not changes.
-        values: whether a new state has all rows or single values that retractions require.
-        single_task: read the rows of an operator in one task, which saves the exchange of few rows.
+        batches: the batches to process.
 
     Attributes:
         states: parts of the state after the batches.
@@ -351,23 +367,17 @@ class IncrementalPlanner(TablePlanner):
         event_time: str,
         changing: Collection[str],
         tables: Mapping[str, DataFrame],
-        watermarks: BatchWatermarks,
-        files: StateFiles,
+        batches: PlannedBatches,
         system: Mapping[int, str] | None = None,
-        *,
-        may_have_late_rows: bool,
-        read_operations: Collection[str] = (),
-        values: bool = False,
-        single_task: bool = False,
     ) -> None:
-        changing = set(changing).difference(read_operations)
+        changing = set(changing).difference(batches.read_operations)
         super().__init__(session, inputs, event_time, changing, tables, system)
-        self._may_have_late_rows = may_have_late_rows
-        self._read_operations.update(read_operations)
-        self._watermarks = watermarks
-        self._files = files
-        self._values = values
-        self._single_task = single_task
+        self._may_have_late_rows = batches.may_have_late_rows
+        self._read_operations.update(batches.read_operations)
+        self._watermarks = batches.watermarks
+        self._files = batches.files
+        self._values = batches.values
+        self._single_task = batches.single_task
         self._retractable: set[int] = set()
         """Ids of the position columns of rows that a row of a later transaction may retract."""
         self._retracting: set[int] = set()

@@ -18,7 +18,7 @@ from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.ownership_proof import read_proof
 from odf_engine.net.credentials import RemoteAccess
 from odf_engine.net.download import AttemptFailed
-from odf_engine.net.http_client import HttpClient
+from odf_engine.net.http_client import HttpClient, RequestBody
 from odf_engine.net.urls import origin_of
 from odf_engine.sync.check_reports import send_reports
 from odf_engine.sync.compaction_records import send_records
@@ -445,7 +445,9 @@ class ObjectUploads:
         """
         url = f"{self._base}{kind}/{object_hash}"
         try:
-            self._web.request("PUT", url, headers={"Content-Type": "application/json"}, body=data).close()
+            self._web.request(
+                "PUT", url, headers={"Content-Type": "application/json"}, body=RequestBody(data)
+            ).close()
         except AttemptFailed as failure:
             raise failure.error from None
 
@@ -482,7 +484,7 @@ class ObjectUploads:
 
         def once(headers: dict[str, str]) -> None:
             typed = {"Content-Type": "application/octet-stream", **headers}
-            self._web.request("PUT", transfer.url, headers=typed, body=path, on_sent=on_sent).close()
+            self._web.request("PUT", transfer.url, headers=typed, body=RequestBody(path, on_sent)).close()
 
         def attempt() -> None:
             self._check()

@@ -18,7 +18,7 @@ from odf_engine.base.progress import Reporter
 from odf_engine.chain.normal_form import DATAFUSION, engine_version
 from odf_engine.data.changelog import OPERATION, POSITION
 from odf_engine.data.parquet.slices import TableFiles
-from odf_engine.datafusion.client import Isolation, QueryRows, run_query
+from odf_engine.datafusion.client import Isolation, QueryOptions, QueryRows, run_query
 from odf_engine.errors import InvalidQuery, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval, Sql, TransformRequest
 from odf_engine.storage.scratch import job_scratch_folder
@@ -119,9 +119,7 @@ class DataFusionEngine:
                 folder,
                 memory,
                 reporter,
-                tracked=True,
-                system_time=str(system_time),
-                isolation=isolation,
+                QueryOptions(tracked=True, system_time=str(system_time), isolation=isolation),
             ) as rows:
                 yield rows
 

@@ -33,6 +33,7 @@ from odf_engine.spark.stateful.changelog_stages import RANK, ChangelogPlanner
 from odf_engine.spark.stateful.incremental import (
     IS_ADDITION,
     BatchWatermarks,
+    PlannedBatches,
     StateFiles,
     nullable,
     write_batches,
@@ -428,13 +429,15 @@ class StatefulTransaction:
             }
             | (ready.source.inputs.keys() - set(self._aliases)),
             self._tables(batches, watermarks, number),
-            watermarks,
-            self._state,
+            PlannedBatches(
+                watermarks,
+                self._state,
+                may_have_late_rows=any(True for _ in late),
+                read_operations=query.read_operations,
+                values=self._values,
+                single_task=self._is_small,
+            ),
             ready.source.system,
-            may_have_late_rows=any(True for _ in late),
-            read_operations=query.read_operations,
-            values=self._values,
-            single_task=self._is_small,
         )
         try:
             frame = planner.result(ready.source.frame)
