@@ -35,12 +35,7 @@ from odf_engine.base.atomic_files import translate_commit_errors
 from odf_engine.base.files import remove_temporary
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.block_summary import StoredBlock
-from odf_engine.chain.compaction_record import (
-    RecordHeader,
-    RecordStore,
-    Replacement,
-    pack_record,
-)
+from odf_engine.chain.compaction_record import RecordHeader, RecordStore, Replacement, pack_record
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.quarantine import Quarantine
 from odf_engine.chain.state import next_block, push_state
@@ -49,12 +44,7 @@ from odf_engine.data.parquet.slices import read_batches, write_stored_rows
 from odf_engine.errors import BadData, Conflict, NoOpEvent, OdfError, Unsupported
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.flatbuffers import encode_block
-from odf_engine.metadata.model import (
-    AddData,
-    DatasetKind,
-    DataSlice,
-    OffsetInterval,
-)
+from odf_engine.metadata.model import AddData, DatasetKind, DataSlice, OffsetInterval
 from odf_engine.metadata.object_links import has_totals, read_totals, totals_attribute
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.object_store import hash_file

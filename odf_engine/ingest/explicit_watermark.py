@@ -13,8 +13,8 @@ from odf_engine.chain.schema_evolution import declare_schema
 from odf_engine.data.odf_schema import columns_of_step
 from odf_engine.data.schema_enforcement import finest_timestamp_unit
 from odf_engine.errors import NotTrusted
-from odf_engine.ingest.payload import column_attributes, drop_column, operation_column, result_schema
 from odf_engine.ingest.preprocess import preprocess
+from odf_engine.ingest.result_schema import column_attributes, drop_column, operation_column, result_schema
 from odf_engine.metadata.model import AddData, AddPushSource, MetadataEvent, SetPollingSource
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark.sql_types import spark_schema

@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
-from odf_engine.base.config import Config, OnConflict, SystemColumns, parse_size
+from odf_engine.base.config import Config, OnConflict, parse_size
 from odf_engine.base.files import remove_temporary
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.linked_objects import check_links
 from odf_engine.chain.schema_evolution import declare_schema, declared_schema
 from odf_engine.chain.state import ChainState, is_push_state
 from odf_engine.checks.gate import DatasetChecks
-from odf_engine.data.ddl import to_ddl, type_ddl
-from odf_engine.data.odf_schema import attributes_of_step
+from odf_engine.data.ddl import type_ddl
 from odf_engine.data.parquet.parquet_reader import read_parquet_schema
 from odf_engine.data.parquet.row_groups import SliceLimits
-from odf_engine.data.parquet.slices import (
-    SliceProperties,
-    WrittenSlice,
-    slice_schema,
-    with_kamu_types,
-    write_slices,
-)
-from odf_engine.data.schema_enforcement import (
-    equal_except_precision,
-    finest_timestamp_unit,
-    match_columns,
-    with_timestamp_unit,
-)
+from odf_engine.data.parquet.slices import SliceProperties, WrittenSlice, write_slices
+from odf_engine.data.schema_enforcement import finest_timestamp_unit
 from odf_engine.errors import BadData, Cancelled, Conflict, InvalidQuery, InvalidSchema, NotSynced, OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.fetch.model import Payload
@@ -48,13 +35,19 @@ from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits, prepare
 from odf_engine.ingest.preprocess import PreprocessedRows, is_datafusion, preprocess
 from odf_engine.ingest.read.bad_rows import BadRowSearch, Rejection, list_bad_rows, reject_bad_rows
 from odf_engine.ingest.read.read_step import ReadOptions, ReadPlan, read
+from odf_engine.ingest.result_schema import (
+    adopt_declared_types,
+    column_attributes,
+    drop_column,
+    operation_column,
+    result_schema,
+)
+from odf_engine.ingest.write_progress import WriteProgress
 from odf_engine.metadata.model import (
     AddData,
     AddPushSource,
     Append,
     Csv,
-    DataSchema,
-    DatasetVocabulary,
     DataSlice,
     EsriShapefile,
     ExtraAttributes,
@@ -72,7 +65,7 @@ from odf_engine.metadata.object_links import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark.errors import RejectedRow
-from odf_engine.spark.sql_types import arrow_schema, replace_values, spark_schema
+from odf_engine.spark.sql_types import arrow_schema, replace_values
 from odf_engine.spark.text_files import RecordLines, detect_encoding
 from odf_engine.workspace.dataset_folders import Rejects, store_rejects
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -80,170 +73,6 @@ from odf_engine.workspace.definitions.definition import accepts_operations
 
 if TYPE_CHECKING:
     from odf_engine.spark import SparkSession
-
-
-def result_schema(
-    result: pa.Schema,
-    columns: pa.Schema | None,
-    declared: pa.Schema | None,
-    vocab: DatasetVocabulary,
-    unit: str = "ms",
-    system_columns: SystemColumns = "specification",
-) -> pa.Schema:
-    """Return the complete schema of the slice for a result.
-
-    Args:
-        result: schema of the result in Spark.
-        columns: the columns as declared in the manifest, if there is no query. Spark has fewer types, and
-            no NOT NULL.
-        declared: schema of the dataset, which the result must have, or None for a new dataset.
-        vocab: names of the system columns.
-        unit: of timestamps in the result of a query. In Spark, all have microseconds.
-        system_columns: types of the system columns of a new dataset.
-
-    Raises:
-        InvalidSchema: a column has the name of a system column, the event time is not a time, or the
-            columns differ from the dataset's; the message lists the differences.
-    """
-    _check_clashes(result, vocab)
-    source = columns
-    if source is None:
-        source = pa.schema(
-            [field.with_nullable(True).with_type(with_timestamp_unit(field.type, unit)) for field in result]
-        )
-    if declared is None:
-        schema = slice_schema(source, vocab)
-        return with_kamu_types(schema, vocab) if system_columns == "kamu" else schema
-    _check_same(source, declared, vocab)
-    return declared
-
-
-def adopt_declared_types(
-    guessed: pa.Schema, declared: pa.Schema | None, vocab: DatasetVocabulary, *, subset: bool
-) -> pa.Schema | None:
-    """Return inferred columns with the types of the dataset, or None if the inferred types are to be used.
-
-    Args:
-        guessed: inferred columns.
-        declared: schema of the dataset, or None for a new dataset.
-        vocab: names of the system columns.
-        subset: columns of the dataset may be missing, as in formats that omit null values.
-    """
-    if declared is None:
-        return None
-    columns = data_columns(declared, vocab)
-    places = [place for place in match_columns(columns.names, guessed.names) if place is not None]
-    missing = set(columns.names) - {columns.names[place] for place in places} - {vocab.event_time_column}
-    if len(places) < len(guessed) or (missing and not subset):
-        return None  # result_schema reports the difference.
-    if missing:
-        return columns
-    fields = [columns.field(at).with_name(name) for at, name in zip(places, guessed.names, strict=True)]
-    same = all(
-        equal_except_precision(left.type, right.type) for left, right in zip(guessed, fields, strict=True)
-    )
-    return None if same else pa.schema(fields)
-
-
-def operation_column(names: list[str], vocab: DatasetVocabulary) -> str | None:
-    """Return the name of the column with operations as the rows spell it, or None if they have none."""
-    (place,) = match_columns(names, [vocab.operation_type_column])
-    return None if place is None else names[place]
-
-
-def drop_column(schema: pa.Schema, name: str | None) -> pa.Schema:
-    """Return the schema without a column of this name, ignoring case."""
-    if name is None:
-        return schema
-    return pa.schema([field for field in schema if field.name.casefold() != name.casefold()])
-
-
-def column_attributes(
-    state: ChainState, source: SetPollingSource | AddPushSource, config: Config
-) -> DataSchema | None:
-    """Return the ODF schema that has the attributes of the dataset's columns, or of its first rows.
-
-    The first rows have those that the source declares, unless a query makes other columns, or the
-    schema is stored as Arrow schema, which has no attributes.
-
-    Raises:
-        InvalidSchema: the declaration of the source is malformed.
-    """
-    is_new = not state.has_schema and config.metadata.data_schema == "odf"
-    return attributes_of_step(source.read) if is_new and source.preprocess is None else state.odf_schema
-
-
-def data_columns(declared: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
-    """Return the event time and data columns of a dataset's schema."""
-    system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
-    return pa.schema([field for field in declared if field.name not in system])
-
-
-def _check_clashes(result: pa.Schema, vocab: DatasetVocabulary) -> None:
-    """Check the names of columns and the type of the event time.
-
-    Raises:
-        InvalidSchema: a column has the name of a system column, or the event time is not a time.
-    """
-    keys = ("offsetColumn", "operationTypeColumn", "systemTimeColumn")
-    names = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
-    for key, name in zip(keys, names, strict=True):
-        for column in result.names:
-            if column.casefold() == name.casefold():
-                raise InvalidSchema(
-                    f"the data contains a column '{column}', which is a system column",
-                    hint=(
-                        f"rename it in the preprocess query, or rename the system column with {key} in"
-                        " SetVocab"
-                    ),
-                )
-    for field in result:
-        if field.name.casefold() == vocab.event_time_column.casefold() and not (
-            pa.types.is_timestamp(field.type) or pa.types.is_date(field.type) or pa.types.is_null(field.type)
-        ):
-            raise InvalidSchema(
-                (
-                    f"the event time column '{field.name}' is a {type_ddl(field.type)}, not a TIMESTAMP"
-                    " or DATE"
-                ),
-                hint=f"cast it in the preprocess query: CAST({field.name} AS TIMESTAMP), or set another"
-                " column in SetVocab.eventTimeColumn",
-            )
-
-
-def _check_same(source: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary) -> None:
-    """Compare names and types of columns. Their order and nullability may differ.
-
-    Raises:
-        InvalidSchema: the columns differ.
-    """
-    expected = data_columns(declared, vocab)
-    spark_types = arrow_schema(spark_schema(expected))
-    places = match_columns(source.names, expected.names)
-    missing: list[str] = []
-    changed: list[str] = []
-    for field, in_spark, place in zip(expected, spark_types, places, strict=True):
-        if place is None:
-            if field.name != vocab.event_time_column:
-                missing.append(f"column '{field.name}' is missing")
-            continue
-        kind = source.field(place).type
-        if not (pa.types.is_null(kind) or equal_except_precision(kind, field.type) or kind == in_spark.type):
-            changed.append(f"column '{field.name}' was {type_ddl(field.type)}, is {type_ddl(kind)}")
-    new = [field for place, field in enumerate(source) if place not in places]
-    differences = [*missing, *changed, *(f"column '{field.name}' is new" for field in new)]
-    if not differences:
-        return
-    hint = "select the dataset's columns in the preprocess query, or create a new dataset for the others"
-    if new and not changed:
-        listed = ", ".join(to_ddl(pa.schema([field.with_nullable(True) for field in new])))
-        hint = (
-            f"add {listed} to the dataset: list all columns under SetDataSchema in its manifest (see"
-            " odf show --manifest) and run odf add --update; or omit them in the query"
-        )
-        if missing:
-            hint += ", and select NULL for missing columns"
-    raise InvalidSchema("the columns differ from those of the dataset: " + "; ".join(differences), hint=hint)
 
 
 _LINE: Final = re.compile(r": line ([0-9]+)")
@@ -350,7 +179,7 @@ class PayloadJob:
         self.repeated = 0
         self._rejection: Rejection | None = None
         self._digits_reported = False
-        self._progress = _WriteProgress(context.reporter, 0, total_known=False)
+        self._progress = WriteProgress(context.reporter, 0, total_known=False)
 
     def run(self) -> Multihash:
         """Ingest the payload; return the new head, or the old one if nothing has changed.
@@ -471,7 +300,7 @@ class PayloadJob:
         # Only the first rows of a dataset, and appended ones, are merged without reading its slices.
         only_file = self._state.last_offset is None or isinstance(self._source.merge, Append)
         size = prepared.path.stat().st_size
-        self._progress = _WriteProgress(reporter, size, total_known=only_file)
+        self._progress = WriteProgress(reporter, size, total_known=only_file)
         reporter.phase("read")
         step, session, folder = self._source.read, self._session, self._folder
         limits = PrepareLimits.of(self._config.prepare)
@@ -841,90 +670,3 @@ def _data_slice(written: WrittenSlice | None) -> DataSlice | None:
         offset_interval=written.offset_interval,
         size=written.size,
     )
-
-
-class _WriteProgress:
-    """Reports what Spark reads and what the slice writer writes, in phases with amounts of their own.
-
-    - ``merge`` and ``write`` have the bytes of the file while it is read for the first time.
-    - ``sort`` has bytes without a total: Spark reads the file again, and the number of passes is unknown.
-      It begins when the file is read and no row is written, or when a merge starts again to sort the rows.
-    - ``write`` has the written rows.
-
-    Thread-safe: Spark's progress comes from another thread.
-
-    Args:
-        reporter: receives the phases and amounts.
-        size: the size of the file in bytes.
-        total_known: whether Spark reads only the file. If it reads slices too, its bytes have no total.
-    """
-
-    def __init__(self, reporter: Reporter, size: int, *, total_known: bool) -> None:
-        self._reporter = reporter
-        self._size = size
-        self._total = size if total_known else None
-        self._phase = ""
-        self._sorted_from: int | None = None  # bytes that were read before sorting began
-        self._lock = threading.Lock()
-        self.reads = _AmountForwarder(reporter, "bytes", self._bytes_read)
-        self.writes = _AmountForwarder(reporter, "rows", self._rows_written)
-
-    def start(self) -> None:
-        """Report that a merge starts, or starts again to sort the rows."""
-        with self._lock:
-            if not self._phase:
-                self._phase = "merge"  # which is reported already
-            else:
-                self._sort(0)
-
-    def _sort(self, read: int) -> None:
-        self._phase, self._sorted_from = "sort", read
-        self._reporter.phase("sort")
-
-    def _bytes_read(self, read: int) -> None:
-        with self._lock:
-            if self._sorted_from is None and read < self._size:
-                self._reporter.set_amounts(bytes=read, total_bytes=self._total)
-            elif self._phase == "merge":
-                self._sort(self._size)
-            if self._phase == "sort" and self._sorted_from is not None:
-                self._reporter.set_amounts(bytes=max(read - self._sorted_from, 0))
-
-    def _rows_written(self, rows: int) -> None:
-        with self._lock:
-            if self._phase != "write":
-                self._phase = "write"
-                self._reporter.phase("write")
-            self._reporter.set_amounts(rows=rows)
-
-
-class _AmountForwarder(Reporter):
-    """Passes one amount to a function, and everything else but phases to another reporter."""
-
-    def __init__(self, target: Reporter, amount: str, report: Callable[[int], None]) -> None:
-        super().__init__()
-        self._target = target
-        self._amount = amount
-        self._report = report
-
-    def set_amounts(self, **amounts: Any) -> None:
-        if (amount := amounts.get(self._amount)) is not None:
-            self._report(amount)
-
-    def log(self, text: str, level: str = "info") -> None:
-        self._target.log(text, level)
-
-    def warn(self, text: str, kind: str, count: int | None = None) -> None:
-        self._target.warn(text, kind, count)
-
-    @property
-    def cancelled(self) -> bool:
-        return self._target.cancelled
-
-    def raise_if_cancelled(self) -> None:
-        self._target.raise_if_cancelled()
-
-    @contextmanager
-    def on_cancel(self, hook: Callable[[], None]) -> Iterator[None]:
-        with self._target.on_cancel(hook):
-            yield

@@ -29,10 +29,11 @@ from odf_engine.errors import BadData, Conflict, InvalidSchema, NotSynced, OdfEr
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.explicit_watermark import complete_static_dataset
 from odf_engine.ingest.fetch.model import Payload, file_stamp, hash_file, require_readable
-from odf_engine.ingest.payload import IngestContext, PayloadJob, column_attributes, data_columns
+from odf_engine.ingest.payload import IngestContext, PayloadJob
 from odf_engine.ingest.prep_step import PreparedFile, PrepareLimits
 from odf_engine.ingest.read.error_location import TextFile, shorten
 from odf_engine.ingest.read.read_step import ReadOptions, ReadPlan, csv_file, first_row, read
+from odf_engine.ingest.result_schema import column_attributes, data_columns
 from odf_engine.metadata.model import (
     AddPushSource,
     Csv,

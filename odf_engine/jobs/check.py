@@ -8,13 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from odf_engine.base.progress import count_of
 from odf_engine.checks.reports import RuleResult
-from odf_engine.jobs.base import (
-    JobRequest,
-    JobResult,
-    JobSummary,
-    branch_option,
-    branch_title,
-)
+from odf_engine.jobs.base import JobRequest, JobResult, JobSummary, branch_option, branch_title
 
 
 class CheckResult(JobResult, frozen=True):

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from odf_engine.base.progress import count_of
-from odf_engine.jobs.base import (
-    JobRequest,
-    JobResult,
-    JobSummary,
-)
+from odf_engine.jobs.base import JobRequest, JobResult, JobSummary
 
 
 class CompactResult(JobResult, frozen=True):

@@ -9,14 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from odf_engine.base.progress import JobWarning, count_of
 from odf_engine.data.waiting import Waiting
-from odf_engine.jobs.base import (
-    JobRequest,
-    JobResult,
-    JobSummary,
-    OnWarning,
-    branch_option,
-    branch_title,
-)
+from odf_engine.jobs.base import JobRequest, JobResult, JobSummary, OnWarning, branch_option, branch_title
 from odf_engine.net.urls import short_url
 
 

@@ -17,13 +17,7 @@ from odf_engine.base.atomic_files import file_lock
 from odf_engine.base.config import Config
 from odf_engine.base.files import fsync_folder, remove_temporary
 from odf_engine.base.progress import Reporter
-from odf_engine.errors import (
-    NotFound,
-    ObjectUnchanged,
-    SourceUnavailable,
-    WriteConditionFailed,
-    disk_hint,
-)
+from odf_engine.errors import NotFound, ObjectUnchanged, SourceUnavailable, WriteConditionFailed, disk_hint
 from odf_engine.net.bucket_client import BucketClient, StoredObject
 from odf_engine.net.credentials import Credentials, RemoteAccess
 

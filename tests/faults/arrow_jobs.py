@@ -19,7 +19,8 @@ from odf_engine.data.odf_schema import columns_of_step
 from odf_engine.data.parquet.slices import SliceProperties, slice_schema, write_slice
 from odf_engine.errors import BadData, Unsupported
 from odf_engine.ingest.merge.merge_plan import PreparedMerge, run_merge
-from odf_engine.ingest.payload import PayloadJob, result_schema
+from odf_engine.ingest.payload import PayloadJob
+from odf_engine.ingest.result_schema import result_schema
 from odf_engine.jobs.base import JobContext
 from odf_engine.metadata.model import TransformRequest
 from odf_engine.metadata.timestamp import Timestamp

@@ -12,7 +12,7 @@ import pytest
 from odf_engine.data.arrow_schema import decode_schema
 from odf_engine.errors import BadData
 from odf_engine.identity.names import DatasetAlias
-from odf_engine.ingest.payload import _WriteProgress
+from odf_engine.ingest.write_progress import WriteProgress
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.metadata.timestamp import Timestamp
 from tests.ingest.pulling import Pulled
@@ -28,7 +28,7 @@ preprocess: {kind: Sql, engine: spark, query: "SELECT at AS event_time, id, name
 def test_amounts_belong_to_their_phase() -> None:
     """A file of 100 bytes, whose rows have to be sorted: its bytes are complete long before the end."""
     reporter = Recorder()
-    progress = _WriteProgress(reporter, 100, total_known=True)
+    progress = WriteProgress(reporter, 100, total_known=True)
     progress.start()
     progress.reads.set_amounts(bytes=60)
     assert (reporter.phases, reporter.amounts) == ([], {"bytes": 60, "total_bytes": 100})
@@ -42,7 +42,7 @@ def test_amounts_belong_to_their_phase() -> None:
 
 def test_restarted_merge_reports_the_sort_phase() -> None:
     reporter = Recorder()
-    progress = _WriteProgress(reporter, 100, total_known=False)
+    progress = WriteProgress(reporter, 100, total_known=False)
     progress.start()
     progress.writes.set_amounts(rows=7)
     progress.reads.set_amounts(bytes=60)  # while rows are written; slices are read too

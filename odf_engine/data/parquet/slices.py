@@ -23,12 +23,7 @@ from odf_engine.data.ddl import timestamp_type, type_ddl, uuid_type
 from odf_engine.data.digest import LogicalHasher, SerialExecutor, SerialExecutors, schema_bytes
 from odf_engine.data.parquet.row_groups import MAX_ROWS, SliceLimits, split_row_groups
 from odf_engine.data.parquet.slice_file import FileLabel, RowRange, SliceFile
-from odf_engine.data.schema_enforcement import (
-    cast_lossless,
-    match_columns,
-    slice_type,
-    with_timestamp_unit,
-)
+from odf_engine.data.schema_enforcement import cast_lossless, match_columns, slice_type, with_timestamp_unit
 from odf_engine.errors import BadData, InvalidSchema, NotFound, OdfError, disk_hint
 from odf_engine.identity.multiformats import SHA3_256, Multihash
 from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval
