@@ -298,7 +298,7 @@ class AsOfTransaction(StatefulTransaction):
     ) -> None:
         """Run one join: write the joined rows and the new state."""
         keys = join.key_names
-        folder = self._checkpoint_folder / f"as-of-{index}"
+        folder = self._kept_folder / f"as-of-{index}"
         folder.mkdir(parents=True, exist_ok=True)
         # The joined rows of an earlier join may contain corrections from earlier batches.
         pairs = self._by_row and (index > 0 or bool(changing & self._as_of.inputs_before_join(join)))
@@ -445,7 +445,7 @@ class AsOfTransaction(StatefulTransaction):
         watermark = watermarks.combined(self._aliases)
         self._pending = 0
         for index, join in enumerate(self._as_of.joins):
-            pending_file = self._checkpoint_folder / f"as-of-{index}" / _ROWS
+            pending_file = self._kept_folder / f"as-of-{index}" / _ROWS
             if pending_file.exists() and (count := pq.read_metadata(pending_file).num_rows):
                 self._pending += count
                 reached = "none" if watermark is None else str(Timestamp.from_ms(watermark))

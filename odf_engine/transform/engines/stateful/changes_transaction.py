@@ -19,11 +19,9 @@ import pyarrow.parquet as pq
 from msgspec import UNSET
 
 from odf_engine.base.progress import Reporter
-from odf_engine.chain.normal_form import spark_engine_version
 from odf_engine.data.changelog import OPERATION, RETRACTS, Op
 from odf_engine.errors import EarlierRowsRequired, InvalidQuery, Unsupported
 from odf_engine.metadata.model import (
-    Checkpoint,
     DatasetVocabulary,
     Sql,
     SqlQueryStep,
@@ -37,7 +35,7 @@ from odf_engine.spark.readers import slices_frame
 from odf_engine.spark.repeatability import check_repeatable
 from odf_engine.spark.runtime.jvm import SparkFailed
 from odf_engine.spark.sql_types import arrow_schema, identifier
-from odf_engine.spark.stateful.incremental import IS_ADDITION, StateFiles
+from odf_engine.spark.stateful.incremental import IS_ADDITION
 from odf_engine.spark.stateful.kept_groups import KeptGroups
 from odf_engine.spark.stateful.result_changes import WEIGHT, InputState, ResultChanges
 from odf_engine.spark.stateful.temporal_tables import AsOfTable
@@ -48,16 +46,13 @@ from odf_engine.transform.engines.contract import QueryInput, TransactionResult,
 from odf_engine.transform.engines.output_contract import OutputContract, input_schemas, write_result
 from odf_engine.transform.engines.stateful.batches import read_slice
 from odf_engine.transform.engines.stateful.checkpoint import (
-    FORMAT,
-    CheckpointMetadata,
     ResultState,
     read_checkpoint,
     read_checkpoint_metadata,
     require_present_rules,
-    write_checkpoint,
 )
-from odf_engine.transform.engines.stateful.query_plan import has_few_rows, interpret_queries, query_hash
-from odf_engine.transform.engines.stateful.stateful_transaction import BatchSorter
+from odf_engine.transform.engines.stateful.query_plan import has_few_rows, interpret_queries
+from odf_engine.transform.engines.stateful.stateful_transaction import BatchSorter, QueryTransaction
 
 if TYPE_CHECKING:
     from odf_engine.spark import DataFrame, SparkSession
@@ -181,16 +176,8 @@ def latest_rows(frame: DataFrame, vocab: DatasetVocabulary, *, retracted: bool) 
     )
 
 
-class ChangesTransaction:
-    """A transaction that writes the changes of a query's result.
-
-    Args:
-        session: session of the job.
-        request: the request; the folder of its new checkpoint is used for temporary files.
-        declared: schema of the dataset, or None before it has one.
-        reporter: receives amounts; checked for cancellation.
-        state: fingerprint of the query (:attr:`ValidatedQuery.state`).
-    """
+class ChangesTransaction(QueryTransaction):
+    """A transaction that writes the changes of a query's result."""
 
     def __init__(
         self,
@@ -200,17 +187,10 @@ class ChangesTransaction:
         reporter: Reporter,
         state: str,
     ) -> None:
-        self._session = session
-        self._request = request
-        self._declared = declared
-        self._reporter = reporter
-        self._fingerprint = state
+        super().__init__(session, request, declared, reporter, state)
         self._transform = request.transform
         self._steps = request.transform.queries or []
         self._tables = (request.transform.temporal_tables or []) if uses_as_of_join(self._steps) else UNSET
-        self._folder = Path(request.new_checkpoint_path).with_name("changes")
-        self._kept_folder = self._folder / "kept"
-        self._files = StateFiles(session, self._kept_folder / "state", reporter)
 
     def run(self) -> TransactionResult:
         """Run it; write the slice and the checkpoint.
@@ -220,10 +200,8 @@ class ChangesTransaction:
             BadData: a value or a slice is invalid.
             Cancelled: no output files remain.
         """
-        try:
+        with self._temporary_files():
             return self._run()
-        finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _run(self) -> TransactionResult:
         state, read = self._previous_state(), self._request.query_inputs
@@ -236,7 +214,7 @@ class ChangesTransaction:
         retracted = self._retracted_inputs(() if state is None else state.retracted)
         inputs = {input.query_alias: self._rows(input, retracted) for input in read}
         after = self._query({name: rows.after for name, rows in inputs.items()}, self._transform)
-        changes = KeptGroups(self._session, inputs, self._files)
+        changes = KeptGroups(self._session, inputs, self._state)
         try:
             if state is None:
                 changed = changes.all_rows(after)
@@ -275,7 +253,7 @@ class ChangesTransaction:
         tables = None if state.temporal_tables is UNSET else state.temporal_tables
         old = msgspec.structs.replace(self._transform, queries=state.queries, temporal_tables=tables)
         before = self._aligned(self._query(views, old), after)
-        changes = KeptGroups(self._session, _unchanged(views), self._files)
+        changes = KeptGroups(self._session, _unchanged(views), self._state)
         try:
             changed = changes.difference(before, after)
             return self._write(changes, after, changed, retracted, None)
@@ -382,8 +360,8 @@ class ChangesTransaction:
         )
         checkpoint = None
         if changes.states or new_state != state:
-            self._files.replace(changes.states, unchanged=changes.unchanged)
-            checkpoint = self._write_checkpoint(new_state)
+            self._state.replace(changes.states, unchanged=changes.unchanged)
+            checkpoint = self._store_checkpoint({}, None, new_state)
         return TransactionResult(written, contract.schema, checkpoint, retracts_emitted=True)
 
     def _sorted_rows(self, changed: DataFrame, contract: OutputContract) -> Iterator[pa.RecordBatch]:
@@ -403,15 +381,3 @@ class ChangesTransaction:
         sorter = BatchSorter(self._session, self._folder, self._reporter)
         checked = map(contract.require_event_time, batches)
         return sorter.sort_by_time(checked, schema, contract.event_time, 0)
-
-    def _write_checkpoint(self, state: ResultState) -> Checkpoint:
-        metadata = CheckpointMetadata(
-            format=FORMAT,
-            engine=spark_engine_version(),
-            query=query_hash(self._request),
-            watermarks={},
-            watermark=None,
-            state=self._fingerprint,
-            result=state,
-        )
-        return write_checkpoint(Path(self._request.new_checkpoint_path), metadata, self._kept_folder)

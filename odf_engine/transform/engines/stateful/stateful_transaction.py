@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
+from msgspec import UNSET, UnsetType
 from pyarrow import types
 
 from odf_engine.base.progress import Reporter
@@ -61,6 +62,7 @@ from odf_engine.transform.engines.stateful.batches import (
 from odf_engine.transform.engines.stateful.checkpoint import (
     FORMAT,
     CheckpointMetadata,
+    ResultState,
     read_checkpoint,
     require_present_rules,
     write_checkpoint,
@@ -158,8 +160,8 @@ class PreparedQuery(NamedTuple):
         return self.emitted is not None and self.contract.operation is None
 
 
-class StatefulTransaction:
-    """A transaction of a stateful query.
+class QueryTransaction:
+    """What transactions of queries with a state have in common.
 
     Args:
         session: session of the job; it defines ``system_time()``.
@@ -168,8 +170,6 @@ class StatefulTransaction:
         reporter: receives amounts and late rows; checked for cancellation.
         state: fingerprint of the query's state (:attr:`ValidatedQuery.state`).
     """
-
-    _has_as_of_joins = False
 
     def __init__(
         self,
@@ -181,19 +181,59 @@ class StatefulTransaction:
     ) -> None:
         self._session = session
         self._request = request
-        self._fingerprint = state
-        self._inputs = [QueryInput.from_request(input) for input in request.query_inputs]
-        self._aliases = [input.alias for input in self._inputs]
         self._declared = declared
         self._reporter = reporter
+        self._fingerprint = state
+        self._new_checkpoint = Path(request.new_checkpoint_path)
+        self._folder = self._new_checkpoint.with_name("transaction")
+        self._kept_folder = self._folder / "kept"
+        self._state = StateFiles(session, self._kept_folder / "state", reporter)
+
+    @contextmanager
+    def _temporary_files(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _store_checkpoint(
+        self,
+        watermarks: dict[str, int],
+        watermark: int | None,
+        result: ResultState | UnsetType = UNSET,
+    ) -> Checkpoint:
+        metadata = CheckpointMetadata(
+            format=FORMAT,
+            engine=spark_engine_version(),
+            query=query_hash(self._request),
+            watermarks=watermarks,
+            watermark=watermark,
+            state=self._fingerprint,
+            result=result,
+        )
+        return write_checkpoint(self._new_checkpoint, metadata, self._kept_folder)
+
+
+class StatefulTransaction(QueryTransaction):
+    """A transaction of a stateful query."""
+
+    _has_as_of_joins = False
+
+    def __init__(
+        self,
+        session: SparkSession,
+        request: TransformRequest,
+        declared: pa.Schema | None,
+        reporter: Reporter,
+        state: str,
+    ) -> None:
+        super().__init__(session, request, declared, reporter, state)
+        self._inputs = [QueryInput.from_request(input) for input in request.query_inputs]
+        self._aliases = [input.alias for input in self._inputs]
         self._values = False
         self._is_small = False
-        self._new_checkpoint = Path(request.new_checkpoint_path)
-        folder = self._folder = self._new_checkpoint.with_name("stateful")
-        self._checkpoint_folder = folder / "kept"
-        self._scratch = folder / "scratch"
+        self._scratch = self._folder / "scratch"
         self._scratch.mkdir(parents=True)
-        self._state = StateFiles(session, self._checkpoint_folder / "state", reporter)
         self._sorter = BatchSorter(session, self._scratch, reporter)
         self._late_positions: list[pa.Array] = []
         self._pending: int | None = None
@@ -255,13 +295,6 @@ class StatefulTransaction:
             checkpoint = self._write_checkpoint(ready, after)
             return self._result(ready, written, checkpoint, after)
 
-    @contextmanager
-    def _temporary_files(self) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
-
     def _result(
         self,
         ready: PreparedQuery,
@@ -301,7 +334,7 @@ class StatefulTransaction:
         emitted = None
         if query.mode == "update":
             emitted = EmittedRows(query.query_schema, query.keys, contract.event_time)
-            emitted.load(self._checkpoint_folder / _EMITTED)
+            emitted.load(self._kept_folder / _EMITTED)
         return PreparedQuery(query, source, contract, slices, emitted)
 
     def _plan_batches(self, ready: PreparedQuery, watermarks: Watermarks) -> list[Batch]:
@@ -362,7 +395,7 @@ class StatefulTransaction:
         path = self._request.prev_checkpoint_path
         if path is None:
             return Watermarks({})
-        metadata = read_checkpoint(Path(path), self._checkpoint_folder)
+        metadata = read_checkpoint(Path(path), self._kept_folder)
         require_present_rules(metadata, path)
         if metadata.query != query_hash(self._request) and metadata.state != self._fingerprint:
             raise Unsupported(
@@ -383,16 +416,8 @@ class StatefulTransaction:
 
     def _write_checkpoint(self, ready: PreparedQuery, watermarks: Watermarks) -> Checkpoint:
         if ready.emitted is not None:
-            ready.emitted.save(self._checkpoint_folder / _EMITTED)
-        metadata = CheckpointMetadata(
-            format=FORMAT,
-            engine=spark_engine_version(),
-            query=query_hash(self._request),
-            state=self._fingerprint,
-            watermarks=dict(watermarks.by_alias),
-            watermark=watermarks.combined(self._aliases),
-        )
-        return write_checkpoint(self._new_checkpoint, metadata, self._checkpoint_folder)
+            ready.emitted.save(self._kept_folder / _EMITTED)
+        return self._store_checkpoint(dict(watermarks.by_alias), watermarks.combined(self._aliases))
 
     def _check_slices(self, query: StreamingPlan, slices: Sequence[Slice]) -> None:
         """Reject rows that the query cannot process correctly."""
