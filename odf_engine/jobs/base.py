@@ -6,15 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from odf_engine.base.arrow import pa
-from odf_engine.base.html_text import fields_html
 from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData
 
@@ -146,13 +143,13 @@ class JobRequest(msgspec.Struct, Generic[R_co], frozen=True):
         return False
 
     def run(self, context: JobContext, reporter: Reporter) -> R_co:
-        """Run the job and return its result; see :func:`find_work`.
+        """Run the job and return its result.
 
         Raises:
             OdfError: the job failed.
             Cancelled: it was cancelled.
         """
-        return find_work(type(self))(self, context, reporter)
+        raise NotImplementedError
 
     def command(self, name_of: Callable[[str], str]) -> list[str] | None:
         """Return the arguments of ``odf`` that submit the same request, or None if there is no such command.
@@ -161,15 +158,6 @@ class JobRequest(msgspec.Struct, Generic[R_co], frozen=True):
             name_of: returns the name of a dataset by its id.
         """
         return None
-
-
-def find_work(request: type[JobRequest[R_co]]) -> Callable[[JobRequest[R_co], JobContext, Reporter], R_co]:
-    """Return the function that runs a kind of job, such as ``run_pull`` of :mod:`odf_engine.jobs.work.pull`.
-
-    It is found by name: clients import the requests, and must not import what the worker runs.
-    """
-    module = import_module(request.__module__.replace(".jobs.", ".jobs.work."))
-    return getattr(module, f"run_{request.kind().replace('-', '_')}")
 
 
 def run_request(request: JobRequest[R_co], context: JobContext, reporter: Reporter) -> R_co:
@@ -195,6 +183,8 @@ class JobResult(msgspec.Struct, frozen=True):
     """A result that notebooks display as a table of its fields."""
 
     def _repr_html_(self) -> str:
+        from odf_engine.base.html_text import fields_html  # deferred: only notebooks need it
+
         names = self.__struct_fields__
         values = [(name, getattr(self, name)) for name in names]
         known = [(name.replace("_", " "), value) for name, value in values if value is not UNSET]
@@ -219,6 +209,8 @@ def text_or_none(value: object) -> str | None:
 @contextmanager
 def release_arrow_memory() -> Iterator[None]:
     """Release Arrow's unused memory afterwards: the worker is a long-lived process."""
+    import pyarrow as pa
+
     try:
         yield
     finally:

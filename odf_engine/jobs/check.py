@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from msgspec import UNSET, UnsetType
 
-from odf_engine.base.progress import count_of
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.checks.reports import RuleResult
-from odf_engine.jobs.base import JobRequest, JobResult, JobSummary, branch_option, branch_title
+from odf_engine.jobs.base import (
+    JobContext,
+    JobRequest,
+    JobResult,
+    JobSummary,
+    branch_option,
+    branch_title,
+    release_arrow_memory,
+)
 
 
 class CheckResult(JobResult, frozen=True):
@@ -46,6 +55,23 @@ class Check(JobRequest[CheckResult], frozen=True, tag="check"):
     @property
     def needs_spark(self) -> bool:
         return False
+
+    def run(self, context: JobContext, reporter: Reporter) -> CheckResult:
+        from odf_engine.checks.gate import load_checks
+
+        workspace = context.workspace
+        entry = workspace.resolve(self.dataset).on_branch(self.branch)
+        branch = self.branch or UNSET
+        checks = load_checks(workspace, entry, partial(context.session, reporter))
+        if checks is None:
+            reporter.log(f"{entry.alias} has no checks")
+            return CheckResult(str(entry.alias), branch=branch)
+        with release_arrow_memory():
+            results = checks.check_stored(reporter)
+        for rule in results:
+            level = {"failed": "error", "warning": "warning"}.get(rule.outcome, "info")
+            reporter.log(rule.text, level)
+        return CheckResult(str(entry.alias), results, branch)
 
     @classmethod
     def summarize(cls, result: CheckResult) -> JobSummary:

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from odf_engine.base.progress import count_of
-from odf_engine.jobs.base import JobRequest, JobResult, JobSummary
+from odf_engine.base.progress import Reporter, count_of
+from odf_engine.errors import NotFound, OdfError
+from odf_engine.identity.ownership_proof import create_and_store_proof
+from odf_engine.jobs.base import (
+    JobContext,
+    JobRequest,
+    JobResult,
+    JobSummary,
+    release_arrow_memory,
+    text_or_none,
+)
 
 
 class CompactResult(JobResult, frozen=True):
@@ -52,6 +61,52 @@ class Compact(JobRequest[CompactResult], frozen=True, tag="compact"):
     @property
     def needs_spark(self) -> bool:
         return False
+
+    def run(self, context: JobContext, reporter: Reporter) -> CompactResult:
+        from odf_engine.chain import compaction
+
+        workspace, key = context.workspace, None
+        entry = workspace.resolve(self.dataset)
+        compaction.require_compactable(entry.dataset, str(entry.alias))
+        configured = workspace.config.compaction
+        policy = compaction.CompactionPolicy(
+            self.max_rows or configured.max_rows, self.max_bytes or configured.max_bytes
+        )
+        if self.dry_run:
+            outcome = compaction.plan_compaction(entry.dataset, policy, reporter)
+        else:
+            with release_arrow_memory():
+                try:
+                    key = workspace.keys.private_key_pem(entry.id)
+                except NotFound:
+                    pass  # a third party's dataset
+                except (OSError, OdfError) as error:
+                    reporter.log(f"the compaction is not signed: {error}", "warning")
+                version = workspace.config.block_version
+                outcome = compaction.compact(
+                    entry.dataset, policy, reporter, block_version=version, private_key_pem=key
+                )
+        changed = outcome.new_head != outcome.old_head
+        if changed and outcome.new_head is not None:
+            reporter.committed(str(entry.id), str(outcome.new_head), "compaction", 0)
+            try:
+                if key is not None:
+                    create_and_store_proof(entry.dataset.folder, entry.id, key, outcome.new_head)
+            except (OSError, OdfError) as error:
+                reporter.log(f"the new head is not signed: {error}", "warning")
+        return CompactResult(
+            name=str(entry.alias),
+            status="unchanged" if not changed else "planned" if self.dry_run else "compacted",
+            old_head=text_or_none(outcome.old_head),
+            new_head=text_or_none(outcome.new_head),
+            old_blocks=outcome.old_blocks,
+            new_blocks=outcome.new_blocks,
+            old_slices=outcome.old_slices,
+            new_slices=outcome.new_slices,
+            merged_bytes=outcome.merged_bytes,
+            written_bytes=outcome.written_bytes,
+            reference=outcome.reference,
+        )
 
     @classmethod
     def summarize(cls, result: CompactResult) -> JobSummary:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from odf_engine.jobs.base import JobRequest, JobSummary
+from odf_engine.base.progress import Reporter
+from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arrow_memory
 
 if TYPE_CHECKING:
     from odf_engine.views.diff import Difference
@@ -39,6 +40,20 @@ class Diff(JobRequest["Difference"], frozen=True, tag="diff"):
         from odf_engine.views.diff import Difference  # not loaded by the start of a client
 
         return Difference
+
+    def run(self, context: JobContext, reporter: Reporter) -> Difference:
+        from odf_engine.views.row_diff import diff_datasets
+
+        with release_arrow_memory():
+            return diff_datasets(
+                context.workspace,
+                self.dataset,
+                self.other,
+                as_at=self.as_at,
+                other_as_at=self.other_as_at,
+                key=self.key,
+                reporter=reporter,
+            )
 
     @classmethod
     def summarize(cls, result: Difference) -> JobSummary:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Literal
 
 import msgspec
 
-from odf_engine.base.progress import count_of, size_of
-from odf_engine.jobs.base import JobRequest, JobSummary
+from odf_engine.base.progress import Reporter, count_of, size_of
+from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arrow_memory
+from odf_engine.jobs.views import open_rows
 
 
 class ExportResult(msgspec.Struct, frozen=True):
@@ -48,6 +49,23 @@ class Export(JobRequest[ExportResult], frozen=True, tag="export"):
     @property
     def needs_spark(self) -> bool:
         return False
+
+    def run(self, context: JobContext, reporter: Reporter) -> ExportResult:
+        from odf_engine.views import export
+
+        rows, name = open_rows(context.workspace, self.dataset, self.file)
+        with release_arrow_memory():
+            written = export.export(
+                rows,
+                Path(self.path),
+                self.format,
+                reporter,
+                ranges=self.ranges,
+                system=self.system,
+                replace=self.replace,
+            )
+        reporter.log(f"wrote {written.path}")
+        return ExportResult(name, written.rows, written.size, str(written.path))
 
     @classmethod
     def summarize(cls, result: ExportResult) -> JobSummary:

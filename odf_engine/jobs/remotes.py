@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
+from msgspec.structs import asdict
 
-from odf_engine.base.progress import count_of
-from odf_engine.jobs.base import JobRequest, JobSummary
+from odf_engine.base.progress import Reporter, count_of
+from odf_engine.errors import Cancelled, OdfError
+from odf_engine.jobs.base import JobContext, JobRequest, JobSummary
 from odf_engine.net.urls import short_url
+
+if TYPE_CHECKING:
+    from odf_engine.sync.remotes.base import RepositoryEntry
 
 MAX_FOUND: Final = 10_000
 """Maximum number of datasets in a result: all of them are held in memory and stored in the job log."""
@@ -76,6 +81,28 @@ class Compare(JobRequest[CompareResult], frozen=True, tag="compare"):
     def needs_spark(self) -> bool:
         return False
 
+    def run(self, context: JobContext, reporter: Reporter) -> CompareResult:
+        from odf_engine.sync.recorded_sync import compare_with_remote
+        from odf_engine.workspace.remotes import Remotes
+
+        workspace = context.workspace
+        entry = workspace.resolve(self.dataset)
+        remotes = Remotes(workspace.odf)
+        known = remotes.get(entry.id)
+        seen: list[RemoteRelation] = []
+        problems: list[RemoteProblem] = []
+        for url in self.urls or dict.fromkeys([*known.pull, *known.push]):
+            reporter.phase("compare")
+            try:
+                status = compare_with_remote(workspace, entry, url, reporter)
+                seen.append(RemoteRelation(**asdict(status), label=remotes.display_name(status.url)))
+            except Cancelled:
+                raise
+            except OdfError as error:
+                reporter.log(f"{url}: {error.message}", "warning")
+                problems.append(RemoteProblem(url, remotes.display_name(url), error.message))
+        return CompareResult(str(entry.alias), seen, problems)
+
     @classmethod
     def summarize(cls, result: CompareResult) -> JobSummary:
         texts = [f"{status.text} · {short_url(status.label or status.url)}" for status in result.seen]
@@ -135,6 +162,39 @@ class Search(JobRequest[SearchResult], frozen=True, tag="search"):
     def needs_spark(self) -> bool:
         return False
 
+    def run(self, context: JobContext, reporter: Reporter) -> SearchResult:
+        from odf_engine.sync.recorded_sync import remote_access
+        from odf_engine.sync.remotes.transports import open_repository
+        from odf_engine.workspace.remotes import Remotes
+
+        workspace = context.workspace
+        remotes = Remotes(workspace.odf)
+        repositories = [remotes.repository(name) for name in self.repositories] or remotes.repositories()
+        words = self.text.casefold().split()
+        matches: list[FoundDataset] = []
+        problems: list[RepositoryProblem] = []
+        reporter.phase("search")
+        for repo in repositories:
+            try:
+                repository = open_repository(repo.url, remote_access(workspace, reporter))
+                try:
+                    for listed in repository.datasets():
+                        reporter.raise_if_cancelled()
+                        if len(matches) < MAX_FOUND and _matches(listed, words):
+                            matches.append(FoundDataset(repo.name, *listed))
+                            reporter.set_amounts(files=len(matches))
+                finally:
+                    repository.close()
+            except Cancelled:
+                raise
+            except OdfError as error:
+                reporter.log(f"{repo.name}: {error.message}", "warning")
+                problems.append(RepositoryProblem(repo.name, error.message))
+        if len(matches) == MAX_FOUND:
+            text = f"result truncated at {MAX_FOUND:,} datasets: use a more specific search text"
+            reporter.warn(text, "truncated-result", MAX_FOUND)
+        return SearchResult(matches, problems)
+
     @classmethod
     def summarize(cls, result: SearchResult) -> JobSummary:
         datasets = count_of(len(result.datasets), "dataset")
@@ -142,3 +202,8 @@ class Search(JobRequest[SearchResult], frozen=True, tag="search"):
             return JobSummary(datasets)
         failed = ", ".join(problem.repository for problem in result.problems)
         return JobSummary(f"{datasets}; failed: {failed}", "warn")
+
+
+def _matches(listed: RepositoryEntry, words: list[str]) -> bool:
+    text = " ".join((listed.name, listed.id or "", listed.description, *listed.keywords)).casefold()
+    return all(word in text for word in words)

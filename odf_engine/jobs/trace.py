@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from odf_engine.base.progress import count_of
-from odf_engine.jobs.base import JobRequest, JobSummary
-from odf_engine.provenance.model import TraceResult
+from msgspec.structs import asdict
+
+from odf_engine.base.progress import Reporter, count_of
+from odf_engine.jobs.base import JobContext, JobRequest, JobSummary
+
+if TYPE_CHECKING:
+    from odf_engine.provenance.model import TraceResult
 
 
-class Trace(JobRequest[TraceResult], frozen=True, tag="trace"):
+class Trace(JobRequest["TraceResult"], frozen=True, tag="trace"):
     """Trace the provenance of rows.
 
     Attributes:
@@ -29,6 +34,23 @@ class Trace(JobRequest[TraceResult], frozen=True, tag="trace"):
     column: str | None = None
     depth: int | None = None
     check: bool = False
+
+    @classmethod
+    def result_type(cls) -> type[TraceResult]:
+        from odf_engine.provenance.model import TraceResult  # not loaded by the start of a client
+
+        return TraceResult
+
+    def run(self, context: JobContext, reporter: Reporter) -> TraceResult:
+        from odf_engine.provenance.model import TraceResult, truncate_trace
+        from odf_engine.provenance.trace import Tracer
+
+        workspace = context.workspace
+        entry = workspace.resolve(self.dataset)
+        tracer = Tracer(workspace, context.host.spark, reporter)
+        step = tracer.trace(entry, self.runs, self.column, self.depth)
+        checked = tracer.check_newest_step(entry, step) if self.check else None
+        return TraceResult(**asdict(truncate_trace(step)), checked=checked)
 
     @classmethod
     def summarize(cls, result: TraceResult) -> JobSummary:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import asdict
 
-from odf_engine.base.html_text import table_html
-from odf_engine.base.progress import count_of
+from odf_engine.base.progress import Reporter, count_of
 from odf_engine.data.row_differences import Recomputed
-from odf_engine.jobs.base import JobRequest, JobResult, JobSummary, branch_option, branch_title
-from odf_engine.verify.finding_kinds import ROWS_DIFFER, UNCONFIRMED, is_damage
-from odf_engine.verify.model import EngineReport, IntegrityFinding, OriginReport
+from odf_engine.errors import NotFound, SourceUnavailable, Unsupported
+from odf_engine.jobs.base import JobContext, JobRequest, JobResult, JobSummary, branch_option, branch_title
+from odf_engine.verify.finding_kinds import NOT_RECOMPUTED, ROWS_DIFFER, UNCONFIRMED, is_damage
+from odf_engine.verify.model import EngineReport, IntegrityFinding, IntegrityReport, OriginReport
+
+if TYPE_CHECKING:
+    from odf_engine.workspace.dataset_summary import DatasetEntry
 
 
 class VerifyResult(JobResult, frozen=True):
@@ -73,6 +79,8 @@ class VerifyResult(JobResult, frozen=True):
         return "invalid changelog" if self.intact else "invalid"
 
     def _repr_html_(self) -> str:
+        from odf_engine.base.html_text import table_html
+
         findings = [(finding.kind, finding.block, finding.message) for finding in self.findings]
         table = table_html(["finding", "block", "message"], findings) if findings else ""
         return super()._repr_html_() + table
@@ -105,6 +113,44 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
     def needs_spark(self) -> bool:
         return not self.integrity
 
+    def run(self, context: JobContext, reporter: Reporter) -> VerifyResult:
+        from odf_engine.chain.block_search import is_derivative
+        from odf_engine.verify.integrity import verify as verify_chain
+        from odf_engine.verify.report import dataset_origins
+        from odf_engine.workspace.engine_versions import other_versions
+
+        workspace = context.workspace
+        entry = workspace.resolve(self.dataset).on_branch(self.branch)
+        derivative = is_derivative(entry.dataset)
+        with ExitStack() as stack:
+            replay = None
+            if not (self.integrity or self.recompute) and derivative:
+                from odf_engine.transform.engines.engine_router import engines_for
+                from odf_engine.verify.replay import Replay
+
+                start = partial(context.host.spark, reporter)
+                engine = stack.enter_context(engines_for(workspace, entry, start))
+                replay = Replay(workspace, entry, engine, reporter)
+            known = None if self.rows else workspace.index
+            report = verify_chain(entry.dataset, reporter, self.first, self.last, replay, known)
+        head = None
+        if report.valid and self.first is None and self.last is None:
+            state = entry.dataset.state()
+            head = state.head if state.blocks == report.blocks else None  # unless blocks were appended
+        fields: dict[str, Any] = {
+            "name": str(entry.alias),
+            "head": None if head is None else str(head),
+            **asdict(report),
+            "origins": dataset_origins(workspace, entry, self.last),
+        }
+        if self.branch:
+            fields["branch"] = self.branch
+        if self.recompute and derivative:
+            fields |= _recompute(entry, report, context, reporter)
+        elif derivative and (versions := other_versions(entry.dataset, workspace.config.engines)):
+            fields["written_by"] = versions
+        return VerifyResult(**fields)
+
     @classmethod
     def summarize(cls, result: VerifyResult) -> JobSummary:
         if result.valid is False:
@@ -125,3 +171,28 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
         options = {"--integrity": self.integrity, "--recompute": self.recompute, "--rows": self.rows}
         arguments = [name for name, is_set in options.items() if is_set]
         return ["verify", name_of(self.dataset), *arguments, *branch_option(self.branch)]
+
+
+def _recompute(
+    entry: DatasetEntry, report: IntegrityReport, context: JobContext, reporter: Reporter
+) -> dict[str, Any]:
+    """Compare a dataset with its query over the latest state; return the fields of the result that change."""
+    from odf_engine.transform.engines.engine_router import engines_for
+    from odf_engine.transform.plan import Diverged
+    from odf_engine.verify.recompute import recompute_dataset
+
+    workspace = context.workspace
+    start = partial(context.host.spark, reporter)
+    try:
+        with engines_for(workspace, entry, start) as engine:
+            recomputed = recompute_dataset(workspace, entry, engine, context.session(reporter), reporter)
+    except (Diverged, NotFound, SourceUnavailable, Unsupported) as error:
+        reporter.log(f"not recomputed: {error}")
+        return {"unchecked": [*report.unchecked, IntegrityFinding(NOT_RECOMPUTED, "", str(error))]}
+    if recomputed.is_equal:
+        return {"recomputed": recomputed}
+    reporter.log(recomputed.text)
+    finding = IntegrityFinding(ROWS_DIFFER, recomputed.block, recomputed.text)
+    return {
+        "recomputed": recomputed, "valid": False, "head": None, "findings": [*report.findings, finding],
+    }  # fmt: skip

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import msgspec
 
-from odf_engine.base.progress import count_of
-from odf_engine.jobs.base import JobRequest, JobSummary
+from odf_engine.base.progress import Reporter, count_of
+from odf_engine.errors import UsageError
+from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arrow_memory
+from odf_engine.metadata.timestamp import Timestamp
+
+if TYPE_CHECKING:
+    from odf_engine.views.scan import Scan
+    from odf_engine.workspace.workspace import Workspace
 
 
 class PinnedBlock(msgspec.Struct, frozen=True):
@@ -45,6 +54,15 @@ class ComputeStatistics(JobRequest[StatisticsResult], frozen=True, tag="describe
     @property
     def needs_spark(self) -> bool:
         return False
+
+    def run(self, context: JobContext, reporter: Reporter) -> StatisticsResult:
+        from odf_engine.views import statistics
+
+        rows, name = open_rows(context.workspace, self.dataset, self.file)
+        odf, dataset = context.workspace.odf, None if self.file else self.dataset
+        with release_arrow_memory():
+            computed = statistics.compute_statistics(odf, rows, reporter, dataset)
+        return StatisticsResult(name, computed.rows)
 
     @classmethod
     def summarize(cls, result: StatisticsResult) -> JobSummary:
@@ -95,6 +113,49 @@ class BuildProjection(JobRequest[ProjectionResult], frozen=True, tag="project"):
     def needs_spark(self) -> bool:
         return False
 
+    def run(self, context: JobContext, reporter: Reporter) -> ProjectionResult:
+        from odf_engine.views import projection
+        from odf_engine.views.as_at import at_version, resolve_as_at
+
+        workspace = context.workspace
+        entry = workspace.resolve(self.dataset)
+        as_of = None if self.as_of is None else _parse_time(self.as_of)
+        pin = resolve_as_at(entry, self.as_at)
+        dataset = at_version(entry, pin).dataset
+        with release_arrow_memory():
+            built = projection.build_projection(
+                workspace.odf, dataset, self.key, reporter, last_offset=pin.scan_offset, as_of=as_of
+            )
+        return ProjectionResult(
+            name=str(entry.alias),
+            key=built.key,
+            rows=built.rows,
+            of=built.of,
+            file=str(built.file),
+            pin=msgspec.convert(pin, PinnedBlock, from_attributes=True),
+        )
+
     @classmethod
     def summarize(cls, result: ProjectionResult) -> JobSummary:
         return JobSummary(f"{count_of(result.rows, 'row')} of {result.of:,}")
+
+
+def _parse_time(text: str) -> Timestamp:
+    try:
+        return Timestamp.parse(text)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def open_rows(workspace: Workspace, dataset: str, file: str | None) -> tuple[Scan, str]:
+    """Return the rows of a file or a dataset, and the alias of the dataset, or "" without one."""
+    from odf_engine.views.scan import Scan
+
+    if not dataset:
+        if file is None:
+            raise UsageError("missing dataset or file")
+        return Scan.of_file(Path(file)), ""
+    entry = workspace.resolve(dataset)
+    if file is None:
+        return Scan.of_dataset(entry.dataset), str(entry.alias)
+    return Scan.of_file(Path(file), entry.dataset.state().vocabulary), str(entry.alias)

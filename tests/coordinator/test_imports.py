@@ -38,17 +38,3 @@ def test_modules_of_schemas_and_slices_load_arrow_when_they_use_it():
     modules = ("data.parquet.slices", "workspace.definitions.definition_update", "sync.recorded_sync")
     for module in modules:
         assert "pyarrow" not in loaded_by(f"odf_engine.{module}")
-
-
-def test_every_kind_of_job_has_its_work_which_imports_no_spark():
-    """PySpark is imported after Spark has started: two threads must not import it at the same time."""
-    script = "odf_engine.jobs as jobs; [jobs.base.find_work(kind) for kind in jobs.JOB_KINDS.values()]"
-    loaded = loaded_by(script)
-    assert "odf_engine.jobs.work.pull" in loaded
-    assert not loaded & {"pyspark", "py4j"}
-
-
-def test_requests_of_jobs_import_nothing_of_their_work():
-    loaded = loaded_by("odf_engine.jobs")
-    unwanted = ("odf_engine.jobs.work.", "odf_engine.workspace.", "odf_engine.chain.", "odf_engine.transform")
-    assert not [name for name in loaded if name.startswith(unwanted)]
