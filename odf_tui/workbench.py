@@ -14,7 +14,7 @@ from textual.widget import Widget
 from textual.worker import Worker
 
 from odf_engine.api.text import format_count, set_timezone
-from odf_tui.actions import table, user_keys
+from odf_tui.actions import bindings, table, user_keys
 from odf_tui.actions.model import PANES, Situation
 from odf_tui.panes.blocks.view import BlocksPane
 from odf_tui.panes.data.view import DataPane
@@ -22,7 +22,6 @@ from odf_tui.panes.datasets.view import DatasetsPane
 from odf_tui.panes.jobs.controller import JobsController
 from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.panes.pane_layout import PaneGrid, PaneLayout
-from odf_tui.registry import FEATURES, Feature
 from odf_tui.services.controller import Context, Controller, Reader
 from odf_tui.services.host import CoveringScreen, Station
 from odf_tui.services.jobs_client import JobsClient
@@ -79,10 +78,7 @@ class Workbench(Screen[None], inherit_bindings=False):
             self._bindings.bind(key, f"press('{key}')", show=False)
         jobs, navigator = JobsClient(workspace, self.state, self), Navigator(self.state)
         self.context = Context(workspace, self.state, Reader(self), jobs, navigator, self)
-        self._feature_of: dict[str, Feature[Any]] = {
-            action: feature for feature in FEATURES for action in feature.actions
-        }
-        self._controllers: dict[Feature[Any], Controller] = {}
+        self._controllers: dict[str, Controller] = {}
         self._routes: dict[type[Message], list[Callable[[Any], object]]] = {}
 
     def compose(self) -> ComposeResult:
@@ -98,9 +94,8 @@ class Workbench(Screen[None], inherit_bindings=False):
 
     def on_mount(self) -> None:
         """Load the controllers of the panes, and show what was read early."""
-        for feature in FEATURES:
-            if feature.early:
-                self._load(feature)
+        for name in bindings.PANE_CONTROLLERS:
+            self._load(name)
         layout = self.state.layout
         for controller in self._controllers.values():
             controller.restore(layout)
@@ -140,16 +135,17 @@ class Workbench(Screen[None], inherit_bindings=False):
             )
         self.run_worker(self.context.jobs.connection.run(), group="worker", name="worker")
 
-    def _load(self, feature: Feature[Any]) -> Controller:
-        if feature not in self._controllers:
-            controller = self._controllers[feature] = feature.load(self.context)
+    def _load(self, name: str) -> Controller:
+        if name not in self._controllers:
+            controller: Controller = bindings.import_controller(name)(self.context)
+            self._controllers[name] = controller
             for message, handler in controller.routes().items():
                 self._routes.setdefault(message, []).append(handler)
-        return self._controllers[feature]
+        return self._controllers[name]
 
     def _loaded(self) -> Iterator[Controller]:
-        """The loaded controllers, in the order of FEATURES."""
-        return (self._controllers[feature] for feature in FEATURES if feature in self._controllers)
+        """The loaded controllers, in the order of the bindings."""
+        return (self._controllers[name] for name in bindings.CONTROLLERS if name in self._controllers)
 
     def controller(self, kind: type[C]) -> C:
         """Return a controller that is loaded."""
@@ -186,8 +182,7 @@ class Workbench(Screen[None], inherit_bindings=False):
         if refusal is not None:
             self.notice(refusal, "warn")
             return
-        feature = self._feature_of[action]
-        feature.actions[action](self._load(feature))
+        bindings.run(self._load(bindings.CONTROLLER_OF[action]), action)
         self.save_soon()
 
     def up(self) -> None:

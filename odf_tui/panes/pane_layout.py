@@ -115,6 +115,22 @@ class PaneLayout(Controller):
             trail=bool(self.navigator.trail),
         )
 
+    def move(self, move: str) -> None:
+        """Move the cursor of the focused pane."""
+        self.host.front.move(move)
+
+    def focus(self, pane: str) -> None:
+        """Focus a pane."""
+        self.state.focus_pane(pane)
+
+    def go_up(self) -> None:
+        """Leave the innermost of filter, view, zoom and pane."""
+        self.host.up()
+
+    def go_back(self) -> None:
+        """Go back to the position of the last followed link."""
+        self.navigator.back()
+
     def next_pane(self) -> None:
         """Focus the next pane."""
         self._step_pane(1)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
 from textual import on
@@ -15,11 +17,10 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widget import Widget
 
-from odf_tui.actions import table
+from odf_tui.actions import bindings, table
 from odf_tui.actions.table import DEFAULT_KEYMAP
 from odf_tui.panes.data.controller import DataController
 from odf_tui.panes.data.view import DataPane
-from odf_tui.registry import FEATURES
 from odf_tui.services.controller import Context, Controller, Reader
 from odf_tui.services.jobs_client import JobsClient
 from odf_tui.services.navigation import Navigator
@@ -32,7 +33,7 @@ from tests.tui.fake import FakeSource
 from tests.tui.widget_app import WidgetApp, shown
 
 AIR = "did:odf:port-haven.air-readings"
-_LOADED = ("open_row", "export", "statistics", "travel", "differences")
+_LOADED = {"open_row", "export", "statistics", "travel", "differences"}
 
 
 class DataScreen(Screen[None], inherit_bindings=False):
@@ -73,20 +74,19 @@ class DataScreen(Screen[None], inherit_bindings=False):
         yield KeyHints()
 
     def on_mount(self) -> None:
-        panes = next(each for each in FEATURES if "down" in each.actions)
-        self._bind(panes, Controller(self.context))
-        for feature in FEATURES:
-            if any(action in feature.actions for action in _LOADED):
-                self._controllers.append(feature.load(self.context))
-                self._bind(feature, self._controllers[-1])
+        panes = SimpleNamespace(move=self.front.move, go_up=self.up)
+        for action, binding in bindings.PANE_CONTROLLERS["panes.pane_layout.PaneLayout"].items():
+            if hasattr(panes, binding.partition(" ")[0]):
+                self._actions[action] = partial(bindings.run, panes, action)
+        for name, methods in bindings.CONTROLLERS.items():
+            if methods.keys() & _LOADED:
+                controller = bindings.import_controller(name)(self.context)
+                self._controllers.append(controller)
+                self._actions |= {action: partial(bindings.run, controller, action) for action in methods}
         self.query_one(DataPane).apply_theme(active=True)
         self.select_dataset(self._dataset)
         self.state.focus_pane("data")
         self.run_worker(self.context.jobs.connection.run(), group="worker", name="worker")
-
-    def _bind(self, feature: Any, controller: Controller) -> None:
-        for action, method in feature.actions.items():
-            self._actions[action] = lambda method=method: method(controller)
 
     def select_dataset(self, dataset: str) -> None:
         """Select a dataset, and show its rows."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from inspect import signature
 from types import SimpleNamespace
 from typing import cast
 from unittest.mock import Mock
@@ -13,7 +14,7 @@ from textual.widgets import Input
 
 from odf_engine.api.model import Target
 from odf_engine.coordinator.protocol import Job, JobState
-from odf_tui.actions import table
+from odf_tui.actions import bindings, table
 from odf_tui.actions.model import ANYWHERE, PANES, Situation
 from odf_tui.actions.table import ACTIONS, DEFAULT_KEYMAP
 from odf_tui.actions.user_keys import PORTABLE_KEYS
@@ -26,7 +27,7 @@ from odf_tui.features.palette import (
 )
 from odf_tui.panes.data.view import DataPane
 from odf_tui.panes.jobs.view import JobsPane
-from odf_tui.registry import FEATURES
+from odf_tui.services.controller import Controller
 from odf_tui.widgets.choice_list import Choices
 from tests.call_count import max_calls
 from tests.tui.conftest import driven
@@ -45,8 +46,17 @@ def test_every_action_has_a_scope_a_key_and_a_title() -> None:
 
 
 def test_every_action_is_bound_once() -> None:
-    bound = [action for feature in FEATURES for action in feature.actions]
+    bound = [action for methods in bindings.CONTROLLERS.values() for action in methods]
     assert sorted(bound) == sorted(table.BY_ID)
+
+
+@pytest.mark.parametrize("name", bindings.CONTROLLERS)
+def test_every_action_is_bound_to_a_method(name: str) -> None:
+    kind = bindings.import_controller(name)
+    assert issubclass(kind, Controller)
+    for binding in bindings.CONTROLLERS[name].values():
+        method, *arguments = binding.split()
+        signature(getattr(kind, method)).bind(None, *arguments)
 
 
 def test_no_key_has_two_actions_in_one_scope() -> None:

@@ -300,6 +300,10 @@ class DataController(Controller):
         self.pane.store_arrangement()
         self.host.notice("columns up to this one are frozen" if frozen else "columns are no longer frozen")
 
+    def sort(self, order: str) -> None:
+        """Sort the loaded rows by the column under the cursor, ``ascending`` or ``descending``."""
+        self.pane.sort(down=order == "descending")
+
     def filter_by_value(self) -> None:
         """Open the list of tests against the cell under the cursor, and filter by the chosen one."""
         from odf_tui.widgets.choice_list import Choice
