@@ -30,7 +30,7 @@ class CopyCommandController(Controller):
             self._copy_command(["log" if situation.pane == "blocks" else "show", row.name], "")
 
     def _copy_row(self, row: DatasetRow) -> None:
-        pane = self.host.widget(DataPane)
+        pane = self.host.query_one(DataPane)
         window, at = pane.window, pane.view.cursor
         front = pane.front_view
         if window is None or (front is not None and front.kind == QUERY):
@@ -58,7 +58,7 @@ class CopyCommandController(Controller):
         return command
 
     def _copy_later(self, read: Callable[[], list[str]]) -> None:
-        self.reader.read("command", read, self._copy_command)
+        self.host.read("command", read, self._copy_command)
 
     def _copy_command(self, arguments: list[str] | None, error: str) -> None:
         if arguments is None:

@@ -37,7 +37,7 @@ class DatasetActionsController(Controller):
         row = self.state.row
         if row is not None:
             read = partial(self.workspace.detail, row.id)
-            self.reader.read("open dataset", read, partial(self._show_detail, row.id))
+            self.host.read("open dataset", read, partial(self._show_detail, row.id))
 
     def _show_detail(self, dataset: str, detail: DatasetDetail | None, error: str) -> None:
         if error:

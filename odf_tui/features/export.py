@@ -233,7 +233,7 @@ class ExportController(Controller):
         row = self.state.row
         if row is None:
             return
-        pane = self.host.widget(DataPane)
+        pane = self.host.query_one(DataPane)
         choices = exportable_rows(row, pane)
         dataset, name = dataset_of_view(row, pane.front_view)
         short = name.rpartition("/")[2].rpartition(".")[2] if dataset else "result"

@@ -458,7 +458,7 @@ class StatisticsController(Controller):
 
     def show_statistics(self) -> None:
         """Show the statistics of the front view if a file has its rows, else of the dataset."""
-        row, pane = self.state.row, self.host.widget(DataPane)
+        row, pane = self.state.row, self.host.query_one(DataPane)
         view, window = pane.front_view, pane.window
         if row is None:
             return

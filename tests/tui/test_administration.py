@@ -273,7 +273,7 @@ async def test_tokens_are_created_shown_once_and_revoked(workspace: Workspace) -
     assert token.datasets == ("weather.%", "cases") and token.expires is not None
     dialog = next(each for each in screen.host.dialogs if isinstance(each, TextDialog))
     dialog._copy("")
-    (text,) = screen.host.station.copied
+    (text,) = screen.host.terminal.copied
     assert Tokens(workspace.odf).find(text) == token and text in dialog_text(dialog)
     for problem, values in (
         ("already exists", {"name": "Nightly"}),

@@ -39,7 +39,7 @@ def test_the_first_paint_loads_no_feature_and_no_dialog() -> None:
         "odf_engine.chain",
         "odf_engine.workspace.",
     )
-    assert not [name for name in loaded if name.startswith(unwanted) or name.endswith("dialogs")]
+    assert not [name for name in loaded if name.startswith(unwanted) or name.endswith("_dialogs")]
 
 
 def test_commands_that_read_no_rows_load_no_heavy_modules() -> None:

@@ -447,7 +447,7 @@ async def test_workstation_shows_remotes_and_resolves_divergence(source: FakeSou
     """Golden texts: the histories dialog over the panes, and badges in the graph and in the list."""
     row = with_remotes(source, hospital("diverged", 2, 3, common="f1620" + "04" * 32))
     async with driven(source, (80, 24)) as drive:
-        drive.bench.context.navigator.select_dataset(row.id)
+        drive.bench.navigator.select_dataset(row.id)
         await drive.settle()
 
         # Both histories; theirs is pulled after a confirmation.

@@ -33,7 +33,7 @@ from odf_tui.features.definitions.manifest_dialogs import (
 from odf_tui.features.definitions.manifest_draft import ManifestDraft
 from odf_tui.panes.datasets.view import GraphView
 from odf_tui.panes.jobs.view import JobsPane
-from odf_tui.services.controller import Context, Controller
+from odf_tui.services.controller import Controller, Host
 from odf_tui.services.jobs_client import LeftRunning
 from odf_tui.state.app_state import JobNews
 from odf_tui.text.format import Span, error_with_hint
@@ -87,8 +87,8 @@ class DefinitionsController(Controller):
     that the user changed is removed only after a confirmation.
     """
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
         self._demo_jobs: set[str] = set()  # until the state has them
         self.state.jobs_changed.connect(self._select_first_demo_job)
 
@@ -187,7 +187,7 @@ class DefinitionsController(Controller):
     def _added(self, names: Mapping[str, str] | None, remark: str = ": p pulls") -> None:
         if not names:
             return
-        self.host.widget(GraphView).selected = next(iter(names))  # selected as soon as the graph has it
+        self.host.query_one(GraphView).selected = next(iter(names))  # selected as soon as the graph has it
         what = next(iter(names.values())) if len(names) == 1 else f"{format_count(len(names))} datasets"
         self.host.notice(f"added {what}{remark}")
         self.state.datasets_outdated.send(None)
@@ -486,7 +486,7 @@ class DefinitionsController(Controller):
             OdfError: the editor failed. A changed file is not removed, and the hint has its path.
         """
         try:
-            await self.host.station.edit(draft.path, line)
+            await self.host.terminal.edit(draft.path, line)
         except OdfError as error:
             if await asyncio.to_thread(draft.is_changed):
                 error.hint = f"your changes are in {self._relative_path(draft.path)}"
@@ -537,7 +537,7 @@ class DefinitionsController(Controller):
         """Select the first job of the demo, as soon as all of them are listed."""
         if self._demo_jobs and self._demo_jobs <= self.state.jobs.jobs.keys():
             self._demo_jobs = set()
-            self.host.widget(JobsPane).view.move("last")  # jobs are listed newest first
+            self.host.query_one(JobsPane).view.move("last")  # jobs are listed newest first
 
 
 async def _read_file(path: Path) -> str:

@@ -34,7 +34,7 @@ class ProvenanceController(Controller):
 
     def trace_row(self) -> None:
         """Trace the row under the cursor."""
-        row, pane = self.state.row, self.host.widget(DataPane)
+        row, pane = self.state.row, self.host.query_one(DataPane)
         window, view = pane.window, pane.view
         if row is None or window is None or not view.count():
             return
@@ -69,7 +69,7 @@ class ProvenanceController(Controller):
             self.state.jobs,
             submit=self.jobs.submit_one,
             cancel=self.jobs.cancel,
-            copy=self.host.station.copy,
+            copy=self.host.terminal.copy,
             save=self._save,
         )
 

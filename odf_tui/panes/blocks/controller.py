@@ -24,7 +24,7 @@ from odf_engine.api.model import (
 )
 from odf_engine.api.text import format_count, printable
 from odf_tui.panes.blocks.view import PAGE, BlocksPane, BlocksRequested, BlocksView
-from odf_tui.services.controller import Context, Controller
+from odf_tui.services.controller import Controller, Host
 from odf_tui.services.navigation import TrailEntry
 from odf_tui.state.app_state import JobNews
 from odf_tui.state.model import ShownFinding, Verdict
@@ -45,9 +45,9 @@ JUMPS: Final[Sequence[tuple[str, str]]] = (
 class BlocksController(Controller):
     """Pane 2: the blocks of the selected dataset, and the dialogs that show one block."""
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self.pane = self.host.widget(BlocksPane)
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self.pane = self.host.query_one(BlocksPane)
         self.view = self.pane.view
         self._history = ""  # reference of the shown history; empty: the current one
         self._is_branch = False  # whether it is a branch, which can get new blocks
@@ -75,7 +75,7 @@ class BlocksController(Controller):
         if row is not None and self._history and row.id == _id_of(self.view.dataset):
             if self._is_branch:  # an earlier history does not change
                 find = partial(self.workspace.list_branches, row.id)
-                self.reader.read("branches", find, partial(self._show_branch, row, self._history))
+                self.host.read("branches", find, partial(self._show_branch, row, self._history))
             return
         self._history = ""
         if row is None:
@@ -86,7 +86,7 @@ class BlocksController(Controller):
             self._move_to_target()
 
     def _read_blocks(self, request: BlocksRequested) -> None:
-        self.reader.read(
+        self.host.read(
             "search blocks" if request.first is None else "blocks",
             lambda: self.workspace.blocks(request.dataset, request.first, PAGE, request.block_filter),
             partial(self._blocks_read, request),
@@ -103,7 +103,7 @@ class BlocksController(Controller):
         """Show the next older earlier history; after the oldest one, the current history."""
         if (row := self.state.row) is not None:
             find = partial(self.workspace.histories, row.id)
-            self.reader.read("histories", find, partial(self._histories_read, row))
+            self.host.read("histories", find, partial(self._histories_read, row))
 
     def _histories_read(
         self, row: DatasetRow, histories: Sequence[tuple[str, PinnedVersion]] | None, error: str
@@ -135,7 +135,7 @@ class BlocksController(Controller):
         """Open a list of the branches of the dataset, and show the chain of one."""
         if (row := self.state.row) is not None:
             find = partial(self.workspace.list_branches, row.id)
-            self.reader.read("branches", find, partial(self._branches_read, row))
+            self.host.read("branches", find, partial(self._branches_read, row))
 
     def _branches_read(self, row: DatasetRow, branches: Sequence[Branch] | None, error: str) -> None:
         if not branches:
@@ -182,7 +182,7 @@ class BlocksController(Controller):
     def choose_kinds(self) -> None:
         """Open a dialog that selects the kinds of events to show."""
         dataset = self.view.dataset
-        self.reader.read("kinds", lambda: self.workspace.block_kinds(dataset), self._kinds_read)
+        self.host.read("kinds", lambda: self.workspace.block_kinds(dataset), self._kinds_read)
 
     def _kinds_read(self, kinds: dict[str, int] | None, error: str) -> None:
         if not kinds:
@@ -210,7 +210,7 @@ class BlocksController(Controller):
                 if number is not None:
                     self.go_to_block(number)
 
-            self.reader.read("jump", lambda: self.workspace.find_block(dataset, text), found)
+            self.host.read("jump", lambda: self.workspace.find_block(dataset, text), found)
 
         self.host.open(GoToBlockDialog("Go to a block", JUMPS, f"blocks {last}", find))
 
@@ -281,7 +281,7 @@ class BlocksController(Controller):
             elif self.host.top is reader:
                 reader.show_checkpoint(facts)
 
-        self.reader.read("text", lambda: self.workspace.checkpoint(reader.dataset, link.text, at), then)
+        self.host.read("text", lambda: self.workspace.checkpoint(reader.dataset, link.text, at), then)
 
     @property
     def _dialog(self) -> BlockDialog | None:
@@ -310,7 +310,7 @@ class BlocksController(Controller):
 
     def read_block(self, dataset: str, which: BlockRef) -> None:
         """Read a block and show it, in the open dialog if there is one."""
-        self.reader.read(
+        self.host.read(
             "text", lambda: self.workspace.block(dataset, which), partial(self._show_block, dataset)
         )
 
@@ -352,7 +352,7 @@ class BlocksController(Controller):
 
     def _read_revision(self, dataset: str, which: BlockRef) -> None:
         show = partial(self._show_revision, dataset)
-        self.reader.read("text", lambda: self.workspace.revision(dataset, which), show)
+        self.host.read("text", lambda: self.workspace.revision(dataset, which), show)
 
     def _show_revision(self, dataset: str, revision: Revision | None, error: str) -> None:
         from odf_tui.panes.blocks.block_dialogs import RevisionDialog
@@ -375,7 +375,7 @@ class BlocksController(Controller):
 
     def _read_bytes(self, dataset: str, which: BlockRef) -> None:
         show = partial(self._show_bytes, dataset)
-        self.reader.read("text", lambda: self.workspace.block_bytes(dataset, which), show)
+        self.host.read("text", lambda: self.workspace.block_bytes(dataset, which), show)
 
     def _show_bytes(self, dataset: str, block: BlockBytes | None, error: str) -> None:
         from odf_tui.panes.blocks.block_dialogs import BlockBytesDialog
@@ -443,7 +443,7 @@ class BlocksController(Controller):
                 first = next(iter(view.findings.values()), None)
                 self.host.notice(error or (first.message if first else ""), "bad")
 
-        self.reader.read("findings", lambda: self.workspace.block_numbers(dataset, hashes), then)
+        self.host.read("findings", lambda: self.workspace.block_numbers(dataset, hashes), then)
 
     def sign_block(self) -> None:
         """Sign the block under the cursor with the private key of the dataset, after a confirmation."""

@@ -14,7 +14,7 @@ from odf_engine.api.model import DatasetRow, Target
 from odf_engine.api.readers.row_window import RowWindow
 from odf_engine.api.text import format_count, printable
 from odf_tui.panes.data.view import TESTS, DataPane, condition_text
-from odf_tui.services.controller import Context, Controller
+from odf_tui.services.controller import Controller, Host
 from odf_tui.services.navigation import TrailEntry
 from odf_tui.state import saved_session
 from odf_tui.state.app_state import JobNews
@@ -32,9 +32,9 @@ COPIED_ROWS: Final = 20_000
 class DataController(Controller):
     """Runs the actions of pane 3 on the rows of the selected dataset."""
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self.pane = self.host.widget(DataPane)
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self.pane = self.host.query_one(DataPane)
         self.view = self.pane.view
         self._health: object = None
         self.state.shown_changed.connect(self._show_dataset)
@@ -63,9 +63,7 @@ class DataController(Controller):
 
     def _read_rows(self, dataset: str) -> None:
         self._health = self.state.healths.get(dataset)
-        self.reader.read(
-            "rows", lambda: open_rows(self.workspace, dataset), partial(self._rows_read, dataset)
-        )
+        self.host.read("rows", lambda: open_rows(self.workspace, dataset), partial(self._rows_read, dataset))
 
     def _rows_read(self, dataset: str, opened: LoadedWindow | None, error: str) -> None:
         row = self.state.row
@@ -180,7 +178,7 @@ class DataController(Controller):
             links = self.workspace.link_columns(dataset) if dataset else []
             return read_record(window, row, columns), links
 
-        self.reader.read("record", read, partial(self._show_record, window))
+        self.host.read("record", read, partial(self._show_record, window))
 
     def _show_record(self, window: RowWindow, content: tuple[Record, list[str]] | None, error: str) -> None:
         from odf_tui.panes.data.row_dialogs import RecordDialog
@@ -223,7 +221,7 @@ class DataController(Controller):
                 self.workspace.export_object(dataset, link, path)
                 return True
 
-            self.reader.read("object", write, written, replaces=False)
+            self.host.read("object", write, written, replaces=False)
 
         remark = f"relative to {printable(str(Path.cwd()))}"
         self.host.open(PromptDialog("Save object as", "", remark, check), save)
@@ -398,7 +396,7 @@ class DataController(Controller):
             else:
                 self.host.copy_text(what, text)
 
-        self.reader.read("copy", read, then)
+        self.host.read("copy", read, then)
 
     def restore(self, layout: SavedLayout) -> None:
         """Restore the arrangement of columns."""

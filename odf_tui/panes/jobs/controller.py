@@ -16,7 +16,7 @@ from odf_engine.api.model import Target, WrittenBlock
 from odf_engine.api.text import count_of, format_count, printable
 from odf_engine.errors import OdfError
 from odf_tui.panes.jobs.view import JobsPane, JobsView, worker_problem_lines
-from odf_tui.services.controller import Context, Controller
+from odf_tui.services.controller import Controller, Host
 from odf_tui.state import saved_session
 from odf_tui.state.app_state import JobNews
 from odf_tui.state.job_book import log_file_name
@@ -41,9 +41,9 @@ ALERT_SECONDS: Final = 2.0
 class JobsController(Controller):
     """Controls pane 4: the jobs, their logs, and the worker that runs them."""
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self.pane = self.host.widget(JobsPane)
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self.pane = self.host.query_one(JobsPane)
         self.view = self.pane.view
         self.view.inputs = lambda: {row.id: row.inputs for row in self.state.datasets}
         self._tick = self.host.set_interval(1.0, lambda: self.state.second.send(None), pause=True)
@@ -68,7 +68,7 @@ class JobsController(Controller):
             else:
                 self.state.load_jobs(*page)
 
-        self.reader.read("jobs", self.workspace.jobs, then)
+        self.host.read("jobs", self.workspace.jobs, then)
 
     def _jobs_changed(self, news: JobNews) -> None:
         changes = news.changes
@@ -113,10 +113,10 @@ class JobsController(Controller):
         if seconds < ui.notify_after_seconds or job.id in self.jobs.quiet:
             return
         text = f"odf: {job.kind} {job.target}: {job_outcome(job)[0]}, after {format_duration(seconds)}"
-        self.host.station.write(notification_sequence(text, ui.notify_by))
+        self.host.terminal.write(notification_sequence(text, ui.notify_by))
 
     def _read_alerts(self) -> None:
-        self.reader.read(
+        self.host.read(
             "alerts", partial(self.workspace.terminal_messages, self._last_alert), self._show_alerts
         )
 
@@ -134,7 +134,7 @@ class JobsController(Controller):
 
             more = f", and {len(messages) - 1} more" if len(messages) > 1 else ""
             text = f"odf: {messages[-1].message}{more}"
-            self.host.station.write(notification_sequence(text, self.workspace.ui.notify_by))
+            self.host.terminal.write(notification_sequence(text, self.workspace.ui.notify_by))
 
     def save_snapshot_soon(self) -> None:
         """Save the snapshot for the next start, once no job runs. A connection may break at any time."""
@@ -145,7 +145,7 @@ class JobsController(Controller):
         self._snapshot_timer = None
         if not self.state.jobs.active_jobs():
             save = partial(saved_session.save_snapshot, self.workspace.folder, self.workspace)
-            self.reader.read("snapshot", save, lambda *_: None)
+            self.host.read("snapshot", save, lambda *_: None)
 
     def _worker_changed(self) -> None:
         state = self.state
@@ -163,7 +163,7 @@ class JobsController(Controller):
         """Show the state of the worker. A worker of another version counts as present."""
         state = self.state
         other = state.worker == "gone" and state.connection is not None and state.connection.busy
-        self.host.widget(StatusLine).show_worker(
+        self.host.query_one(StatusLine).show_worker(
             OTHER_VERSION if other else state.worker, state.worker_status
         )
         self.pane.show_worker_problem(worker_problem_lines(state.connection, state.worker_status))
@@ -191,7 +191,7 @@ class JobsController(Controller):
         """Show the log of the selected job; read it if it is not in memory."""
         job = self.view.job
         if job is not None and job.id not in self.state.jobs.logs:
-            self.reader.read("log", lambda: list(self.workspace.log(job.id)), partial(self._log_read, job.id))
+            self.host.read("log", lambda: list(self.workspace.log(job.id)), partial(self._log_read, job.id))
         self.pane.show_log()
         self.host.show_hints()
 
@@ -340,13 +340,13 @@ class JobsController(Controller):
                 self.view.go(0)  # where the new job will be
                 self.jobs.submit([(request, job.target)])
 
-        self.reader.read("request", lambda: self.workspace.request_of_job(job), then)
+        self.host.read("request", lambda: self.workspace.request_of_job(job), then)
 
     def show_block(self) -> None:
         """Go to the block that the selected job wrote. Of several blocks, the user chooses one."""
         job = self.view.job
         if job is not None:
-            self.reader.read(
+            self.host.read(
                 "written", lambda: self.workspace.blocks_of_job(job.id), partial(self._choose_block, job)
             )
 
