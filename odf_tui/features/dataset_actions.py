@@ -14,7 +14,7 @@ from odf_engine.api import Job, JobState, Pull, Timestamp, Verify
 from odf_engine.api.model import DatasetDetail, DatasetRow, Remote, TrustRequest
 from odf_engine.api.text import count_of, format_count, format_zoned_time, printable, short_hash
 from odf_tui.features.sharing.remote_picker import choose_remote
-from odf_tui.services.controller import Controller
+from odf_tui.services.controller import Controller, dataset_task
 from odf_tui.state.model import UNTRUSTED, Health, sort_by_dependency
 from odf_tui.text.format import Span, format_duration
 from odf_tui.text.highlight import NAME_WIDTH, fact_lines, yaml_spans
@@ -138,24 +138,16 @@ class DatasetActionsController(Controller):
         if pull:
             self.jobs.submit([(self._pull_request(row), row.name)], "; U revokes trust")
 
-    def revoke_trust(self) -> None:
+    @dataset_task
+    async def revoke_trust(self, row: DatasetRow) -> None:
         """Revoke the trust in the selected dataset."""
-        row = self.state.row
-        if row is not None:
-            self.host.start(self._revoke_trust(row))
-
-    async def _revoke_trust(self, row: DatasetRow) -> None:
         await asyncio.to_thread(self.workspace.untrust, row.id)
         self.host.notice(f"{row.name} is untrusted now")
         self.state.datasets_outdated.send(None)
 
-    def rebuild(self) -> None:
+    @dataset_task
+    async def rebuild(self, row: DatasetRow) -> None:
         """Rebuild the selected dataset from its upstream datasets, after its name was typed."""
-        row = self.state.row
-        if row is not None:
-            self.host.start(self._rebuild(row))
-
-    async def _rebuild(self, row: DatasetRow) -> None:
         title, prompt = f"Rebuild {row.name}?", f"type {row.name} to rebuild it"
         lines = reset_lines(row, self.state.downstream_names(row))
         if await self.host.ask(TypedConfirmation(title, lines, [row.name], prompt)):

@@ -21,7 +21,7 @@ from odf_engine.api.text import count_of, format_count, format_zoned_time, print
 from odf_engine.errors import OdfError
 from odf_tui.features.export import ExportDialog, export_summary, running_export_text
 from odf_tui.panes.data.row_dialogs import KeyColumnsDialog
-from odf_tui.services.controller import Controller
+from odf_tui.services.controller import Controller, dataset_task
 from odf_tui.services.jobs_client import LeftRunning
 from odf_tui.text import diff_text
 from odf_tui.text.diff_text import ARROW, SIGNS, STYLES, DiffRowFormatter
@@ -312,13 +312,9 @@ _SUBJECTS: Final = (
 class DatasetDiffController(Controller):
     """Compares the selected dataset with an earlier version of it, or with another dataset."""
 
-    def show_differences(self) -> None:
+    @dataset_task
+    async def show_differences(self, row: DatasetRow) -> None:
         """Show the differences between the selected dataset and a version that the user chooses."""
-        row = self.state.row
-        if row is not None:
-            self.host.start(self._show_differences(row))
-
-    async def _show_differences(self, row: DatasetRow) -> None:
         request = await self._choose_comparison(row)
         while request is not None:
             try:

@@ -33,7 +33,7 @@ from odf_tui.features.definitions.manifest_dialogs import (
 from odf_tui.features.definitions.manifest_draft import ManifestDraft
 from odf_tui.panes.datasets.view import GraphView
 from odf_tui.panes.jobs.view import JobsPane
-from odf_tui.services.controller import Controller, Host
+from odf_tui.services.controller import Controller, Host, dataset_task, task
 from odf_tui.services.jobs_client import LeftRunning
 from odf_tui.state.app_state import JobNews
 from odf_tui.text.format import Span, error_with_hint
@@ -342,13 +342,9 @@ class DefinitionsController(Controller):
                 f"nothing was added; the manifest is saved in {self._relative_path(path)}", "warn"
             )
 
-    def edit_definition(self) -> None:
+    @dataset_task
+    async def edit_definition(self, row: DatasetRow) -> None:
         """Edit the definition of the selected dataset."""
-        row = self.state.row
-        if row is not None:
-            self.host.start(self._edit_definition(row))
-
-    async def _edit_definition(self, row: DatasetRow) -> None:
         text = await asyncio.to_thread(self.workspace.definition, row.id)
         draft = await asyncio.to_thread(manifest_draft.copy, self.workspace.folder, row.name, text)
         line: int | None = None
@@ -444,13 +440,9 @@ class DefinitionsController(Controller):
         else:
             self.host.notice(f"discarded the changes to {row.name}", "warn")
 
-    def add_new_columns(self) -> None:
+    @dataset_task
+    async def add_new_columns(self, row: DatasetRow) -> None:
         """Add the new columns of the selected dataset's query to its schema."""
-        row = self.state.row
-        if row is not None:
-            self.host.start(self._add_new_columns(row))
-
-    async def _add_new_columns(self, row: DatasetRow) -> None:
         text = await asyncio.to_thread(self.workspace.definition, row.id)
         plan = await self._validate_query(text, row.name, row.id)
         if not plan.new:
@@ -510,11 +502,9 @@ class DefinitionsController(Controller):
         folder = self.workspace.folder
         return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
 
-    def make_demo(self) -> None:
+    @task
+    async def make_demo(self) -> None:
         """Create the demo in this workspace, after a confirmation."""
-        self.host.start(self._make_demo())
-
-    async def _make_demo(self) -> None:
         files = len(await asyncio.to_thread(demo_files)) - len(MANIFESTS)
         remarks = (
             f"Writes {format_count(files)} files to sources/, {format_count(len(MANIFESTS))} to manifests/,",
