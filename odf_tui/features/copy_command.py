@@ -11,6 +11,7 @@ from odf_engine.api.model import DatasetRow
 from odf_engine.errors import OdfError
 from odf_tui.panes.data.view import QUERY, DataPane
 from odf_tui.services.controller import Controller
+from odf_tui.text.row_text import read_scalar
 
 
 class CopyCommandController(Controller):
@@ -38,8 +39,6 @@ class CopyCommandController(Controller):
             return
 
         def read() -> list[str]:
-            from odf_tui.text.row_text import read_scalar  # deferred: it loads Arrow
-
             name = window.system_columns[0]
             names = window.columns.names
             offset = read_scalar(window, at, names.index(name)) if name in names else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 from msgspec.structs import replace
 from rich.cells import cell_len
@@ -26,14 +26,11 @@ from odf_tui.services.jobs_client import LeftRunning
 from odf_tui.text import diff_text
 from odf_tui.text.diff_text import ARROW, SIGNS, STYLES, DiffRowFormatter
 from odf_tui.text.format import NULL, Span, error_with_hint, fit_width
+from odf_tui.text.lazy import pa
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import MOVE_KEYS, Dialog, PickerDialog, TextDialog, TimeDialog
 from odf_tui.widgets.line_view import StaticLines
 from odf_tui.widgets.row_table import LoadedWindow, RowTable, load_window
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 _LONGEST: Final = 400
 _NUMBERS: Final = ("int", "uint", "float", "double", "halffloat", "decimal")
@@ -53,8 +50,6 @@ class DiffWindow:
     system_columns = ("", "", "", "")
 
     def __init__(self, difference: Difference, rows: RowWindow) -> None:
-        import pyarrow as pa
-
         self.difference = difference
         self.file = difference.file
         self._rows = rows
@@ -73,8 +68,6 @@ class DiffWindow:
         self, start: int, count: int, columns: Sequence[int]
     ) -> tuple[pa.Table, Sequence[UnreadableRange]]:
         """Return some columns of rows."""
-        import pyarrow as pa
-
         requested = [column for column in columns if column]
         texts = self.formatter(start, count, [column - 1 for column in requested])
         rows = range(len(texts.changes))

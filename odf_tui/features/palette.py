@@ -16,6 +16,7 @@ from textual.widgets import Input
 from odf_engine.api.model import DatasetRow, Target
 from odf_tui.actions import table
 from odf_tui.actions.model import ANYWHERE, Action, KeyMap, Situation
+from odf_tui.features.help_topics import HelpTopicsController
 from odf_tui.help.pages import TOPICS
 from odf_tui.panes.blocks.view import FINDING_MARK, PROOF_MARK
 from odf_tui.panes.data.view import DataPane
@@ -362,8 +363,6 @@ class PaletteController(Controller):
             view = self.host.query_one(DataPane).view
             view.go_to(view.cursor, int(rest))
         elif kind == "topic":
-            from odf_tui.features.help_topics import HelpTopicsController  # as its own action loads it
-
             HelpTopicsController(self.host).show_page(rest)
         elif kind == "job":
             self.state.focus_pane("jobs")

@@ -17,6 +17,7 @@ from odf_tui.features.provenance.trace_tree import TraceSession
 from odf_tui.panes.data.view import QUERY, DataPane
 from odf_tui.services.controller import Controller
 from odf_tui.text.format import error_with_hint
+from odf_tui.text.row_text import read_scalar
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import ConfirmDialog, PickerDialog, SaveDialog
 
@@ -45,8 +46,6 @@ class ProvenanceController(Controller):
 
     async def _trace(self, dataset: str, name: str, window: RowWindow, row: int, column: int) -> None:
         def read() -> tuple[int, str]:
-            from odf_tui.text.row_text import read_scalar  # deferred: loads Arrow
-
             names = window.columns.names
             at = names.index(window.system_columns[0]) if window.system_columns[0] in names else -1
             stored_offset = read_scalar(window, row, at) if at >= 0 else None

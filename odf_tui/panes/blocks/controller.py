@@ -29,10 +29,15 @@ from odf_tui.services.navigation import TrailEntry
 from odf_tui.state.app_state import JobNews
 from odf_tui.state.model import ShownFinding, Verdict
 from odf_tui.text.job_text import known_result, verified_head
+from odf_tui.text.lazy import LazyModule
+from odf_tui.widgets.choice_list import Choice
+from odf_tui.widgets.dialogs import ConfirmDialog, GoToBlockDialog, PickerDialog
 
 if TYPE_CHECKING:
     from odf_engine.api import Branch, PinnedVersion
-    from odf_tui.panes.blocks.block_dialogs import BlockDialog
+    from odf_tui.panes.blocks import block_dialogs
+else:
+    block_dialogs = LazyModule("odf_tui.panes.blocks.block_dialogs")
 
 JUMPS: Final[Sequence[tuple[str, str]]] = (
     ("1204", "block number"),
@@ -144,9 +149,6 @@ class BlocksController(Controller):
             return
         if not self.host.is_front or _id_of(self.view.dataset) != row.id:
             return  # another dataset was selected meanwhile
-        from odf_tui.widgets.choice_list import Choice  # deferred: after the first paint
-        from odf_tui.widgets.dialogs import PickerDialog
-
         choices = [Choice("", "head", remark=f"{format_count(row.blocks)} blocks")]
         choices += [Choice(branch.name, branch.name, remark=_branch_remark(branch)) for branch in branches]
         self.host.open(
@@ -188,9 +190,7 @@ class BlocksController(Controller):
         if not kinds:
             self.host.notice(error or "this chain has no blocks", "warn")
         elif self.host.is_front:
-            from odf_tui.panes.blocks.block_dialogs import EventKindsDialog  # deferred: after the first paint
-
-            self.host.open(EventKindsDialog(kinds, self.pane.kinds), self._kinds_chosen)
+            self.host.open(block_dialogs.EventKindsDialog(kinds, self.pane.kinds), self._kinds_chosen)
 
     def _kinds_chosen(self, kinds: tuple[str, ...] | None) -> None:
         if kinds is not None:
@@ -199,8 +199,6 @@ class BlocksController(Controller):
 
     def jump(self) -> None:
         """Open a dialog for a number, hash, time or offset, and go to its block."""
-        from odf_tui.widgets.dialogs import GoToBlockDialog
-
         dataset, total = self.view.dataset, self.view.total
         last = f"0 to {total - 1}" if total else "none"
 
@@ -268,7 +266,7 @@ class BlocksController(Controller):
         """Go back to where the last link was followed."""
         self.navigator.back()
 
-    def follow_link(self, reader: BlockDialog, link: BlockLink) -> None:
+    def follow_link(self, reader: block_dialogs.BlockDialog, link: BlockLink) -> None:
         """Go to the target of a link; a block or a checkpoint is shown in the same dialog."""
         if link.target is not None:
             self.navigator.follow(link.target)
@@ -284,14 +282,12 @@ class BlocksController(Controller):
         self.host.read("text", lambda: self.workspace.checkpoint(reader.dataset, link.text, at), then)
 
     @property
-    def _dialog(self) -> BlockDialog | None:
+    def _dialog(self) -> block_dialogs.BlockDialog | None:
         """The dialog in front, if it shows a block."""
         if self.host.is_front:
             return None
-        from odf_tui.panes.blocks.block_dialogs import BlockDialog  # deferred: after the first paint
-
         dialog = self.host.top
-        return dialog if isinstance(dialog, BlockDialog) else None
+        return dialog if isinstance(dialog, block_dialogs.BlockDialog) else None
 
     @property
     def _current_block(self) -> tuple[str, BlockRef] | None:
@@ -315,8 +311,6 @@ class BlocksController(Controller):
         )
 
     def _show_block(self, dataset: str, block: BlockDocument | None, error: str) -> None:
-        from odf_tui.panes.blocks.block_dialogs import BlockDialog
-
         if block is None:
             self.host.notice(error, "bad")
             return
@@ -327,7 +321,7 @@ class BlocksController(Controller):
             dialog.open(title, dataset, block, problem)
         elif self.host.is_front:
             copy = partial(self.host.copy_text, "text")
-            self.host.open(BlockDialog(title, dataset, block, problem, copy, self))
+            self.host.open(block_dialogs.BlockDialog(title, dataset, block, problem, copy, self))
 
     def _title(self, dataset: str, number: int | None, block: str = "") -> str:
         line = self.view.block
@@ -355,18 +349,16 @@ class BlocksController(Controller):
         self.host.read("text", lambda: self.workspace.revision(dataset, which), show)
 
     def _show_revision(self, dataset: str, revision: Revision | None, error: str) -> None:
-        from odf_tui.panes.blocks.block_dialogs import RevisionDialog
-
         if revision is None:
             self.host.notice(error, "warn")
             return
         title = f"{self._title(dataset, revision.number)} · {revision.title}"
         dialog = self.host.top
-        if isinstance(dialog, RevisionDialog):
+        if isinstance(dialog, block_dialogs.RevisionDialog):
             dialog.open(title, revision)
             return
         copy, go = partial(self.host.copy_text, "text"), partial(self._read_revision, dataset)
-        self.host.open(RevisionDialog(title, revision, copy, go))
+        self.host.open(block_dialogs.RevisionDialog(title, revision, copy, go))
 
     def open_bytes(self) -> None:
         """Show the bytes of a block."""
@@ -378,14 +370,12 @@ class BlocksController(Controller):
         self.host.read("text", lambda: self.workspace.block_bytes(dataset, which), show)
 
     def _show_bytes(self, dataset: str, block: BlockBytes | None, error: str) -> None:
-        from odf_tui.panes.blocks.block_dialogs import BlockBytesDialog
-
         if block is None:
             self.host.notice(error, "bad")
             return
         title = f"{self._title(dataset, block.number, block.hash)} · {format_count(len(block.data))} bytes"
         dialog = self.host.top
-        if isinstance(dialog, BlockBytesDialog):
+        if isinstance(dialog, block_dialogs.BlockBytesDialog):
             dialog.open(title, block)
             return
         row = self.state.row_of(dataset)
@@ -395,7 +385,9 @@ class BlocksController(Controller):
             if 0 <= number <= last:
                 self._read_bytes(dataset, number)
 
-        self.host.open(BlockBytesDialog(title, block, partial(self.host.copy_text, "bytes"), go))
+        self.host.open(
+            block_dialogs.BlockBytesDialog(title, block, partial(self.host.copy_text, "bytes"), go)
+        )
 
     def _jobs_changed(self, news: JobNews) -> None:
         jobs = (event.job for event in news.events if isinstance(event, JobChanged))
@@ -454,8 +446,6 @@ class BlocksController(Controller):
             self.host.start(self._sign(self.view.dataset, self.view.block))
 
     async def _sign(self, dataset: str, block: BlockLine) -> None:
-        from odf_tui.widgets.dialogs import ConfirmDialog
-
         name = self.state.name_of(dataset)
         if not await asyncio.to_thread(self.workspace.holds_key, dataset):
             self.host.notice(f"the private key of {name} is not in this workspace", "warn")

@@ -21,10 +21,16 @@ from odf_tui.state.app_state import JobNews
 from odf_tui.state.model import Health
 from odf_tui.state.saved_session import SavedLayout
 from odf_tui.text.format import NULL, Span
+from odf_tui.text.lazy import LazyModule
+from odf_tui.text.row_text import Record, read_record, rows_as_json, rows_as_tsv
+from odf_tui.widgets.choice_list import Choice
+from odf_tui.widgets.dialogs import PickerDialog, PromptDialog
 from odf_tui.widgets.row_table import LoadedWindow, RowTable, open_rows
 
 if TYPE_CHECKING:
-    from odf_tui.text.row_text import Record
+    from odf_tui.panes.data import row_dialogs
+else:
+    row_dialogs = LazyModule("odf_tui.panes.data.row_dialogs")
 
 COPIED_ROWS: Final = 20_000
 
@@ -173,16 +179,12 @@ class DataController(Controller):
         dataset = self.pane.dataset
 
         def read() -> tuple[Record, list[str]]:
-            from odf_tui.text.row_text import read_record  # deferred: it loads Arrow
-
             links = self.workspace.link_columns(dataset) if dataset else []
             return read_record(window, row, columns), links
 
         self.host.read("record", read, partial(self._show_record, window))
 
     def _show_record(self, window: RowWindow, content: tuple[Record, list[str]] | None, error: str) -> None:
-        from odf_tui.panes.data.row_dialogs import RecordDialog
-
         dialog = self.host.top
         if content is None:
             self.host.notice(error, "bad")
@@ -190,19 +192,18 @@ class DataController(Controller):
         record, links = content
         if window is not self.pane.window:
             return
-        elif isinstance(dialog, RecordDialog):
+        elif isinstance(dialog, row_dialogs.RecordDialog):
             self.view.go(record.row)
             dialog.show(record)
         elif self.host.is_front:
             save = partial(self._save_object, self.pane.dataset)
-            dialog = RecordDialog(
+            dialog = row_dialogs.RecordDialog(
                 record, self.view.column, self._step_record, self.host.copy_text, links, save
             )
             self.host.open(dialog, self._go_to_column)
 
     def _save_object(self, dataset: str, link: str) -> None:
         """Copy a linked object to a file that the user names."""
-        from odf_tui.widgets.dialogs import PromptDialog  # deferred: the first paint needs no dialog
 
         def check(text: str) -> str:
             if not text:
@@ -241,8 +242,6 @@ class DataController(Controller):
 
     def jump(self) -> None:
         """Open the dialog for a row, an offset or a time, and go there."""
-        from odf_tui.panes.data.row_dialogs import GoToRowDialog
-
         window = self.pane.window
 
         def go(row: int | None) -> None:
@@ -250,7 +249,7 @@ class DataController(Controller):
                 self.view.go_to_middle(row)
 
         if window is not None:
-            self.host.open(GoToRowDialog(window), go)
+            self.host.open(row_dialogs.GoToRowDialog(window), go)
 
     def next_slice(self) -> None:
         """Go to the first row of the next slice."""
@@ -272,12 +271,10 @@ class DataController(Controller):
 
     def choose_columns(self) -> None:
         """Show, hide, move and freeze columns."""
-        from odf_tui.panes.data.row_dialogs import ColumnsDialog
-
         if self.view.opened is None:
             return
         columns = self.view.opened.columns
-        dialog = ColumnsDialog(
+        dialog = row_dialogs.ColumnsDialog(
             columns.names, columns.types, self.view.arrangement, self.view.column, self.pane.store_arrangement
         )
         self.host.open(dialog, self._go_to_column)
@@ -304,9 +301,6 @@ class DataController(Controller):
 
     def filter_by_value(self) -> None:
         """Open the list of tests against the cell under the cursor, and filter by the chosen one."""
-        from odf_tui.widgets.choice_list import Choice
-        from odf_tui.widgets.dialogs import PickerDialog
-
         pane, view = self.pane, self.view
         if view.opened is None:
             return
@@ -351,17 +345,12 @@ class DataController(Controller):
             return
 
         def read() -> str:
-            from odf_tui.text.row_text import read_record
-
             return read_record(window, row, [column]).values[0].text or ""
 
         self._read_and_copy("cell", read)
 
     def copy_rows(self) -> None:
         """Copy the marked rows, or the one under the cursor."""
-        from odf_tui.widgets.choice_list import Choice
-        from odf_tui.widgets.dialogs import PickerDialog
-
         view, window = self.view, self.pane.window
         ranges = self.pane.marked_ranges() or [(view.cursor, view.cursor + 1)]
         rows = sum(stop - start for start, stop in ranges)
@@ -376,8 +365,6 @@ class DataController(Controller):
 
         def copy(form: str | None) -> None:
             def read() -> str:
-                from odf_tui.text.row_text import rows_as_json, rows_as_tsv
-
                 return (rows_as_json if form == "json" else rows_as_tsv)(window, ranges, columns)
 
             if form is not None:

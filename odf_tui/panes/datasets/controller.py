@@ -19,6 +19,8 @@ from odf_tui.services.controller import Controller, Host
 from odf_tui.services.jobs_client import JobNews
 from odf_tui.state.saved_session import SavedLayout
 from odf_tui.text.job_text import transfer_rates
+from odf_tui.widgets.choice_list import Choice
+from odf_tui.widgets.dialogs import PickerDialog
 from odf_tui.widgets.status_bar import StatusLine
 
 SHOW_SECONDS: Final = 0.08
@@ -213,9 +215,6 @@ class DatasetsController(Controller):
 
     def choose_filter(self) -> None:
         """Choose a kind, a state or a remote, and show only its datasets; again to remove it."""
-        from odf_tui.widgets.choice_list import Choice  # deferred: loaded after the first paint
-        from odf_tui.widgets.dialogs import PickerDialog
-
         terms = {
             (term.key, alternative)
             for term in parse_filter(self.pane.filter)

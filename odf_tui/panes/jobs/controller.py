@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 from textual.message import Message
@@ -15,6 +15,7 @@ from odf_engine.api import Committed, Delivery, Event, Job, JournalEvent, LogLin
 from odf_engine.api.model import Target, WrittenBlock
 from odf_engine.api.text import count_of, format_count, printable
 from odf_engine.errors import OdfError
+from odf_tui.panes.jobs.log_screen import LogScreen
 from odf_tui.panes.jobs.view import JobsPane, JobsView, worker_problem_lines
 from odf_tui.services.controller import Controller, Host
 from odf_tui.state import saved_session
@@ -24,10 +25,9 @@ from odf_tui.state.saved_session import SavedLayout
 from odf_tui.text.format import error_with_hint, format_count_short, format_duration
 from odf_tui.text.job_text import job_outcome, job_seconds, may_have_diverged
 from odf_tui.theming.terminal import notification_sequence
+from odf_tui.widgets.choice_list import Choice
+from odf_tui.widgets.dialogs import ConfirmDialog, PickerDialog, SaveDialog
 from odf_tui.widgets.status_bar import OTHER_VERSION, StatusLine
-
-if TYPE_CHECKING:
-    from odf_tui.panes.jobs.log_screen import LogScreen
 
 LOGS: Final = 8
 """Maximum number of logs of ended jobs in memory."""
@@ -130,8 +130,6 @@ class JobsController(Controller):
                 printable(message.message), "bad" if message.kind.endswith(("Failed", "Paused")) else "good"
             )
         if messages and self.workspace.ui.notify_by != "none":
-            from odf_tui.theming.terminal import notification_sequence  # deferred: after the first paint
-
             more = f", and {len(messages) - 1} more" if len(messages) > 1 else ""
             text = f"odf: {messages[-1].message}{more}"
             self.host.terminal.write(notification_sequence(text, self.workspace.ui.notify_by))
@@ -177,8 +175,6 @@ class JobsController(Controller):
             self.host.start(self._replace_worker(connection.busy))
 
     async def _replace_worker(self, jobs: int) -> None:
-        from odf_tui.widgets.dialogs import ConfirmDialog
-
         question = f"Stop that worker? {count_of(jobs, 'job')} will be cancelled."
         if not await self.host.ask(ConfirmDialog(question, "Committed blocks are retained.")):
             return
@@ -231,8 +227,6 @@ class JobsController(Controller):
         job = self.view.job
         if job is None:
             return
-        from odf_tui.panes.jobs.log_screen import LogScreen  # deferred: after the first paint
-
         self._log_screen = LogScreen(
             job,
             self.workspace,
@@ -277,8 +271,6 @@ class JobsController(Controller):
         self.host.start(self._save_log(job))
 
     async def _save_log(self, job: Job) -> None:
-        from odf_tui.widgets.dialogs import ConfirmDialog, SaveDialog
-
         path = await self.host.ask(SaveDialog(f"Save the log of {job.kind} {job.target}", log_file_name(job)))
         if path is None:
             return
@@ -309,8 +301,6 @@ class JobsController(Controller):
             self.host.start(self._cancel(job))
 
     async def _cancel(self, job: Job) -> None:
-        from odf_tui.widgets.dialogs import ConfirmDialog
-
         dialog = ConfirmDialog(f"Cancel {job.kind} {job.target}?", "Committed blocks are retained.")
         if await self.host.ask(dialog):
             await (await self.jobs.connection.link()).cancel(job.id)
@@ -357,9 +347,6 @@ class JobsController(Controller):
         if len(blocks) == 1:
             self._go_to_block(blocks[0])
             return
-        from odf_tui.widgets.choice_list import Choice
-        from odf_tui.widgets.dialogs import PickerDialog
-
         choices = [
             Choice(
                 str(at),
