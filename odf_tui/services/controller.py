@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar, cast
 
 from textual import on
 from textual.binding import Binding, BindingType
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from odf_engine.api.workspace import Workspace
 
 T = TypeVar("T")
+P = ParamSpec("P")
 W = TypeVar("W", bound=Widget)
 C = TypeVar("C", bound="Controller")
 
@@ -65,25 +66,27 @@ class Controller:
         return layout
 
 
-def task(method: Callable[[C], Coroutine[Any, Any, None]]) -> Callable[[C], None]:
-    """Make an action of a coroutine method."""
+def task(
+    method: Callable[Concatenate[C, P], Coroutine[Any, Any, None]],
+) -> Callable[Concatenate[C, P], None]:
+    """Make a coroutine method one that starts it; an error in it becomes a notice."""
 
     @wraps(method)
-    def action(self: C) -> None:
-        self.host.start(method(self))
+    def start(self: C, *args: P.args, **options: P.kwargs) -> None:
+        self.host.start(method(self, *args, **options))
 
-    return action
+    return start
 
 
 def dataset_task(method: Callable[[C, DatasetRow], Coroutine[Any, Any, None]]) -> Callable[[C], None]:
-    """Make an action of a coroutine method that gets the dataset that is selected when the action starts."""
+    """Make a coroutine method one that starts it with the selected dataset, if one is selected."""
 
     @wraps(method)
-    def action(self: C) -> None:
+    def start(self: C) -> None:
         if (row := self.state.row) is not None:
             self.host.start(method(self, row))
 
-    return action
+    return start
 
 
 class Host(Screen[None], inherit_bindings=False):

@@ -18,6 +18,7 @@ from odf_tui.actions import bindings, table
 from odf_tui.actions.model import ANYWHERE, PANES, Situation
 from odf_tui.actions.table import ACTIONS, DEFAULT_KEYMAP
 from odf_tui.actions.user_keys import PORTABLE_KEYS
+from odf_tui.features.administration.dataset_changes import DatasetChangesController
 from odf_tui.features.palette import (
     CommandPalette,
     KeysDialog,
@@ -57,6 +58,20 @@ def test_every_action_is_bound_to_a_method(name: str) -> None:
     for binding in bindings.CONTROLLERS[name].values():
         method, *arguments = binding.split()
         signature(getattr(kind, method), follow_wrapped=False).bind(None, *arguments)
+
+
+async def test_an_action_is_for_the_dataset_selected_when_it_starts(fakes: Fakes) -> None:
+    fakes.select("air-by-day")
+    fakes.host.answers.append(None)
+    DatasetChangesController(fakes.context).rename()
+    fakes.select("harbour.tides")  # before the coroutine runs
+    await fakes.host.stories()
+    (dialog,) = fakes.host.dialogs
+    assert dialog._title == "Rename air-by-day"
+    fakes.state.select("")
+    DatasetChangesController(fakes.context).rename()
+    await fakes.host.stories()
+    assert fakes.host.dialogs == [dialog]
 
 
 def test_no_key_has_two_actions_in_one_scope() -> None:

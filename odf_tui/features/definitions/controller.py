@@ -101,9 +101,9 @@ class DefinitionsController(Controller):
         if kind == "manifest":
             self.add_from_manifest()
         elif kind == "data":
-            self.host.start(self._add_from_data_file())
+            self._add_from_data_file()
         elif kind:
-            self.host.start(self._add_from_template(kind))
+            self._add_from_template(kind)
 
     def add_from_manifest(self) -> None:
         """Add the datasets of a manifest file."""
@@ -113,8 +113,9 @@ class DefinitionsController(Controller):
         if result is None or isinstance(result, Mapping):
             self._added(result)
         else:
-            self.host.start(self._resolve_manifest(result.path, result.error))
+            self._resolve_manifest(result.path, result.error)
 
+    @task
     async def _resolve_manifest(self, path: Path, error: OdfError) -> None:
         """Add the datasets of a manifest after the remedies of its errors, each with a confirmation."""
         while await self._resolve(error, path):
@@ -192,6 +193,7 @@ class DefinitionsController(Controller):
         self.host.notice(f"added {what}{remark}")
         self.state.datasets_outdated.send(None)
 
+    @task
     async def _add_from_template(self, template: str) -> None:
         name = await self._ask_name(manifest_draft.find_unused_name(self._dataset_names()))
         if name:
@@ -209,6 +211,7 @@ class DefinitionsController(Controller):
         names = [name for name, _ in self.workspace.columns(row.id)]
         return manifest_draft.SourceTable(row.name, [name for name in names if name not in _SYSTEM_COLUMNS])
 
+    @task
     async def _add_from_data_file(self) -> None:
         """Add a dataset with a manifest inferred from the first rows of a data file."""
         folder = self.workspace.folder

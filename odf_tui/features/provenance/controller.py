@@ -15,7 +15,7 @@ from odf_tui.features.provenance.trace_screen import TraceScreen
 from odf_tui.features.provenance.trace_text import complete_trace, trace_dot, trace_json
 from odf_tui.features.provenance.trace_tree import TraceSession
 from odf_tui.panes.data.view import QUERY, DataPane
-from odf_tui.services.controller import Controller
+from odf_tui.services.controller import Controller, task
 from odf_tui.text.format import error_with_hint
 from odf_tui.text.row_text import read_scalar
 from odf_tui.widgets.choice_list import Choice
@@ -42,8 +42,9 @@ class ProvenanceController(Controller):
         if pane.front_view is not None and pane.front_view.kind == QUERY:
             self.host.notice("query results have no provenance: select rows of a dataset", "warn")
             return
-        self.host.start(self._trace(row.id, row.name, window, view.cursor, view.column))
+        self._trace(row.id, row.name, window, view.cursor, view.column)
 
+    @task
     async def _trace(self, dataset: str, name: str, window: RowWindow, row: int, column: int) -> None:
         def read() -> tuple[int, str]:
             names = window.columns.names
@@ -90,10 +91,11 @@ class ProvenanceController(Controller):
 
         def chosen(form: str | None) -> None:
             if form is not None:
-                self.host.start(self._write(screen, form))
+                self._write(screen, form)
 
         self.host.open(PickerDialog("Write the trace as", choices, typing=False), chosen)
 
+    @task
     async def _write(self, screen: TraceScreen, form: str) -> None:
         session, step = screen.session, await asyncio.to_thread(complete_trace, screen.trace)
         short = session.name.rpartition("/")[2].rpartition(".")[2]

@@ -89,15 +89,11 @@ class SharingController(Controller):
         if len(remotes) == 1:
             self._push(row, remotes[0].url, remotes[0].label)
         else:
-            self.host.start(self._push_to_address(row))
+            self.push_to_address()
 
-    def push_to_address(self) -> None:
+    @dataset_task
+    async def push_to_address(self, row: DatasetRow) -> None:
         """Push the selected dataset to an address that the user chooses."""
-        row = self.state.row
-        if row is not None:
-            self.host.start(self._push_to_address(row))
-
-    async def _push_to_address(self, row: DatasetRow) -> None:
         address = await self._choose_push_address(row, f"Push {row.name} to")
         if address is not None:
             self._push(row, address.url, address.name)
@@ -163,8 +159,9 @@ class SharingController(Controller):
         elif diverged_remotes(row.remotes):
             self.host.start(self._resolve_divergence(row))
         else:
-            self.host.start(self._resolve_divergence_of_job(row, job))
+            self._resolve_divergence_of_job(row, job)
 
+    @task
     async def _resolve_divergence_of_job(self, row: DatasetRow, job: Job) -> None:
         """Resolve the divergence that made a job fail, with the remote of its request."""
         request = await asyncio.to_thread(self.workspace.request_of_job, job)

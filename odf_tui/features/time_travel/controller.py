@@ -30,7 +30,7 @@ from odf_tui.features.time_travel.timeline import (
 )
 from odf_tui.panes.data.row_dialogs import KeyColumnsDialog
 from odf_tui.panes.data.view import STATE, TIME, DataPane, TableStack, TableView
-from odf_tui.services.controller import Controller, Host
+from odf_tui.services.controller import Controller, Host, task
 from odf_tui.services.jobs_client import LeftRunning
 from odf_tui.text.format import error_with_hint
 from odf_tui.text.job_text import job_amounts
@@ -542,12 +542,12 @@ class TimeTravelController(Controller):
             if point.key is not None:
                 self._set_key(row.id, point, None)
             else:
-                self.host.start(self._show_state_at(row, point, choose=False))
+                self._show_state_at(row, point, choose=False)
         elif view is not None and view.kind == STATE:
             self._pane.pop_view()
             self.host.show_hints()
         elif row is not None:
-            self.host.start(self._show_current_state(row, choose=False))
+            self._show_current_state(row, choose=False)
 
     def choose_state_key(self) -> None:
         """Let the user choose the columns of the key, and show the state by them. Keeps the chosen time."""
@@ -556,10 +556,11 @@ class TimeTravelController(Controller):
             return
         point = self.chosen_times.get(row.id)
         if point is not None:
-            self.host.start(self._show_state_at(row, point, choose=True))
+            self._show_state_at(row, point, choose=True)
         else:
-            self.host.start(self._show_current_state(row, choose=True))
+            self._show_current_state(row, choose=True)
 
+    @task
     async def _show_state_at(self, row: DatasetRow, point: PointInTime, *, choose: bool) -> None:
         key = await self._key_of(row, choose=choose)
         if not key:
@@ -574,6 +575,7 @@ class TimeTravelController(Controller):
         self._state_keys[dataset] = key
         self._go_to(dataset, replace(point, key=key), immediate=True)
 
+    @task
     async def _show_current_state(self, row: DatasetRow, *, choose: bool) -> None:
         key = await self._key_of(row, choose=choose)
         if not key:

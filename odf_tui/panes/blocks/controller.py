@@ -24,7 +24,7 @@ from odf_engine.api.model import (
 )
 from odf_engine.api.text import format_count, printable
 from odf_tui.panes.blocks.view import PAGE, BlocksPane, BlocksRequested, BlocksView
-from odf_tui.services.controller import Controller, Host
+from odf_tui.services.controller import Controller, Host, task
 from odf_tui.services.navigation import TrailEntry
 from odf_tui.state.app_state import JobNews
 from odf_tui.state.model import ShownFinding, Verdict
@@ -443,8 +443,9 @@ class BlocksController(Controller):
             what = "a branch" if self._is_branch else "an earlier history"
             self.host.notice(f"blocks of {what} cannot be signed", "warn")
         elif self.view.block is not None:
-            self.host.start(self._sign(self.view.dataset, self.view.block))
+            self._sign(self.view.dataset, self.view.block)
 
+    @task
     async def _sign(self, dataset: str, block: BlockLine) -> None:
         name = self.state.name_of(dataset)
         if not await asyncio.to_thread(self.workspace.holds_key, dataset):

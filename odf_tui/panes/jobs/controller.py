@@ -17,7 +17,7 @@ from odf_engine.api.text import count_of, format_count, printable
 from odf_engine.errors import OdfError
 from odf_tui.panes.jobs.log_screen import LogScreen
 from odf_tui.panes.jobs.view import JobsPane, JobsView, worker_problem_lines
-from odf_tui.services.controller import Controller, Host
+from odf_tui.services.controller import Controller, Host, task
 from odf_tui.state import saved_session
 from odf_tui.state.app_state import JobNews
 from odf_tui.state.job_book import log_file_name
@@ -172,8 +172,9 @@ class JobsController(Controller):
         if connection is None or not connection.busy:
             self.jobs.connection.restart()
         else:
-            self.host.start(self._replace_worker(connection.busy))
+            self._replace_worker(connection.busy)
 
+    @task
     async def _replace_worker(self, jobs: int) -> None:
         question = f"Stop that worker? {count_of(jobs, 'job')} will be cancelled."
         if not await self.host.ask(ConfirmDialog(question, "Committed blocks are retained.")):
@@ -232,7 +233,7 @@ class JobsController(Controller):
             self.workspace,
             self.state.rates,
             copy=partial(self.host.copy_text, "log"),
-            save=self._save_log_of,
+            save=self._save_log,
             details=self.pane.details,
             wrap=self.pane.log_view.wrap,
         )
@@ -265,11 +266,9 @@ class JobsController(Controller):
     def save_log(self) -> None:
         """Save the complete log of the selected job to a file that the user chooses."""
         if (job := self.view.job) is not None:
-            self._save_log_of(job)
+            self._save_log(job)
 
-    def _save_log_of(self, job: Job) -> None:
-        self.host.start(self._save_log(job))
-
+    @task
     async def _save_log(self, job: Job) -> None:
         path = await self.host.ask(SaveDialog(f"Save the log of {job.kind} {job.target}", log_file_name(job)))
         if path is None:
@@ -298,8 +297,9 @@ class JobsController(Controller):
         job = situation.job if situation.pane == "jobs" else None
         job = job if job is not None and not job.state.final else situation.dataset_job
         if job is not None:
-            self.host.start(self._cancel(job))
+            self._cancel(job)
 
+    @task
     async def _cancel(self, job: Job) -> None:
         dialog = ConfirmDialog(f"Cancel {job.kind} {job.target}?", "Committed blocks are retained.")
         if await self.host.ask(dialog):
