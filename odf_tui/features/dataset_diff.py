@@ -20,13 +20,13 @@ from odf_engine.api.readers.row_window import RowWindow, UnreadableRange, read_p
 from odf_engine.api.text import count_of, format_count, format_zoned_time, printable
 from odf_engine.errors import OdfError
 from odf_tui.features.export import ExportDialog, export_summary, running_export_text
+from odf_tui.lazy import pa
 from odf_tui.panes.data.row_dialogs import KeyColumnsDialog
 from odf_tui.services.controller import Controller, dataset_task
 from odf_tui.services.jobs_client import LeftRunning
 from odf_tui.text import diff_text
 from odf_tui.text.diff_text import ARROW, SIGNS, STYLES, DiffRowFormatter
 from odf_tui.text.format import NULL, Span, error_with_hint, fit_width
-from odf_tui.text.lazy import pa
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import MOVE_KEYS, Dialog, PickerDialog, TextDialog, TimeDialog
 from odf_tui.widgets.line_view import StaticLines

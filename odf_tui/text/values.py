@@ -9,8 +9,8 @@ from rich.cells import cell_len
 
 from odf_engine import api
 from odf_engine.api.text import printable
+from odf_tui.lazy import pa, pc, pt
 from odf_tui.text.format import NULL, OPERATION_SIGNS
-from odf_tui.text.lazy import pa, pc, pt
 
 _MAX_CELL: Final = 400
 _MAX_DIGITS: Final = 9

@@ -16,8 +16,8 @@ from odf_engine.api import OffsetRange, ProducingTransaction, RowSource, TracedI
 from odf_engine.api.readers.row_window import RowWindow, StoredWindow, read_part
 from odf_engine.api.text import count_of
 from odf_engine.errors import NotFound
+from odf_tui.lazy import pa, pc
 from odf_tui.text.format import OPERATION_SIGNS
-from odf_tui.text.lazy import pa, pc
 from odf_tui.text.row_text import Columns, Record, Value, read_record
 from odf_tui.text.values import CellColumn, cell_column, release_memory
 

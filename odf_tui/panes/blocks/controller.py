@@ -23,13 +23,13 @@ from odf_engine.api.model import (
     Target,
 )
 from odf_engine.api.text import format_count, printable
+from odf_tui.lazy import LazyModule
 from odf_tui.panes.blocks.view import PAGE, BlocksPane, BlocksRequested, BlocksView
 from odf_tui.services.controller import Controller, Host, task
 from odf_tui.services.navigation import TrailEntry
 from odf_tui.state.app_state import JobNews
 from odf_tui.state.model import ShownFinding, Verdict
 from odf_tui.text.job_text import known_result, verified_head
-from odf_tui.text.lazy import LazyModule
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import ConfirmDialog, GoToBlockDialog, PickerDialog
 

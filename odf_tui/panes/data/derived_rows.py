@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from odf_engine.api.readers.row_window import RowWindow, UnreadableRange, read_part
-from odf_tui.text.lazy import pa, pc, pt
+from odf_tui.lazy import pa, pc, pt
 from odf_tui.text.row_text import read_scalar
 from odf_tui.text.values import column_texts, is_bytes
 

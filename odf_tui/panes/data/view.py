@@ -21,6 +21,7 @@ from textual.worker import get_current_worker
 
 from odf_engine.api.readers.row_window import RowWindow, extends
 from odf_engine.api.text import count_of, format_count, printable
+from odf_tui.lazy import pa
 from odf_tui.panes.data.derived_rows import (
     RowSelection,
     filter_rows,
@@ -30,7 +31,6 @@ from odf_tui.panes.data.derived_rows import (
     sorted_rows,
 )
 from odf_tui.text.format import Span, ellipsize_middle, error_line
-from odf_tui.text.lazy import pa
 from odf_tui.text.values import release_memory
 from odf_tui.widgets.line_view import LineView
 from odf_tui.widgets.pane_frame import Pane
