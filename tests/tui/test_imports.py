@@ -28,7 +28,7 @@ def test_the_first_paint_needs_no_spark_no_arrow_and_no_network() -> None:
     assert not loaded & set(_HEAVY)
 
 
-def test_the_first_paint_loads_no_feature_and_no_dialog() -> None:
+def test_the_first_paint_loads_no_feature_and_no_dialog_of_a_pane() -> None:
     """Controllers of panes are loaded at the start; a feature by the first of its actions."""
     loaded = _loaded("odf_tui.app")
     assert "odf_tui.panes.jobs.controller" in loaded
