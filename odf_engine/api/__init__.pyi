@@ -1,6 +1,7 @@
 """The types and functions of the engine that the façade exports, and the modules that define them."""
 
-from odf_engine.alerts.store import Delivery as Delivery
+from odf_engine.automation.alerts.store import Delivery as Delivery
+from odf_engine.automation.flows.store import Run as Run
 from odf_engine.base.atomic_files import read_small_file as read_small_file
 from odf_engine.base.atomic_files import replace_text_file as replace_text_file
 from odf_engine.base.config import HOST_NAME as HOST_NAME
@@ -39,7 +40,6 @@ from odf_engine.coordinator.protocol import Samples as Samples
 from odf_engine.coordinator.protocol import WorkerStatus as WorkerStatus
 from odf_engine.data.arrow_compute import pc as pc
 from odf_engine.data.arrow_compute import python_values as python_values
-from odf_engine.flows.store import Run as Run
 from odf_engine.identity.names import DatasetAlias as DatasetAlias
 from odf_engine.identity.names import DatasetAliasRemote as DatasetAliasRemote
 from odf_engine.identity.names import DatasetPattern as DatasetPattern

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from odf_engine.alerts.store import Delivery, has_queue, read_newest, read_terminal_messages
 from odf_engine.api.key_files import PrivateKey, export_to_file, import_from_file, list_private_keys
 from odf_engine.api.readers.dataset_reader import WorkspaceEntries
 from odf_engine.api.server_process import ServerProcess
+from odf_engine.automation.alerts.store import Delivery, has_queue, read_newest, read_terminal_messages
 from odf_engine.base import settings
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_search import resolve_block_number

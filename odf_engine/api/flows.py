@@ -9,12 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from odf_engine.checks.definition import accepted_checks, checks_of
-from odf_engine.checks.reports import RejectedBatch, StoredReport, list_rejected, list_reports, read_report
-from odf_engine.coordinator.client import read_journal
-from odf_engine.coordinator.protocol import Job
-from odf_engine.errors import NotFound, OdfError
-from odf_engine.flows.definition import (
+from odf_engine.automation.documents import Unreadable
+from odf_engine.automation.flows.definition import (
     Flow,
     Interval,
     RemoteTrigger,
@@ -23,9 +19,13 @@ from odf_engine.flows.definition import (
     accepted_flows,
     flow_files,
 )
-from odf_engine.flows.documents import Unreadable
-from odf_engine.flows.scheduler import due_time
-from odf_engine.flows.store import FlowState, FlowStore, Run
+from odf_engine.automation.flows.scheduler import due_time
+from odf_engine.automation.flows.store import FlowState, FlowStore, Run
+from odf_engine.checks.definition import accepted_checks, checks_of
+from odf_engine.checks.reports import RejectedBatch, StoredReport, list_rejected, list_reports, read_report
+from odf_engine.coordinator.client import read_journal
+from odf_engine.coordinator.protocol import Job
+from odf_engine.errors import NotFound, OdfError
 from odf_engine.workspace.workspace import Workspace
 
 

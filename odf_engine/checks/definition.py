@@ -20,9 +20,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from odf_engine.base.config import Config
-from odf_engine.errors import InvalidManifest
-from odf_engine.flows.documents import (
+from odf_engine.automation.documents import (
     Acceptances,
     DocumentFiles,
     DocumentSource,
@@ -34,6 +32,8 @@ from odf_engine.flows.documents import (
     matches_target,
     read_document,
 )
+from odf_engine.base.config import Config
+from odf_engine.errors import InvalidManifest
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.names import DatasetAlias
 

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from odf_engine.alerts.definition import Alert, accepted_alerts, active_alerts, alert_files
-from odf_engine.alerts.delivery import make_delivery, send
-from odf_engine.alerts.events import Event
-from odf_engine.alerts.store import MAX_DELAY, AlertStore, Delivery, NewDelivery
+from odf_engine.automation.alerts.definition import Alert, accepted_alerts, active_alerts, alert_files
+from odf_engine.automation.alerts.delivery import make_delivery, send
+from odf_engine.automation.alerts.events import Event
+from odf_engine.automation.alerts.store import MAX_DELAY, AlertStore, Delivery, NewDelivery
+from odf_engine.automation.flows.scheduler import retry_delay
 from odf_engine.base.progress import Reporter
 from odf_engine.coordinator.alert_events import EventCollector
 from odf_engine.errors import Cancelled, OdfError
-from odf_engine.flows.scheduler import retry_delay
 from odf_engine.net.download import AttemptFailed
 from odf_engine.workspace.workspace import Workspace
 

@@ -12,14 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from odf_engine.base.files import ensure_folder
-from odf_engine.base.progress import count_of
-from odf_engine.coordinator import command_guard
-from odf_engine.coordinator.endpoint import notify_datasets_changed
-from odf_engine.coordinator.protocol import Job, JobState, Request
-from odf_engine.errors import NotFound, OdfError
-from odf_engine.flows.clock import SteadyClock
-from odf_engine.flows.definition import (
+from odf_engine.automation.documents import Selector, Target, matches_target
+from odf_engine.automation.flows.clock import SteadyClock
+from odf_engine.automation.flows.definition import (
     CheckTask,
     CommandTask,
     CompactTask,
@@ -33,9 +28,14 @@ from odf_engine.flows.definition import (
     accepted_flows,
     flow_files,
 )
-from odf_engine.flows.documents import Selector, Target, matches_target
-from odf_engine.flows.scheduler import FlowScheduler
-from odf_engine.flows.store import FlowStore, Run
+from odf_engine.automation.flows.scheduler import FlowScheduler
+from odf_engine.automation.flows.store import FlowStore, Run
+from odf_engine.base.files import ensure_folder
+from odf_engine.base.progress import count_of
+from odf_engine.coordinator import command_guard
+from odf_engine.coordinator.endpoint import notify_datasets_changed
+from odf_engine.coordinator.protocol import Job, JobState, Request
+from odf_engine.errors import NotFound, OdfError
 from odf_engine.jobs.check import Check, CheckResult
 from odf_engine.jobs.compact import Compact
 from odf_engine.jobs.export import Export

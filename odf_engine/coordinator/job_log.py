@@ -13,7 +13,6 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
-from odf_engine.alerts.job_totals import TOTALS_TABLE, count_job
 from odf_engine.base.progress import JobWarning
 from odf_engine.coordinator.protocol import (
     Committed,
@@ -29,6 +28,7 @@ from odf_engine.coordinator.protocol import (
 from odf_engine.errors import NotFound, OdfError, escape_surrogates
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.databases import connect_database
+from odf_engine.storage.job_totals import TOTALS_TABLE, count_job
 
 INTERRUPTED: Final = Failure(
     message="worker stopped while this job was running",

@@ -16,12 +16,18 @@ from typing import Any, Final
 
 import click
 
-from odf_engine.alerts.definition import Alert, Webhook, accepted_alerts, active_alerts, alert_files
-from odf_engine.alerts.store import MAX_DEAD, AlertStore, has_queue, read_newest
 from odf_engine.api import Delivery, Timestamp
 from odf_engine.api.text import count_of, format_count, format_time_seconds, printable
+from odf_engine.automation.alerts.definition import (
+    Alert,
+    Webhook,
+    accepted_alerts,
+    active_alerts,
+    alert_files,
+)
+from odf_engine.automation.alerts.store import MAX_DEAD, AlertStore, has_queue, read_newest
+from odf_engine.automation.documents import Unreadable
 from odf_engine.errors import NotFound, UsageError
-from odf_engine.flows.documents import Unreadable
 from odf_engine.net.credentials import Credentials
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.input import read_documents
@@ -199,8 +205,8 @@ def secret(alert_name: str, generate: bool, stdin: bool) -> None:
 @click.argument("alert_name", metavar="ALERT")
 def test(alert_name: str) -> None:
     """Send a test message now, and report whether the receiver confirmed it."""
-    from odf_engine.alerts.delivery import make_test_delivery, send  # deferred: slow to import
     from odf_engine.api import Reporter
+    from odf_engine.automation.alerts.delivery import make_test_delivery, send  # deferred: slow to import
     from odf_engine.net.download import AttemptFailed
 
     workspace = open_workspace()

@@ -14,9 +14,9 @@ import click
 
 from odf_engine.api import Check, JobState
 from odf_engine.api.text import count_of, format_count, format_time_seconds, printable
+from odf_engine.automation.documents import Unreadable
 from odf_engine.checks.definition import CheckDefinition, accepted_checks, check_files
 from odf_engine.checks.reports import RejectedBatch, list_rejected, read_report, report_json, result_json
-from odf_engine.flows.documents import Unreadable
 from odf_engine.jobs.base import branch_title
 from odf_engine.jobs.check import CheckResult
 from odf_tui.cli.shared.input import read_documents

@@ -17,8 +17,8 @@ import click
 from odf_engine.api import Job, Run, Timestamp
 from odf_engine.api.flows import FlowSummary, WorkspaceFlows
 from odf_engine.api.text import format_time_seconds, printable, zone_label
+from odf_engine.automation.flows.store import FlowStore
 from odf_engine.errors import NotFound, OdfError, UsageError
-from odf_engine.flows.store import FlowStore
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.input import read_documents
 from odf_tui.cli.shared.options import CommandGroup

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from odf_engine.alerts.metrics import collect_metrics, write_metrics
+from odf_engine.automation.alerts.metrics import collect_metrics, write_metrics
 from odf_tui.cli.shared.options import FILE, define_command
 from odf_tui.cli.shared.output import check_parent_folder, print_note
 from odf_tui.cli.shared.workspace import open_workspace

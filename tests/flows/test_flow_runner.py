@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from odf_engine.automation.flows.clock import SteadyClock
+from odf_engine.automation.flows.definition import accepted_flows, flow_files
+from odf_engine.automation.flows.store import Run
 from odf_engine.coordinator import command_guard
 from odf_engine.coordinator.flow_runner import FlowRunner
-from odf_engine.flows.clock import SteadyClock
-from odf_engine.flows.definition import accepted_flows, flow_files
-from odf_engine.flows.store import Run
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import Ran, call_odf
 from tests.ingest.conftest import reply, web_server

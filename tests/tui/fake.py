@@ -10,7 +10,6 @@ from zlib import crc32
 import pyarrow as pa
 from msgspec.structs import replace
 
-from odf_engine.alerts.store import Delivery, has_queue, read_newest, read_terminal_messages
 from odf_engine.api.administration import change_setting
 from odf_engine.api.flows import WorkspaceFlows
 from odf_engine.api.model import (
@@ -22,6 +21,7 @@ from odf_engine.api.model import (
     TrustRequest,
 )
 from odf_engine.api.text import Section
+from odf_engine.automation.alerts.store import Delivery, has_queue, read_newest, read_terminal_messages
 from odf_engine.base.config import UiConfig
 from odf_engine.coordinator.protocol import (
     Committed,

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.alerts.store import AlertStore
 from odf_engine.api.model import BlockFilter
 from odf_engine.api.workspace import Workspace as OpenWorkspace
+from odf_engine.automation.alerts.store import AlertStore
+from odf_engine.automation.flows.definition import flow_files
+from odf_engine.automation.flows.store import FlowStore
 from odf_engine.errors import OdfError, Unsupported
-from odf_engine.flows.definition import flow_files
-from odf_engine.flows.store import FlowStore
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.flatbuffers import decode_block, encode_block

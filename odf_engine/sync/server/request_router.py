@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote_to_bytes
 import msgspec
 from aiohttp import web
 
-from odf_engine.alerts.metrics import CONTENT_TYPE, collect_metrics
+from odf_engine.automation.alerts.metrics import CONTENT_TYPE, collect_metrics
 from odf_engine.base.progress import size_of
 from odf_engine.errors import (
     AlreadyExists,

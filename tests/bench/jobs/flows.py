@@ -7,9 +7,9 @@ import time
 import tracemalloc
 from pathlib import Path
 
-from odf_engine.flows.definition import read_flow
-from odf_engine.flows.scheduler import FlowScheduler
-from odf_engine.flows.store import FlowStore
+from odf_engine.automation.flows.definition import read_flow
+from odf_engine.automation.flows.scheduler import FlowScheduler
+from odf_engine.automation.flows.store import FlowStore
 from tests.bench.measure import Figure, Metric, Size
 
 FLOW = """

@@ -20,8 +20,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from odf_engine.flows.definition import Retry
-from odf_engine.flows.documents import (
+from odf_engine.automation.documents import (
     Acceptances,
     DocumentFiles,
     DurationText,
@@ -31,6 +30,7 @@ from odf_engine.flows.documents import (
     check_targets,
     read_document,
 )
+from odf_engine.automation.flows.definition import Retry
 from odf_engine.net.urls import origin_of
 
 EventKind = Literal[

@@ -8,15 +8,15 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from odf_engine.alerts import store as alert_store
-from odf_engine.alerts.job_totals import JobTotal, read_totals
-from odf_engine.alerts.store import AlertStore
+from odf_engine.automation.alerts import store as alert_store
+from odf_engine.automation.alerts.store import AlertStore
+from odf_engine.automation.documents import Unreadable
+from odf_engine.automation.flows import store as flow_store
+from odf_engine.automation.flows.definition import accepted_flows, flow_files
+from odf_engine.automation.flows.store import FlowStore
 from odf_engine.base.atomic_files import atomic_file
 from odf_engine.errors import OdfError
-from odf_engine.flows import store as flow_store
-from odf_engine.flows.definition import accepted_flows, flow_files
-from odf_engine.flows.documents import Unreadable
-from odf_engine.flows.store import FlowStore
+from odf_engine.storage.job_totals import JobTotal, read_totals
 from odf_engine.workspace.dataset_summary import Summary, is_behind
 from odf_engine.workspace.workspace import Workspace
 

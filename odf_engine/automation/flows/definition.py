@@ -21,7 +21,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from odf_engine.flows.documents import (
+from odf_engine.automation.documents import (
     Acceptances,
     Cron,
     DocumentFiles,

@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from odf_engine.alerts.definition import Alert, EventKind
+from odf_engine.automation.alerts.definition import Alert, EventKind
+from odf_engine.automation.documents import Target, matches_target
 from odf_engine.base.config import Config
-from odf_engine.flows.documents import Target, matches_target
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.names import DatasetAlias, DatasetPattern, matches_pattern
 
