@@ -1,4 +1,7 @@
-"""Documents of a workspace that users write in YAML: flows, checks. Values, reading, files, acceptance."""
+"""Documents that users write in YAML: flows, checks, alerts. Values, reading, files, acceptance.
+
+A kind of documents is a subclass of :class:`Document`, which has its content and what it validates.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ import hashlib
 import re
 import stat
 import zoneinfo
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, Self, TypeVar, get_args
 
 import msgspec
 from cronsim import CronSim, CronSimError
@@ -192,20 +195,6 @@ def matches_target(target: Target, alias: DatasetAlias, dataset_id: DatasetId, c
     return target.labels.items() <= config.labels_of(str(alias), str(dataset_id)).items()
 
 
-def check_targets(targets: Sequence[Target], source: DocumentSource) -> None:
-    """Check the syntax of the names of targets.
-
-    Raises:
-        InvalidManifest: one is malformed.
-    """
-    for target in targets:
-        try:
-            DatasetPattern.parse(target.name if isinstance(target, Selector) else target)
-        except OdfError as error:
-            position = source.where(".spec.target")
-            raise InvalidManifest(error.message, where=position, hint=error.hint) from None
-
-
 class Headers(Part, frozen=True):
     """The headers of a document, as of resources in RFC-018."""
 
@@ -235,35 +224,72 @@ class DocumentSource(NamedTuple):
         return f"{self.name}:{node.line}:{node.column}"
 
 
-S = TypeVar("S")
+S = TypeVar("S", bound=TargetedSpec)
 
 
-class Document(msgspec.Struct, Generic[S], frozen=True, forbid_unknown_fields=True):
-    """A document: headers, content, and optionally the name of its schema."""
+class _Manifest(msgspec.Struct, Generic[S], frozen=True, forbid_unknown_fields=True):
+    """The fields of a file: headers, content, and optionally the name of its schema."""
 
     headers: Headers
     spec: S
     schema: str = msgspec.field(default="", name="$schema")
 
 
-def read_document(text: bytes, source: str, content: type[S], word: str) -> tuple[str, S, DocumentSource]:
-    """Read a document; return its name, its content, and its source.
+class Document(msgspec.Struct, Generic[S], frozen=True):
+    """A document as stored. A subclass is a kind of documents, and its type argument is the content.
+
+    Attributes:
+        word: what the document is, such as ``flow``; also the last part of its ``$schema``.
+        accept_command: the command that accepts the document.
+        name: name, unique among the documents of the kind.
+        spec: the content.
+        digest: SHA-256 of the file.
+    """
+
+    word: ClassVar[str]
+    accept_command: ClassVar[str] = "accept"
+
+    name: str
+    spec: S
+    digest: str
+
+    @classmethod
+    def create(cls, name: str, spec: S, source: DocumentSource) -> Self:
+        """Return the document of a file. Kinds override it to check what the type of the content cannot.
+
+        Raises:
+            InvalidManifest: the content is invalid.
+        """
+        return cls(name, spec, source.digest)
+
+    @property
+    def accepted_part(self) -> str:
+        """What takes effect only after the user has accepted this content, or "" if nothing does."""
+        return "it"
+
+
+D = TypeVar("D", bound=Document[Any])
+
+
+def read_document(text: bytes, source: str, kind: type[D]) -> D:
+    """Read a document.
 
     Args:
         text: one YAML document in UTF-8.
         source: name of the file in messages.
-        content: type of the content.
-        word: what the document is, such as ``flow``; also the last part of its ``$schema``.
+        kind: the kind of the document.
 
     Raises:
         InvalidManifest: it is invalid; ``where`` has line and column.
     """
+    word = kind.word
     roots = yaml.parse_documents(text, source)
     if len(roots) != 1:
         raise InvalidManifest(f"a {word} file must have exactly one document", where=source)
     document_source = DocumentSource(source, roots[0], hashlib.sha256(text).hexdigest())
+    (content,) = get_args(kind.__orig_bases__[0])  # type: ignore[attr-defined]
     try:
-        document = msgspec.convert(_to_builtins(roots[0], source), Document[content], dec_hook=_decode)
+        manifest = msgspec.convert(_to_builtins(roots[0], source), _Manifest[content], dec_hook=_decode)
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `$")
         unknown = re.search(r"unknown field `([^`]*)`", message)
@@ -272,18 +298,24 @@ def read_document(text: bytes, source: str, content: type[S], word: str) -> tupl
             where=document_source.where(path.rstrip("`"), unknown[1] if unknown else None),
             hint=f"for the fields, see odf help {word}s",
         ) from None
-    name = document.headers.name
+    name = manifest.headers.name
     if not _NAME.fullmatch(name):
         raise InvalidManifest(
             f"invalid {word} name '{name}'",
             where=document_source.where(".headers.name"),
             hint="use letters, digits, dots, dashes and underscores",
         )
-    if document.schema and not re.search(rf"/{word}/[a-z0-9]+/{word.title()}$", document.schema):
+    if manifest.schema and not re.search(rf"/{word}/[a-z0-9]+/{word.title()}$", manifest.schema):
         raise InvalidManifest(
-            f"'{document.schema}' is not a {word} schema", where=document_source.where(".$schema")
+            f"'{manifest.schema}' is not a {word} schema", where=document_source.where(".$schema")
         )
-    return name, document.spec, document_source
+    for target in manifest.spec.targets:
+        try:
+            DatasetPattern.parse(target.name if isinstance(target, Selector) else target)
+        except OdfError as error:
+            position = document_source.where(".spec.target")
+            raise InvalidManifest(error.message, where=position, hint=error.hint) from None
+    return kind.create(name, manifest.spec, document_source)
 
 
 def _decode(kind: Any, value: Any) -> Any:
@@ -332,18 +364,23 @@ def _find_node(root: yaml.YamlNode, path: str, unknown: str | None) -> yaml.Yaml
     return node
 
 
-class Named(Protocol):
-    """A document with a name and the digest of its file."""
+class DocumentEntry(NamedTuple, Generic[D]):
+    """A valid document, and whether it takes effect.
+
+    Attributes:
+        document: the document.
+        state: ``active``; or ``new`` or ``changed`` if the user has to accept the document first.
+        reason: how to accept it, or "" if it is active.
+    """
+
+    document: D
+    state: Literal["active", "new", "changed"]
+    reason: str
 
     @property
     def name(self) -> str:
-        """The name, unique in the workspace."""
-        ...
-
-    @property
-    def digest(self) -> str:
-        """The SHA-256 of the file."""
-        ...
+        """The name of the document."""
+        return self.document.name
 
 
 class Unreadable(NamedTuple):
@@ -352,22 +389,32 @@ class Unreadable(NamedTuple):
     name: str
     error: OdfError
 
+    @property
+    def state(self) -> Literal["invalid"]:
+        """The state of the document."""
+        return "invalid"
 
-D = TypeVar("D", bound=Named)
+    @property
+    def reason(self) -> str:
+        """The error as one line."""
+        return self.error.format_line
 
 
-class DocumentFiles(Generic[D]):
-    """The documents of a kind: ``.odf/FOLDER/NAME.yaml``.
+class Documents(Generic[D]):
+    """The documents of a kind: ``.odf/FOLDER/NAME.yaml``, and which of them the user has accepted.
+
+    A third party may have made a workspace, which was unpacked from an archive for example, and flows run
+    programs. So the digests of accepted documents are in a file of the user's own configuration.
 
     Args:
         odf: the ``.odf`` folder of the workspace.
-        word: what a document is, such as ``flow``; its folder is the plural.
-        read: reads a document from its text and the name of its file.
+        kind: the kind of the documents. Its plural is the name of the folder.
     """
 
-    def __init__(self, odf: Path, word: str, read: Callable[[bytes, str], D]) -> None:
-        self.folder = odf / f"{word}s"
-        self._word, self._read = word, read
+    def __init__(self, odf: Path, kind: type[D]) -> None:
+        self._kind, self._word = kind, kind.word
+        self.folder = odf / f"{kind.word}s"
+        self._accepted = workspace_user_file(odf).with_suffix(f".{kind.word}s.json")
 
     def path(self, name: str) -> Path:
         """Return the path of a document.
@@ -423,7 +470,7 @@ class DocumentFiles(Generic[D]):
             InvalidManifest: the file is invalid.
         """
         path = self.path(name)
-        document = self._read(self.text(name), str(path))
+        document = read_document(self.text(name), str(path), self._kind)
         if document.name != name:
             raise InvalidManifest(
                 f"the {self._word} is named '{document.name}'",
@@ -432,15 +479,46 @@ class DocumentFiles(Generic[D]):
             )
         return document
 
-    def read_all(self) -> list[D | Unreadable]:
-        """Read all documents, by name."""
-        documents: list[D | Unreadable] = []
+    def require(self, name: str) -> None:
+        """Check that there is a document, which may be invalid.
+
+        Raises:
+            NotFound: there is none.
+        """
+        if name not in self.stamps():
+            raise self._not_found(name)
+
+    def entries(self) -> list[DocumentEntry[D] | Unreadable]:
+        """Return all documents, by name."""
+        accepted = self.accepted()
+        entries: list[DocumentEntry[D] | Unreadable] = []
         for name in self.stamps():
             try:
-                documents.append(self.read(name))
+                entries.append(self._entry(self.read(name), accepted))
             except OdfError as error:
-                documents.append(Unreadable(name, error))
-        return documents
+                entries.append(Unreadable(name, error))
+        return entries
+
+    def entry(self, name: str) -> DocumentEntry[D]:
+        """Return a document, and whether it takes effect.
+
+        Raises:
+            NotFound: there is no such document.
+            InvalidManifest: the file is invalid.
+        """
+        return self._entry(self.read(name), self.accepted())
+
+    def _entry(self, document: D, accepted: Mapping[str, str]) -> DocumentEntry[D]:
+        name, digest, part = document.name, accepted.get(document.name), document.accepted_part
+        if digest == document.digest or not part:
+            return DocumentEntry(document, "active", "")
+        reason = f"odf {self._word} {document.accept_command} {name} accepts {part}"
+        return DocumentEntry(document, "new" if digest is None else "changed", reason)
+
+    def active(self) -> list[D]:
+        """Return the documents that take effect."""
+        entries = [entry for entry in self.entries() if not isinstance(entry, Unreadable)]
+        return [entry.document for entry in entries if entry.state == "active"]
 
     def write(self, text: bytes, source: str, *, replace: bool = False) -> D:
         """Store a document under its name.
@@ -449,7 +527,7 @@ class DocumentFiles(Generic[D]):
             InvalidManifest: it is invalid.
             AlreadyExists: there is another document of this name, and ``replace`` is false.
         """
-        document = self._read(text, source)
+        document = read_document(text, source, self._kind)
         path = self.path(document.name)
         if path.exists() and not replace and read_small_file(path) != text:
             raise AlreadyExists(
@@ -458,53 +536,47 @@ class DocumentFiles(Generic[D]):
             )
         make_folder(self.folder)
         replace_text_file(path, text.decode("utf-8-sig"))
-        return self._read(read_small_file(path), str(path))
+        return read_document(read_small_file(path), str(path), self._kind)
 
     def remove(self, name: str) -> None:
-        """Delete a document.
+        """Delete a document, and withdraw its acceptance.
 
         Raises:
             NotFound: there is no such document.
         """
         if not remove_file(self.path(name)):
             raise self._not_found(name)
+        self.withdraw(name)
+
+    def accepted(self) -> dict[str, str]:
+        """Return the accepted digests by name of the document; none if the file is missing or invalid."""
+        try:
+            return msgspec.json.decode(read_small_file(self._accepted), type=dict[str, str])
+        except (OSError, msgspec.MsgspecError):
+            return {}
+
+    def accept(self, document: D) -> None:
+        """Accept a document.
+
+        Raises:
+            OdfError: the file cannot be written.
+        """
+        self._store({**self.accepted(), document.name: document.digest})
+
+    def withdraw(self, name: str) -> None:
+        """Withdraw the acceptance of a document.
+
+        Raises:
+            OdfError: the file cannot be written.
+        """
+        self._store({other: digest for other, digest in self.accepted().items() if other != name})
+
+    def _store(self, accepted: Mapping[str, str]) -> None:
+        self._accepted.parent.mkdir(parents=True, exist_ok=True)
+        text = msgspec.json.encode(accepted, order="sorted").decode()
+        replace_text_file(self._accepted, f"{text}\n")
 
     def _not_found(self, name: str) -> NotFound:
         return NotFound(
             f"{self._word} '{name}' not found", hint=f"list the {self._word}s: odf {self._word} list"
         )
-
-
-class Acceptances:
-    """The documents that the user has accepted, by name: SHA-256 of their files.
-
-    A third party may have made a workspace, which was unpacked from an archive for example, and flows run
-    programs. So this file is in the user's own configuration.
-
-    Args:
-        odf: the ``.odf`` folder of the workspace.
-        word: what a document is, such as ``flow``.
-    """
-
-    def __init__(self, odf: Path, word: str) -> None:
-        self._path = workspace_user_file(odf).with_suffix(f".{word}s.json")
-
-    def read(self) -> dict[str, str]:
-        """Return the accepted digests by name of the document; none if the file is missing or invalid."""
-        try:
-            return msgspec.json.decode(read_small_file(self._path), type=dict[str, str])
-        except (OSError, msgspec.MsgspecError):
-            return {}
-
-    def accept(self, name: str, digest: str | None) -> None:
-        """Accept a definition; None withdraws the acceptance.
-
-        Raises:
-            OdfError: the file cannot be written.
-        """
-        accepted = self.read()
-        accepted.pop(name, None)
-        if digest is not None:
-            accepted[name] = digest
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        replace_text_file(self._path, msgspec.json.encode(accepted, order="sorted").decode() + "\n")

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from odf_engine.automation.alerts.definition import Alert, accepted_alerts, active_alerts, alert_files
+from odf_engine.automation.alerts.definition import Alert
 from odf_engine.automation.alerts.delivery import make_delivery, send
 from odf_engine.automation.alerts.events import Event
 from odf_engine.automation.alerts.store import MAX_DELAY, AlertStore, Delivery, NewDelivery
+from odf_engine.automation.documents import Documents
 from odf_engine.automation.flows.scheduler import retry_delay
 from odf_engine.base.progress import Reporter
 from odf_engine.coordinator.alert_events import EventCollector
@@ -48,8 +49,7 @@ class AlertRunner:
 
     def __init__(self, odf: Path) -> None:
         self._odf = odf
-        self._files = alert_files(odf)
-        self._acceptances = accepted_alerts(odf)
+        self._documents = Documents(odf, Alert)
         self._alerts: dict[str, Alert] = {}
         self._seen: object = None
         self._store: AlertStore | None = None
@@ -97,9 +97,9 @@ class AlertRunner:
 
     async def _step(self) -> float:
         """Queue new events, and start deliveries that are due; return the seconds until the next step."""
-        seen = self._files.stamps(), self._acceptances.read()
+        seen = self._documents.stamps(), self._documents.accepted()
         if seen != self._seen:
-            alerts = await asyncio.to_thread(active_alerts, self._odf)
+            alerts = await asyncio.to_thread(self._documents.active)
             self._alerts = {alert.name: alert for alert in alerts}
             self._seen = seen
             _log.info("%d alerts are active", len(alerts))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from odf_engine.automation.documents import Selector, Target, matches_target
+from odf_engine.automation.documents import Documents, Selector, Target, matches_target
 from odf_engine.automation.flows.clock import SteadyClock
 from odf_engine.automation.flows.definition import (
     CheckTask,
@@ -25,8 +25,6 @@ from odf_engine.automation.flows.definition import (
     PullTask,
     PushTask,
     VerifyTask,
-    accepted_flows,
-    flow_files,
 )
 from odf_engine.automation.flows.scheduler import FlowScheduler
 from odf_engine.automation.flows.store import FlowStore, Run
@@ -79,8 +77,7 @@ class FlowRunner:
 
     def __init__(self, odf: Path, submit: Callable[[Request, str, Mapping[str, str]], Job]) -> None:
         self._folder = odf.parent
-        self._files = flow_files(odf)
-        self._acceptances = accepted_flows(odf)
+        self._documents = Documents(odf, Flow)
         self._odf = odf
         self._submit = submit
         self._clock = SteadyClock()
@@ -129,7 +126,7 @@ class FlowRunner:
                 self._scheduler.add_records(name, rows, self._clock.now())
 
     async def _step(self) -> float:
-        seen = self._files.stamps(), self._acceptances.read()
+        seen = self._documents.stamps(), self._documents.accepted()
         if seen != self._seen and (seen[0] or self._scheduler is not None):
             await self._load()
             self._seen = seen
@@ -144,12 +141,7 @@ class FlowRunner:
         return self._scheduler.tick(now)
 
     async def _load(self) -> None:
-        accepted = self._acceptances.read()
-        flows = [
-            flow
-            for flow in self._files.read_all()
-            if isinstance(flow, Flow) and accepted.get(flow.name) == flow.digest
-        ]
+        flows = self._documents.active()
         self._inputs = await asyncio.to_thread(self._find_inputs, flows)
         if self._scheduler is None:
             self._store = self._store or FlowStore(self._odf)

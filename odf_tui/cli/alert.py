@@ -12,7 +12,7 @@ import secrets
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import click
 
@@ -21,16 +21,13 @@ from odf_engine.api.text import count_of, format_count, format_time_seconds, pri
 from odf_engine.automation.alerts.definition import (
     Alert,
     Webhook,
-    accepted_alerts,
-    active_alerts,
-    alert_files,
 )
 from odf_engine.automation.alerts.store import MAX_DEAD, AlertStore, has_queue, read_newest
-from odf_engine.automation.documents import Unreadable
-from odf_engine.errors import NotFound, UsageError
+from odf_engine.automation.documents import DocumentEntry, Documents, Unreadable
+from odf_engine.errors import UsageError
 from odf_engine.net.credentials import Credentials
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.shared.input import read_documents
+from odf_tui.cli.shared.documents import DocumentCommands, entry_json, state_text
 from odf_tui.cli.shared.options import CommandGroup
 from odf_tui.cli.shared.output import Table, print_note, select_fields, show
 from odf_tui.cli.shared.workspace import open_workspace, start_worker, use_timezone
@@ -47,29 +44,44 @@ def _open_store(workspace: Workspace) -> contextlib.closing[AlertStore]:
     return contextlib.closing(AlertStore(workspace.odf))
 
 
-@command.subcommand("add", example="odf alert add ops.yaml")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--replace", is_flag=True, help="Replace an alert of the same name.")
-def add(files: Sequence[str], replace: bool) -> None:
-    """Add alerts from YAML files, or from standard input (-)."""
-    workspace = open_workspace()
-    for text, source in read_documents(files):
-        alert = alert_files(workspace.odf).write(text, source, replace=replace)
-        _activate(workspace, alert)
-        print_note(f"added alert {alert.name}")
-        if _lacks_secret(workspace, alert):
-            print_note(f"! it has no secret, and cannot send: odf alert secret {alert.name}")
-    start_worker(workspace)
+class _AlertCommands(DocumentCommands[Alert]):
+    kind, example = Alert, "ops"
+    help: ClassVar = {
+        "add": "Add alerts from YAML files, or from standard input (-).",
+        "accept": "Accept new and changed alerts. Review the files first: they send data to other hosts.",
+        "remove": "Remove alerts, with their secrets, their queued deliveries, and their dead letters.",
+    }
+
+    def accept(self, workspace: Workspace, document: Alert) -> str:
+        """Accept an alert. It sends the events from now on."""
+        from odf_engine.coordinator.alert_events import EventCollector  # deferred: slow to import
+
+        alerts = Documents(workspace.odf, Alert)
+        others = [other for other in alerts.active() if other.name != document.name]
+        with (
+            _open_store(workspace) as store,
+            contextlib.closing(EventCollector(workspace.odf, store)) as events,
+        ):
+            events.begin([document], workspace, replace=not others)
+        alerts.accept(document)
+        return ""
+
+    def describe_added(self, workspace: Workspace, document: Alert) -> str:
+        if not _lacks_secret(workspace, document):
+            return ""
+        return f"\n! it has no secret, and cannot send: odf alert secret {document.name}"
+
+    def remove(self, workspace: Workspace, name: str) -> None:
+        super().remove(workspace, name)
+        Credentials(workspace.odf).set_alert_secret(name, None)
+        with _open_store(workspace) as store:
+            store.forget(name)
+
+    def finish(self, workspace: Workspace) -> None:
+        start_worker(workspace)
 
 
-def _activate(workspace: Workspace, alert: Alert) -> None:
-    """Accept an alert. It sends the events from now on."""
-    from odf_engine.coordinator.alert_events import EventCollector  # deferred: slow to import
-
-    others = [other for other in active_alerts(workspace.odf) if other.name != alert.name]
-    with _open_store(workspace) as store, contextlib.closing(EventCollector(workspace.odf, store)) as events:
-        events.begin([alert], workspace, replace=not others)
-    accepted_alerts(workspace.odf).accept(alert.name, alert.digest)
+_AlertCommands().define(command)
 
 
 def _lacks_secret(workspace: Workspace, alert: Alert) -> bool:
@@ -82,21 +94,20 @@ def _lacks_secret(workspace: Workspace, alert: Alert) -> bool:
 def list_alerts() -> None:
     """List the alerts with their state, events, sink, and numbers of deliveries."""
     workspace = open_workspace()
-    accepted = accepted_alerts(workspace.odf).read()
     counts: dict[tuple[str, Any], int] = {}
     if has_queue(workspace.odf):
         with _open_store(workspace) as store:
             counts = dict(store.counts())
     rows: list[dict[str, Any]] = [
-        _alert_json(workspace, alert, accepted.get(alert.name))
-        | {state: counts.get((alert.name, state), 0) for state in ("queued", "dead")}
-        for alert in alert_files(workspace.odf).read_all()
+        _alert_json(workspace, entry)
+        | {state: counts.get((entry.name, state), 0) for state in ("queued", "dead")}
+        for entry in Documents(workspace.odf, Alert).entries()
     ]
     headers = ["alert", "state", "events", "target", "sink", "queued", "dead"]
     cells = [
         [
             row["name"],
-            row["state"] + (f": {row['reason']}" if row["reason"] else ""),
+            state_text(row),
             ", ".join(row["events"]),
             ", ".join(row["targets"]),
             printable(f"{row['sink'] or ''} {row['address'] or ''}".strip()),
@@ -109,60 +120,20 @@ def list_alerts() -> None:
     show(rows, Table(headers, cells, ["queued", "dead"], empty))
 
 
-def _alert_json(workspace: Workspace, alert: Alert | Unreadable, accepted: str | None) -> dict[str, Any]:
+def _alert_json(workspace: Workspace, entry: DocumentEntry[Alert] | Unreadable) -> dict[str, Any]:
     """Return an alert for ``odf alert list --json``. The path of its address can be a secret."""
-    if isinstance(alert, Unreadable):
-        document = {"name": alert.name, "state": "invalid", "reason": alert.error.format_line}
+    document = entry_json(entry)
+    if isinstance(entry, Unreadable):
         return document | {"events": [], "targets": [], "sink": None, "address": None}
-    state, reason = "active", None
-    if accepted != alert.digest:
-        state = "new" if accepted is None else "changed"
-        reason = f"odf alert accept {alert.name} accepts it"
-    elif _lacks_secret(workspace, alert):
-        state, reason = "incomplete", f"store its secret: odf alert secret {alert.name}"
-    return {
-        "name": alert.name,
-        "state": state,
-        "reason": reason,
+    alert = entry.document
+    if entry.state == "active" and _lacks_secret(workspace, alert):
+        document |= {"state": "incomplete", "reason": f"store its secret: odf alert secret {alert.name}"}
+    return document | {
         "events": list(alert.spec.kinds),
         "targets": list(map(str, alert.spec.targets)),
         "sink": str(alert.spec.sink.__struct_config__.tag),
         "address": alert.spec.sink.address,
     }
-
-
-@command.subcommand("show", example="odf alert show ops")
-@click.argument("alert_name", metavar="ALERT")
-def show_alert(alert_name: str) -> None:
-    """Show the definition of an alert."""
-    files = alert_files(open_workspace().odf)
-    sys.stdout.write(files.text(alert_name).decode(errors="replace"))
-
-
-@command.subcommand("accept", example="odf alert accept ops")
-@click.argument("alert_names", nargs=-1, required=True, metavar="ALERT...")
-def accept(alert_names: Sequence[str]) -> None:
-    """Accept new and changed alerts. Review the files first: they send data to other hosts."""
-    workspace = open_workspace()
-    for name in alert_names:
-        alert = alert_files(workspace.odf).read(name)
-        _activate(workspace, alert)
-        print_note(f"accepted alert {name}")
-    start_worker(workspace)
-
-
-@command.subcommand("remove", example="odf alert remove ops")
-@click.argument("alert_names", nargs=-1, required=True, metavar="ALERT...")
-def remove(alert_names: Sequence[str]) -> None:
-    """Remove alerts, with their secrets, their queued deliveries, and their dead letters."""
-    workspace = open_workspace()
-    for name in alert_names:
-        alert_files(workspace.odf).remove(name)
-        accepted_alerts(workspace.odf).accept(name, None)
-        Credentials(workspace.odf).set_alert_secret(name, None)
-        with _open_store(workspace) as store:
-            store.forget(name)
-        print_note(f"removed alert {name}")
 
 
 @command.subcommand("secret", example="odf alert secret ops")
@@ -175,7 +146,7 @@ def secret(alert_name: str, generate: bool, stdin: bool) -> None:
     It is stored with the private keys of the workspace. The receiver needs the same secret.
     """
     workspace = open_workspace()
-    alert = alert_files(workspace.odf).read(alert_name)
+    alert = Documents(workspace.odf, Alert).read(alert_name)
     if not isinstance(alert.spec.sink, Webhook) or alert.spec.sink.signature != "hmac-sha256":
         raise UsageError(
             f"alert '{alert_name}' has no secret", hint="set signature: hmac-sha256 in its Webhook sink"
@@ -210,8 +181,8 @@ def test(alert_name: str) -> None:
     from odf_engine.net.download import AttemptFailed
 
     workspace = open_workspace()
-    alert = alert_files(workspace.odf).read(alert_name)
-    if accepted_alerts(workspace.odf).read().get(alert_name) != alert.digest:
+    alert, state, _ = Documents(workspace.odf, Alert).entry(alert_name)
+    if state != "active":
         raise UsageError(
             f"alert '{alert_name}' is not accepted",
             hint=f"review the definition, then accept it: odf alert accept {alert_name}",
@@ -237,8 +208,8 @@ def history(alert_name: str | None, limit: int) -> None:
 
 def _check_alert(workspace: Workspace, name: str | None) -> None:
     """Check that there is an alert of this name."""
-    if name is not None and name not in alert_files(workspace.odf).stamps():
-        raise NotFound(f"alert '{name}' not found", hint="list the alerts: odf alert list")
+    if name is not None:
+        Documents(workspace.odf, Alert).require(name)
 
 
 def _show_deliveries(workspace: Workspace, deliveries: Sequence[Delivery], empty: str) -> None:

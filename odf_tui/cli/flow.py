@@ -7,20 +7,20 @@ runs flows; `odf worker install` starts it with the computer. See odf help flows
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
 from odf_engine.api import Job, Run, Timestamp
 from odf_engine.api.flows import FlowSummary, WorkspaceFlows
 from odf_engine.api.text import format_time_seconds, printable, zone_label
+from odf_engine.automation.flows.definition import Flow
 from odf_engine.automation.flows.store import FlowStore
-from odf_engine.errors import NotFound, OdfError, UsageError
+from odf_engine.errors import OdfError, UsageError
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.shared.input import read_documents
+from odf_tui.cli.shared.documents import DocumentCommands
 from odf_tui.cli.shared.options import CommandGroup
 from odf_tui.cli.shared.output import Table, print_note, select_fields, show
 from odf_tui.cli.shared.workspace import open_workspace, start_worker, use_timezone
@@ -41,16 +41,33 @@ def _open_flows() -> Iterator[tuple[Workspace, WorkspaceFlows]]:
         yield workspace, flows
 
 
-@command.subcommand("add", example="odf flow add nightly.yaml")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--replace", is_flag=True, help="Replace a flow of the same name.")
-def add(files: Sequence[str], replace: bool) -> None:
-    """Add flows from YAML files, or from standard input (-)."""
-    with _open_flows() as (workspace, flows):
-        for text, source in read_documents(files):
-            flow = flows.add(text, source, replace=replace)
-            print_note(f"added flow {flow.name}{_next_run(flow.due)}")
+class _FlowCommands(DocumentCommands[Flow]):
+    kind, example, accepted = Flow, "nightly", "resumed"
+    help: ClassVar = {
+        "add": "Add flows from YAML files, or from standard input (-).",
+        "accept": "Resume paused flows, and accept new and changed definitions.",
+        "remove": "Remove flows. Their history is retained. A run in progress continues.",
+    }
+
+    def open(self) -> Workspace:
+        workspace = open_workspace()
+        use_timezone(workspace)
+        return workspace
+
+    def accept(self, workspace: Workspace, document: Flow) -> str:
+        with contextlib.closing(WorkspaceFlows(workspace.odf)) as flows:
+            due = flows.resume(document.name).due
+        return "" if due is None else f", next run: {_due_text(due)}"
+
+    def remove(self, workspace: Workspace, name: str) -> None:
+        with contextlib.closing(WorkspaceFlows(workspace.odf)) as flows:
+            flows.remove(name)
+
+    def finish(self, workspace: Workspace) -> None:
         start_worker(workspace)
+
+
+_FlowCommands().define(command)
 
 
 @command.subcommand("list", example="odf flow list", json=True)
@@ -99,19 +116,6 @@ def _due_text(due: float | None) -> str:
     return "now" if due <= time.time() else format_time_seconds(_timestamp(due)) or ""
 
 
-def _next_run(due: float | None) -> str:
-    return "" if due is None else f", next run: {_due_text(due)}"
-
-
-@command.subcommand("show", example="odf flow show nightly")
-@click.argument("flow_name", metavar="FLOW")
-def show_flow(flow_name: str) -> None:
-    """Show the definition of a flow."""
-    with _open_flows() as (_, flows):
-        flows.files.read(flow_name)
-        sys.stdout.write(flows.files.path(flow_name).read_text(encoding="utf-8"))
-
-
 @command.subcommand("pause", example="odf flow pause nightly")
 @click.argument("flow_names", nargs=-1, required=True, metavar="FLOW...")
 def pause(flow_names: Sequence[str]) -> None:
@@ -120,26 +124,6 @@ def pause(flow_names: Sequence[str]) -> None:
         for name in flow_names:
             flows.pause(name)
             print_note(f"paused flow {name}")
-
-
-@command.subcommand("resume", example="odf flow resume nightly")
-@click.argument("flow_names", nargs=-1, required=True, metavar="FLOW...")
-def resume(flow_names: Sequence[str]) -> None:
-    """Resume paused flows, and accept new and changed definitions."""
-    with _open_flows() as (workspace, flows):
-        for name in flow_names:
-            print_note(f"resumed flow {name}{_next_run(flows.resume(name).due)}")
-        start_worker(workspace)
-
-
-@command.subcommand("remove", example="odf flow remove nightly")
-@click.argument("flow_names", nargs=-1, required=True, metavar="FLOW...")
-def remove(flow_names: Sequence[str]) -> None:
-    """Remove flows. Their history is retained. A run in progress continues."""
-    with _open_flows() as (_, flows):
-        for name in flow_names:
-            flows.remove(name)
-            print_note(f"removed flow {name}")
 
 
 @command.subcommand("run", example="odf flow run nightly")
@@ -182,8 +166,8 @@ def history(flow_name: str | None, limit: int) -> None:
     with _open_flows() as (_, flows):
         runs = flows.store.runs(flow_name, limit)
         jobs = flows.jobs_of(runs)
-        if flow_name is not None and not runs and flow_name not in flows.files.stamps():
-            raise NotFound(f"flow '{flow_name}' not found", hint="list the flows: odf flow list")
+        if flow_name is not None and not runs:
+            flows.documents.require(flow_name)
     rows = [
         [
             str(run.id),

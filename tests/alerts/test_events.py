@@ -10,9 +10,10 @@ import msgspec
 import pytest
 
 from odf_engine.automation.alerts import store as alert_store
-from odf_engine.automation.alerts.definition import Alert, read_alert
+from odf_engine.automation.alerts.definition import Alert
 from odf_engine.automation.alerts.events import Event, select_kind
 from odf_engine.automation.alerts.store import AlertStore, NewDelivery
+from odf_engine.automation.documents import read_document
 from odf_engine.automation.flows.store import FlowState, FlowStore
 from odf_engine.base.config import Config
 from odf_engine.base.progress import JobWarning
@@ -31,7 +32,7 @@ NOW = "2026-03-01T10:00:00Z"
 def alert(events: str, target: str = "'%'", name: str = "a") -> Alert:
     sink = "{kind: Webhook, url: 'https://h.example/'}"
     text = f"headers: {{name: {name}}}\nspec: {{events: [{events}], target: {target}, sink: {sink}}}\n"
-    return read_alert(text.encode(), name)
+    return read_document(text.encode(), name, Alert)
 
 
 class Home:

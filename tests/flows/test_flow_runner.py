@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from odf_engine.automation.documents import Documents
 from odf_engine.automation.flows.clock import SteadyClock
-from odf_engine.automation.flows.definition import accepted_flows, flow_files
+from odf_engine.automation.flows.definition import Flow
 from odf_engine.automation.flows.store import Run
 from odf_engine.coordinator import command_guard
 from odf_engine.coordinator.flow_runner import FlowRunner
@@ -284,8 +285,8 @@ def test_a_killed_worker_repeats_the_interrupted_run(folder: Path) -> None:
 async def test_intervals_continue_when_the_clock_is_set_back(tmp_path: Path) -> None:
     odf = Workspace.init(tmp_path).odf
     text = "headers: {name: a}\nspec: {target: b, triggers: [{kind: Interval, every: 10s}], tasks: [%s]}"
-    flow = flow_files(odf).write((text % "{kind: Pull}").encode(), "a.yaml")
-    accepted_flows(odf).accept(flow.name, flow.digest)
+    flows = Documents(odf, Flow)
+    flows.accept(flows.write((text % "{kind: Pull}").encode(), "a.yaml"))
     runner = FlowRunner(odf, lambda *arguments: pytest.fail("no job runs"))
     elapsed, starts = 0.0, list[float]()
     runner._clock = SteadyClock(lambda: 2e9 + elapsed - (1e9 if elapsed > 20 else 0), lambda: elapsed)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.automation.documents import Cron, Zone
+from odf_engine.automation.documents import Cron, Zone, read_document
 from odf_engine.automation.flows.clock import SteadyClock
-from odf_engine.automation.flows.definition import Flow, Retry, Schedule, read_flow
+from odf_engine.automation.flows.definition import Flow, Retry, Schedule
 from odf_engine.automation.flows.scheduler import FlowScheduler, last_time, next_time, retry_delay
 from odf_engine.automation.flows.store import FILE, FlowStore, Run
 from odf_engine.errors import OdfError
@@ -24,7 +24,7 @@ START = datetime(2026, 3, 20, tzinfo=UTC).timestamp()  # the summer time of Euro
 
 def flow(name: str, triggers: str, more: str = "") -> Flow:
     text = f"headers: {{name: {name}}}\nspec:\n  target: a\n  tasks: [{{kind: Pull}}]\n"
-    return read_flow(f"{text}  triggers: [{triggers}]\n{more}".encode(), name)
+    return read_document(f"{text}  triggers: [{triggers}]\n{more}".encode(), name, Flow)
 
 
 class Simulation:

@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 from odf_engine.automation.alerts import store as alert_store
 from odf_engine.automation.alerts.store import AlertStore
-from odf_engine.automation.documents import Unreadable
+from odf_engine.automation.documents import Documents
 from odf_engine.automation.flows import store as flow_store
-from odf_engine.automation.flows.definition import accepted_flows, flow_files
+from odf_engine.automation.flows.definition import Flow
 from odf_engine.automation.flows.store import FlowStore
 from odf_engine.base.atomic_files import atomic_file
 from odf_engine.errors import OdfError
@@ -158,21 +158,19 @@ def _add_jobs(text: _Text, totals: Sequence[JobTotal]) -> None:
 
 
 def _add_flows(text: _Text, odf: Path) -> None:
-    flows = flow_files(odf).read_all()
+    flows = Documents(odf, Flow).entries()
     if not flows or not (odf / flow_store.FILE).exists():
         return
-    accepted, states, failures, successes = accepted_flows(odf).read(), [], [], []
+    states, failures, successes = [], [], []
     with closing(FlowStore(odf)) as store:
         stored = store.states()
         running = {run.flow for run in store.open_runs()}
         for flow in flows:
-            word = "running" if flow.name in running else "active"
-            if isinstance(flow, Unreadable):
-                word = "invalid"
-            elif accepted.get(flow.name) != flow.digest:
-                word = "changed" if flow.name in accepted else "new"
-            elif (state := stored.get(flow.name)) is not None and state.paused:
-                word = "paused"
+            word = flow.state
+            if word == "active":
+                state = stored.get(flow.name)
+                is_paused = state is not None and state.paused
+                word = "paused" if is_paused else "running" if flow.name in running else "active"
             labels = {"flow": flow.name}
             states += [_Sample({**labels, "state": name}, name == word) for name in FLOW_STATES]
             if flow.name in stored:

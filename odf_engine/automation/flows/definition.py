@@ -16,26 +16,20 @@ Example::
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
 from odf_engine.automation.documents import (
-    Acceptances,
     Cron,
-    DocumentFiles,
+    Document,
     DurationText,
     Kind,
     Part,
     TargetedSpec,
     Zone,
-    check_targets,
-    read_document,
 )
 from odf_engine.storage.refs import is_branch_name
-
-_WORD: Final = "flow"
 
 
 class Schedule(Kind, frozen=True, tag="Schedule"):
@@ -231,40 +225,8 @@ class FlowSpec(TargetedSpec, frozen=True, kw_only=True):
             raise ValueError("stopAfterFailures must be 0 or more")
 
 
-class Flow(msgspec.Struct, frozen=True):
-    """A flow as stored.
+class Flow(Document[FlowSpec], frozen=True):
+    """A flow. It runs only if the user has accepted it, since it runs programs."""
 
-    Attributes:
-        name: name, unique in the workspace.
-        spec: the content.
-        digest: SHA-256 of the file. Runs require that the user has accepted this content.
-    """
-
-    name: str
-    spec: FlowSpec
-    digest: str
-
-
-def read_flow(text: bytes, source: str) -> Flow:
-    """Read a definition.
-
-    Args:
-        text: one YAML document in UTF-8.
-        source: name of the file in messages.
-
-    Raises:
-        InvalidManifest: it is invalid; ``where`` has line and column.
-    """
-    name, spec, document = read_document(text, source, FlowSpec, _WORD)
-    check_targets(spec.targets, document)
-    return Flow(name, spec, document.digest)
-
-
-def flow_files(odf: Path) -> DocumentFiles[Flow]:
-    """Return the flows of a workspace: ``.odf/flows/NAME.yaml``."""
-    return DocumentFiles(odf, _WORD, read_flow)
-
-
-def accepted_flows(odf: Path) -> Acceptances:
-    """Return the flows that the user has accepted. Others do not run."""
-    return Acceptances(odf, _WORD)
+    word = "flow"
+    accept_command = "resume"
