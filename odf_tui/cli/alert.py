@@ -54,7 +54,7 @@ class _AlertCommands(DocumentCommands[Alert]):
 
     def accept(self, workspace: Workspace, document: Alert) -> str:
         """Accept an alert. It sends the events from now on."""
-        from odf_engine.coordinator.alert_events import EventCollector  # deferred: slow to import
+        from odf_engine.automation.runners.alert_events import EventCollector  # deferred: slow to import
 
         alerts = Documents(workspace.odf, Alert)
         others = [other for other in alerts.active() if other.name != document.name]

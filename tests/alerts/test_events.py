@@ -15,9 +15,9 @@ from odf_engine.automation.alerts.events import Event, select_kind
 from odf_engine.automation.alerts.store import AlertStore, NewDelivery
 from odf_engine.automation.documents import read_document
 from odf_engine.automation.flows.store import FlowState, FlowStore
+from odf_engine.automation.runners.alert_events import EventCollector, job_event
 from odf_engine.base.config import Config
 from odf_engine.base.progress import JobWarning
-from odf_engine.coordinator.alert_events import EventCollector, job_event
 from odf_engine.coordinator.job_log import JobLog
 from odf_engine.coordinator.protocol import Failure, Job, JobState
 from odf_engine.jobs.pull import Pull

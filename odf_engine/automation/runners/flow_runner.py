@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -28,11 +28,12 @@ from odf_engine.automation.flows.definition import (
 )
 from odf_engine.automation.flows.scheduler import FlowScheduler
 from odf_engine.automation.flows.store import FlowStore, Run
+from odf_engine.automation.runners import command_guard
 from odf_engine.base.files import ensure_folder
 from odf_engine.base.progress import count_of
-from odf_engine.coordinator import command_guard
 from odf_engine.coordinator.endpoint import notify_datasets_changed
-from odf_engine.coordinator.protocol import Job, JobState, Request
+from odf_engine.coordinator.protocol import Committed, Job, JobChanged, JobState, Request
+from odf_engine.coordinator.services import Service, Submit
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.jobs.check import Check, CheckResult
 from odf_engine.jobs.compact import Compact
@@ -67,19 +68,13 @@ class _Failed(Exception):
     """A task failed; the message is the reason."""
 
 
-class FlowRunner:
-    """Runs flows. All methods run in the event loop of the worker.
+class FlowRunner(Service):
+    """Runs flows."""
 
-    Args:
-        odf: the ``.odf`` folder of the workspace.
-        submit: creates a job.
-    """
-
-    def __init__(self, odf: Path, submit: Callable[[Request, str, Mapping[str, str]], Job]) -> None:
+    def __init__(self, odf: Path, submit: Submit) -> None:
+        super().__init__(odf, submit)
         self._folder = odf.parent
         self._documents = Documents(odf, Flow)
-        self._odf = odf
-        self._submit = submit
         self._clock = SteadyClock()
         self._step_seconds = 0.0
         self._scheduler: FlowScheduler | None = None
@@ -113,17 +108,16 @@ class FlowRunner:
         if self._store is not None:
             self._store.close()
 
-    def job_ended(self, job: Job) -> None:
-        """Continue the run that waits for a job."""
-        waiting = self._waiting.pop(job.id, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(job)
-
-    def rows_committed(self, dataset: str, rows: int) -> None:
-        """Report new rows of a dataset to the flows whose targets have it as input."""
-        if self._scheduler is not None and rows:
-            for name in self._inputs.get(dataset, ()):
-                self._scheduler.add_records(name, rows, self._clock.now())
+    def notify(self, event: JobChanged | Committed) -> None:
+        """Continue the run that waits for a job, or report new rows of inputs to the scheduler."""
+        if isinstance(event, Committed):
+            if self._scheduler is not None and event.rows:
+                for name in self._inputs.get(event.dataset, ()):
+                    self._scheduler.add_records(name, event.rows, self._clock.now())
+        elif event.job.state.final:
+            waiting = self._waiting.pop(event.job.id, None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(event.job)
 
     async def _step(self) -> float:
         seen = self._documents.stamps(), self._documents.accepted()

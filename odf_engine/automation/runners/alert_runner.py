@@ -17,8 +17,10 @@ from odf_engine.automation.alerts.events import Event
 from odf_engine.automation.alerts.store import MAX_DELAY, AlertStore, Delivery, NewDelivery
 from odf_engine.automation.documents import Documents
 from odf_engine.automation.flows.scheduler import retry_delay
+from odf_engine.automation.runners.alert_events import EventCollector
 from odf_engine.base.progress import Reporter
-from odf_engine.coordinator.alert_events import EventCollector
+from odf_engine.coordinator.protocol import Committed, JobChanged
+from odf_engine.coordinator.services import Service, Submit
 from odf_engine.errors import Cancelled, OdfError
 from odf_engine.net.download import AttemptFailed
 from odf_engine.workspace.workspace import Workspace
@@ -40,15 +42,11 @@ _MAX_PAUSE: Final = 3600.0
 _log = logging.getLogger(__name__)
 
 
-class AlertRunner:
-    """Collects events and delivers them. All methods run in the event loop of the worker.
+class AlertRunner(Service):
+    """Collects events and delivers them."""
 
-    Args:
-        odf: the ``.odf`` folder of the workspace.
-    """
-
-    def __init__(self, odf: Path) -> None:
-        self._odf = odf
+    def __init__(self, odf: Path, submit: Submit) -> None:
+        super().__init__(odf, submit)
         self._documents = Documents(odf, Alert)
         self._alerts: dict[str, Alert] = {}
         self._seen: object = None
@@ -68,8 +66,8 @@ class AlertRunner:
         watches = any("DatasetUpdated" in alert.spec.kinds for alert in self._alerts.values())
         return watches or bool(self._queued and self._alerts)
 
-    def wake(self) -> None:
-        """Report that a job has ended or committed."""
+    def notify(self, event: JobChanged | Committed) -> None:
+        """Collect the event of a job soon."""
         self._wake.set()
 
     async def serve(self) -> None:
