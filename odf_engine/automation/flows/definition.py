@@ -29,7 +29,7 @@ from odf_engine.automation.documents import (
     TargetedSpec,
     Zone,
 )
-from odf_engine.storage.refs import is_branch_name
+from odf_engine.automation.flows.tasks import AnyTask
 
 
 class Schedule(Kind, frozen=True, tag="Schedule"):
@@ -77,106 +77,6 @@ class RemoteTrigger(Kind, frozen=True, tag="Remote"):
     every: DurationText
 
 
-class _BranchTask(Kind, frozen=True):
-    """A task for the heads of the targets, or for a branch.
-
-    Attributes:
-        branch: name of the branch, or "" for the heads.
-    """
-
-    branch: str = ""
-
-    def __post_init__(self) -> None:
-        if self.branch:
-            _check_branch(self.branch)
-
-
-class PullTask(_BranchTask, frozen=True, tag="Pull"):
-    """Pulls the targets, inputs first.
-
-    A branch is created. It is moved to the head first, unless it has blocks that the head lacks.
-
-    Attributes:
-        force: fetch also sources that report no change.
-        fetch_uncacheable: fetch also sources that cannot report changes.
-        reset_on_divergence: rebuild a target if its input was reset or replaced.
-    """
-
-    force: bool = False
-    fetch_uncacheable: bool = False
-    reset_on_divergence: bool = False
-
-
-class VerifyTask(_BranchTask, frozen=True, tag="Verify"):
-    """Verifies the targets; an invalid dataset fails the run.
-
-    Attributes:
-        integrity: do not replay transactions.
-        recompute: instead of a replay, compare derivative datasets with their query over the latest state of
-            the inputs.
-    """
-
-    integrity: bool = False
-    recompute: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.integrity and self.recompute:
-            raise ValueError("integrity and recompute exclude each other")
-
-
-class CheckTask(_BranchTask, frozen=True, tag="Check"):
-    """Evaluates the checks of the targets on their rows; a violated rule fails the run."""
-
-
-class PromoteTask(Kind, frozen=True, tag="Promote"):
-    """Moves the heads of the targets to the newest blocks of a branch."""
-
-    branch: str
-
-    def __post_init__(self) -> None:
-        _check_branch(self.branch)
-
-
-def _check_branch(name: str) -> None:
-    if not is_branch_name(name):
-        raise ValueError(f"'{name}' is not a valid name of a branch")
-
-
-class PushTask(Kind, frozen=True, tag="Push"):
-    """Pushes the targets ``to`` a repository or URL."""
-
-    to: str
-    force: bool = False
-
-
-class ExportTask(Kind, frozen=True, tag="Export"):
-    """Writes the rows of the targets to files; ``{name}`` in ``path`` is the name of the dataset."""
-
-    path: str
-    format: Literal["csv", "json", "ndjson", "parquet"] = "csv"
-
-
-class CompactTask(Kind, frozen=True, tag="Compact"):
-    """Merges small slices of the root datasets among the targets."""
-
-
-class CommandTask(Kind, frozen=True, tag="Command"):
-    """Runs a program without a shell, once for each target if an argument has ``{name}``, else once.
-
-    Attributes:
-        run: the program and its arguments.
-        timeout: the program is terminated after this time.
-    """
-
-    run: list[str]
-    timeout: DurationText = DurationText("1h")
-
-    def __post_init__(self) -> None:
-        if not self.run or not self.run[0]:
-            raise ValueError("run must list a program and its arguments")
-
-
 class Retry(Part, frozen=True):
     """Repetition of failed runs.
 
@@ -196,7 +96,6 @@ class Retry(Part, frozen=True):
 
 
 Trigger = Schedule | Interval | Inputs | RemoteTrigger
-Task = PullTask | VerifyTask | CheckTask | PromoteTask | PushTask | ExportTask | CompactTask | CommandTask
 
 
 class FlowSpec(TargetedSpec, frozen=True, kw_only=True):
@@ -211,7 +110,7 @@ class FlowSpec(TargetedSpec, frozen=True, kw_only=True):
         on_warning: ``fail``: a job with warnings fails the run, and pulls do not commit what has warnings.
     """
 
-    tasks: list[Task]
+    tasks: list[AnyTask]
     triggers: list[Trigger] = msgspec.field(default_factory=list)
     retry: Retry = Retry()
     stop_after_failures: int = 1
