@@ -109,16 +109,6 @@ class WorkspaceFlows:
         """
         return self._summary(self.documents.entry(name), self.store.states())
 
-    def add(self, text: bytes, source: str, *, replace: bool) -> FlowSummary:
-        """Store a definition, and accept it.
-
-        Raises:
-            InvalidManifest: it is invalid.
-            AlreadyExists: there is another flow of this name, and ``replace`` is false.
-        """
-        flow = self.documents.write(text, source, replace=replace)
-        return self.resume(flow.name)
-
     def resume(self, name: str) -> FlowSummary:
         """Resume a flow, and accept its current definition.
 

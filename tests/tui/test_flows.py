@@ -48,7 +48,8 @@ def flows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkspaceFlows:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "user"))
     flows = WorkspaceFlows(Workspace.init(tmp_path / "ws").odf)
     for name in ("hourly", "nightly"):
-        flows.add(FLOW.format(name=name).encode(), name, replace=False)
+        flows.documents.write(FLOW.format(name=name).encode(), name)
+        flows.resume(name)
     state = flows.store.states()["nightly"]
     run = flows.store.begin(state, "Schedule", 1e9, 1e9)
     flows.store.end(run, "failed", "pull my.rows: no network (job 7)", 1e9 + 5, state)

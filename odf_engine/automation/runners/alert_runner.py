@@ -7,7 +7,6 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -116,6 +115,9 @@ class AlertRunner(Service):
         waits = [at - now for name, at in due.items() if name in self._alerts and name not in self._tasks]
         return 0.0 if more else max(min([_POLL_SECONDS, *waits]), 0.05)
 
+    def _open_workspace(self) -> contextlib.closing[Workspace]:
+        return contextlib.closing(Workspace.find(explicit=self._odf.parent))
+
     def _end_task(self, name: str) -> None:
         self._tasks.pop(name, None)
         self._wake.set()
@@ -132,7 +134,7 @@ class AlertRunner(Service):
 
             def workspace() -> Workspace:
                 if not opened:
-                    opened.append(stack.enter_context(_open_workspace(self._odf)))
+                    opened.append(stack.enter_context(self._open_workspace()))
                 return opened[0]
 
             batch = self._collector.collect(alerts, workspace, scan=scan)
@@ -166,7 +168,7 @@ class AlertRunner(Service):
         """Send a delivery, and store the outcome. Called in a thread."""
         pause = 0.0
         try:
-            with _open_workspace(self._odf) as workspace:
+            with self._open_workspace() as workspace:
                 send(alert, delivery, workspace, self._reporter)
         except Cancelled:
             return  # the worker stops
@@ -196,12 +198,3 @@ def _make_delivery(alert: Alert, event: Event, workspace: Workspace) -> NewDeliv
     except Exception as error:  # one event never blocks those after it
         _log.exception("alert %s: event %s cannot be sent: %s", alert.name, event.id, error)
         return None
-
-
-@contextlib.contextmanager
-def _open_workspace(odf: Path) -> Iterator[Workspace]:
-    workspace = Workspace.find(explicit=odf.parent)
-    try:
-        yield workspace
-    finally:
-        workspace.index.close()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from odf_engine.automation.flows.definition import Flow
 from odf_engine.automation.flows.store import FlowStore, Run
-from odf_engine.automation.flows.targets import FlowTargets
+from odf_engine.automation.flows.targets import find_targets
 from odf_engine.base.progress import count_of
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.coordinator.protocol import Job, JobState, Request
@@ -77,9 +77,12 @@ class FlowRun:
         return any(status.theirs for status in seen)
 
     async def _find_targets(self) -> None:
+        # Deferred: the worker responds before it loads the engine.
+        from odf_engine.workspace.workspace import Workspace
+
         def find() -> list[DatasetEntry]:
-            with contextlib.closing(FlowTargets(self.folder)) as targets:
-                return targets.entries(self._flow.spec.targets)
+            with contextlib.closing(Workspace.find(explicit=self.folder)) as workspace:
+                return find_targets(workspace, self._flow.spec.targets)
 
         self.entries = await asyncio.to_thread(find)
 

@@ -14,7 +14,7 @@ from odf_engine.automation.flows.clock import SteadyClock
 from odf_engine.automation.flows.definition import Flow, Inputs
 from odf_engine.automation.flows.scheduler import FlowScheduler
 from odf_engine.automation.flows.store import FlowStore, Run
-from odf_engine.automation.flows.targets import FlowTargets
+from odf_engine.automation.flows.targets import find_inputs
 from odf_engine.automation.runners.flow_run import FlowRun
 from odf_engine.coordinator.protocol import Committed, Job, JobChanged, Request
 from odf_engine.coordinator.services import Service, Submit
@@ -115,10 +115,13 @@ class FlowRunner(Service):
         ]
         if not batched:
             return flow_names
-        with contextlib.closing(FlowTargets(self._folder)) as targets:
+        # Deferred: the worker responds before it loads the engine.
+        from odf_engine.workspace.workspace import Workspace
+
+        with contextlib.closing(Workspace.find(explicit=self._folder)) as workspace:
             for flow in batched:
                 with contextlib.suppress(OdfError):  # its run reports the error
-                    for dataset in targets.inputs(flow.spec.targets):
+                    for dataset in find_inputs(workspace, flow.spec.targets):
                         flow_names.setdefault(dataset, set()).add(flow.name)
         return flow_names
 
