@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from odf_engine.automation.documents import DocumentEntry, Documents, Unreadable
 from odf_engine.automation.flows.definition import (
     Flow,
     Interval,
@@ -24,6 +23,7 @@ from odf_engine.checks.reports import RejectedBatch, StoredReport, list_rejected
 from odf_engine.coordinator.client import read_journal
 from odf_engine.coordinator.protocol import Job
 from odf_engine.errors import NotFound, OdfError
+from odf_engine.workspace.documents.store import DocumentEntry, Documents, Unreadable
 from odf_engine.workspace.workspace import Workspace
 
 

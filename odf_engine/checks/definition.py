@@ -18,21 +18,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from odf_engine.automation.documents import (
-    Document,
-    DocumentEntry,
-    Documents,
-    DocumentSource,
-    DurationText,
-    Kind,
-    TargetedSpec,
-    Unreadable,
-    matches_target,
-)
 from odf_engine.base.config import Config
 from odf_engine.errors import InvalidManifest
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.names import DatasetAlias
+from odf_engine.workspace.documents.document import (
+    Document,
+    DocumentSource,
+    Kind,
+    TargetedSpec,
+    matches_target,
+)
+from odf_engine.workspace.documents.store import DocumentEntry, Documents, Unreadable
+from odf_engine.workspace.documents.values import DurationText
 
 OnFailure = Literal["block", "warn"]
 Value = str | int | float | bool

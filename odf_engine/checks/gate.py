@@ -17,7 +17,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odf_engine.automation.documents import DocumentEntry
 from odf_engine.base.progress import Reporter, count_of
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.schema_evolution import declared_schema
@@ -49,6 +48,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.query.execution import Tables, TimeTravelDefaults, check_query, execute_query
 from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.views.projection import primary_key
+from odf_engine.workspace.documents.store import DocumentEntry
 
 if TYPE_CHECKING:
     from odf_engine.spark import SparkSession

@@ -13,11 +13,11 @@ Submit = Callable[[Request, str, Mapping[str, str]], Job]
 """Creates a job from a request, the name of its target, and environment variables."""
 
 SERVICES: Final = {
-    "flows": "odf_engine.automation.runners.flow_runner:FlowRunner",
-    "alerts": "odf_engine.automation.runners.alert_runner:AlertRunner",
+    "flows": "odf_engine.automation.flows.runner:FlowRunner",
+    "alerts": "odf_engine.automation.alerts.runner:AlertRunner",
 }
-"""The services by the folder in ``.odf`` that has their documents. Most workspaces have none of them, so a
-service is imported, by its name, when the folder exists.
+"""The services by the folder in ``.odf`` that has their documents. A service is imported by its name when the
+folder exists: its package is above this one, and most workspaces do not need it.
 """
 
 

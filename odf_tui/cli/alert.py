@@ -23,9 +23,9 @@ from odf_engine.automation.alerts.definition import (
     Webhook,
 )
 from odf_engine.automation.alerts.store import MAX_DEAD, AlertStore, has_queue, read_newest
-from odf_engine.automation.documents import DocumentEntry, Documents, Unreadable
 from odf_engine.errors import UsageError
 from odf_engine.net.credentials import Credentials
+from odf_engine.workspace.documents.store import DocumentEntry, Documents, Unreadable
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.documents import DocumentCommands, entry_json, state_text
 from odf_tui.cli.shared.options import CommandGroup
@@ -54,7 +54,7 @@ class _AlertCommands(DocumentCommands[Alert]):
 
     def accept(self, workspace: Workspace, document: Alert) -> str:
         """Accept an alert. It sends the events from now on."""
-        from odf_engine.automation.runners.alert_events import EventCollector  # deferred: slow to import
+        from odf_engine.automation.alerts.event_collector import EventCollector  # deferred: slow to import
 
         alerts = Documents(workspace.odf, Alert)
         others = [other for other in alerts.active() if other.name != document.name]

@@ -14,11 +14,11 @@ import click
 
 from odf_engine.api import Check, JobState
 from odf_engine.api.text import count_of, format_count, format_time_seconds, printable
-from odf_engine.automation.documents import Documents, Unreadable
 from odf_engine.checks.definition import CheckDefinition
 from odf_engine.checks.reports import RejectedBatch, list_rejected, read_report, report_json, result_json
 from odf_engine.jobs.base import branch_title
 from odf_engine.jobs.check import CheckResult
+from odf_engine.workspace.documents.store import Documents, Unreadable
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.documents import DocumentCommands, entry_json, state_text
 from odf_tui.cli.shared.job_progress import exit_code, follow, print_failure

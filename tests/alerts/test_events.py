@@ -11,11 +11,10 @@ import pytest
 
 from odf_engine.automation.alerts import store as alert_store
 from odf_engine.automation.alerts.definition import Alert
+from odf_engine.automation.alerts.event_collector import EventCollector, job_event
 from odf_engine.automation.alerts.events import Event, select_kind
 from odf_engine.automation.alerts.store import AlertStore, NewDelivery
-from odf_engine.automation.documents import read_document
 from odf_engine.automation.flows.store import FlowState, FlowStore
-from odf_engine.automation.runners.alert_events import EventCollector, job_event
 from odf_engine.base.config import Config
 from odf_engine.base.progress import JobWarning
 from odf_engine.coordinator.job_log import JobLog
@@ -23,6 +22,7 @@ from odf_engine.coordinator.protocol import Failure, Job, JobState
 from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.verify import VerifyResult
 from odf_engine.verify.model import IntegrityFinding
+from odf_engine.workspace.documents.document import read_document
 from odf_engine.workspace.workspace import Workspace
 from tests.alerts.conftest import ROOT
 

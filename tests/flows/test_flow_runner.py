@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.automation.documents import Documents
 from odf_engine.automation.flows import command_guard
 from odf_engine.automation.flows.clock import SteadyClock
 from odf_engine.automation.flows.definition import Flow
+from odf_engine.automation.flows.runner import FlowRunner
 from odf_engine.automation.flows.store import Run
-from odf_engine.automation.runners.flow_runner import FlowRunner
+from odf_engine.workspace.documents.store import Documents
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import Ran, call_odf
 from tests.ingest.conftest import reply, web_server

@@ -9,7 +9,6 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from odf_engine.automation.documents import read_document
 from odf_engine.automation.flows.definition import Flow
 from odf_engine.automation.flows.tasks import AnyTask, JobTask, Requests
 from odf_engine.chain.dataset import Dataset
@@ -18,6 +17,7 @@ from odf_engine.coordinator.protocol import Request
 from odf_engine.errors import OdfError
 from odf_engine.jobs import JOB_KINDS
 from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.documents.document import read_document
 from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import add_slices, make_derivative, make_root

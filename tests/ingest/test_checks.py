@@ -9,7 +9,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from odf_engine.automation.documents import Documents, read_document
 from odf_engine.base.progress import Reporter
 from odf_engine.checks import key_rules
 from odf_engine.checks.definition import CheckDefinition
@@ -22,6 +21,8 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.transform.engines.spark_engine import SparkEngine
 from odf_engine.transform.query_migration import migrate_query
 from odf_engine.transform.run import transform
+from odf_engine.workspace.documents.document import read_document
+from odf_engine.workspace.documents.store import Documents
 from tests.ingest.pulling import Pulled
 
 SOURCE = """

@@ -17,7 +17,6 @@ import pytest
 from odf_engine.api.model import BlockFilter
 from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.automation.alerts.store import AlertStore
-from odf_engine.automation.documents import Documents
 from odf_engine.automation.flows.definition import Flow
 from odf_engine.automation.flows.store import FlowStore
 from odf_engine.errors import OdfError, Unsupported
@@ -34,6 +33,7 @@ from odf_engine.metadata.model import (
     SetInfo,
 )
 from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.documents.store import Documents
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.app import Workstation
 from odf_tui.panes.datasets.view import CardJobs, DatasetCard

@@ -19,15 +19,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from odf_engine.automation.documents import (
-    Document,
-    DurationText,
-    Kind,
-    Target,
-    TargetedSpec,
-)
 from odf_engine.automation.flows.definition import Retry
 from odf_engine.net.urls import origin_of
+from odf_engine.workspace.documents.document import Document, Kind, Target, TargetedSpec
+from odf_engine.workspace.documents.values import DurationText
 
 EventKind = Literal[
     "DatasetUpdated",

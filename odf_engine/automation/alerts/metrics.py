@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 
 from odf_engine.automation.alerts import store as alert_store
 from odf_engine.automation.alerts.store import AlertStore
-from odf_engine.automation.documents import Documents
 from odf_engine.automation.flows import store as flow_store
 from odf_engine.automation.flows.definition import Flow
 from odf_engine.automation.flows.store import FlowStore
@@ -18,9 +17,9 @@ from odf_engine.base.atomic_files import atomic_file
 from odf_engine.errors import OdfError
 from odf_engine.storage.job_totals import JobTotal, read_totals
 from odf_engine.workspace.dataset_summary import Summary, is_behind
+from odf_engine.workspace.documents.store import Documents
 from odf_engine.workspace.workspace import Workspace
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 FLOW_STATES: Final = ("active", "running", "paused", "new", "changed", "invalid")
 _RUNS: Final = 100
 """Number of runs of a flow among which the last success is searched for."""

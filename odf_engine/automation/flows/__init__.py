@@ -1,4 +1,4 @@
-"""Flows: scheduled and triggered runs of tasks. Definitions in YAML, times, decisions, stored runs.
+"""Flows: scheduled and triggered runs of tasks. Definitions in YAML, times, decisions, stored runs, tasks.
 
-Imports only ``workspace`` and lower layers. The worker runs them: ``automation.runners``.
+The worker runs them: ``runner``.
 """

@@ -20,16 +20,9 @@ from typing import Literal
 
 import msgspec
 
-from odf_engine.automation.documents import (
-    Cron,
-    Document,
-    DurationText,
-    Kind,
-    Part,
-    TargetedSpec,
-    Zone,
-)
 from odf_engine.automation.flows.tasks import AnyTask
+from odf_engine.workspace.documents.document import Document, Kind, Part, TargetedSpec
+from odf_engine.workspace.documents.values import Cron, DurationText, Zone
 
 
 class Schedule(Kind, frozen=True, tag="Schedule"):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from odf_engine.automation.documents import Selector, Target, matches_target
 from odf_engine.errors import NotFound
 from odf_engine.workspace.dataset_graph import DatasetGraph
+from odf_engine.workspace.documents.document import Selector, Target, matches_target
 
 if TYPE_CHECKING:
     from odf_engine.workspace.dataset_summary import DatasetEntry

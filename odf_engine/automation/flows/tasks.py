@@ -1,7 +1,6 @@
 """The tasks of flows: their fields in the definition, and their work.
 
-A new kind of task is a class here, and a part of :data:`AnyTask`. A task that runs jobs names them by their
-kind, since the package of the jobs is above this one.
+A new kind of task is a class here, and a part of :data:`AnyTask`. The runner knows none of them.
 """
 
 from __future__ import annotations
@@ -13,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import msgspec
 
-from odf_engine.automation.documents import DurationText, Kind
 from odf_engine.automation.flows.programs import run_program
 from odf_engine.base.files import ensure_folder
 from odf_engine.errors import OdfError, UsageError
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.storage.refs import is_branch_name
 from odf_engine.workspace.discovery import ODF_FOLDER
+from odf_engine.workspace.documents.document import Kind
+from odf_engine.workspace.documents.values import DurationText
 from odf_engine.workspace.remotes import Remotes, resolve_address
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import click
 
-from odf_engine.automation.documents import Document, DocumentEntry, Documents, Unreadable
+from odf_engine.workspace.documents.document import Document
+from odf_engine.workspace.documents.store import DocumentEntry, Documents, Unreadable
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.input import read_documents
 from odf_tui.cli.shared.options import CommandGroup, define_command

@@ -7,11 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odf_engine.automation.documents import Documents
 from odf_engine.base.progress import Reporter
 from odf_engine.checks.definition import CheckDefinition
 from odf_engine.checks.gate import DatasetChecks
 from odf_engine.ingest.polling_source import pull
+from odf_engine.workspace.documents.store import Documents
 from odf_engine.workspace.workspace import Workspace
 from tests.bench.common import make_dataset
 from tests.bench.measure import Figure, Metric, Size, cost, max_memory, run_in_process

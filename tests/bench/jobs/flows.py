@@ -7,10 +7,10 @@ import time
 import tracemalloc
 from pathlib import Path
 
-from odf_engine.automation.documents import read_document
 from odf_engine.automation.flows.definition import Flow
 from odf_engine.automation.flows.scheduler import FlowScheduler
 from odf_engine.automation.flows.store import FlowStore
+from odf_engine.workspace.documents.document import read_document
 from tests.bench.measure import Figure, Metric, Size
 
 FLOW = """

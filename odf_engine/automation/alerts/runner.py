@@ -12,16 +12,16 @@ from typing import Final
 
 from odf_engine.automation.alerts.definition import Alert
 from odf_engine.automation.alerts.delivery import make_delivery, send
+from odf_engine.automation.alerts.event_collector import EventCollector
 from odf_engine.automation.alerts.events import Event
 from odf_engine.automation.alerts.store import MAX_DELAY, AlertStore, Delivery, NewDelivery
-from odf_engine.automation.documents import Documents
 from odf_engine.automation.flows.scheduler import retry_delay
-from odf_engine.automation.runners.alert_events import EventCollector
 from odf_engine.base.progress import Reporter
 from odf_engine.coordinator.protocol import Committed, JobChanged
 from odf_engine.coordinator.services import Service, Submit
 from odf_engine.errors import Cancelled, OdfError
 from odf_engine.net.download import AttemptFailed
+from odf_engine.workspace.documents.store import Documents
 from odf_engine.workspace.workspace import Workspace
 
 _POLL_SECONDS: Final = 2.0

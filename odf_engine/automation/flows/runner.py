@@ -9,16 +9,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from odf_engine.automation.documents import Documents
 from odf_engine.automation.flows.clock import SteadyClock
 from odf_engine.automation.flows.definition import Flow, Inputs
+from odf_engine.automation.flows.run import FlowRun
 from odf_engine.automation.flows.scheduler import FlowScheduler
 from odf_engine.automation.flows.store import FlowStore, Run
 from odf_engine.automation.flows.targets import find_inputs
-from odf_engine.automation.runners.flow_run import FlowRun
 from odf_engine.coordinator.protocol import Committed, Job, JobChanged, Request
 from odf_engine.coordinator.services import Service, Submit
 from odf_engine.errors import OdfError
+from odf_engine.workspace.documents.store import Documents
 
 _POLL_SECONDS: Final = 1.0
 """Seconds between two checks of files and state, which other processes change."""
