@@ -139,5 +139,8 @@ async def test_a_command_runs_once_or_for_each_dataset(
         script = 'echo "$ODF_FLOW $0" >> ran'
         await read_task(f"kind: Command, run: [sh, -c, '{script}', '{argument}']").run(context)
     assert (workspace.folder / "ran").read_text().splitlines() == ["f once", "f my.root", "f my.derived"]
+    output = "seq 1 2000; echo the reason; exit 3"
+    with pytest.raises(OdfError, match=r"(?s)^sh ended with exit code 3: .*\n2000\nthe reason$"):
+        await read_task(f"kind: Command, run: [sh, -c, '{output}']").run(context)
     with pytest.raises(OdfError, match="no-such-program: No such file"):
         await read_task("kind: Command, run: [no-such-program]").run(context)

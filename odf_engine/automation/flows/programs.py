@@ -14,8 +14,8 @@ from typing import Final
 from odf_engine.automation.flows import command_guard
 from odf_engine.errors import OdfError
 
-_MAX_OUTPUT: Final = 2000
-"""Characters of a failed program's output that are stored."""
+_MAX_OUTPUT: Final = 1500
+"""Characters at the end of a failed program's output that are stored. Errors have at most 2,000."""
 _KILL_SECONDS: Final = 5.0
 
 

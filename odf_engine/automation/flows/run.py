@@ -131,8 +131,8 @@ class FlowRun:
         elif job.warnings and self.on_warning == "fail":
             problem = f"{count_of(len(job.warnings), 'warning')}: {job.warnings[0].text}"
         else:
-            result = job.result_of(request_type) or request_type.result_type()()
-            problem = request_type.failure(result)
+            result = job.result_of(request_type)
+            problem = "no result" if result is None else request_type.failure(result)
         if problem:
             raise OdfError(f"{job.kind} {job.target}: {problem} (job {job.id})")
         return result
