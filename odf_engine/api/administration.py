@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
 from odf_engine.alerts.store import Delivery, has_queue, read_newest, read_terminal_messages
-from odf_engine.api.key_files import PrivateKey, export_to_file, import_from_file, list_private_keys
+from odf_engine.api.key_files import (
+    PrivateKey,
+    export_private_key,
+    export_to_file,
+    import_from_file,
+    list_private_keys,
+    store_private_key,
+)
 from odf_engine.api.readers.dataset_reader import WorkspaceEntries
 from odf_engine.api.server_process import ServerProcess
 from odf_engine.base import settings
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_search import resolve_block_number
 from odf_engine.coordinator.endpoint import notify_datasets_changed
-from odf_engine.errors import NotFound, UsageError
+from odf_engine.errors import InvalidIdentity, NotFound, UsageError
+from odf_engine.identity import ownership_proof
 from odf_engine.identity.did import DatasetId
+from odf_engine.identity.multiformats import multibase_encode
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.credentials import Credentials, Login
 from odf_engine.net.urls import origin_of
@@ -152,17 +161,22 @@ class Administration(WorkspaceEntries):
         """Return whether the sources of a dataset may access private addresses."""
         return self._trusts.allows_private_network(self.entry(dataset))
 
+    @property
+    def credentials(self) -> Credentials:
+        """The stored credentials of repositories and servers."""
+        return Credentials(self._workspace.odf)
+
     def origins(self) -> list[str]:
         """Return the origins with stored credentials."""
-        return Credentials(self._workspace.odf).origins()
+        return self.credentials.origins()
 
     def store_login(self, url: str, login: Login) -> str:
         """Store the credentials of a URL, and return their origin: scheme, host and port."""
-        return Credentials(self._workspace.odf).set(url, login)
+        return self.credentials.set(url, login)
 
     def remove_login(self, url: str) -> bool:
         """Remove the credentials of a URL, and return whether there were any."""
-        return Credentials(self._workspace.odf).forget(url)
+        return self.credentials.forget(url)
 
     def private_keys(self) -> list[PrivateKey]:
         """Return the private keys in the workspace, its datasets' first, by name."""
@@ -189,6 +203,43 @@ class Administration(WorkspaceEntries):
         notify_datasets_changed(self.folder)
         return imported
 
+    def dataset_id(self, name: str) -> DatasetId:
+        """Return the id of a dataset by its name or id. With an id, it may be missing in the workspace.
+
+        Raises:
+            NotFound: there is no dataset of this name.
+        """
+        try:
+            return DatasetId.parse(name)
+        except InvalidIdentity:
+            return self._workspace.resolve(name).id
+
+    def has_private_key(self, dataset: DatasetId | str) -> bool:
+        """Return whether the private key of a dataset is in the workspace."""
+        return self._workspace.keys.has_key(DatasetId.parse(str(dataset)))
+
+    def private_key_pem(self, dataset: DatasetId, label: str, passphrase: str | None) -> str:
+        """Return the private key of a dataset as PKCS#8 PEM, encrypted if there is a passphrase.
+
+        Raises:
+            NotFound: the key is not in the workspace.
+            BadData: the stored file contains another key.
+        """
+        return export_private_key(self._workspace, dataset, label, passphrase)
+
+    def store_private_key(self, dataset: DatasetId, pem: str) -> Literal["known", "imported"]:
+        """Store a private key in the workspace, and return whether it was known."""
+        return store_private_key(self._workspace, dataset, pem)
+
+    def sign(self, dataset: DatasetId, data: bytes) -> str:
+        """Return the ed25519 signature of bytes with the private key of a dataset, in multibase.
+
+        Raises:
+            NotFound: the key is not in the workspace.
+        """
+        key = ownership_proof.load_private_key(self._workspace.keys.private_key_pem(dataset))
+        return multibase_encode(ownership_proof.sign(key, data))
+
     def delete_private_key(self, dataset: DatasetId) -> None:
         """Delete the private key of a dataset. Its ownership can no longer be proven."""
         self._workspace.delete_key(dataset)
@@ -209,6 +260,22 @@ class Administration(WorkspaceEntries):
             OdfError: the server does not start.
         """
         return ServerProcess.start(self.folder, options)
+
+    def collect_files(
+        self, datasets: Collection[str], reporter: Reporter, *, dry_run: bool, now: bool
+    ) -> FsckReport:
+        """Remove expired old heads, and files that no reference uses.
+
+        Args:
+            datasets: the ids of the datasets to clean.
+            reporter: for progress.
+            dry_run: only list the files.
+            now: also remove files and old heads of the last hour.
+        """
+        from odf_engine.api.file_check import collect_files  # deferred: it loads PyArrow
+
+        entries = [self.entry(dataset) for dataset in datasets]
+        return collect_files(self._workspace, entries, reporter, dry_run=dry_run, now=now)
 
     def check_files(self, reporter: Reporter, *, repair: bool = False, now: bool = False) -> FsckReport:
         """Check the files of the workspace, and repair them if requested.

@@ -15,7 +15,7 @@ from odf_engine.api.administration import Administration
 from odf_engine.api.dataset import SUMMARY_COLUMNS, Dataset, Moment, Version, instant_text, version_text
 from odf_engine.api.dataset_editor import DatasetEditor
 from odf_engine.api.jobs import JobRunner
-from odf_engine.api.pull_plan import PullSelection, plan_pull
+from odf_engine.api.pull_plan import PullPlan, PullSelection, plan_pull
 from odf_engine.api.readers.block_reader import BlockReader
 from odf_engine.api.readers.dataset_reader import DatasetReader
 from odf_engine.api.readers.fingerprint import data_fingerprint
@@ -24,17 +24,19 @@ from odf_engine.api.readers.row_reader import RowReader, SqlReader, StatisticsRe
 from odf_engine.api.rows import Rows
 from odf_engine.base.config import Config, UiConfig
 from odf_engine.base.html_text import table_html
-from odf_engine.coordinator.client import Client
+from odf_engine.coordinator.client import Client, run_jobs
 from odf_engine.errors import NotFound, OdfError, UsageError
+from odf_engine.identity.did import DatasetId
 from odf_engine.jobs.pull import Pull, PullResult
 from odf_engine.jobs.query import Query
+from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.workspace import Workspace as EngineWorkspace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from odf_engine.coordinator.protocol import Event
-    from odf_engine.workspace.dataset_summary import DatasetEntry
+    from odf_engine.coordinator.protocol import Event, Job, Request
+    from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
 
 
 def open(
@@ -76,11 +78,15 @@ def open(
 def init(
     path: str | Path,
     *,
+    store: str | None = None,
     in_process: bool | None = None,
     spark: SparkSession | None = None,
     progress: bool | None = None,
 ) -> Workspace:
     """Create a workspace in a folder, and open it. A missing folder is created. See :func:`open`.
+
+    Args:
+        store: the URL of an object store for the datasets, which may have datasets.
 
     Raises:
         AlreadyExists: it is a workspace.
@@ -89,7 +95,7 @@ def init(
     >>> len(created)
     0
     """
-    engine_workspace = EngineWorkspace.init(Path(path).expanduser())
+    engine_workspace = EngineWorkspace.init(Path(path).expanduser(), store)
     return Workspace(engine_workspace, in_process=in_process, spark=spark, progress=progress)
 
 
@@ -182,6 +188,87 @@ class Workspace(
     def _dataset(self, entry: DatasetEntry) -> Dataset:
         return Dataset(self._workspace, entry, self._runner)
 
+    def resolve(self, name: str) -> Dataset:
+        """Return a dataset by its name or id.
+
+        Raises:
+            NotFound: there is no such dataset; the hint suggests a similar name.
+            InvalidIdentity: it is neither a name nor an id.
+
+        >>> workspace.resolve("City.Population").name
+        'city.population'
+        """
+        return self._dataset(self._workspace.resolve(name))
+
+    def match(self, names: Sequence[str]) -> list[Dataset]:
+        """Return the datasets that match names, ids, or patterns with ``%``, without duplicates.
+
+        Raises:
+            NotFound: no dataset matches one of them.
+
+        >>> [dataset.name for dataset in workspace.match(["city.%"])]
+        ['city.population']
+        """
+        return [self._dataset(entry) for entry in self._workspace.match(names)]
+
+    def in_order(self, datasets: Sequence[Dataset], *, recursive: bool = False) -> list[Dataset]:
+        """Return datasets, inputs before their outputs; ``recursive`` adds everything upstream.
+
+        >>> [dataset.name for dataset in workspace.in_order(list(workspace))]
+        ['city.population']
+        """
+        graph = DatasetGraph(self.summaries())
+        selected = {DatasetId.parse(dataset.id) for dataset in datasets}
+        if recursive:
+            selected.update(*[graph.upstream(dataset) for dataset in selected])
+        by_id = {entry.id: entry for entry in self._workspace.datasets()}
+        return [self._dataset(by_id[dataset]) for dataset in graph.order(selected) if dataset in by_id]
+
+    def summaries(self) -> list[Summary]:
+        """Return the size, watermark, inputs, … of all datasets, by name.
+
+        >>> [(summary.name, summary.records) for summary in workspace.summaries()]
+        [('city.population', 3)]
+        """
+        return self._workspace.summaries()
+
+    @property
+    def config(self) -> Config:
+        """The settings.
+
+        Raises:
+            UsageError: a file of settings is invalid.
+        """
+        return self._workspace.config
+
+    @property
+    def store_problem(self) -> OdfError | None:
+        """Why the store of the datasets cannot be read, or None if it can or the datasets are local."""
+        return self._workspace.store_problem
+
+    def plan_pull(self, selection: PullSelection) -> PullPlan:
+        """Return what a pull does: which datasets, from where, in which order.
+
+        Raises:
+            UsageError: parts of the selection exclude each other.
+            NotFound: unknown dataset or repository.
+            AlreadyExists: another dataset in the workspace has the name.
+        """
+        return plan_pull(self._workspace, selection)
+
+    def run_jobs(
+        self, requests: Sequence[tuple[Request, str]], on_event: Callable[[Event], None]
+    ) -> list[Job]:
+        """Run requests in the worker, which is started, and return the jobs in the same order.
+
+        An interrupt (^C) cancels them and waits until they end.
+
+        Args:
+            requests: the requests, with the names of their targets for messages.
+            on_event: called with each event of these jobs.
+        """
+        return run_jobs(self.folder, list(requests), on_event)
+
     def add(self, definition: str | Path | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> list[Dataset]:
         """Create datasets from their definitions: all or none.
 
@@ -246,10 +333,8 @@ class Workspace(
         [('city.population', 'updated')]
         """
         watermark = None if set_watermark is None else instant_text(set_watermark)
-        selection = PullSelection(names, everything, recursive, source, alias)
-        requests = plan_pull(self._workspace, selection).requests(
-            Pull(dataset="", force=force, set_watermark=watermark)
-        )
+        plan = self.plan_pull(PullSelection(names, everything, recursive, source, alias))
+        requests = plan.requests(Pull(dataset="", force=force, set_watermark=watermark))
         return [self._runner.run(request, name) for request, name in requests]
 
     def sql(
