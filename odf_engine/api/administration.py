@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -21,8 +22,10 @@ from odf_engine.api.key_files import (
 from odf_engine.api.readers.dataset_reader import WorkspaceEntries
 from odf_engine.api.server_process import ServerProcess
 from odf_engine.base import settings
+from odf_engine.base.config import Config
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_search import resolve_block_number
+from odf_engine.checks.reports import RejectedBatch, list_rejected
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.errors import InvalidIdentity, NotFound, UsageError
 from odf_engine.identity import ownership_proof
@@ -31,11 +34,13 @@ from odf_engine.identity.multiformats import multibase_encode
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.credentials import Credentials, Login
 from odf_engine.net.urls import origin_of
+from odf_engine.storage.scratch import spool_stream
 from odf_engine.workspace.tokens import Tokens
 from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     from odf_engine.api.flows import ChecksView, WorkspaceFlows
+    from odf_engine.api.health import HealthCheck
     from odf_engine.workspace.fsck import FsckReport
 
 _MAX_PROOF_BYTES: Final = 4 << 20
@@ -113,6 +118,14 @@ class Administration(WorkspaceEntries):
         self._workspace.add([snapshot], None if is_own else {name: origin})
         notify_datasets_changed(self.folder)
         return not is_own
+
+    def check_deletable(self, datasets: Collection[str]) -> None:
+        """Check that no other datasets are derived from datasets.
+
+        Raises:
+            Conflict: there are some; they are named.
+        """
+        self._workspace.check_deletable([self.entry(dataset) for dataset in datasets])
 
     def delete(self, dataset: str) -> bool:
         """Delete a dataset and its data.
@@ -250,6 +263,18 @@ class Administration(WorkspaceEntries):
         """The tokens of clients that push to the server of the workspace."""
         return Tokens(self._workspace.odf)
 
+    def spool(
+        self, stream: BinaryIO, name: str, on_size: Callable[[int], None]
+    ) -> AbstractContextManager[Path]:
+        """Copy a stream to a file that jobs can read. The file is removed at the end of the ``with`` body.
+
+        Args:
+            stream: such as stdin.
+            name: the name of the file.
+            on_size: called with the number of bytes so far.
+        """
+        return spool_stream(self._workspace.odf, stream, name, on_size)
+
     def start_server(self, options: list[str]) -> ServerProcess:
         """Start a server for the datasets, and wait until it is ready.
 
@@ -260,6 +285,16 @@ class Administration(WorkspaceEntries):
             OdfError: the server does not start.
         """
         return ServerProcess.start(self.folder, options)
+
+    def check_health(self, *, start_spark: bool = False) -> list[HealthCheck]:
+        """Check that jobs can run: the disk, permissions, clock, versions of rows, worker, Spark and memory.
+
+        Args:
+            start_spark: start Spark too, which takes some seconds.
+        """
+        from odf_engine.api.health import check_workspace  # deferred: only this needs it
+
+        return check_workspace(self._workspace, start=start_spark)
 
     def collect_files(
         self, datasets: Collection[str], reporter: Reporter, *, dry_run: bool, now: bool
@@ -304,6 +339,10 @@ class Administration(WorkspaceEntries):
 
         return read_dataset_checks(self.folder, dataset, commits)
 
+    def rejected_batches(self, datasets: Collection[str]) -> list[RejectedBatch]:
+        """Return the batches of rows that checks of datasets rejected, newest first."""
+        return list_rejected(self._workspace.odf, list(map(DatasetId.parse, datasets)))
+
     def alert_messages(self, limit: int) -> list[Delivery]:
         """Return the newest messages of alerts, newest first."""
         return read_newest(self._workspace.odf, limit)
@@ -320,10 +359,14 @@ class Administration(WorkspaceEntries):
         odf = self._workspace.odf
         return read_terminal_messages(odf, after) if has_queue(odf) else None
 
+    def saved_config(self) -> Config:
+        """Return the settings that the files have now."""
+        return settings.load_workspace(self._workspace.odf)
+
     def settings(self, *, user: bool = False) -> list[settings.Setting]:
         """Return the settings of the workspace, or the user's for all workspaces."""
         odf = self._workspace.odf
-        config = settings.load(settings.user_file()) if user else settings.load_workspace(odf)
+        config = settings.load_config(settings.user_file()) if user else settings.load_workspace(odf)
         return settings.list_settings(config)
 
     def change_setting(

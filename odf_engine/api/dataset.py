@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -16,7 +17,7 @@ from odf_engine.base.html_text import fields_html, text_html
 from odf_engine.base.progress import JobWarning, Reporter
 from odf_engine.base.terminal_text import escape_controls
 from odf_engine.chain.linked_objects import export_object, linked_objects
-from odf_engine.chain.schema_evolution import column_descriptions
+from odf_engine.chain.schema_evolution import column_descriptions, odf_declaration, read_declaration
 from odf_engine.checks.reports import StoredReport, read_report, read_summaries, report_json
 from odf_engine.errors import UsageError
 from odf_engine.identity.multiformats import Multihash
@@ -32,8 +33,12 @@ from odf_engine.provenance.model import TraceStep
 from odf_engine.views.as_at import PinnedVersion
 from odf_engine.workspace.block_warnings import blocks_with_warnings, read_block_warnings
 from odf_engine.workspace.dataset_folders import LateRowsFile, Rejects, list_late_rows, read_rejects
+from odf_engine.workspace.remotes import DatasetRemotes, Remotes
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from odf_engine.metadata.model import DataSchema, DatasetSnapshot
     from odf_engine.views.row_window import RowWindowReader
     from odf_engine.workspace.dataset_summary import Summary
 
@@ -87,9 +92,28 @@ class Dataset(DatasetChain):
         kind: DatasetSnapshot
         """
         from odf_engine.metadata.yaml import snapshot_to_yaml  # deferred: most scripts do not need it
+
+        return snapshot_to_yaml(self.snapshot())
+
+    def snapshot(self) -> DatasetSnapshot:
+        """Return the current definition."""
         from odf_engine.workspace.definitions.definition import read_definition
 
-        return snapshot_to_yaml(read_definition(self._entry, self._workspace.datasets()))
+        return read_definition(self._entry, self._workspace.datasets())
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The columns, or None if the dataset has no data yet and declares none.
+
+        >>> workspace["city.population"].schema.names
+        ['offset', 'op', 'system_time', 'event_time', 'city', 'population']
+        """
+        return read_declaration(self.state)
+
+    @property
+    def odf_schema(self) -> DataSchema | None:
+        """The columns as an ODF schema, or None as in :attr:`schema`."""
+        return odf_declaration(self.state)
 
     @property
     def column_descriptions(self) -> dict[str, str]:
@@ -100,8 +124,11 @@ class Dataset(DatasetChain):
         """
         return column_descriptions(self.state)
 
-    def checks(self) -> list[dict[str, Any]]:
+    def checks(self, limit: int | None = None) -> list[dict[str, Any]]:
         """Return the stored results of checks, oldest block first: ``block``, ``signed``, ``results``, ….
+
+        Args:
+            limit: the maximum number of newest blocks with results.
 
         Raises:
             BadData: a report is damaged.
@@ -109,16 +136,10 @@ class Dataset(DatasetChain):
         >>> workspace["city.population"].checks()
         []
         """
-        dataset = self._entry.dataset
-        reports = (
-            (data_slice, read_report(dataset.folder, self._entry.id, data_slice.physical_hash))
-            for data_slice in dataset.slices()
-        )
-        return [
-            {"block": data_slice.sequence_number, **report_json(stored)}
-            for data_slice, stored in reports
-            if stored is not None
-        ]
+        newest = reversed(self._entry.dataset.slices())
+        reports = ((data_slice, self.check_report(data_slice.physical_hash)) for data_slice in newest)
+        results = ({"block": row.sequence_number, **report_json(stored)} for row, stored in reports if stored)
+        return list(islice(results, limit))[::-1]
 
     def scan(
         self,
@@ -159,6 +180,11 @@ class Dataset(DatasetChain):
         )
         title = self.name if as_at is None else f"{self.name} as at {as_at}"
         return Rows(scan if columns is None else scan.select(columns), title)
+
+    @property
+    def remotes(self) -> DatasetRemotes:
+        """The URLs that the dataset is pulled from and pushed to."""
+        return Remotes(self._workspace.odf).get(self._entry.id)
 
     def row_window(self, version: PinnedVersion | None = None) -> RowWindowReader:
         """Return a reader of rows by position, without a job: all rows, or those of a version.
@@ -270,10 +296,8 @@ class Dataset(DatasetChain):
         request = BuildProjection(self.id, list(key), as_at=version, as_of=moment)
         result = self._runner.run(request, self.name)
         by = ", ".join(result.key)
-        from odf_engine.views.scan import Scan  # deferred: it loads PyArrow
-
-        scan = Scan.of_file(Path(result.file), self.state.vocabulary)
-        return Rows(scan, f"{self.name} by {by}{f' as of {moment}' if moment else ''}")
+        title = f"{self.name} by {by}{f' as of {moment}' if moment else ''}"
+        return Rows.of_file(Path(result.file), title, self.state.vocabulary)
 
     def pull(
         self, *, force: bool = False, fetch_uncacheable: bool = False, set_watermark: Moment | None = None

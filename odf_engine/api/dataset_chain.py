@@ -150,6 +150,21 @@ class DatasetChain:
         """
         return resolve_block_number(self._entry.dataset, text)
 
+    def stored_block_number(self, text: str) -> int:
+        """Return the sequence number of a block of the chain by its hash, a part of it, or a reference.
+
+        Raises:
+            NotFound: there is no such block, or it is of an earlier history.
+        """
+        dataset = self._entry.dataset
+        block = dataset.find_stored_block(text)
+        if not dataset.contains_block(block):
+            raise NotFound(
+                f"block {block} is not in the chain of {self.name}",
+                hint=f"use a block that odf log {self.name} lists, or its sequence number",
+            )
+        return dataset.block(block).block.sequence_number
+
     def version(self, as_at: str | None = None) -> PinnedVersion:
         """Return a version: a block by number, hash or reference, or the newest block at a system time.
 

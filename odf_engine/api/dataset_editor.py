@@ -334,4 +334,6 @@ class DatasetEditor(WorkspaceEntries):
 
 
 def _trusted_steps(runs: Sequence[trust.Execution]) -> tuple[TrustedStep, ...]:
-    return tuple(TrustedStep(trust.KINDS.get(run.kind, run.kind), run.text, str(run.block)) for run in runs)
+    return tuple(
+        TrustedStep(trust.EXECUTION_KINDS.get(run.kind, run.kind), run.text, str(run.block)) for run in runs
+    )

@@ -25,6 +25,7 @@ from odf_engine.api.rows import Rows
 from odf_engine.base.config import Config, UiConfig
 from odf_engine.base.html_text import table_html
 from odf_engine.coordinator.client import Client, run_jobs
+from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.identity.did import DatasetId
 from odf_engine.jobs.pull import Pull, PullResult
@@ -267,7 +268,10 @@ class Workspace(
             requests: the requests, with the names of their targets for messages.
             on_event: called with each event of these jobs.
         """
-        return run_jobs(self.folder, list(requests), on_event)
+        jobs = run_jobs(self.folder, list(requests), on_event)
+        if not all(request.read_only for request, _ in requests):
+            notify_datasets_changed(self.folder)
+        return jobs
 
     def add(self, definition: str | Path | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> list[Dataset]:
         """Create datasets from their definitions: all or none.
@@ -378,9 +382,7 @@ class Workspace(
             as_of=None if as_of is None else instant_text(as_of),
         )
         result = self._runner.run(request, " ".join(query.split())[:60])
-        from odf_engine.views.scan import Scan  # deferred: it loads PyArrow
-
-        return Rows(Scan.of_file(self.folder / result.path), "result")
+        return Rows.of_file(self.folder / result.path, "result")
 
     def watch(self, listener: Callable[[Event], object]) -> Watch:
         """Call a function with each event of the worker, in a thread, until the watch is closed.

@@ -27,7 +27,8 @@ from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.input import read_documents
 from odf_tui.cli.shared.options import CommandGroup
 from odf_tui.cli.shared.output import Table, print_note, select_fields, show
-from odf_tui.cli.shared.workspace import open_workspace, start_worker, use_timezone
+from odf_tui.cli.shared.workspace import open_engine_workspace as open_workspace
+from odf_tui.cli.shared.workspace import start_worker, use_timezone
 
 ORDER = 440
 MEANINGS = "alerts webhook webhooks notification notifications mail email smtp openlineage hook"

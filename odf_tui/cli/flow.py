@@ -23,7 +23,8 @@ from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.input import read_documents
 from odf_tui.cli.shared.options import CommandGroup
 from odf_tui.cli.shared.output import Table, print_note, select_fields, show
-from odf_tui.cli.shared.workspace import open_workspace, start_worker, use_timezone
+from odf_tui.cli.shared.workspace import open_engine_workspace as open_workspace
+from odf_tui.cli.shared.workspace import start_worker, use_timezone
 from odf_tui.text.format import format_duration
 from odf_tui.text.job_text import job_outcome, jobs_of_run, outcomes_of_jobs
 

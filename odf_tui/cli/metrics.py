@@ -14,7 +14,7 @@ import click
 from odf_engine.alerts.metrics import collect_metrics, write_metrics
 from odf_tui.cli.shared.options import FILE, define_command
 from odf_tui.cli.shared.output import check_parent_folder, print_note
-from odf_tui.cli.shared.workspace import open_workspace
+from odf_tui.cli.shared.workspace import open_engine_workspace as open_workspace
 
 ORDER = 450
 MEANINGS = "prometheus monitoring exporter"

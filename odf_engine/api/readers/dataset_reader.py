@@ -53,6 +53,11 @@ class WorkspaceEntries:
         """The folder of the workspace."""
         return self._workspace.folder
 
+    @property
+    def odf(self) -> Path:
+        """The folder ``.odf`` with the files of the workspace."""
+        return self._workspace.odf
+
     def entry(self, dataset: str) -> DatasetEntry:
         """Return a dataset by its id.
 
