@@ -127,7 +127,7 @@ class RemoteReader(WorkspaceEntries):
         entry = self.entry(dataset)
         removed = self.remotes.detach(entry.id, url, kinds)
         if not removed:
-            raise NotFound(f"{entry.alias} has no remote {url}", hint=f"odf repo alias list {entry.alias}")
+            raise NotFound(f"{entry.alias} has no such remote: {url}", hint=f"odf repo alias list {entry.alias}")
         notify_datasets_changed(self.folder)
         return removed
 
