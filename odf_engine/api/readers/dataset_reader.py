@@ -127,7 +127,8 @@ class RemoteReader(WorkspaceEntries):
         entry = self.entry(dataset)
         removed = self.remotes.detach(entry.id, url, kinds)
         if not removed:
-            raise NotFound(f"{entry.alias} has no such remote: {url}", hint=f"odf repo alias list {entry.alias}")
+            hint = f"odf repo alias list {entry.alias}"
+            raise NotFound(f"{entry.alias} has no such remote: {url}", hint=hint)
         notify_datasets_changed(self.folder)
         return removed
 
