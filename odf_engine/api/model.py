@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -12,7 +12,9 @@ import msgspec
 from odf_engine.api.text import Fact, Section
 from odf_engine.coordinator.protocol import JournalEvent
 from odf_engine.data.waiting import Waiting
-from odf_engine.workspace.trust import Execution
+
+if TYPE_CHECKING:
+    from odf_engine.workspace.trust import Execution
 
 REVISABLE_EVENTS: Final = (
     "SetTransform", "SetPollingSource", "AddPushSource", "SetDataSchema", "SetInfo", "SetAttachments",
