@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from odf_engine.api.dataset_chain import DatasetChain
+from odf_engine.api.pull_plan import PullSelection, plan_pull
 from odf_engine.api.rows import Rows
 from odf_engine.base.html_text import fields_html, text_html
 from odf_engine.base.progress import JobWarning, Reporter
@@ -320,10 +321,9 @@ class Dataset(DatasetChain):
         'updated'
         """
         watermark = None if set_watermark is None else instant_text(set_watermark)
-        request = Pull(
-            dataset=self.id, force=force, fetch_uncacheable=fetch_uncacheable, set_watermark=watermark
-        )
-        return self._runner.run(request, self.name)
+        options = Pull("", force=force, fetch_uncacheable=fetch_uncacheable, set_watermark=watermark)
+        ((request, name),) = plan_pull(self._workspace, PullSelection([self.id])).requests(options)
+        return self._runner.run(request, name)
 
     def ingest(
         self,
