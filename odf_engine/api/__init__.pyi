@@ -106,6 +106,8 @@ from odf_engine.jobs.export import Export as Export
 from odf_engine.jobs.export import ExportResult as ExportResult
 from odf_engine.jobs.ingest import INGEST_FORMATS as INGEST_FORMATS
 from odf_engine.jobs.ingest import Ingest as Ingest
+from odf_engine.jobs.preview import Preview as Preview
+from odf_engine.jobs.preview import PreviewResult as PreviewResult
 from odf_engine.jobs.pull import Pull as Pull
 from odf_engine.jobs.pull import PullResult as PullResult
 from odf_engine.jobs.pull import change_counts as change_counts

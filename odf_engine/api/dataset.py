@@ -24,6 +24,7 @@ from odf_engine.errors import UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.jobs.compact import Compact, CompactResult
 from odf_engine.jobs.ingest import Ingest
+from odf_engine.jobs.preview import Preview
 from odf_engine.jobs.pull import Pull, PullResult
 from odf_engine.jobs.push import Push, PushResult
 from odf_engine.jobs.trace import Trace
@@ -324,6 +325,24 @@ class Dataset(DatasetChain):
         options = Pull("", force=force, fetch_uncacheable=fetch_uncacheable, set_watermark=watermark)
         ((request, name),) = plan_pull(self._workspace, PullSelection([self.id])).requests(options)
         return self._runner.run(request, name)
+
+    def preview(self, limit: int = 1000, *, force: bool = False) -> Rows | None:
+        """Return the rows that the next pull would commit, and commit nothing; None if there are none.
+
+        Of several new files, the first one with new rows is read.
+
+        Args:
+            limit: the maximum number of rows.
+            force: fetch even if the source reports no change.
+
+        Raises:
+            NotTrusted, OdfError: as in :meth:`pull`.
+        """
+        result = self._runner.run(Preview(self.id, limit, force), self.name)
+        if not result.rows:
+            return None
+        title = f"{self.name}, from {result.origin}"
+        return Rows.of_file(self._workspace.folder / result.path, title, self.state.vocabulary)
 
     def ingest(
         self,

@@ -28,7 +28,7 @@ from odf_engine.coordinator.protocol import (
 )
 from odf_engine.errors import Cancelled, UsageError
 from odf_engine.jobs.base import JobContext, JobRequest, decode_result
-from odf_engine.jobs.pull import Pull, PullResult
+from odf_engine.jobs.pull import PullResult
 from odf_engine.workspace.environment import read_allowed_variables
 
 if TYPE_CHECKING:
@@ -148,8 +148,8 @@ class JobRunner:
     def _run_here(self, request: JobRequest[R], target: str, status: JobStatus) -> R:
         reporter = StatusReporter(status, target)
         variables: dict[str, str] = {}
-        if isinstance(request, Pull):
-            variables = read_allowed_variables(self._workspace.odf, request.dataset, target)
+        if request.dataset_id:
+            variables = read_allowed_variables(self._workspace.odf, request.dataset_id, target)
         context = JobContext(self, variables)
 
         def work() -> R:
