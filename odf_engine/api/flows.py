@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from odf_engine.checks.definition import accepted_checks, checks_of
 from odf_engine.checks.reports import RejectedBatch, StoredReport, list_rejected, list_reports, read_report
-from odf_engine.coordinator.client import read_journal
+from odf_engine.coordinator.job_log import read_journal
 from odf_engine.coordinator.protocol import Job
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.flows.definition import (

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -24,7 +21,6 @@ from odf_engine.api.readers.row_reader import RowReader, SqlReader, StatisticsRe
 from odf_engine.api.rows import Rows
 from odf_engine.base.config import Config, UiConfig
 from odf_engine.base.html_text import table_html
-from odf_engine.coordinator.client import Client, run_jobs
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.identity.did import DatasetId
@@ -36,6 +32,7 @@ from odf_engine.workspace.workspace import Workspace as EngineWorkspace
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from odf_engine.api.watch import Watch
     from odf_engine.coordinator.protocol import Event, Job, Request
     from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
 
@@ -268,6 +265,8 @@ class Workspace(
             requests: the requests, with the names of their targets for messages.
             on_event: called with each event of these jobs.
         """
+        from odf_engine.coordinator.client import run_jobs  # deferred: it imports asyncio
+
         jobs = run_jobs(self.folder, list(requests), on_event)
         if not all(request.read_only for request, _ in requests):
             notify_datasets_changed(self.folder)
@@ -393,6 +392,8 @@ class Workspace(
             with workspace.watch(print):
                 ...
         """
+        from odf_engine.api.watch import Watch  # deferred: it imports asyncio
+
         return Watch(self.folder, listener)
 
     def close(self) -> None:
@@ -419,51 +420,3 @@ class Workspace(
 
     def _count(self) -> str:
         return f"{len(self)} dataset{'' if len(self) == 1 else 's'}"
-
-
-class Watch:
-    """Follows the events of a worker. Use it as a context manager, or call :meth:`close`."""
-
-    def __init__(self, folder: Path, listener: Callable[[Event], object]) -> None:
-        self._folder, self._listener = folder, listener
-        self._loop = asyncio.new_event_loop()
-        self._task: asyncio.Task[None] | None = None
-        self._connected = threading.Event()
-        self._error: OdfError | None = None
-        self._thread = threading.Thread(target=self._run, name="odf-watch", daemon=True)
-        self._thread.start()
-        self._connected.wait()
-        if self._error is not None:
-            raise self._error
-
-    def _run(self) -> None:
-        self._task = self._loop.create_task(self._follow())
-        with suppress(asyncio.CancelledError):
-            self._loop.run_until_complete(self._task)
-        self._loop.close()
-
-    async def _follow(self) -> None:
-        try:
-            client = await Client.connect(self._folder, warm=False)
-        except OdfError as error:
-            self._error = error
-            self._connected.set()
-            return
-        try:
-            self._connected.set()
-            async for event in client.events(client.status.last_seq):
-                self._listener(event)
-        finally:
-            await client.close()
-
-    def close(self) -> None:
-        """Stop following. The worker continues."""
-        if self._thread.is_alive() and self._task is not None:
-            self._loop.call_soon_threadsafe(self._task.cancel)
-            self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

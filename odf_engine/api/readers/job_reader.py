@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from odf_engine.api.model import LOG_LINES, LOG_PAGE, LogPage, WrittenBlock
 from odf_engine.api.readers.dataset_reader import WorkspaceEntries
@@ -15,13 +15,15 @@ from odf_engine.api.readers.job_log import (
     log_search_text,
     merge_log_entries,
 )
-from odf_engine.coordinator.client import Client, read_journal
 from odf_engine.coordinator.endpoint import WorkerEndpoint
-from odf_engine.coordinator.job_log import JobLogReader
+from odf_engine.coordinator.job_log import JobLogReader, read_journal
 from odf_engine.coordinator.protocol import Job, JobState, JournalEvent, Request
 from odf_engine.coordinator.worker_service import WorkerService, find_service
 from odf_engine.errors import OdfError
 from odf_engine.jobs.ingest import Ingest
+
+if TYPE_CHECKING:
+    from odf_engine.coordinator.client import Client
 
 JOBS: Final = 200
 _MAX_BLOCKS: Final = 200
@@ -143,6 +145,8 @@ class JobReader(WorkspaceEntries):
             start: start it if it does not run.
             warm: start Spark too.
         """
+        from odf_engine.coordinator.client import Client  # deferred: it imports asyncio
+
         return await Client.connect(self._workspace.folder, start=start, warm=warm)
 
     async def stop_worker(self) -> None:
@@ -151,4 +155,6 @@ class JobReader(WorkspaceEntries):
         Raises:
             OdfError: there is no worker, or it does not stop.
         """
+        from odf_engine.coordinator.client import Client
+
         await (await Client.connect(self._workspace.folder, start=False)).stop()

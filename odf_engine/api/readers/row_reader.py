@@ -26,7 +26,7 @@ from odf_engine.chain.linked_objects import export_object
 from odf_engine.chain.schema_evolution import column_descriptions, read_declaration
 from odf_engine.chain.state import parse_column_names
 from odf_engine.checks.reports import read_summaries
-from odf_engine.coordinator.client import read_journal
+from odf_engine.coordinator.job_log import read_journal
 from odf_engine.coordinator.protocol import Job
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.identity.multiformats import Multihash

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import click
 
 import odf_engine
-from odf_engine.api import Client, escape_controls
+from odf_engine.api import escape_controls
 from odf_engine.api.dataset import Dataset
 from odf_engine.api.text import set_timezone, zone_label
 from odf_engine.api.workspace import Workspace
@@ -18,9 +18,15 @@ from odf_engine.workspace.workspace import Workspace as EngineWorkspace
 from odf_tui.cli.shared.options import options_of
 from odf_tui.cli.shared.output import print_note
 
+if TYPE_CHECKING:
+    from odf_engine.api import Client
+
 
 def start_worker(workspace: Workspace | EngineWorkspace) -> None:
     """Start the worker, which runs flows and delivers the messages of alerts."""
+    import asyncio  # slow to import
+
+    from odf_engine.api import Client
 
     async def start() -> None:
         # A task starts Spark if it needs it.
