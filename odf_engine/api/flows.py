@@ -20,7 +20,7 @@ from odf_engine.automation.flows.scheduler import due_time
 from odf_engine.automation.flows.store import FlowState, FlowStore, Run
 from odf_engine.checks.definition import checks_of
 from odf_engine.checks.reports import RejectedBatch, StoredReport, list_rejected, list_reports, read_report
-from odf_engine.coordinator.client import read_journal
+from odf_engine.coordinator.job_log import read_journal
 from odf_engine.coordinator.protocol import Job
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.workspace.documents.store import DocumentEntry, Documents, Unreadable
@@ -90,6 +90,10 @@ class WorkspaceFlows:
         return FlowSummary(
             name, word, state.pause_reason, triggers, targets, last, None if due == math.inf else due
         )
+
+    def runs(self, name: str | None, limit: int) -> list[Run]:
+        """Return the newest runs and decisions, of all flows or of one, newest first."""
+        return self.store.runs(name, limit)
 
     def jobs_of(self, runs: Sequence[Run]) -> dict[str, Job]:
         """Return the jobs of runs by id; the log of jobs may lack old ones."""

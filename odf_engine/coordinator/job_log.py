@@ -14,6 +14,7 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from odf_engine.base.progress import JobWarning
+from odf_engine.coordinator.endpoint import WorkerEndpoint
 from odf_engine.coordinator.protocol import (
     Committed,
     Failure,
@@ -153,6 +154,15 @@ class JobLogReader:
             return decoder.decode(body)
         except (msgspec.MsgspecError, TypeError, UnicodeDecodeError, RecursionError) as error:
             raise _damaged(self._path, error) from None
+
+
+def read_journal(workspace: Path) -> JobLogReader:
+    """Return a reader of a workspace's job log; ``workspace`` is its folder, or the ``.odf`` in it.
+
+    It needs no worker. Open jobs of a worker that has ended read as interrupted.
+    """
+    endpoint = WorkerEndpoint(workspace)
+    return JobLogReader(endpoint.journal, endpoint.worker_alive)
 
 
 def _open_for_reading(path: Path) -> sqlite3.Connection | None:

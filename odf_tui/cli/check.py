@@ -12,14 +12,18 @@ from typing import Any, ClassVar
 
 import click
 
-from odf_engine.api import Check, JobState
+from odf_engine.api import (
+    Check,
+    CheckDefinition,
+    CheckResult,
+    JobState,
+    RejectedBatch,
+    Unreadable,
+    branch_title,
+    result_json,
+)
 from odf_engine.api.text import count_of, format_count, format_time_seconds, printable
-from odf_engine.checks.definition import CheckDefinition
-from odf_engine.checks.reports import RejectedBatch, list_rejected, read_report, report_json, result_json
-from odf_engine.jobs.base import branch_title
-from odf_engine.jobs.check import CheckResult
-from odf_engine.workspace.documents.store import Documents, Unreadable
-from odf_engine.workspace.workspace import Workspace
+from odf_engine.api.workspace import Workspace
 from odf_tui.cli.shared.documents import DocumentCommands, entry_json, state_text
 from odf_tui.cli.shared.job_progress import exit_code, follow, print_failure
 from odf_tui.cli.shared.options import DATASET, CommandGroup, branch_option
@@ -50,7 +54,7 @@ _CheckCommands().define(command)
 @command.subcommand("list", example="odf check list", json=True)
 def list_checks() -> None:
     """List the checks with their state, targets and rules."""
-    entries = Documents(open_workspace().odf, CheckDefinition).entries()
+    entries = open_workspace().documents(CheckDefinition).entries()
     checks: list[dict[str, Any]] = []
     for entry in entries:
         spec = None if isinstance(entry, Unreadable) else entry.document.spec
@@ -81,8 +85,8 @@ def run_checks(names: tuple[str, ...], everything: bool, branch: str) -> None:
     """
     workspace = open_workspace()
     selected = select_datasets(workspace, names, everything, recursive=False)
-    entries = [entry.on_branch(branch) for entry in selected]
-    requests = [(Check(str(entry.id), branch), branch_title(str(entry.alias), branch)) for entry in entries]
+    datasets = [dataset.on_branch(branch) for dataset in selected]
+    requests = [(Check(dataset.id, branch), branch_title(dataset.name, branch)) for dataset in datasets]
     jobs = follow(workspace, requests)
     results = [job.result_of(Check) for job in jobs if job.state is JobState.done]
     stopped = [job for job in jobs if job.state is not JobState.done]
@@ -121,15 +125,8 @@ def _print_results(results: Sequence[CheckResult]) -> None:
 @click.option("-n", "limit", type=click.IntRange(1), default=20, show_default=True, help="Number of blocks.")
 def check_results(name: str, limit: int) -> None:
     """List the results of checks for the newest blocks of a dataset, newest first."""
-    workspace = open_workspace()
-    entry = workspace.resolve(name)
-    reports: list[dict[str, Any]] = []
-    for data_slice in reversed(entry.dataset.slices()):
-        stored = read_report(entry.dataset.folder, entry.id, data_slice.physical_hash)
-        if stored is not None:
-            reports.append({"block": data_slice.sequence_number, **report_json(stored)})
-        if len(reports) == limit:
-            break
+    dataset = open_workspace().resolve(name)
+    reports = dataset.checks(limit)[::-1]
     rows = [
         [
             str(report["block"]),
@@ -144,7 +141,7 @@ def check_results(name: str, limit: int) -> None:
         for result in report["results"]
     ]
     headers = ["block", "check", "rule", "outcome", "rows", "problem", "signed"]
-    empty = "" if reports else f"{entry.alias}: no results of checks"
+    empty = "" if reports else f"{dataset.name}: no results of checks"
     show(reports, Table(headers, rows, ["block", "rows"], empty))
 
 
@@ -156,9 +153,9 @@ def rejected_rows(name: str | None) -> None:
     The cache of the workspace stores the rows of the newest 20 batches of each dataset, at most 1 GiB.
     """
     workspace = open_workspace()
-    entries = workspace.datasets() if name is None else [workspace.resolve(name)]
-    aliases = {str(entry.id): str(entry.alias) for entry in entries}
-    rejected = list_rejected(workspace.odf, [entry.id for entry in entries])
+    datasets = list(workspace) if name is None else [workspace.resolve(name)]
+    aliases = {dataset.id: dataset.name for dataset in datasets}
+    rejected = workspace.rejected_batches(list(aliases))
     documents = [
         {
             "dataset": aliases[batch.report.dataset_id],

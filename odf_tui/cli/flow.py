@@ -13,13 +13,11 @@ from typing import Any, ClassVar
 
 import click
 
-from odf_engine.api import Job, Run, Timestamp
+from odf_engine.api import Flow, Job, Run, Timestamp
 from odf_engine.api.flows import FlowSummary, WorkspaceFlows
 from odf_engine.api.text import format_time_seconds, printable, zone_label
-from odf_engine.automation.flows.definition import Flow
-from odf_engine.automation.flows.store import FlowStore
+from odf_engine.api.workspace import Workspace
 from odf_engine.errors import OdfError, UsageError
-from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.documents import DocumentCommands
 from odf_tui.cli.shared.options import CommandGroup
 from odf_tui.cli.shared.output import Table, print_note, select_fields, show
@@ -36,7 +34,7 @@ command = CommandGroup("flow", help=__doc__, example="odf flow add nightly.yaml"
 @contextlib.contextmanager
 def _open_flows() -> Iterator[tuple[Workspace, WorkspaceFlows]]:
     workspace = open_workspace()
-    with contextlib.closing(WorkspaceFlows(workspace.odf)) as flows:
+    with contextlib.closing(workspace.flows()) as flows:
         use_timezone(workspace)
         yield workspace, flows
 
@@ -55,12 +53,12 @@ class _FlowCommands(DocumentCommands[Flow]):
         return workspace
 
     def accept(self, workspace: Workspace, document: Flow) -> str:
-        with contextlib.closing(WorkspaceFlows(workspace.odf)) as flows:
+        with contextlib.closing(workspace.flows()) as flows:
             due = flows.resume(document.name).due
         return "" if due is None else f", next run: {_due_text(due)}"
 
     def remove(self, workspace: Workspace, name: str) -> None:
-        with contextlib.closing(WorkspaceFlows(workspace.odf)) as flows:
+        with contextlib.closing(workspace.flows()) as flows:
             flows.remove(name)
 
     def finish(self, workspace: Workspace) -> None:
@@ -143,16 +141,16 @@ def run(flow_name: str, detach: bool) -> None:
         if detach:
             print_note(f"requested a run of flow {flow_name}; odf flow history {flow_name} shows its result")
             return
-        ended = _wait_for_run(flows.store, flow_name, flow.last.id if flow.last else 0)
+        ended = _wait_for_run(flows, flow_name, flow.last.id if flow.last else 0)
     if ended.state != "done":
         raise OdfError(f"run {ended.id} of flow {flow_name} {ended.state}: {ended.reason}")
     seconds = (ended.ended or ended.begun) - ended.begun
     print_note(f"run {ended.id} of flow {flow_name}: done in {format_duration(seconds)}")
 
 
-def _wait_for_run(store: FlowStore, name: str, after: int) -> Run:
+def _wait_for_run(flows: WorkspaceFlows, name: str, after: int) -> Run:
     while True:
-        runs = [run for run in store.runs(name, 10) if run.id > after and run.trigger == "request"]
+        runs = [run for run in flows.runs(name, 10) if run.id > after and run.trigger == "request"]
         if runs and runs[0].state != "running":
             return runs[0]
         time.sleep(0.2)
@@ -164,7 +162,7 @@ def _wait_for_run(store: FlowStore, name: str, after: int) -> Run:
 def history(flow_name: str | None, limit: int) -> None:
     """List runs and skipped runs with their reasons, newest first."""
     with _open_flows() as (_, flows):
-        runs = flows.store.runs(flow_name, limit)
+        runs = flows.runs(flow_name, limit)
         jobs = flows.jobs_of(runs)
         if flow_name is not None and not runs:
             flows.documents.require(flow_name)

@@ -8,9 +8,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import click
 
-from odf_engine.workspace.documents.document import Document
-from odf_engine.workspace.documents.store import DocumentEntry, Documents, Unreadable
-from odf_engine.workspace.workspace import Workspace
+from odf_engine.api import Document, DocumentEntry, Unreadable
+from odf_engine.api.workspace import Workspace
 from odf_tui.cli.shared.input import read_documents
 from odf_tui.cli.shared.options import CommandGroup, define_command
 from odf_tui.cli.shared.output import print_note, select_fields
@@ -40,7 +39,7 @@ class DocumentCommands(Generic[D]):
 
     def accept(self, workspace: Workspace, document: D) -> str:
         """Accept a document; return the end of the note about it."""
-        Documents(workspace.odf, self.kind).accept(document)
+        workspace.documents(self.kind).accept(document)
         return ""
 
     def describe_added(self, workspace: Workspace, document: D) -> str:
@@ -49,7 +48,7 @@ class DocumentCommands(Generic[D]):
 
     def remove(self, workspace: Workspace, name: str) -> None:
         """Remove a document."""
-        Documents(workspace.odf, self.kind).remove(name)
+        workspace.documents(self.kind).remove(name)
 
     def finish(self, workspace: Workspace) -> None:
         """Do what follows when documents were added or accepted."""
@@ -75,7 +74,7 @@ class DocumentCommands(Generic[D]):
         def add(files: Sequence[str], replace: bool) -> None:
             workspace = self.open()
             for text, source in read_documents(files):
-                document = Documents(workspace.odf, self.kind).write(text, source, replace=replace)
+                document = workspace.documents(self.kind).write(text, source, replace=replace)
                 note = self.accept(workspace, document) + self.describe_added(workspace, document)
                 print_note(f"added {word} {document.name}{note}")
             self.finish(workspace)
@@ -83,7 +82,7 @@ class DocumentCommands(Generic[D]):
         @define("show", f"Show the definition of {article} {word}.", self.example)
         @click.argument("name", metavar=word.upper())
         def show(name: str) -> None:
-            text = Documents(open_workspace().odf, self.kind).text(name)
+            text = open_workspace().documents(self.kind).text(name)
             sys.stdout.write(text.decode(errors="replace"))
 
         @define(self.kind.accept_command, self.help["accept"], self.example)
@@ -91,7 +90,7 @@ class DocumentCommands(Generic[D]):
         def accept(document_names: Sequence[str]) -> None:
             workspace = self.open()
             for name in document_names:
-                document = Documents(workspace.odf, self.kind).read(name)
+                document = workspace.documents(self.kind).read(name)
                 print_note(f"{self.accepted} {word} {name}{self.accept(workspace, document)}")
             self.finish(workspace)
 
