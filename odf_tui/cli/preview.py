@@ -17,7 +17,7 @@ from odf_tui.cli.shared.workspace import open_workspace
 from odf_tui.cli.tail import print_rows
 
 ORDER = 205
-MEANINGS = "dry-run test try sample"
+MEANINGS = "dry-run try sample"
 
 
 @define_command("preview", help=__doc__, example="odf preview port-haven.stations -n 20", json=True)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ORDER = 150
-MEANINGS = "cat head rows preview peek data"
+MEANINGS = "cat head rows peek data"
 
 
 @define_command(
