@@ -118,6 +118,7 @@ FEATURES: Final[Mapping[str, Mapping[str, str]]] = {
     "features.provenance.controller.ProvenanceController": {"trace": "trace_row"},
     "features.column_lineage.ColumnLineageController": {"column_lineage": "show_column_lineage"},
     "features.dataset_diff.DatasetDiffController": {"differences": "show_differences"},
+    "features.preview.PreviewController": {"preview": "show_preview"},
     "features.statistics.StatisticsController": {"statistics": "show_statistics"},
     "features.copy_command.CopyCommandController": {"copy_command": "copy"},
     "features.help_topics.HelpTopicsController": {"help_topics": "show_topics"},

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from odf_engine.alerts.store import AlertStore, NewDelivery
+from odf_engine.automation.alerts.store import AlertStore, NewDelivery
 from odf_engine.base.config import UiConfig
 from odf_tui.features.flows import FlowsController
 from odf_tui.panes.jobs.controller import JobsController

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from odf_engine.alerts.events import stable_id
-from odf_engine.alerts.store import Delivery
+from odf_engine.automation.alerts.events import stable_id
+from odf_engine.automation.alerts.store import Delivery
 from odf_engine.errors import OdfError, SourceUnavailable
 from odf_engine.identity.ownership_proof import dataset_id_of_key, load_private_key, sign
 from odf_engine.net.credentials import RemoteAccess

@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 from typing import Final
 
-from odf_engine.alerts.definition import Alert, Email, EventKind, OpenLineage, Terminal, Webhook
-from odf_engine.alerts.events import Event, cloud_event, select_kind, stable_id
-from odf_engine.alerts.mail import mail_body, send_mail
-from odf_engine.alerts.openlineage import run_event
-from odf_engine.alerts.store import Delivery, NewDelivery
-from odf_engine.alerts.webhook import (
+from odf_engine.automation.alerts.definition import Alert, Email, EventKind, OpenLineage, Terminal, Webhook
+from odf_engine.automation.alerts.events import Event, cloud_event, select_kind, stable_id
+from odf_engine.automation.alerts.mail import mail_body, send_mail
+from odf_engine.automation.alerts.openlineage import run_event
+from odf_engine.automation.alerts.store import Delivery, NewDelivery
+from odf_engine.automation.alerts.webhook import (
     Signer,
     cloud_event_headers,
     hmac_signer,

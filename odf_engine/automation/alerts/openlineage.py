@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from odf_engine.alerts.definition import EventKind
-from odf_engine.alerts.events import Event, stable_id
+from odf_engine.automation.alerts.definition import EventKind
+from odf_engine.automation.alerts.events import Event, stable_id
 from odf_engine.chain.schema_evolution import column_descriptions, declared_schema
 from odf_engine.checks.reports import RuleResult, list_rejected, read_report
 from odf_engine.errors import NotFound, OdfError

@@ -8,19 +8,18 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from odf_engine.alerts import store as alert_store
-from odf_engine.alerts.job_totals import JobTotal, read_totals
-from odf_engine.alerts.store import AlertStore
+from odf_engine.automation.alerts import store as alert_store
+from odf_engine.automation.alerts.store import AlertStore
+from odf_engine.automation.flows import store as flow_store
+from odf_engine.automation.flows.definition import Flow
+from odf_engine.automation.flows.store import FlowStore
 from odf_engine.base.atomic_files import atomic_file
 from odf_engine.errors import OdfError
-from odf_engine.flows import store as flow_store
-from odf_engine.flows.definition import accepted_flows, flow_files
-from odf_engine.flows.documents import Unreadable
-from odf_engine.flows.store import FlowStore
+from odf_engine.storage.job_totals import JobTotal, read_totals
 from odf_engine.workspace.dataset_summary import Summary, is_behind
+from odf_engine.workspace.documents.store import Documents
 from odf_engine.workspace.workspace import Workspace
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 FLOW_STATES: Final = ("active", "running", "paused", "new", "changed", "invalid")
 _RUNS: Final = 100
 """Number of runs of a flow among which the last success is searched for."""
@@ -158,21 +157,19 @@ def _add_jobs(text: _Text, totals: Sequence[JobTotal]) -> None:
 
 
 def _add_flows(text: _Text, odf: Path) -> None:
-    flows = flow_files(odf).read_all()
+    flows = Documents(odf, Flow).entries()
     if not flows or not (odf / flow_store.FILE).exists():
         return
-    accepted, states, failures, successes = accepted_flows(odf).read(), [], [], []
+    states, failures, successes = [], [], []
     with closing(FlowStore(odf)) as store:
         stored = store.states()
         running = {run.flow for run in store.open_runs()}
         for flow in flows:
-            word = "running" if flow.name in running else "active"
-            if isinstance(flow, Unreadable):
-                word = "invalid"
-            elif accepted.get(flow.name) != flow.digest:
-                word = "changed" if flow.name in accepted else "new"
-            elif (state := stored.get(flow.name)) is not None and state.paused:
-                word = "paused"
+            word = flow.state
+            if word == "active":
+                state = stored.get(flow.name)
+                is_paused = state is not None and state.paused
+                word = "paused" if is_paused else "running" if flow.name in running else "active"
             labels = {"flow": flow.name}
             states += [_Sample({**labels, "state": name}, name == word) for name in FLOW_STATES]
             if flow.name in stored:

@@ -9,11 +9,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from odf_engine.alerts.definition import Alert, EventKind
+from odf_engine.automation.alerts.definition import Alert, EventKind
 from odf_engine.base.config import Config
-from odf_engine.flows.documents import Target, matches_target
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.names import DatasetAlias, DatasetPattern, matches_pattern
+from odf_engine.workspace.documents.document import Target, matches_target
 
 _NAMES: Final = uuid.UUID("0f6d6a53-3a0c-5d0e-8f2e-6f2b1c5c2a10")
 """Namespace of the ids, which are UUIDs of version 5: the same event always has the same id."""

@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from odf_engine.alerts.definition import Email, EventKind
-from odf_engine.alerts.events import Event
-from odf_engine.alerts.store import Delivery
+from odf_engine.automation.alerts.definition import Email, EventKind
+from odf_engine.automation.alerts.events import Event
+from odf_engine.automation.alerts.store import Delivery
 from odf_engine.base.terminal_text import escape_controls
 from odf_engine.errors import OdfError, SourceUnavailable
 from odf_engine.net.address_policy import HomeNetwork

@@ -7,19 +7,21 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from odf_engine.alerts.definition import Alert, accepted_alerts, active_alerts, alert_files
-from odf_engine.alerts.delivery import make_delivery, send
-from odf_engine.alerts.events import Event
-from odf_engine.alerts.store import MAX_DELAY, AlertStore, Delivery, NewDelivery
+from odf_engine.automation.alerts.definition import Alert
+from odf_engine.automation.alerts.delivery import make_delivery, send
+from odf_engine.automation.alerts.event_collector import EventCollector
+from odf_engine.automation.alerts.events import Event
+from odf_engine.automation.alerts.store import MAX_DELAY, AlertStore, Delivery, NewDelivery
+from odf_engine.automation.flows.scheduler import retry_delay
 from odf_engine.base.progress import Reporter
-from odf_engine.coordinator.alert_events import EventCollector
+from odf_engine.coordinator.protocol import Committed, JobChanged
+from odf_engine.coordinator.services import Service, Submit
 from odf_engine.errors import Cancelled, OdfError
-from odf_engine.flows.scheduler import retry_delay
 from odf_engine.net.download import AttemptFailed
+from odf_engine.workspace.documents.store import Documents
 from odf_engine.workspace.workspace import Workspace
 
 _POLL_SECONDS: Final = 2.0
@@ -39,17 +41,12 @@ _MAX_PAUSE: Final = 3600.0
 _log = logging.getLogger(__name__)
 
 
-class AlertRunner:
-    """Collects events and delivers them. All methods run in the event loop of the worker.
+class AlertRunner(Service):
+    """Collects events and delivers them."""
 
-    Args:
-        odf: the ``.odf`` folder of the workspace.
-    """
-
-    def __init__(self, odf: Path) -> None:
-        self._odf = odf
-        self._files = alert_files(odf)
-        self._acceptances = accepted_alerts(odf)
+    def __init__(self, odf: Path, submit: Submit) -> None:
+        super().__init__(odf, submit)
+        self._documents = Documents(odf, Alert)
         self._alerts: dict[str, Alert] = {}
         self._seen: object = None
         self._store: AlertStore | None = None
@@ -68,8 +65,8 @@ class AlertRunner:
         watches = any("DatasetUpdated" in alert.spec.kinds for alert in self._alerts.values())
         return watches or bool(self._queued and self._alerts)
 
-    def wake(self) -> None:
-        """Report that a job has ended or committed."""
+    def notify(self, event: JobChanged | Committed) -> None:
+        """Collect the event of a job soon."""
         self._wake.set()
 
     async def serve(self) -> None:
@@ -97,9 +94,9 @@ class AlertRunner:
 
     async def _step(self) -> float:
         """Queue new events, and start deliveries that are due; return the seconds until the next step."""
-        seen = self._files.stamps(), self._acceptances.read()
+        seen = self._documents.stamps(), self._documents.accepted()
         if seen != self._seen:
-            alerts = await asyncio.to_thread(active_alerts, self._odf)
+            alerts = await asyncio.to_thread(self._documents.active)
             self._alerts = {alert.name: alert for alert in alerts}
             self._seen = seen
             _log.info("%d alerts are active", len(alerts))
@@ -118,6 +115,9 @@ class AlertRunner:
         waits = [at - now for name, at in due.items() if name in self._alerts and name not in self._tasks]
         return 0.0 if more else max(min([_POLL_SECONDS, *waits]), 0.05)
 
+    def _open_workspace(self) -> contextlib.closing[Workspace]:
+        return contextlib.closing(Workspace.find(explicit=self._odf.parent))
+
     def _end_task(self, name: str) -> None:
         self._tasks.pop(name, None)
         self._wake.set()
@@ -134,7 +134,7 @@ class AlertRunner:
 
             def workspace() -> Workspace:
                 if not opened:
-                    opened.append(stack.enter_context(_open_workspace(self._odf)))
+                    opened.append(stack.enter_context(self._open_workspace()))
                 return opened[0]
 
             batch = self._collector.collect(alerts, workspace, scan=scan)
@@ -168,7 +168,7 @@ class AlertRunner:
         """Send a delivery, and store the outcome. Called in a thread."""
         pause = 0.0
         try:
-            with _open_workspace(self._odf) as workspace:
+            with self._open_workspace() as workspace:
                 send(alert, delivery, workspace, self._reporter)
         except Cancelled:
             return  # the worker stops
@@ -198,12 +198,3 @@ def _make_delivery(alert: Alert, event: Event, workspace: Workspace) -> NewDeliv
     except Exception as error:  # one event never blocks those after it
         _log.exception("alert %s: event %s cannot be sent: %s", alert.name, event.id, error)
         return None
-
-
-@contextlib.contextmanager
-def _open_workspace(odf: Path) -> Iterator[Workspace]:
-    workspace = Workspace.find(explicit=odf.parent)
-    try:
-        yield workspace
-    finally:
-        workspace.index.close()

@@ -10,15 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
-from odf_engine.errors import NotFound, OdfError
-from odf_engine.storage.databases import open_shared_database, write_transaction
+from odf_engine.errors import NotFound
+from odf_engine.storage.databases import SharedStore
 
 FILE: Final = "alerts.sqlite"
 MAX_QUEUED: Final = 1000
@@ -107,8 +106,8 @@ class NewDelivery(msgspec.Struct, frozen=True):
 _FIELDS: Final = ", ".join(Delivery.__struct_fields__)
 
 
-class AlertStore:
-    """The queue of a workspace. Safe from several threads.
+class AlertStore(SharedStore):
+    """The queue of a workspace.
 
     Args:
         odf: the ``.odf`` folder of the workspace.
@@ -118,35 +117,11 @@ class AlertStore:
     """
 
     def __init__(self, odf: Path) -> None:
-        self._path = odf / FILE
-        self._lock = threading.RLock()
-        with self._translated():
-            with contextlib.suppress(OSError):  # a read-only file system
-                # SQLite gives its other files the mode of this one. Messages can have parts of the data.
-                os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
-            self._connection = open_shared_database(self._path, _SCHEMA)
-
-    def close(self) -> None:
-        """Close the file."""
-        with self._lock:
-            self._connection.close()
-
-    @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            with self._lock:
-                yield
-        except sqlite3.Error as error:
-            raise OdfError(
-                f"the queue of the alerts cannot be read or written: {error}",
-                where=str(self._path),
-                hint="check the free space and the permissions; if the file is damaged, delete it",
-            ) from error
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._translated(), write_transaction(self._connection):
-            yield self._connection
+        path = odf / FILE
+        with contextlib.suppress(OSError):  # a read-only file system
+            # SQLite gives its other files the mode of this one. Messages can have parts of the data.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+        super().__init__(path, _SCHEMA, "the queue of the alerts")
 
     def positions(self) -> dict[str, str]:
         """Return the position in each source of events."""

@@ -16,9 +16,17 @@ from typing import Final, NamedTuple
 import msgspec
 from cronsim import CronSim
 
+from odf_engine.automation.flows.definition import (
+    Flow,
+    Inputs,
+    Interval,
+    RemoteTrigger,
+    Retry,
+    Schedule,
+    Trigger,
+)
+from odf_engine.automation.flows.store import REQUEST, FlowState, FlowStore, Run
 from odf_engine.errors import OdfError
-from odf_engine.flows.definition import Flow, Inputs, Interval, RemoteTrigger, Retry, Schedule, Trigger
-from odf_engine.flows.store import REQUEST, FlowState, FlowStore, Run
 
 GRACE_SECONDS: Final = 60.0
 """A time of a schedule counts as missed if it is noticed later than this."""

@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from odf_engine.errors import NotFound, OdfError
-from odf_engine.storage.databases import open_shared_database, write_transaction
+from odf_engine.storage.databases import SharedStore
 
 FILE: Final = "flows.sqlite"
 REQUEST: Final = "request"
@@ -107,7 +107,7 @@ class Run(msgspec.Struct, frozen=True):
     jobs: list[str]
 
 
-class FlowStore:
+class FlowStore(SharedStore):
     """The stored state and runs of a workspace's flows.
 
     Args:
@@ -118,35 +118,19 @@ class FlowStore:
     """
 
     def __init__(self, odf: Path) -> None:
-        self._path = odf / FILE
-        with self._translated():
-            self._connection = open_shared_database(self._path, _SCHEMA)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._connection.close()
+        super().__init__(odf / FILE, _SCHEMA, "the state of the flows")
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
         try:
-            yield
-        except sqlite3.Error as error:
-            raise OdfError(
-                f"the state of the flows cannot be read or written: {error}",
-                where=str(self._path),
-                hint="check the free space and the permissions",
-            ) from error
+            with super()._translated():
+                yield
         except msgspec.MsgspecError as error:
             raise OdfError(
                 f"the state of the flows is damaged: {error}",
                 where=str(self._path),
                 hint="delete the file; flows then continue without their history",
             ) from error
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._translated(), write_transaction(self._connection):
-            yield self._connection
 
     def version(self) -> int:
         """Return a number that changes when another process has written."""

@@ -14,24 +14,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
-from odf_engine.flows.definition import Retry
-from odf_engine.flows.documents import (
-    Acceptances,
-    DocumentFiles,
-    DurationText,
-    Kind,
-    Target,
-    TargetedSpec,
-    check_targets,
-    read_document,
-)
+from odf_engine.automation.flows.definition import Retry
 from odf_engine.net.urls import origin_of
+from odf_engine.workspace.documents.document import Document, Kind, Target, TargetedSpec
+from odf_engine.workspace.documents.values import DurationText
 
 EventKind = Literal[
     "DatasetUpdated",
@@ -48,7 +39,6 @@ EventKind = Literal[
 ]
 LINEAGE_EVENTS: Final[tuple[EventKind, ...]] = ("JobStarted", "JobSucceeded", "JobFailed", "JobCancelled")
 """The events that OpenLineage describes: a start, and each end of a run."""
-_WORD: Final = "alert"
 _URL: Final = re.compile(r"[A-Za-z0-9%/:=&?~+._@!$,;'()*\[\]-]+")
 _MAIL: Final = re.compile(r"[^\s@<>,;\"\x00-\x1f\x7f]+@[A-Za-z0-9.-]+|[^\s@<>,;\"]+@\[[0-9A-Fa-f:.]+\]")
 
@@ -219,47 +209,7 @@ class AlertSpec(TargetedSpec, frozen=True, kw_only=True):
         return LINEAGE_EVENTS if isinstance(self.sink, OpenLineage) else self.events
 
 
-class Alert(msgspec.Struct, frozen=True):
-    """An alert as stored.
+class Alert(Document[AlertSpec], frozen=True):
+    """An alert. It sends only if the user has accepted it, since it sends data to other hosts."""
 
-    Attributes:
-        name: name, unique in the workspace.
-        spec: the content.
-        digest: SHA-256 of the file. Deliveries require that the user has accepted this content.
-    """
-
-    name: str
-    spec: AlertSpec
-    digest: str
-
-
-def read_alert(text: bytes, source: str) -> Alert:
-    """Read a definition.
-
-    Args:
-        text: one YAML document in UTF-8.
-        source: name of the file in messages.
-
-    Raises:
-        InvalidManifest: it is invalid; ``where`` has line and column.
-    """
-    name, spec, document = read_document(text, source, AlertSpec, _WORD)
-    check_targets(spec.targets, document)
-    return Alert(name, spec, document.digest)
-
-
-def alert_files(odf: Path) -> DocumentFiles[Alert]:
-    """Return the alerts of a workspace: ``.odf/alerts/NAME.yaml``."""
-    return DocumentFiles(odf, _WORD, read_alert)
-
-
-def accepted_alerts(odf: Path) -> Acceptances:
-    """Return the alerts that the user has accepted. Others send nothing."""
-    return Acceptances(odf, _WORD)
-
-
-def active_alerts(odf: Path) -> list[Alert]:
-    """Return the valid alerts that the user has accepted."""
-    accepted = accepted_alerts(odf).read()
-    alerts = (alert for alert in alert_files(odf).read_all() if isinstance(alert, Alert))
-    return [alert for alert in alerts if accepted.get(alert.name) == alert.digest]
+    word = "alert"

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from odf_engine.alerts.definition import Alert, EventKind
-from odf_engine.alerts.events import MAX_MESSAGE, Event, stable_id
-from odf_engine.alerts.store import AlertStore
+from odf_engine.automation.alerts.definition import Alert, EventKind
+from odf_engine.automation.alerts.events import MAX_MESSAGE, Event, stable_id
+from odf_engine.automation.alerts.store import AlertStore
+from odf_engine.automation.flows import store as flow_store
+from odf_engine.automation.flows.store import FlowStore, Run
 from odf_engine.base.progress import count_of
 from odf_engine.checks.reports import result_json
 from odf_engine.coordinator.job_log import JobLogReader
 from odf_engine.coordinator.protocol import Committed, Job, JobChanged, JobState
 from odf_engine.errors import OdfError
-from odf_engine.flows import store as flow_store
-from odf_engine.flows.store import FlowStore, Run
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.jobs.check import CheckResult
