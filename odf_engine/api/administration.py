@@ -35,8 +35,6 @@ from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.credentials import Credentials, Login
 from odf_engine.net.urls import origin_of
 from odf_engine.storage.scratch import spool_stream
-from odf_engine.workspace.documents.document import Document
-from odf_engine.workspace.documents.store import Documents
 from odf_engine.workspace.tokens import Tokens
 from odf_engine.workspace.workspace import Workspace
 
@@ -44,9 +42,11 @@ if TYPE_CHECKING:
     from odf_engine.api.alerts import WorkspaceAlerts
     from odf_engine.api.flows import ChecksView, WorkspaceFlows
     from odf_engine.api.health import HealthCheck
+    from odf_engine.workspace.documents.document import Document
+    from odf_engine.workspace.documents.store import Documents
     from odf_engine.workspace.fsck import FsckReport
 
-D = TypeVar("D", bound=Document[Any])
+D = TypeVar("D", bound="Document[Any]")
 _MAX_PROOF_BYTES: Final = 4 << 20
 _SAFE: Final = "safeDirectories"
 
@@ -333,6 +333,8 @@ class Administration(WorkspaceEntries):
 
     def documents(self, kind: type[D]) -> Documents[D]:
         """Return the documents of a kind: flows, checks or alerts."""
+        from odf_engine.workspace.documents.store import Documents  # deferred: it loads PyYAML
+
         return Documents(self._workspace.odf, kind)
 
     @property

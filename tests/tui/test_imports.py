@@ -9,7 +9,7 @@ import sys
 from odf_tui import cli
 
 _HEAVY = ("pyspark", "py4j", "grpc", "aiohttp", "pyarrow", "yaml", "numpy", "pandas", "obstore")
-_ROW_COMMANDS = {"diff", "digest", "late", "provenance", "schema", "sql", "tail"}
+_ROW_COMMANDS = {"diff", "digest", "late", "preview", "provenance", "schema", "sql", "tail"}
 
 
 def _loaded(module: str) -> set[str]:
