@@ -18,12 +18,12 @@ from odf_engine.api.readers.job_log import (
 from odf_engine.coordinator.endpoint import WorkerEndpoint
 from odf_engine.coordinator.job_log import JobLogReader, read_journal
 from odf_engine.coordinator.protocol import Job, JobState, JournalEvent, Request
-from odf_engine.coordinator.worker_service import WorkerService, find_service
 from odf_engine.errors import OdfError
 from odf_engine.jobs.ingest import Ingest
 
 if TYPE_CHECKING:
     from odf_engine.coordinator.client import Client
+    from odf_engine.coordinator.worker_service import WorkerService
 
 JOBS: Final = 200
 _MAX_BLOCKS: Final = 200
@@ -136,6 +136,8 @@ class JobReader(WorkspaceEntries):
 
     def worker_service(self) -> WorkerService:
         """Return the service of the user's session that runs the worker."""
+        from odf_engine.coordinator.worker_service import find_service  # deferred: only this needs it
+
         return find_service(self._workspace.folder)
 
     async def connect(self, *, start: bool = True, warm: bool = True) -> Client:

@@ -181,7 +181,6 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], right: Se
     """
     numbers = [header in right for header in headers]
     rows = [[escape_controls(cell) for cell in row] for row in rows]  # before widths are measured
-    out = console()
     if not sys.stdout.isatty():
         titles = [escape_controls(header.upper()) for header in headers]
         widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
@@ -196,7 +195,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], right: Se
         table.add_column(escape_controls(header), justify="right" if number else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    out.print(table)
+    console().print(table)
 
 
 def file_format(output: Path) -> FileFormat:
