@@ -1,73 +1,28 @@
-"""The Textual application: themes, colour filters, clipboard, external editor, exit."""
+"""The application of the workstation, with the workbench as its only permanent screen."""
 
 from __future__ import annotations
 
-import asyncio
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
-from textual.app import App
 from textual.binding import Binding, BindingType
-from textual.css.stylesheet import Stylesheet
-from textual.filter import LineFilter, Monochrome, NoColor
-from textual.scrollbar import ScrollBar
-from textual.theme import Theme
 
-from odf_engine.errors import OdfError
-from odf_tui.state import saved_session
+from odf_tui.services.terminal_app import TerminalApp
 from odf_tui.state.app_state import EarlyReads
-from odf_tui.theming import terminal, themes
-from odf_tui.theming.themes import EightBitColours
-from odf_tui.widgets.pane_frame import ThinScrollBar
-from odf_tui.widgets.status_bar import Notice
 from odf_tui.workbench import Workbench
 
 if TYPE_CHECKING:
     from odf_engine.api.workspace import Workspace
 
 
-class ThemedStylesheet(Stylesheet):
-    """Style rules that are parsed again only if the theme's variables change.
-
-    Textual applies the theme once more after the first parse. This delayed the first paint.
-    """
-
-    _is_changed = True
-
-    def set_variables(self, variables: dict[str, str]) -> None:
-        """Set the variables of the theme."""
-        if variables != self._variables:
-            super().set_variables(variables)
-            self._is_changed = True
-
-    def parse(self) -> None:
-        """Parse the rules."""
-        super().parse()
-        self._is_changed = False
-
-    def reparse(self) -> None:
-        """Parse the rules again if the variables have changed."""
-        if self._is_changed:
-            super().reparse()
-            self._is_changed = False
-
-
-class Workstation(App[None], inherit_bindings=False):
-    """The application; its only permanent screen is the workbench.
+class Workstation(TerminalApp):
+    """The application.
 
     Args:
-        source: the engine.
+        workspace: the engine.
         early: datasets and jobs that are being read already.
         painted: called after the first paint.
-
-    Attributes:
-        farewell: text to print on the terminal after the exit, or "" if no job continues.
-        palette: the styles of the current theme, see :func:`odf_tui.theming.themes.palette`.
-        theme_names: the names of the valid themes.
     """
 
     CSS_PATH = "odf.tcss"
@@ -85,38 +40,8 @@ class Workstation(App[None], inherit_bindings=False):
         early: EarlyReads | None = None,
         painted: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__()
-        ScrollBar.renderer = ThinScrollBar
-        self.workspace = workspace
-        self.farewell = ""
-        self.theme_names = themes.names()
-        self.palette = themes.Palette({})
+        super().__init__(workspace)
         self._early, self._painted = early, painted
-        self._few_colours = self.no_color or self.console.color_system in (None, "standard")
-        self._nearest = EightBitColours(enabled=self.console.color_system == "256" and not self.no_color)
-        self._filters.append(self._nearest)
-        if self.no_color:  # no colours at all; Textual would show greys
-            self._filters = [entry for entry in self._filters if not isinstance(entry, Monochrome)]
-            self._filters.append(NoColor())
-        if (characters := terminal.supported_characters(workspace.ui.ascii)) != "all":
-            from odf_tui.theming.ascii_fallback import CharacterFallback  # not always needed
-
-            self._filters.append(CharacterFallback(characters))
-        self._theme_problem = ""
-        if not self.use_theme(self._configured_theme()):
-            self._apply_theme(themes.load(themes.DEFAULT, few=self._few_colours, own=False))
-        self.stylesheet = ThemedStylesheet(variables=self.get_css_variables())
-
-    def _configured_theme(self) -> str:
-        """Return the name of the configured theme; for ``auto``, of one that suits the terminal."""
-        if self.no_color:
-            return themes.FEW_COLOURS
-        theme = saved_session.effective_theme(
-            saved_session.load_layout(self.workspace.folder), self.workspace.ui.theme
-        )
-        if theme != "auto":
-            return theme
-        return themes.FEW_COLOURS if self._few_colours else themes.DEFAULT
 
     def get_default_screen(self) -> Workbench:
         """Return the workbench with the classes for the size of the terminal.
@@ -132,130 +57,16 @@ class Workstation(App[None], inherit_bindings=False):
             bench.add_class(*fitting[-1:])
         return bench
 
-    def on_mount(self) -> None:
-        """Check the user's settings after the first paint."""
-        self.call_after_refresh(
-            self.run_worker, self._check_settings, thread=True, group="settings", name="settings"
-        )
-
-    def _check_settings(self) -> None:
-        invalid = themes.problems()
-        self.theme_names = [name for name in self.theme_names if name not in invalid]
-        problems = (
-            [self._theme_problem]
-            if self._theme_problem
-            else [_problem_text(error) for error in invalid.values()]
-        )
-        if self.workspace.settings_problem:
-            problems.insert(0, self.workspace.settings_problem)
-        if problems:
-            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-            self.bench.post_message(Notice(problems[0] + more, "warn"))
-
     def on_resize(self, event: events.Resize) -> None:
         """Resize the screens below a dialog too: Textual resizes only the top one."""
         for screen in self.screen_stack[:-1]:
             screen.post_message(events.Resize(event.size, event.size))
-
-    def read_dialog_styles(self) -> None:
-        """Read the style sheet of dialogs, before the first of them opens."""
-        self.stylesheet.read(Path(__file__).with_name("dialogs.tcss"))
-
-    @property
-    def current_theme_name(self) -> str:
-        """The theme in use."""
-        return self.theme
 
     @property
     def bench(self) -> Workbench:
         """The workbench, also while a dialog covers it."""
         return next(screen for screen in self.screen_stack if isinstance(screen, Workbench))
 
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        """Return defaults of the workstation's own variables, for themes that lack them."""
-        return {
-            "muted": "ansi_bright_black",
-            "rule": "ansi_bright_black",
-            "cursor-style": "reverse",
-            "idle-style": "bold",
-            "bar-style": "reverse",
-            **{f"{name}-{ground}": "ansi_default" for name in ("bar", "cursor", "idle")
-               for ground in ("background", "foreground")},
-        }  # fmt: skip
-
-    def use_theme(self, name: str) -> bool:
-        """Use a theme. Returns False if its file is missing or invalid; a notice shows the reason."""
-        try:
-            theme = themes.load(name, few=self._few_colours)
-        except OdfError as error:
-            self._theme_problem = _problem_text(error)
-            if self.is_running:
-                self.bench.notice(self._theme_problem, "warn")
-            return False
-        self._apply_theme(theme)
-        return True
-
-    def _apply_theme(self, theme: Theme) -> None:
-        self.register_theme(theme)
-        self.palette = themes.palette(theme)
-        self.theme = theme.name
-        self.get_css_variables()  # updates `theme_variables`, from which panes take their colours
-
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        """Return the filters that adapt colours and characters to the terminal."""
-        return [entry for entry in self._filters if entry.enabled]
-
-    def copy(self, text: str) -> str:
-        """Copy a text to the clipboard. Returns a description of the method used."""
-        return terminal.copy(text, self.write, self.workspace.folder / ".odf" / "cache")
-
-    def write(self, sequence: str) -> None:
-        """Write a control sequence to the terminal."""
-        if self._driver is not None:
-            self._driver.write(sequence)
-
-    async def edit(self, path: Path, line: int | None = None) -> None:
-        """Run the user's editor in the terminal until it ends. Events are still applied during this time.
-
-        Raises:
-            OdfError: there is no editor, it does not start, or it ends with an error.
-        """
-        editor = terminal.find_editor()
-        suspension = nullcontext() if self.is_headless else self.suspend()
-        with suspension, self.batch_update(), _ignored_interrupts():
-            editing = asyncio.to_thread(terminal.run_editor, editor, path, line, self.workspace.folder)
-            # An exception must not leave the block: the terminal would not be restored.
-            (failure,) = await asyncio.gather(editing, return_exceptions=True)
-        if failure is not None:
-            raise failure
-
     def action_leave(self) -> None:
         """Quit, also from a dialog."""
         self.bench.perform("quit")
-
-    def leave(self, jobs: Sequence[str]) -> None:
-        """Exit, and name the jobs that continue in the farewell."""
-        if jobs:
-            verb = "continues" if len(jobs) == 1 else "continue"
-            self.farewell = (
-                f"{', '.join(jobs)} {verb} in the background.\n"
-                "Run odf jobs to see the progress, or odf to open the workstation again."
-            )
-        self.exit()
-
-
-def _problem_text(error: OdfError) -> str:
-    return f"{error} – {error.hint}" if error.hint else str(error)
-
-
-@contextmanager
-def _ignored_interrupts() -> Iterator[None]:
-    """Ignore ^C, which is meant for the editor.
-
-    It sets a handler, because child processes inherit ignored signals.
-    """
-    before = signal.signal(signal.SIGINT, lambda *_: None)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -2,108 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import sys
-import threading
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
+from typing import NoReturn, TextIO, cast
 
 from odf_engine.api import escape_standard_streams, use_ascii
 from odf_engine.errors import ChainRuleViolated, OdfError, disk_hint
-
-if TYPE_CHECKING:
-    from odf_engine.api import Client, UiConfig
-    from odf_engine.api.workspace import Workspace
-    from odf_tui.state.app_state import EarlyReads
-
-
-def run(folder: Path) -> None:
-    """Show a workspace until the user quits. Jobs and the worker continue.
-
-    Raises:
-        UsageError: the terminal does not support the workstation.
-        Unsupported: the workspace was created by a newer version of this program.
-    """
-    from odf_tui.theming import terminal
-
-    terminal.require_capable_terminal()
-    terminal.configure_environment()
-    gc.disable()  # until the first paint: the objects created until then stay
-
-    from odf_tui.state import saved_session
-    from odf_tui.state.app_state import EarlyRead
-
-    with ThreadPoolExecutor(1) as pool:
-        early: EarlyReads
-        if (known := saved_session.load_snapshot(folder)) is not None:
-            snapshot, current = known
-            workspace = cast("Workspace", DeferredWorkspace(folder, snapshot.ui))
-            early = Future()
-            early.set_result(EarlyRead(snapshot.rows, snapshot.jobs, snapshot.last_seq, outdated=not current))
-        else:
-            workspace = _open_workspace(folder)
-            # Datasets and jobs are read while Textual is imported.
-            early = pool.submit(lambda: EarlyRead(workspace.datasets(), *workspace.jobs()))
-
-        from odf_tui.app import Workstation
-
-        app = Workstation(workspace, early, _resume_gc)
-        app.run()
-    if app.farewell:
-        sys.stdout.write(app.farewell + "\n")
-        sys.stdout.flush()
-    if app.return_code:
-        sys.exit(app.return_code)
-    saved_session.save_snapshot(folder, workspace)
-
-
-class DeferredWorkspace:
-    """A workspace that loads the engine when it is first used.
-
-    Attributes:
-        folder, ui, settings_problem: see :class:`odf_engine.api.workspace.Workspace`. They are available
-            without the engine.
-    """
-
-    def __init__(self, folder: Path, ui: UiConfig) -> None:
-        self.folder = folder
-        self.ui = ui
-        self.settings_problem = ""
-        self._lock = threading.Lock()
-        self._workspace: Workspace | None = None
-
-    def _load(self) -> Workspace:
-        with self._lock:
-            if self._workspace is None:
-                self._workspace = _open_workspace(self.folder)
-            return self._workspace
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._load(), name)
-
-    async def connect(self) -> Client:
-        """Connect to the worker. The engine is loaded in a thread."""
-        workspace = await asyncio.to_thread(self._load)
-        return await workspace.connect()
-
-
-def _open_workspace(folder: Path) -> Workspace:
-    from odf_engine.api.workspace import open
-
-    return open(folder, progress=False)
-
-
-def _resume_gc() -> None:
-    """Enable garbage collection after the first paint.
-
-    Objects that exist already are exempt: they are permanent, and their collection takes 50 ms.
-    """
-    gc.freeze()
-    gc.enable()
 
 
 def main() -> NoReturn:
@@ -115,7 +22,7 @@ def main() -> NoReturn:
         if len(sys.argv) > 1 or "_ODF_COMPLETE" in os.environ:  # the latter: completion in a shell
             _run_command()
         else:
-            open_workstation(None)
+            _open_workstation(None)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except OdfError as error:
@@ -182,16 +89,11 @@ def _print_os_error(error: OSError) -> None:
     _print_error(OdfError(problem, where=location, hint=disk_hint(error)))
 
 
-def open_workstation(folder: Path | None) -> None:
-    """Open the workstation.
-
-    Args:
-        folder: the workspace, or None for the environment's, else the current directory's.
-    """
+def _open_workstation(folder: Path | None) -> None:
     gc.disable()  # until the first paint: the objects created until then stay
-    from odf_engine.api import workspace_folder
+    from odf_tui.start import open_workstation
 
-    run(workspace_folder(Path.cwd(), folder))
+    open_workstation(folder)
 
 
 def _run_command() -> None:
@@ -216,7 +118,7 @@ def _run_command() -> None:
             error.show(sys.stderr)
         sys.exit(error.exit_code)
     if isinstance(result, OpenWorkstation):
-        open_workstation(result.folder)
+        _open_workstation(result.folder)
 
 
 def _print_error(error: OdfError) -> None:

@@ -3,32 +3,50 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from odf_engine.alerts.store import Delivery, has_queue, read_newest, read_terminal_messages
-from odf_engine.api.key_files import PrivateKey, export_to_file, import_from_file, list_private_keys
+from odf_engine.api.key_files import (
+    PrivateKey,
+    export_private_key,
+    export_to_file,
+    import_from_file,
+    list_private_keys,
+    store_private_key,
+)
 from odf_engine.api.readers.dataset_reader import WorkspaceEntries
 from odf_engine.api.server_process import ServerProcess
+from odf_engine.automation.alerts.store import Delivery, has_queue, read_newest, read_terminal_messages
 from odf_engine.base import settings
+from odf_engine.base.config import Config
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.block_search import resolve_block_number
+from odf_engine.checks.reports import RejectedBatch, list_rejected
 from odf_engine.coordinator.endpoint import notify_datasets_changed
-from odf_engine.errors import NotFound, UsageError
+from odf_engine.errors import InvalidIdentity, NotFound, UsageError
+from odf_engine.identity import ownership_proof
 from odf_engine.identity.did import DatasetId
+from odf_engine.identity.multiformats import multibase_encode
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.net.credentials import Credentials, Login
 from odf_engine.net.urls import origin_of
+from odf_engine.storage.scratch import spool_stream
 from odf_engine.workspace.tokens import Tokens
 from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
+    from odf_engine.api.alerts import WorkspaceAlerts
     from odf_engine.api.flows import ChecksView, WorkspaceFlows
+    from odf_engine.api.health import HealthCheck
+    from odf_engine.workspace.documents.document import Document
+    from odf_engine.workspace.documents.store import Documents
     from odf_engine.workspace.fsck import FsckReport
 
+D = TypeVar("D", bound="Document[Any]")
 _MAX_PROOF_BYTES: Final = 4 << 20
 _SAFE: Final = "safeDirectories"
 
@@ -105,6 +123,14 @@ class Administration(WorkspaceEntries):
         notify_datasets_changed(self.folder)
         return not is_own
 
+    def check_deletable(self, datasets: Collection[str]) -> None:
+        """Check that no other datasets are derived from datasets.
+
+        Raises:
+            Conflict: there are some; they are named.
+        """
+        self._workspace.check_deletable([self.entry(dataset) for dataset in datasets])
+
     def delete(self, dataset: str) -> bool:
         """Delete a dataset and its data.
 
@@ -152,17 +178,22 @@ class Administration(WorkspaceEntries):
         """Return whether the sources of a dataset may access private addresses."""
         return self._trusts.allows_private_network(self.entry(dataset))
 
+    @property
+    def credentials(self) -> Credentials:
+        """The stored credentials of repositories and servers."""
+        return Credentials(self._workspace.odf)
+
     def origins(self) -> list[str]:
         """Return the origins with stored credentials."""
-        return Credentials(self._workspace.odf).origins()
+        return self.credentials.origins()
 
     def store_login(self, url: str, login: Login) -> str:
         """Store the credentials of a URL, and return their origin: scheme, host and port."""
-        return Credentials(self._workspace.odf).set(url, login)
+        return self.credentials.set(url, login)
 
     def remove_login(self, url: str) -> bool:
         """Remove the credentials of a URL, and return whether there were any."""
-        return Credentials(self._workspace.odf).forget(url)
+        return self.credentials.forget(url)
 
     def private_keys(self) -> list[PrivateKey]:
         """Return the private keys in the workspace, its datasets' first, by name."""
@@ -189,6 +220,43 @@ class Administration(WorkspaceEntries):
         notify_datasets_changed(self.folder)
         return imported
 
+    def dataset_id(self, name: str) -> DatasetId:
+        """Return the id of a dataset by its name or id. With an id, it may be missing in the workspace.
+
+        Raises:
+            NotFound: there is no dataset of this name.
+        """
+        try:
+            return DatasetId.parse(name)
+        except InvalidIdentity:
+            return self._workspace.resolve(name).id
+
+    def has_private_key(self, dataset: DatasetId | str) -> bool:
+        """Return whether the private key of a dataset is in the workspace."""
+        return self._workspace.keys.has_key(DatasetId.parse(str(dataset)))
+
+    def private_key_pem(self, dataset: DatasetId, label: str, passphrase: str | None) -> str:
+        """Return the private key of a dataset as PKCS#8 PEM, encrypted if there is a passphrase.
+
+        Raises:
+            NotFound: the key is not in the workspace.
+            BadData: the stored file contains another key.
+        """
+        return export_private_key(self._workspace, dataset, label, passphrase)
+
+    def store_private_key(self, dataset: DatasetId, pem: str) -> Literal["known", "imported"]:
+        """Store a private key in the workspace, and return whether it was known."""
+        return store_private_key(self._workspace, dataset, pem)
+
+    def sign(self, dataset: DatasetId, data: bytes) -> str:
+        """Return the ed25519 signature of bytes with the private key of a dataset, in multibase.
+
+        Raises:
+            NotFound: the key is not in the workspace.
+        """
+        key = ownership_proof.load_private_key(self._workspace.keys.private_key_pem(dataset))
+        return multibase_encode(ownership_proof.sign(key, data))
+
     def delete_private_key(self, dataset: DatasetId) -> None:
         """Delete the private key of a dataset. Its ownership can no longer be proven."""
         self._workspace.delete_key(dataset)
@@ -198,6 +266,18 @@ class Administration(WorkspaceEntries):
     def push_tokens(self) -> Tokens:
         """The tokens of clients that push to the server of the workspace."""
         return Tokens(self._workspace.odf)
+
+    def spool(
+        self, stream: BinaryIO, name: str, on_size: Callable[[int], None]
+    ) -> AbstractContextManager[Path]:
+        """Copy a stream to a file that jobs can read. The file is removed at the end of the ``with`` body.
+
+        Args:
+            stream: such as stdin.
+            name: the name of the file.
+            on_size: called with the number of bytes so far.
+        """
+        return spool_stream(self._workspace.odf, stream, name, on_size)
 
     def start_server(self, options: list[str]) -> ServerProcess:
         """Start a server for the datasets, and wait until it is ready.
@@ -209,6 +289,32 @@ class Administration(WorkspaceEntries):
             OdfError: the server does not start.
         """
         return ServerProcess.start(self.folder, options)
+
+    def check_health(self, *, start_spark: bool = False) -> list[HealthCheck]:
+        """Check that jobs can run: the disk, permissions, clock, versions of rows, worker, Spark and memory.
+
+        Args:
+            start_spark: start Spark too, which takes some seconds.
+        """
+        from odf_engine.api.health import check_workspace  # deferred: only this needs it
+
+        return check_workspace(self._workspace, start=start_spark)
+
+    def collect_files(
+        self, datasets: Collection[str], reporter: Reporter, *, dry_run: bool, now: bool
+    ) -> FsckReport:
+        """Remove expired old heads, and files that no reference uses.
+
+        Args:
+            datasets: the ids of the datasets to clean.
+            reporter: for progress.
+            dry_run: only list the files.
+            now: also remove files and old heads of the last hour.
+        """
+        from odf_engine.api.file_check import collect_files  # deferred: it loads PyArrow
+
+        entries = [self.entry(dataset) for dataset in datasets]
+        return collect_files(self._workspace, entries, reporter, dry_run=dry_run, now=now)
 
     def check_files(self, reporter: Reporter, *, repair: bool = False, now: bool = False) -> FsckReport:
         """Check the files of the workspace, and repair them if requested.
@@ -225,6 +331,31 @@ class Administration(WorkspaceEntries):
         # A new workspace has no cached state.
         return check_files(Workspace(self.folder), reporter, repair=repair, now=now)
 
+    def documents(self, kind: type[D]) -> Documents[D]:
+        """Return the documents of a kind: flows, checks or alerts."""
+        from odf_engine.workspace.documents.store import Documents  # deferred: it loads PyYAML
+
+        return Documents(self._workspace.odf, kind)
+
+    @property
+    def alerts(self) -> WorkspaceAlerts:
+        """The alerts."""
+        from odf_engine.api.alerts import WorkspaceAlerts  # deferred: it loads PyYAML
+
+        return WorkspaceAlerts(self._workspace)
+
+    def metrics(self) -> str:
+        """Return metrics in the text format of Prometheus."""
+        from odf_engine.automation.alerts.metrics import collect_metrics  # deferred: only this needs it
+
+        return collect_metrics(self._workspace, self._workspace.summaries())
+
+    def write_metrics(self, path: Path) -> None:
+        """Replace a file by metrics in the text format of Prometheus, atomically."""
+        from odf_engine.automation.alerts.metrics import write_metrics
+
+        write_metrics(self._workspace, path)
+
     def flows(self) -> WorkspaceFlows:
         """Return the flows. The caller closes them."""
         from odf_engine.api.flows import WorkspaceFlows  # deferred: it loads PyYAML
@@ -236,6 +367,10 @@ class Administration(WorkspaceEntries):
         from odf_engine.api.flows import read_dataset_checks  # deferred: it loads PyYAML
 
         return read_dataset_checks(self.folder, dataset, commits)
+
+    def rejected_batches(self, datasets: Collection[str]) -> list[RejectedBatch]:
+        """Return the batches of rows that checks of datasets rejected, newest first."""
+        return list_rejected(self._workspace.odf, list(map(DatasetId.parse, datasets)))
 
     def alert_messages(self, limit: int) -> list[Delivery]:
         """Return the newest messages of alerts, newest first."""
@@ -253,10 +388,14 @@ class Administration(WorkspaceEntries):
         odf = self._workspace.odf
         return read_terminal_messages(odf, after) if has_queue(odf) else None
 
+    def saved_config(self) -> Config:
+        """Return the settings that the files have now."""
+        return settings.load_workspace(self._workspace.odf)
+
     def settings(self, *, user: bool = False) -> list[settings.Setting]:
         """Return the settings of the workspace, or the user's for all workspaces."""
         odf = self._workspace.odf
-        config = settings.load(settings.user_file()) if user else settings.load_workspace(odf)
+        config = settings.load_config(settings.user_file()) if user else settings.load_workspace(odf)
         return settings.list_settings(config)
 
     def change_setting(

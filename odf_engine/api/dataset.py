@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from odf_engine.api.jobs import JobRunner
+from odf_engine.api.dataset_chain import DatasetChain
+from odf_engine.api.pull_plan import PullSelection, plan_pull
 from odf_engine.api.rows import Rows
 from odf_engine.base.html_text import fields_html, text_html
+from odf_engine.base.progress import JobWarning, Reporter
 from odf_engine.base.terminal_text import escape_controls
-from odf_engine.chain.schema_evolution import column_descriptions
-from odf_engine.checks.reports import read_report, report_json
+from odf_engine.chain.linked_objects import export_object, linked_objects
+from odf_engine.chain.schema_evolution import column_descriptions, odf_declaration, read_declaration
+from odf_engine.checks.reports import StoredReport, read_report, read_summaries, report_json
 from odf_engine.errors import UsageError
+from odf_engine.identity.multiformats import Multihash
 from odf_engine.jobs.compact import Compact, CompactResult
 from odf_engine.jobs.ingest import Ingest
+from odf_engine.jobs.preview import Preview
 from odf_engine.jobs.pull import Pull, PullResult
 from odf_engine.jobs.push import Push, PushResult
 from odf_engine.jobs.trace import Trace
@@ -26,17 +32,36 @@ from odf_engine.jobs.verify import Verify, VerifyResult
 from odf_engine.jobs.views import BuildProjection
 from odf_engine.metadata.timestamp import parse_user_time
 from odf_engine.provenance.model import TraceStep
-from odf_engine.views.as_at import at_version, resolve_as_at
+from odf_engine.views.as_at import PinnedVersion
+from odf_engine.workspace.block_warnings import blocks_with_warnings, read_block_warnings
+from odf_engine.workspace.dataset_folders import LateRowsFile, Rejects, list_late_rows, read_rejects
+from odf_engine.workspace.remotes import DatasetRemotes, Remotes
 
 if TYPE_CHECKING:
-    from odf_engine.chain.block_summary import StoredBlock
-    from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
-    from odf_engine.workspace.workspace import Workspace
+    import pyarrow as pa
+
+    from odf_engine.metadata.model import DataSchema, DatasetSnapshot
+    from odf_engine.views.row_window import RowWindowReader
+    from odf_engine.workspace.dataset_summary import Summary
 
 Moment = str | date | datetime
 """A time: text as ``2024-01-31`` or RFC 3339, a date (its first moment in UTC), or a datetime with a zone."""
 Version = int | Moment
 """A version of a dataset: the number of a block, its hash, or a system time."""
+
+
+class LinkedObject(NamedTuple):
+    """An object that columns with links refer to.
+
+    Attributes:
+        hash: its hash, as in the columns.
+        links: the number of links to it.
+        size: its size in bytes, or None if it is missing.
+    """
+
+    hash: Multihash
+    links: int
+    size: int | None
 
 
 SUMMARY_COLUMNS: Final[Mapping[str, Callable[[Summary], object]]] = {
@@ -51,7 +76,7 @@ SUMMARY_COLUMNS: Final[Mapping[str, Callable[[Summary], object]]] = {
 """The fields of a dataset that notebooks display."""
 
 
-class Dataset:
+class Dataset(DatasetChain):
     """A dataset of a workspace. Rows and blocks are read from disk on each access.
 
     >>> dataset = workspace["city.population"]
@@ -61,29 +86,6 @@ class Dataset:
     True
     """
 
-    def __init__(self, workspace: Workspace, entry: DatasetEntry, runner: JobRunner) -> None:
-        self._workspace, self._entry, self._runner = workspace, entry, runner
-
-    @property
-    def id(self) -> str:
-        """The id of the dataset, ``did:odf:…``."""
-        return str(self._entry.id)
-
-    @property
-    def name(self) -> str:
-        """The name of the dataset in the workspace."""
-        return str(self._entry.alias)
-
-    @property
-    def kind(self) -> str:
-        """The kind of the dataset: ``root`` or ``derivative``."""
-        return self._entry.dataset.state().kind.name.lower()
-
-    @property
-    def head(self) -> str:
-        """The hash of the newest block."""
-        return str(self._entry.dataset.head())
-
     @property
     def definition(self) -> str:
         """The current definition: a manifest in YAML.
@@ -92,9 +94,28 @@ class Dataset:
         kind: DatasetSnapshot
         """
         from odf_engine.metadata.yaml import snapshot_to_yaml  # deferred: most scripts do not need it
+
+        return snapshot_to_yaml(self.snapshot())
+
+    def snapshot(self) -> DatasetSnapshot:
+        """Return the current definition."""
         from odf_engine.workspace.definitions.definition import read_definition
 
-        return snapshot_to_yaml(read_definition(self._entry, self._workspace.datasets()))
+        return read_definition(self._entry, self._workspace.datasets())
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The columns, or None if the dataset has no data yet and declares none.
+
+        >>> workspace["city.population"].schema.names
+        ['offset', 'op', 'system_time', 'event_time', 'city', 'population']
+        """
+        return read_declaration(self.state)
+
+    @property
+    def odf_schema(self) -> DataSchema | None:
+        """The columns as an ODF schema, or None as in :attr:`schema`."""
+        return odf_declaration(self.state)
 
     @property
     def column_descriptions(self) -> dict[str, str]:
@@ -103,24 +124,13 @@ class Dataset:
         >>> workspace["city.population"].column_descriptions
         {}
         """
-        return column_descriptions(self._entry.dataset.state())
+        return column_descriptions(self.state)
 
-    def blocks(self) -> Sequence[StoredBlock]:
-        """Return the blocks of its metadata chain, oldest first.
-
-        Raises:
-            BadData: a block is damaged.
-
-        >>> for block in workspace["city.population"].blocks()[:3]:
-        ...     print(block.block.sequence_number, type(block.block.event).__name__)
-        0 Seed
-        1 AddPushSource
-        2 SetDataSchema
-        """
-        return list(self._entry.dataset.blocks(newest_first=False))
-
-    def checks(self) -> list[dict[str, Any]]:
+    def checks(self, limit: int | None = None) -> list[dict[str, Any]]:
         """Return the stored results of checks, oldest block first: ``block``, ``signed``, ``results``, ….
+
+        Args:
+            limit: the maximum number of newest blocks with results.
 
         Raises:
             BadData: a report is damaged.
@@ -128,24 +138,10 @@ class Dataset:
         >>> workspace["city.population"].checks()
         []
         """
-        dataset = self._entry.dataset
-        reports = (
-            (data_slice, read_report(dataset.folder, self._entry.id, data_slice.physical_hash))
-            for data_slice in dataset.slices()
-        )
-        return [
-            {"block": data_slice.sequence_number, **report_json(stored)}
-            for data_slice, stored in reports
-            if stored is not None
-        ]
-
-    def __iter__(self) -> Iterator[StoredBlock]:
-        """Yield the blocks, newest first.
-
-        >>> next(iter(workspace["city.population"])).block.event.new_data.offset_interval.end
-        2
-        """
-        return iter(self._entry.dataset.blocks())
+        newest = reversed(self._entry.dataset.slices())
+        reports = ((data_slice, self.check_report(data_slice.physical_hash)) for data_slice in newest)
+        results = ({"block": row.sequence_number, **report_json(stored)} for row, stored in reports if stored)
+        return list(islice(results, limit))[::-1]
 
     def scan(
         self,
@@ -174,15 +170,102 @@ class Dataset:
         >>> len(workspace["city.population"].scan(offsets=(0, 1)).to_arrow())
         1
         """
-        entry, last = (self._entry, None) if as_at is None else _version(self._entry, as_at)
         from odf_engine.views.scan import Scan  # deferred: it loads PyArrow
 
-        scan = Scan.of_dataset(entry.dataset, last)
+        if as_at is None:
+            scan = Scan.of_dataset(self._entry.dataset)
+        else:
+            version = self.version(version_text(as_at))
+            scan = Scan.of_dataset(self.at(version)._entry.dataset, version.scan_offset)
         scan = scan.where(
             offsets=offsets, event_time=_time_range(event_time), system_time=_time_range(system_time)
         )
         title = self.name if as_at is None else f"{self.name} as at {as_at}"
         return Rows(scan if columns is None else scan.select(columns), title)
+
+    @property
+    def remotes(self) -> DatasetRemotes:
+        """The URLs that the dataset is pulled from and pushed to."""
+        return Remotes(self._workspace.odf).get(self._entry.id)
+
+    def row_window(self, version: PinnedVersion | None = None) -> RowWindowReader:
+        """Return a reader of rows by position, without a job: all rows, or those of a version.
+
+        >>> workspace["city.population"].row_window().tail(1)["city"].to_pylist()
+        ['Oslo']
+        """
+        from odf_engine.views.row_window import RowWindowReader  # deferred: it loads PyArrow
+
+        if version is None:
+            return RowWindowReader(self._entry.dataset)
+        return RowWindowReader(self.at(version)._entry.dataset, last_offset=version.scan_offset)
+
+    def late_rows(self) -> list[LateRowsFile]:
+        """Return the files of rows that were dropped because they are late, newest block first.
+
+        >>> workspace["city.population"].late_rows()
+        []
+        """
+        return list_late_rows(self._entry.dataset)
+
+    def rejects(self) -> Mapping[str, Rejects]:
+        """Return the rejected rows of the source by the hash of their block.
+
+        >>> workspace["city.population"].rejects()
+        {}
+        """
+        return read_rejects(self.folder)
+
+    def warnings(self, blocks: Iterable[str]) -> dict[str, list[JobWarning]]:
+        """Return the warnings of jobs by the hash of the block that they wrote, if there are any.
+
+        >>> workspace["city.population"].warnings([])
+        {}
+        """
+        warned = blocks_with_warnings(self.folder)
+        return {
+            block: warnings
+            for block in blocks
+            if block in warned and (warnings := read_block_warnings(self.folder, block))
+        }
+
+    def check_summaries(self) -> Mapping[int, str]:
+        """Return the results of checks as text, by the number of their block.
+
+        >>> workspace["city.population"].check_summaries()
+        {}
+        """
+        return read_summaries(self.folder, self._entry.id, self._entry.dataset.slices())
+
+    def check_report(self, physical_hash: Multihash) -> StoredReport | None:
+        """Return the results of checks of a slice, or None if it was not checked.
+
+        Raises:
+            BadData: the report is damaged.
+        """
+        return read_report(self.folder, self._entry.id, physical_hash)
+
+    def linked_objects(self) -> list[LinkedObject]:
+        """Return the objects that columns with links refer to.
+
+        >>> workspace["city.population"].linked_objects()
+        []
+        """
+        dataset = self._entry.dataset
+        objects: list[LinkedObject] = []
+        for link, links in linked_objects(dataset, Reporter()).items():
+            path = dataset.slice_path(link)
+            objects.append(LinkedObject(link, links, path.stat().st_size if path.is_file() else None))
+        return objects
+
+    def export_object(self, link: str, target: Path) -> None:
+        """Copy a linked object to a file. Its bytes are verified.
+
+        Raises:
+            NotFound: there is no such object.
+            BadData: the object is damaged.
+        """
+        export_object(self._entry.dataset, Multihash.parse(link), target, Reporter())
 
     def latest(self, key: Sequence[str] = (), *, as_at: Version | None = None) -> Rows:
         """Return the latest row of each key, without retracted keys.
@@ -215,10 +298,8 @@ class Dataset:
         request = BuildProjection(self.id, list(key), as_at=version, as_of=moment)
         result = self._runner.run(request, self.name)
         by = ", ".join(result.key)
-        from odf_engine.views.scan import Scan  # deferred: it loads PyArrow
-
-        scan = Scan.of_file(Path(result.file), self._entry.dataset.state().vocabulary)
-        return Rows(scan, f"{self.name} by {by}{f' as of {moment}' if moment else ''}")
+        title = f"{self.name} by {by}{f' as of {moment}' if moment else ''}"
+        return Rows.of_file(Path(result.file), title, self.state.vocabulary)
 
     def pull(
         self, *, force: bool = False, fetch_uncacheable: bool = False, set_watermark: Moment | None = None
@@ -241,10 +322,27 @@ class Dataset:
         'updated'
         """
         watermark = None if set_watermark is None else instant_text(set_watermark)
-        request = Pull(
-            dataset=self.id, force=force, fetch_uncacheable=fetch_uncacheable, set_watermark=watermark
-        )
-        return self._runner.run(request, self.name)
+        options = Pull("", force=force, fetch_uncacheable=fetch_uncacheable, set_watermark=watermark)
+        ((request, name),) = plan_pull(self._workspace, PullSelection([self.id])).requests(options)
+        return self._runner.run(request, name)
+
+    def preview(self, limit: int = 1000, *, force: bool = False) -> Rows | None:
+        """Return the rows that the next pull would commit, and commit nothing; None if there are none.
+
+        Of several new files, the first one with new rows is read.
+
+        Args:
+            limit: the maximum number of rows.
+            force: fetch even if the source reports no change.
+
+        Raises:
+            NotTrusted, OdfError: as in :meth:`pull`.
+        """
+        result = self._runner.run(Preview(self.id, limit, force), self.name)
+        if not result.rows:
+            return None
+        title = f"{self.name}, from {result.origin}"
+        return Rows.of_file(self._workspace.folder / result.path, title, self.state.vocabulary)
 
     def ingest(
         self,
@@ -442,12 +540,6 @@ def instant_text(moment: Moment) -> str:
         UsageError: a datetime has no time zone, or a text is not a time.
     """
     return str(parse_user_time(moment_text(moment)))
-
-
-def _version(entry: DatasetEntry, as_at: Version) -> tuple[DatasetEntry, int]:
-    """Return the dataset with the chain that contains a version, and its last offset; -1: no rows."""
-    pin = resolve_as_at(entry, version_text(as_at))
-    return at_version(entry, pin), pin.scan_offset
 
 
 def _time_range(limits: tuple[Moment | None, Moment | None] | None) -> Any:

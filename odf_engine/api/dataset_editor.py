@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,18 +13,23 @@ from odf_engine.api.model import (
     PendingEvent,
     TrustedStep,
     TrustRequest,
+    TrustStatus,
 )
 from odf_engine.api.readers.dataset_reader import WorkspaceEntries
 from odf_engine.base.atomic_files import rewrite_text_file, write_error
+from odf_engine.base.progress import Reporter
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.coordinator.protocol import Request
-from odf_engine.errors import Conflict, InvalidManifest, NotFound, OdfError
+from odf_engine.errors import Conflict, InvalidManifest, NotFound, OdfError, SourceUnavailable
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata import model
+from odf_engine.net.credentials import Credentials, RemoteAccess
 from odf_engine.workspace import trust
 
 if TYPE_CHECKING:
-    from odf_engine.sql.manifest_translation import TranslatedQuery
+    from odf_engine.sql.manifest_translation import ManifestTranslation, TranslatedQuery
+    from odf_engine.workspace.definitions.definition import PlannedUpdate
+    from odf_engine.workspace.definitions.definition_update import ManifestDrift
 
 
 class DatasetEditor(WorkspaceEntries):
@@ -110,6 +116,98 @@ class DatasetEditor(WorkspaceEntries):
         name = str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else str(path)
         return read_manifests(text, name)
 
+    def add_definitions(
+        self, definitions: Sequence[model.DatasetSnapshot], origins: Mapping[str, str]
+    ) -> list[str]:
+        """Add datasets, all or none, and return their names.
+
+        Args:
+            definitions: their definitions.
+            origins: the URLs of third-party definitions, by dataset name.
+
+        Raises:
+            AlreadyExists: a dataset of the name exists.
+            InvalidManifest: a definition is invalid.
+        """
+        entries = self._workspace.add(definitions, origins)
+        notify_datasets_changed(self.folder)
+        return [str(entry.alias) for entry in entries]
+
+    def plan_definitions(self, definitions: Sequence[model.DatasetSnapshot]) -> list[PlannedUpdate]:
+        """Return the events that definitions of new and existing datasets append, in the same order."""
+        return self._workspace.update(definitions, dry_run=True)
+
+    def update_definitions(
+        self,
+        definitions: Sequence[model.DatasetSnapshot],
+        origins: Mapping[str, str],
+        shown: Sequence[PlannedUpdate],
+    ) -> list[PlannedUpdate]:
+        """Add new datasets, and append the changes of definitions to existing ones.
+
+        Args:
+            definitions: the definitions.
+            origins: the URLs of third-party definitions, by dataset name.
+            shown: the result of :meth:`plan_definitions` for them.
+
+        Raises:
+            Conflict: a dataset has changed since.
+        """
+        updates = self._workspace.update(definitions, origins, shown=list(shown))
+        notify_datasets_changed(self.folder)
+        return updates
+
+    def localize_inputs(self, definitions: Sequence[model.DatasetSnapshot]) -> list[model.DatasetSnapshot]:
+        """Return definitions whose inputs in remotes are replaced by the datasets pulled from there.
+
+        Raises:
+            RemoteInputs: inputs were not pulled.
+        """
+        return self._workspace.localize_inputs(definitions)
+
+    def manifest_drift(self) -> dict[str, ManifestDrift]:
+        """Return how datasets differ from the manifest files that define them, by dataset id."""
+        from odf_engine.workspace.definitions.definition_update import find_manifest_drift
+
+        datasets = self._workspace.datasets()
+        drifts = ((str(entry.id), find_manifest_drift(self.folder, entry, datasets)) for entry in datasets)
+        return {dataset: drift for dataset, drift in drifts if drift is not None}
+
+    def translate_manifest(self, text: str, source: str) -> ManifestTranslation:
+        """Return a manifest whose queries for other engines are translated into Spark SQL.
+
+        Raises:
+            InvalidQuery: a part of a query has no translation.
+        """
+        from odf_engine.sql.manifest_translation import translate_manifest  # deferred: loads sqlglot
+
+        return translate_manifest(text, source, self._workspace.column_types)
+
+    def download(self, url: str, max_bytes: int, seconds: float) -> bytes:
+        """Return the contents of a URL, with the stored credentials and the limits of the workspace.
+
+        Raises:
+            SourceUnavailable: it cannot be downloaded, or not in this time.
+            BadData: it is larger than ``max_bytes``.
+        """
+        from odf_engine.net.download import TimeLimitReached, run_cancellable
+        from odf_engine.net.http_client import HttpClient
+
+        reporter = Reporter()
+        access = RemoteAccess(self._workspace.config, Credentials(self._workspace.odf), reporter)
+        client = HttpClient.for_remote(url, access)
+        try:
+            get = partial(client.get_bytes, url, max_bytes)
+            return run_cancellable(get, client.abort, reporter, seconds=seconds)
+        except TimeLimitReached:
+            raise SourceUnavailable(
+                f"the download timed out after {seconds:.0f} seconds",
+                hint="check the URL, or download the manifest and add the file",
+                where=url,
+            ) from None
+        finally:
+            client.close()
+
     def can_translate(self, path: Path) -> bool:
         """Return whether a manifest file has a query for a missing engine that can be translated."""
         from odf_engine.workspace.definitions.query_check import can_translate
@@ -126,11 +224,9 @@ class DatasetEditor(WorkspaceEntries):
             InvalidQuery: a part of a query has no translation.
             OdfError: the file cannot be read, or is invalid.
         """
-        from odf_engine.sql.manifest_translation import translate_manifest  # deferred: loads sqlglot
-
         self._manifests(path)
         text = path.read_text(encoding="utf-8")
-        translation = translate_manifest(text, str(path), self._workspace.column_types)
+        translation = self.translate_manifest(text, str(path))
         return ManifestChange(path, text, translation.text), translation.queries
 
     def make_demo(self) -> list[tuple[Request, str]]:
@@ -207,10 +303,37 @@ class DatasetEditor(WorkspaceEntries):
             raise Conflict("its sources have changed since they were shown", hint="review them again")
         self._trusts.grant(entry, private_network=private_network, shown=runs)
 
+    def trust_status(self, dataset: str) -> TrustStatus:
+        """Return what a dataset runs, and whether it may."""
+        entry, trusts = self.entry(dataset), self._trusts
+        return TrustStatus(
+            id=str(entry.id),
+            name=str(entry.alias),
+            trust=trusts.describe_status(entry),
+            origin=trusts.read_origin(entry),
+            private_network=trusts.allows_private_network(entry),
+            runs=trusts.list_executions(entry),
+            claimable=trusts.is_claimable(entry),
+        )
+
+    def grant_trust(self, shown: TrustStatus, *, private_network: bool = False) -> None:
+        """Trust a dataset to execute what was shown. ``private_network`` allows private addresses.
+
+        Raises:
+            Conflict: the dataset changed since.
+        """
+        self._trusts.grant(self.entry(shown.id), private_network=private_network, shown=shown.runs)
+
+    def claim(self, datasets: Iterable[str]) -> None:
+        """Record datasets with private keys in the workspace as own ones, which need no trust."""
+        self._trusts.claim([self.entry(dataset) for dataset in datasets])
+
     def untrust(self, dataset: str) -> bool:
         """Revoke the trust in a dataset, and return whether it was trusted."""
         return self._trusts.revoke(self.entry(dataset))
 
 
 def _trusted_steps(runs: Sequence[trust.Execution]) -> tuple[TrustedStep, ...]:
-    return tuple(TrustedStep(trust.KINDS.get(run.kind, run.kind), run.text, str(run.block)) for run in runs)
+    return tuple(
+        TrustedStep(trust.EXECUTION_KINDS.get(run.kind, run.kind), run.text, str(run.block)) for run in runs
+    )

@@ -9,23 +9,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from odf_engine.checks.definition import accepted_checks, checks_of
-from odf_engine.checks.reports import RejectedBatch, StoredReport, list_rejected, list_reports, read_report
-from odf_engine.coordinator.client import read_journal
-from odf_engine.coordinator.protocol import Job
-from odf_engine.errors import NotFound, OdfError
-from odf_engine.flows.definition import (
+from odf_engine.automation.flows.definition import (
     Flow,
     Interval,
     RemoteTrigger,
     Schedule,
     Trigger,
-    accepted_flows,
-    flow_files,
 )
-from odf_engine.flows.documents import Unreadable
-from odf_engine.flows.scheduler import due_time
-from odf_engine.flows.store import FlowState, FlowStore, Run
+from odf_engine.automation.flows.scheduler import due_time
+from odf_engine.automation.flows.store import FlowState, FlowStore, Run
+from odf_engine.checks.definition import checks_of
+from odf_engine.checks.reports import RejectedBatch, StoredReport, list_rejected, list_reports, read_report
+from odf_engine.coordinator.job_log import read_journal
+from odf_engine.coordinator.protocol import Job
+from odf_engine.errors import NotFound, OdfError
+from odf_engine.workspace.documents.store import DocumentEntry, Documents, Unreadable
 from odf_engine.workspace.workspace import Workspace
 
 
@@ -59,11 +57,10 @@ class WorkspaceFlows:
     """
 
     def __init__(self, odf: Path) -> None:
-        self.files = flow_files(odf)
+        self.documents = Documents(odf, Flow)
         self.store = FlowStore(odf)
         self._journal = read_journal(odf)
         self._ended: dict[str, Job] = {}
-        self._acceptances = accepted_flows(odf)
 
     def close(self) -> None:
         """Close the file of states and runs."""
@@ -71,30 +68,32 @@ class WorkspaceFlows:
 
     def summaries(self) -> list[FlowSummary]:
         """Return all flows by name, also those whose file is invalid."""
-        states, accepted = self.store.states(), self._acceptances.read()
-        return [self._summary(flow, states, accepted) for flow in self.files.read_all()]
+        states = self.store.states()
+        return [self._summary(entry, states) for entry in self.documents.entries()]
 
-    def _summary(
-        self, flow: Flow | Unreadable, states: dict[str, FlowState], accepted: dict[str, str]
-    ) -> FlowSummary:
-        last = next(iter(self.store.runs(flow.name, 1)), None)
-        if isinstance(flow, Unreadable):
-            return FlowSummary(flow.name, "invalid", flow.error.format_line, "", (), last, None)
+    def _summary(self, entry: DocumentEntry[Flow] | Unreadable, states: dict[str, FlowState]) -> FlowSummary:
+        name = entry.name
+        last = next(iter(self.store.runs(name, 1)), None)
+        if isinstance(entry, Unreadable):
+            return FlowSummary(name, entry.state, entry.reason, "", (), last, None)
+        flow = entry.document
         triggers = ", ".join(map(trigger_text, flow.spec.triggers)) or "on request"
         targets = list(map(str, flow.spec.targets))
-        digest = accepted.get(flow.name)
-        if digest != flow.digest:
-            word = "new" if digest is None else "changed"
-            reason = f"{word}: odf flow resume {flow.name} accepts it"
-            return FlowSummary(flow.name, word, reason, triggers, targets, last, None)
+        if entry.state != "active":
+            reason = f"{entry.state}: {entry.reason}"
+            return FlowSummary(name, entry.state, reason, triggers, targets, last, None)
         now = time.time()
-        state = states.get(flow.name) or FlowState(flow.name, now)
+        state = states.get(name) or FlowState(name, now)
         running = last is not None and last.state == "running"
         due = due_time(flow, state, now, running=running)
         word = "paused" if state.paused else "running" if running else "active"
         return FlowSummary(
-            flow.name, word, state.pause_reason, triggers, targets, last, None if due == math.inf else due
+            name, word, state.pause_reason, triggers, targets, last, None if due == math.inf else due
         )
+
+    def runs(self, name: str | None, limit: int) -> list[Run]:
+        """Return the newest runs and decisions, of all flows or of one, newest first."""
+        return self.store.runs(name, limit)
 
     def jobs_of(self, runs: Sequence[Run]) -> dict[str, Job]:
         """Return the jobs of runs by id; the log of jobs may lack old ones."""
@@ -112,17 +111,7 @@ class WorkspaceFlows:
             NotFound: there is no such flow.
             InvalidManifest: its file is invalid.
         """
-        return self._summary(self.files.read(name), self.store.states(), self._acceptances.read())
-
-    def add(self, text: bytes, source: str, *, replace: bool) -> FlowSummary:
-        """Store a definition, and accept it.
-
-        Raises:
-            InvalidManifest: it is invalid.
-            AlreadyExists: there is another flow of this name, and ``replace`` is false.
-        """
-        flow = self.files.write(text, source, replace=replace)
-        return self.resume(flow.name)
+        return self._summary(self.documents.entry(name), self.store.states())
 
     def resume(self, name: str) -> FlowSummary:
         """Resume a flow, and accept its current definition.
@@ -131,8 +120,8 @@ class WorkspaceFlows:
             NotFound: there is no such flow.
             InvalidManifest: its file is invalid.
         """
-        flow, now = self.files.read(name), time.time()
-        self._acceptances.accept(name, flow.digest)
+        self.documents.accept(self.documents.read(name))
+        now = time.time()
         self.store.change(
             name, now, paused=False, pause_reason="", failures=0, handled_until=now, retry_at=None
         )
@@ -144,7 +133,7 @@ class WorkspaceFlows:
         Raises:
             NotFound: there is no such flow.
         """
-        self.files.read(name)
+        self.documents.read(name)
         self.store.change(name, time.time(), paused=True, pause_reason="paused by the user")
 
     def request(self, name: str) -> None:
@@ -157,8 +146,7 @@ class WorkspaceFlows:
         Raises:
             NotFound: there is no such flow.
         """
-        self.files.remove(name)
-        self._acceptances.accept(name, None)
+        self.documents.remove(name)
         self.store.forget(name)
 
 
@@ -197,10 +185,9 @@ def read_dataset_checks(folder: Path, dataset: str, commits: int) -> ChecksView:
         rules: dict[str, list[str]] = {}
         problem = ""
         try:
-            accepted = accepted_checks(workspace.odf).read()
             for check in checks_of(workspace.odf, entry.alias, entry.id, workspace.config):
-                rules[check.name] = [rule.label for rule in check.spec.rules]
-                if check.has_queries and accepted.get(check.name) != check.digest:
+                rules[check.name] = [rule.label for rule in check.document.spec.rules]
+                if check.state != "active":
                     problem = f"review the check {check.name}, then accept it: odf check accept {check.name}"
         except OdfError as error:
             problem = error.format_line

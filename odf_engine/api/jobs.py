@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
 from collections.abc import Callable
@@ -14,7 +13,6 @@ import msgspec
 
 from odf_engine.api.progress import JobStatus, StatusReporter, create_display
 from odf_engine.base.progress import JobWarning, Reporter
-from odf_engine.coordinator.client import Client, run_jobs
 from odf_engine.coordinator.endpoint import WorkerEndpoint
 from odf_engine.coordinator.protocol import (
     Event,
@@ -28,7 +26,7 @@ from odf_engine.coordinator.protocol import (
 )
 from odf_engine.errors import Cancelled, UsageError
 from odf_engine.jobs.base import JobContext, JobRequest, decode_result
-from odf_engine.jobs.pull import Pull, PullResult
+from odf_engine.jobs.pull import PullResult
 from odf_engine.workspace.environment import read_allowed_variables
 
 if TYPE_CHECKING:
@@ -148,8 +146,8 @@ class JobRunner:
     def _run_here(self, request: JobRequest[R], target: str, status: JobStatus) -> R:
         reporter = StatusReporter(status, target)
         variables: dict[str, str] = {}
-        if isinstance(request, Pull):
-            variables = read_allowed_variables(self._workspace.odf, request.dataset, target)
+        if request.dataset_id:
+            variables = read_allowed_variables(self._workspace.odf, request.dataset_id, target)
         context = JobContext(self, variables)
 
         def work() -> R:
@@ -165,6 +163,9 @@ class JobRunner:
             return _in_thread(work, reporter.cancel, lambda: self._display.update(status))
 
     def _run_in_worker(self, request: JobRequest[R], target: str, status: JobStatus) -> R:
+        # Deferred, as wherever the client is used: asyncio is slow to import.
+        from odf_engine.coordinator.client import cancel_jobs, run_jobs
+
         known = list[str]()
 
         def note(event: Event) -> None:
@@ -179,7 +180,7 @@ class JobRunner:
             (job,) = run_jobs(self.folder, [(cast("Request", request), target)], note)
             return job
 
-        job = _in_thread(work, lambda: _cancel_job(self.folder, known), lambda: self._display.update(status))
+        job = _in_thread(work, lambda: cancel_jobs(self.folder, known), lambda: self._display.update(status))
         if job.state is JobState.done:
             return _with_warnings(decode_result(job.result or "{}", type(request)), job.warnings)
         if job.state is JobState.cancelled:
@@ -241,17 +242,3 @@ def _in_thread(work: Callable[[], T], cancel: Callable[[], object], tick: Callab
     if failed:
         raise failed[0]
     return results[0]
-
-
-def _cancel_job(folder: Path, jobs: list[str]) -> None:
-    async def cancel() -> None:
-        client = await Client.connect(folder, warm=False)
-        try:
-            for job in jobs:
-                await client.cancel(job)
-        finally:
-            await client.close()
-
-    thread = threading.Thread(target=lambda: asyncio.run(cancel()), name="odf-cancel", daemon=True)
-    thread.start()
-    thread.join()

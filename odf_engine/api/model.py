@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -11,6 +12,9 @@ import msgspec
 from odf_engine.api.text import Fact, Section
 from odf_engine.coordinator.protocol import JournalEvent
 from odf_engine.data.waiting import Waiting
+
+if TYPE_CHECKING:
+    from odf_engine.workspace.trust import Execution
 
 REVISABLE_EVENTS: Final = (
     "SetTransform", "SetPollingSource", "AddPushSource", "SetDataSchema", "SetInfo", "SetAttachments",
@@ -192,6 +196,27 @@ class TrustRequest(msgspec.Struct, frozen=True):
     origin: str
     runs: tuple[TrustedStep, ...]
     before: bool = False
+
+
+class TrustStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What a dataset runs, and whether it may.
+
+    Attributes:
+        id, name: the dataset.
+        trust: whether it is an own or a trusted dataset.
+        origin: the URL that the definition of a third-party dataset comes from, or None if it is unknown.
+        private_network: whether its sources may access private addresses.
+        runs: the steps that need trust.
+        claimable: whether its private key is in the workspace, but it was not created here.
+    """
+
+    id: str
+    name: str
+    trust: Literal["own", "trusted", "not trusted"]
+    origin: str | None
+    private_network: bool
+    runs: Sequence[Execution]
+    claimable: bool
 
 
 class Target(msgspec.Struct, frozen=True):

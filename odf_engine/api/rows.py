@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from odf_engine.base.html_text import table_html
+from odf_engine.base.progress import Reporter
 from odf_engine.base.terminal_text import escape_controls
 from odf_engine.errors import Unsupported
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from odf_engine.metadata.model import DatasetVocabulary
     from odf_engine.views.scan import Scan
 
 _SHOWN: Final = 10
@@ -43,6 +46,19 @@ class Rows:
     def __init__(self, scan: Scan, title: str) -> None:
         self._scan = scan
         self.title = title
+
+    @classmethod
+    def of_file(cls, path: Path, title: str, names: DatasetVocabulary | None = None) -> Rows:
+        """Return the rows of a Parquet file.
+
+        Args:
+            path: the file.
+            title: what the rows are, in words.
+            names: the names of the system columns, for rows of a dataset.
+        """
+        from odf_engine.views.scan import Scan  # deferred: it loads PyArrow
+
+        return cls(Scan.of_file(path) if names is None else Scan.of_file(path, names), title)
 
     @property
     def schema(self) -> pa.Schema:
@@ -142,6 +158,28 @@ class Rows:
         2800000
         """
         return _require("polars").from_arrow(self.to_arrow())
+
+    def write(
+        self, path: Path, format: Literal["csv", "json", "ndjson", "parquet"], *, replace: bool = False
+    ) -> int:
+        """Write the rows to a file, and return its size in bytes. The file appears when it is complete.
+
+        Args:
+            path: the file.
+            format: the format; ``json`` is an array of objects, ``ndjson`` one object on each line.
+            replace: whether an existing file is replaced.
+
+        Raises:
+            AlreadyExists: the file exists.
+            OdfError: the file cannot be written.
+
+        >>> target = workspace.folder.parent / "rows.csv"
+        >>> workspace["city.population"].scan(columns=["city"]).write(target, "csv") > 0
+        True
+        """
+        from odf_engine.views.export import export  # deferred: it loads PyArrow
+
+        return export(self._scan, path.absolute(), format, Reporter(), replace=replace).size
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return the rows as an Arrow C stream (PyCapsule interface). Libraries call it.

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -15,7 +12,7 @@ from odf_engine.api.administration import Administration
 from odf_engine.api.dataset import SUMMARY_COLUMNS, Dataset, Moment, Version, instant_text, version_text
 from odf_engine.api.dataset_editor import DatasetEditor
 from odf_engine.api.jobs import JobRunner
-from odf_engine.api.pull_plan import PullSelection, plan_pull
+from odf_engine.api.pull_plan import PullPlan, PullSelection, plan_pull
 from odf_engine.api.readers.block_reader import BlockReader
 from odf_engine.api.readers.dataset_reader import DatasetReader
 from odf_engine.api.readers.fingerprint import data_fingerprint
@@ -24,17 +21,20 @@ from odf_engine.api.readers.row_reader import RowReader, SqlReader, StatisticsRe
 from odf_engine.api.rows import Rows
 from odf_engine.base.config import Config, UiConfig
 from odf_engine.base.html_text import table_html
-from odf_engine.coordinator.client import Client
+from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.errors import NotFound, OdfError, UsageError
+from odf_engine.identity.did import DatasetId
 from odf_engine.jobs.pull import Pull, PullResult
 from odf_engine.jobs.query import Query
+from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.workspace import Workspace as EngineWorkspace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from odf_engine.coordinator.protocol import Event
-    from odf_engine.workspace.dataset_summary import DatasetEntry
+    from odf_engine.api.watch import Watch
+    from odf_engine.coordinator.protocol import Event, Job, Request
+    from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
 
 
 def open(
@@ -76,11 +76,15 @@ def open(
 def init(
     path: str | Path,
     *,
+    store: str | None = None,
     in_process: bool | None = None,
     spark: SparkSession | None = None,
     progress: bool | None = None,
 ) -> Workspace:
     """Create a workspace in a folder, and open it. A missing folder is created. See :func:`open`.
+
+    Args:
+        store: the URL of an object store for the datasets, which may have datasets.
 
     Raises:
         AlreadyExists: it is a workspace.
@@ -89,7 +93,7 @@ def init(
     >>> len(created)
     0
     """
-    engine_workspace = EngineWorkspace.init(Path(path).expanduser())
+    engine_workspace = EngineWorkspace.init(Path(path).expanduser(), store)
     return Workspace(engine_workspace, in_process=in_process, spark=spark, progress=progress)
 
 
@@ -182,6 +186,92 @@ class Workspace(
     def _dataset(self, entry: DatasetEntry) -> Dataset:
         return Dataset(self._workspace, entry, self._runner)
 
+    def resolve(self, name: str) -> Dataset:
+        """Return a dataset by its name or id.
+
+        Raises:
+            NotFound: there is no such dataset; the hint suggests a similar name.
+            InvalidIdentity: it is neither a name nor an id.
+
+        >>> workspace.resolve("City.Population").name
+        'city.population'
+        """
+        return self._dataset(self._workspace.resolve(name))
+
+    def match(self, names: Sequence[str]) -> list[Dataset]:
+        """Return the datasets that match names, ids, or patterns with ``%``, without duplicates.
+
+        Raises:
+            NotFound: no dataset matches one of them.
+
+        >>> [dataset.name for dataset in workspace.match(["city.%"])]
+        ['city.population']
+        """
+        return [self._dataset(entry) for entry in self._workspace.match(names)]
+
+    def in_order(self, datasets: Sequence[Dataset], *, recursive: bool = False) -> list[Dataset]:
+        """Return datasets, inputs before their outputs; ``recursive`` adds everything upstream.
+
+        >>> [dataset.name for dataset in workspace.in_order(list(workspace))]
+        ['city.population']
+        """
+        graph = DatasetGraph(self.summaries())
+        selected = {DatasetId.parse(dataset.id) for dataset in datasets}
+        if recursive:
+            selected.update(*[graph.upstream(dataset) for dataset in selected])
+        by_id = {entry.id: entry for entry in self._workspace.datasets()}
+        return [self._dataset(by_id[dataset]) for dataset in graph.order(selected) if dataset in by_id]
+
+    def summaries(self) -> list[Summary]:
+        """Return the size, watermark, inputs, … of all datasets, by name.
+
+        >>> [(summary.name, summary.records) for summary in workspace.summaries()]
+        [('city.population', 3)]
+        """
+        return self._workspace.summaries()
+
+    @property
+    def config(self) -> Config:
+        """The settings.
+
+        Raises:
+            UsageError: a file of settings is invalid.
+        """
+        return self._workspace.config
+
+    @property
+    def store_problem(self) -> OdfError | None:
+        """Why the store of the datasets cannot be read, or None if it can or the datasets are local."""
+        return self._workspace.store_problem
+
+    def plan_pull(self, selection: PullSelection) -> PullPlan:
+        """Return what a pull does: which datasets, from where, in which order.
+
+        Raises:
+            UsageError: parts of the selection exclude each other.
+            NotFound: unknown dataset or repository.
+            AlreadyExists: another dataset in the workspace has the name.
+        """
+        return plan_pull(self._workspace, selection)
+
+    def run_jobs(
+        self, requests: Sequence[tuple[Request, str]], on_event: Callable[[Event], None]
+    ) -> list[Job]:
+        """Run requests in the worker, which is started, and return the jobs in the same order.
+
+        An interrupt (^C) cancels them and waits until they end.
+
+        Args:
+            requests: the requests, with the names of their targets for messages.
+            on_event: called with each event of these jobs.
+        """
+        from odf_engine.coordinator.client import run_jobs  # deferred: it imports asyncio
+
+        jobs = run_jobs(self.folder, list(requests), on_event)
+        if not all(request.read_only for request, _ in requests):
+            notify_datasets_changed(self.folder)
+        return jobs
+
     def add(self, definition: str | Path | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> list[Dataset]:
         """Create datasets from their definitions: all or none.
 
@@ -246,10 +336,8 @@ class Workspace(
         [('city.population', 'updated')]
         """
         watermark = None if set_watermark is None else instant_text(set_watermark)
-        selection = PullSelection(names, everything, recursive, source, alias)
-        requests = plan_pull(self._workspace, selection).requests(
-            Pull(dataset="", force=force, set_watermark=watermark)
-        )
+        plan = self.plan_pull(PullSelection(names, everything, recursive, source, alias))
+        requests = plan.requests(Pull(dataset="", force=force, set_watermark=watermark))
         return [self._runner.run(request, name) for request, name in requests]
 
     def sql(
@@ -293,9 +381,7 @@ class Workspace(
             as_of=None if as_of is None else instant_text(as_of),
         )
         result = self._runner.run(request, " ".join(query.split())[:60])
-        from odf_engine.views.scan import Scan  # deferred: it loads PyArrow
-
-        return Rows(Scan.of_file(self.folder / result.path), "result")
+        return Rows.of_file(self.folder / result.path, "result")
 
     def watch(self, listener: Callable[[Event], object]) -> Watch:
         """Call a function with each event of the worker, in a thread, until the watch is closed.
@@ -306,6 +392,8 @@ class Workspace(
             with workspace.watch(print):
                 ...
         """
+        from odf_engine.api.watch import Watch  # deferred: it imports asyncio
+
         return Watch(self.folder, listener)
 
     def close(self) -> None:
@@ -332,51 +420,3 @@ class Workspace(
 
     def _count(self) -> str:
         return f"{len(self)} dataset{'' if len(self) == 1 else 's'}"
-
-
-class Watch:
-    """Follows the events of a worker. Use it as a context manager, or call :meth:`close`."""
-
-    def __init__(self, folder: Path, listener: Callable[[Event], object]) -> None:
-        self._folder, self._listener = folder, listener
-        self._loop = asyncio.new_event_loop()
-        self._task: asyncio.Task[None] | None = None
-        self._connected = threading.Event()
-        self._error: OdfError | None = None
-        self._thread = threading.Thread(target=self._run, name="odf-watch", daemon=True)
-        self._thread.start()
-        self._connected.wait()
-        if self._error is not None:
-            raise self._error
-
-    def _run(self) -> None:
-        self._task = self._loop.create_task(self._follow())
-        with suppress(asyncio.CancelledError):
-            self._loop.run_until_complete(self._task)
-        self._loop.close()
-
-    async def _follow(self) -> None:
-        try:
-            client = await Client.connect(self._folder, warm=False)
-        except OdfError as error:
-            self._error = error
-            self._connected.set()
-            return
-        try:
-            self._connected.set()
-            async for event in client.events(client.status.last_seq):
-                self._listener(event)
-        finally:
-            await client.close()
-
-    def close(self) -> None:
-        """Stop following. The worker continues."""
-        if self._thread.is_alive() and self._task is not None:
-            self._loop.call_soon_threadsafe(self._task.cancel)
-            self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

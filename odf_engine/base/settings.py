@@ -78,7 +78,7 @@ def workspace_user_file(odf: Path) -> Path:
     return user_folder() / "workspaces" / f"{name}-{fingerprint}.yaml"
 
 
-def load(path: Path) -> Config:
+def load_config(path: Path) -> Config:
     """Load the settings of one file. A missing file means all defaults.
 
     Raises:

@@ -18,30 +18,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import msgspec
-
 from odf_engine.base.config import Config
 from odf_engine.errors import InvalidManifest
-from odf_engine.flows.documents import (
-    Acceptances,
-    DocumentFiles,
-    DocumentSource,
-    DurationText,
-    Kind,
-    TargetedSpec,
-    Unreadable,
-    check_targets,
-    matches_target,
-    read_document,
-)
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.names import DatasetAlias
+from odf_engine.workspace.documents.document import (
+    Document,
+    DocumentSource,
+    Kind,
+    TargetedSpec,
+    matches_target,
+)
+from odf_engine.workspace.documents.store import DocumentEntry, Documents, Unreadable
+from odf_engine.workspace.documents.values import DurationText
 
 OnFailure = Literal["block", "warn"]
 Value = str | int | float | bool
 NEW_ROWS: Final = "new_rows"
 """Name of the table with the examined rows in queries of rules."""
-_WORD: Final = "check"
 
 
 class _Rule(Kind, frozen=True, kw_only=True):
@@ -221,28 +215,42 @@ class CheckSpec(TargetedSpec, frozen=True, kw_only=True):
             raise ValueError("a check must have at least one rule")
 
 
-class CheckDefinition(msgspec.Struct, frozen=True):
-    """A check as stored.
+class CheckDefinition(Document[CheckSpec], frozen=True):
+    """A check. Its queries run only if the user has accepted it.
 
     Attributes:
-        name: name, unique in the workspace.
-        spec: the content.
         source: its text with positions.
     """
 
-    name: str
-    spec: CheckSpec
+    word = "check"
+
     source: DocumentSource
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the file. Queries require that the user has accepted this content."""
-        return self.source.digest
+    @classmethod
+    def create(cls, name: str, spec: CheckSpec, source: DocumentSource) -> CheckDefinition:
+        """Return the check of a file.
+
+        Raises:
+            InvalidManifest: a query is invalid, or two rules have the same name.
+        """
+        check = cls(name, spec, source.digest, source)
+        for index, rule in enumerate(spec.rules):
+            if isinstance(rule, SqlRule):
+                _check_syntax(rule.query, check.where(index, ".query"))
+        labels = [rule.label for rule in spec.rules]
+        for index, label in enumerate(labels):
+            if label in labels[:index]:
+                raise InvalidManifest(
+                    f"two rules are named '{label}'",
+                    where=check.where(index),
+                    hint="set the field name of one",
+                )
+        return check
 
     @property
-    def has_queries(self) -> bool:
-        """Whether a rule is a query."""
-        return any(isinstance(rule, SqlRule) for rule in self.spec.rules)
+    def accepted_part(self) -> str:
+        """What takes effect only after the user has accepted the check: its queries, if it has some."""
+        return "its queries" if any(isinstance(rule, SqlRule) for rule in self.spec.rules) else ""
 
     def where(self, rule: int, key: str = "") -> str:
         """Return ``file:line:column`` of a rule, or of its field ``key``, such as ``.column``."""
@@ -251,31 +259,6 @@ class CheckDefinition(msgspec.Struct, frozen=True):
     def matches(self, alias: DatasetAlias, dataset_id: DatasetId, config: Config) -> bool:
         """Return whether a dataset is a target; ``config`` has the labels."""
         return any(matches_target(target, alias, dataset_id, config) for target in self.spec.targets)
-
-
-def read_check(text: bytes, source: str) -> CheckDefinition:
-    """Read a definition.
-
-    Args:
-        text: one YAML document in UTF-8.
-        source: name of the file in messages.
-
-    Raises:
-        InvalidManifest: it is invalid; ``where`` has line and column.
-    """
-    name, spec, document = read_document(text, source, CheckSpec, _WORD)
-    check = CheckDefinition(name, spec, document)
-    check_targets(spec.targets, document)
-    for index, rule in enumerate(spec.rules):
-        if isinstance(rule, SqlRule):
-            _check_syntax(rule.query, check.where(index, ".query"))
-    labels = [rule.label for rule in spec.rules]
-    for index, label in enumerate(labels):
-        if label in labels[:index]:
-            raise InvalidManifest(
-                f"two rules are named '{label}'", where=check.where(index), hint="set the field name of one"
-            )
-    return check
 
 
 def _check_syntax(query: str, where: str) -> None:
@@ -300,26 +283,18 @@ def _check_syntax(query: str, where: str) -> None:
         raise InvalidManifest("the query of a rule must be one SELECT", where=where)
 
 
-def check_files(odf: Path) -> DocumentFiles[CheckDefinition]:
-    """Return the checks of a workspace: ``.odf/checks/NAME.yaml``."""
-    return DocumentFiles(odf, _WORD, read_check)
-
-
-def accepted_checks(odf: Path) -> Acceptances:
-    """Return the checks that the user has accepted. Queries of other checks do not run."""
-    return Acceptances(odf, _WORD)
-
-
-def checks_of(odf: Path, alias: DatasetAlias, dataset_id: DatasetId, config: Config) -> list[CheckDefinition]:
+def checks_of(
+    odf: Path, alias: DatasetAlias, dataset_id: DatasetId, config: Config
+) -> list[DocumentEntry[CheckDefinition]]:
     """Return the checks of a dataset.
 
     Raises:
         InvalidManifest: a file is invalid. Its target is unknown, so it could be this dataset.
     """
-    check_definitions: list[CheckDefinition] = []
-    for check in check_files(odf).read_all():
-        if isinstance(check, Unreadable):
-            raise check.error
-        if check.matches(alias, dataset_id, config):
-            check_definitions.append(check)
-    return check_definitions
+    entries: list[DocumentEntry[CheckDefinition]] = []
+    for entry in Documents(odf, CheckDefinition).entries():
+        if isinstance(entry, Unreadable):
+            raise entry.error
+        if entry.document.matches(alias, dataset_id, config):
+            entries.append(entry)
+    return entries

@@ -30,7 +30,6 @@ from odf_engine.checks.definition import (
     Rule,
     SqlRule,
     Unique,
-    accepted_checks,
     checks_of,
 )
 from odf_engine.checks.key_rules import KeyedRows, find_missing_keys, find_repeated_keys, select_examined
@@ -49,6 +48,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.query.execution import Tables, TimeTravelDefaults, check_query, execute_query
 from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.views.projection import primary_key
+from odf_engine.workspace.documents.store import DocumentEntry
 
 if TYPE_CHECKING:
     from odf_engine.spark import SparkSession
@@ -99,10 +99,11 @@ class DatasetChecks:
 
     def __init__(self, workspace: Workspace, entry: DatasetEntry, session: StartSession | None) -> None:
         self._workspace, self._entry, self._session = workspace, entry, session
-        self._checks = checks_of(workspace.odf, entry.alias, entry.id, workspace.config)
+        entries = checks_of(workspace.odf, entry.alias, entry.id, workspace.config)
+        self._checks = [check.document for check in entries]
         if not self._checks:
             return
-        self._require_acceptance()
+        _require_acceptance(entries)
         self._vocab = entry.dataset.state().vocabulary
         if (declared := declared_schema(entry.dataset.state())) is not None:
             for check, index, rule in self._rules():
@@ -117,17 +118,6 @@ class DatasetChecks:
         for check in self._checks:
             for index, rule in enumerate(check.spec.rules):
                 yield check, index, rule
-
-    def _require_acceptance(self) -> None:
-        accepted = accepted_checks(self._workspace.odf).read()
-        for check in self._checks:
-            if check.has_queries and accepted.get(check.name) != check.digest:
-                word = "has changed" if check.name in accepted else "is new"
-                raise NotTrusted(
-                    f"the check '{check.name}' has queries and {word}",
-                    where=check.source.name,
-                    hint=f"review the file, then accept it: odf check accept {check.name}",
-                )
 
     def _check_rule(self, check: CheckDefinition, index: int, rule: Rule, schema: pa.Schema) -> None:
         """Check that a rule fits the columns.
@@ -400,6 +390,17 @@ class DatasetChecks:
                 finding = self._evaluate_other(check, index, rule, newest, count, reporter)
                 findings[at] = _result(check, index, rule, count, finding)
         return findings
+
+
+def _require_acceptance(checks: Sequence[DocumentEntry[CheckDefinition]]) -> None:
+    for check in checks:
+        if check.state != "active":
+            word = "has changed" if check.state == "changed" else "is new"
+            raise NotTrusted(
+                f"the check '{check.name}' has queries and {word}",
+                where=check.document.source.name,
+                hint=f"review the file, then accept it: odf check accept {check.name}",
+            )
 
 
 def _newest_commit(rows: ExaminedRows, slices: Sequence[SliceSummary]) -> ExaminedRows:

@@ -21,7 +21,7 @@ import msgspec
 from odf_engine.base.files import open_file
 from odf_engine.base.processes import build_python_environment, program_version
 from odf_engine.coordinator.endpoint import WorkerEndpoint
-from odf_engine.coordinator.job_log import JobLogReader
+from odf_engine.coordinator.job_log import read_journal
 from odf_engine.coordinator.protocol import (
     MAX_EVENT_BYTES,
     PROTOCOL_VERSION,
@@ -159,7 +159,7 @@ class Client:
     Attributes:
         status: the status of the worker at the connection or the last :meth:`ping`.
         closed: whether the connection has ended, by :meth:`close` or because the worker ended. In the
-            latter case :func:`read_journal` reads its jobs as interrupted, and :meth:`connect` starts another
+            latter case :func:`.read_journal` reads its jobs as interrupted; :meth:`connect` starts another
             worker.
     """
 
@@ -464,15 +464,6 @@ def _compatible(status: WorkerStatus) -> bool:
     return status.protocol == PROTOCOL_VERSION and status.version == program_version()
 
 
-def read_journal(workspace: Path) -> JobLogReader:
-    """Return a reader of a workspace's job log; ``workspace`` is its folder, or the ``.odf`` in it.
-
-    It needs no worker. Open jobs of a worker that has ended read as interrupted.
-    """
-    files = WorkerEndpoint(workspace)
-    return JobLogReader(files.journal, files.worker_alive)
-
-
 def run_jobs(
     workspace: Path,
     requests: Sequence[tuple[Request, str]],
@@ -490,6 +481,23 @@ def run_jobs(
         OdfError: there is no worker, or it rejected a request.
     """
     return asyncio.run(_Run(workspace, on_event).run(requests, command))
+
+
+def cancel_jobs(workspace: Path, jobs: Sequence[str]) -> None:
+    """Request the cancellation of jobs; wait until the worker has the requests."""
+
+    async def cancel() -> None:
+        client = await Client.connect(workspace, warm=False)
+        try:
+            for job in jobs:
+                await client.cancel(job)
+        finally:
+            await client.close()
+
+    # The calling thread may run an event loop, as in a notebook.
+    thread = threading.Thread(target=lambda: asyncio.run(cancel()), name="odf-cancel", daemon=True)
+    thread.start()
+    thread.join()
 
 
 class _Run:

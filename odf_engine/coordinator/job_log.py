@@ -13,8 +13,8 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
-from odf_engine.alerts.job_totals import TOTALS_TABLE, count_job
 from odf_engine.base.progress import JobWarning
+from odf_engine.coordinator.endpoint import WorkerEndpoint
 from odf_engine.coordinator.protocol import (
     Committed,
     Failure,
@@ -29,6 +29,7 @@ from odf_engine.coordinator.protocol import (
 from odf_engine.errors import NotFound, OdfError, escape_surrogates
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.databases import connect_database
+from odf_engine.storage.job_totals import TOTALS_TABLE, count_job
 
 INTERRUPTED: Final = Failure(
     message="worker stopped while this job was running",
@@ -153,6 +154,15 @@ class JobLogReader:
             return decoder.decode(body)
         except (msgspec.MsgspecError, TypeError, UnicodeDecodeError, RecursionError) as error:
             raise _damaged(self._path, error) from None
+
+
+def read_journal(workspace: Path) -> JobLogReader:
+    """Return a reader of a workspace's job log; ``workspace`` is its folder, or the ``.odf`` in it.
+
+    It needs no worker. Open jobs of a worker that has ended read as interrupted.
+    """
+    endpoint = WorkerEndpoint(workspace)
+    return JobLogReader(endpoint.journal, endpoint.worker_alive)
 
 
 def _open_for_reading(path: Path) -> sqlite3.Connection | None:

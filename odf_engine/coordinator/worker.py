@@ -18,7 +18,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from pkgutil import resolve_name
+from typing import Any, Final
 
 from odf_engine.base import processes
 from odf_engine.base.files import open_file
@@ -41,14 +42,11 @@ from odf_engine.coordinator.protocol import (
     WorkerStatus,
 )
 from odf_engine.coordinator.server import SEND_PATIENCE, Sessions
+from odf_engine.coordinator.services import SERVICES, Service
 from odf_engine.coordinator.spark_service import LoadSampler, Runtime, SparkService, StartSpark
 from odf_engine.errors import OdfError
 from odf_engine.jobs.base import run_request
 from odf_engine.storage.scratch import sweep_spools
-
-if TYPE_CHECKING:
-    from odf_engine.coordinator.alert_runner import AlertRunner
-    from odf_engine.coordinator.flow_runner import FlowRunner
 
 EXIT_ALREADY_RUNNING: Final = 75
 BEAT_SECONDS: Final = 0.25
@@ -101,8 +99,7 @@ class Worker:
         self._last_command = time.monotonic()
         self._sessions = Sessions(self, send_patience)
         self._spark = SparkService(start_spark, self._spark_changed, self._busy)
-        self._flows: FlowRunner | None = None
-        self._alerts: AlertRunner | None = None
+        self._services: list[Service] = []
 
     @property
     def folder(self) -> Path:
@@ -209,8 +206,8 @@ class Worker:
             self._spark.start()
         _log.info("worker %s started in %s", os.getpid(), self.folder)
         server = await asyncio.start_unix_server(self._serve_client, sock=listening, limit=MAX_COMMAND_BYTES)
-        services = (self._end_when_idle(), self._serve_flows(), self._serve_alerts())
-        tasks = [asyncio.create_task(service) for service in services]
+        activities = (self._end_when_idle(), *map(self._run_service, SERVICES))
+        tasks = [asyncio.create_task(activity) for activity in activities]
         try:
             await self._stop.wait()
         finally:
@@ -224,30 +221,18 @@ class Worker:
         self._last_command = time.monotonic()  # a command follows
         await self._sessions.serve(reader, writer)
 
-    async def _serve_flows(self) -> None:
-        while not (self._files.odf / "flows").is_dir():
+    async def _run_service(self, folder: str) -> None:
+        """Start a service when its folder exists."""
+        while not (self._files.odf / folder).is_dir():
             await asyncio.sleep(_CHECK_SECONDS)
-        # Deferred: most workspaces have no flows.
-        from odf_engine.coordinator.flow_runner import FlowRunner
-
-        self._flows = FlowRunner(self._files.odf, self.submit)
-        await self._flows.serve()
-
-    async def _serve_alerts(self) -> None:
-        while not (self._files.odf / "alerts").is_dir():
-            await asyncio.sleep(_CHECK_SECONDS)
-        # Deferred: most workspaces have no alerts.
-        from odf_engine.coordinator.alert_runner import AlertRunner
-
-        self._alerts = AlertRunner(self._files.odf)
-        await self._alerts.serve()
+        service: Service = resolve_name(SERVICES[folder])(self._files.odf, self.submit)
+        self._services.append(service)
+        await service.serve()
 
     async def _shut_down(self) -> None:
         _log.info("worker %s is stopping", os.getpid())
-        if self._flows is not None:
-            await self._flows.stop()
-        if self._alerts is not None:
-            await self._alerts.stop()
+        for service in self._services:
+            await service.stop()
         self._queue.cancel_all()
         deadline = time.monotonic() + self._stop_patience
         while self._queue.running and time.monotonic() < deadline:
@@ -274,10 +259,7 @@ class Worker:
     async def _end_when_idle(self) -> None:
         while True:
             idle = self._idle()
-            services = (self._flows, self._alerts)
-            if idle >= self._idle_seconds and not any(
-                service is not None and service.active for service in services
-            ):
+            if idle >= self._idle_seconds and not any(service.active for service in self._services):
                 _log.info("stopping: idle for %.0f s", self._idle_seconds)
                 return self.stop()
             if not self._files.workspace_exists():
@@ -306,14 +288,8 @@ class Worker:
             self._call_in_loop(partial(self._inform_services, event))
 
     def _inform_services(self, event: JobChanged | Committed) -> None:
-        if self._alerts is not None:
-            self._alerts.wake()
-        if self._flows is None:
-            return
-        if isinstance(event, Committed):
-            self._flows.rows_committed(event.dataset, event.rows)
-        elif event.job.state.final:
-            self._flows.job_ended(event.job)
+        for service in self._services:
+            service.notify(event)
 
     def _on_sample(self, sample: Sample) -> None:
         self._call_in_loop(lambda: self._sessions.send_sample(sample))

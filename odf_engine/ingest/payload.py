@@ -83,7 +83,7 @@ Reader = Callable[["SparkSession", PreparedFile, Path, Reporter], ReadPlan | Non
 """Plans to read a prepared file; the folder is for temporary files. Returns None for an empty file."""
 
 
-class _StagedSlices(NamedTuple):
+class StagedSlices(NamedTuple):
     """Slices that are not yet committed, and their complete schema."""
 
     schema: pa.Schema
@@ -188,13 +188,23 @@ class PayloadJob:
             NotSynced: the head was moved, and a power failure can revert it.
             OdfError: nothing was committed.
         """
-        staged: _StagedSlices | None = None
+        with self.staged() as staged:
+            return self._commit(staged)
+
+    @contextmanager
+    def staged(self) -> Iterator[StagedSlices | None]:
+        """Yield the slices that :meth:`run` would commit, or None for an empty file; remove them afterwards.
+
+        Raises:
+            OdfError: as in :meth:`run`. Errors of the ``with`` body are located in the same way.
+        """
+        staged: StagedSlices | None = None
         try:
             prepared = self._prepare()
             with _excerpts(prepared, getattr(self._source.read, "encoding", None)):
                 staged = self._stage_valid_rows(prepared)
             self._payload.check_unchanged()
-            head = self._commit(staged)
+            yield staged
         except (Cancelled, NotSynced):
             raise
         except OdfError as error:
@@ -206,9 +216,8 @@ class PayloadJob:
         finally:
             for part in () if staged is None else staged.merged.written:
                 remove_temporary(part.path)
-        return head
 
-    def _stage_valid_rows(self, prepared: PreparedFile) -> _StagedSlices | None:
+    def _stage_valid_rows(self, prepared: PreparedFile) -> StagedSlices | None:
         """Write the rows of a file; without its invalid rows if the dataset rejects them.
 
         Only after an error the file is searched for all invalid rows.
@@ -222,7 +231,7 @@ class PayloadJob:
             selected = self._reject_rows(prepared, error, rejects=rejects)
         return self._stage(selected)
 
-    def _stage(self, prepared: PreparedFile) -> _StagedSlices | None:
+    def _stage(self, prepared: PreparedFile) -> StagedSlices | None:
         reading = self._read(prepared)
         if reading is None:
             return None
@@ -369,7 +378,7 @@ class PayloadJob:
             "warning",
         )
 
-    def _write(self, reading: ReadPlan) -> _StagedSlices:
+    def _write(self, reading: ReadPlan) -> StagedSlices:
         """Run preprocess, merge and write. The location of an error in the file is added to it."""
         try:
             vocab = self._state.vocabulary
@@ -392,7 +401,7 @@ class PayloadJob:
             self._reporter.phase("merge")
             prepared = merge(self._source.merge, self._inputs(result, schema, operations))
             merged = run_merge(prepared, lambda rows: self._write_slices(rows, schema), self._reporter)
-            return _StagedSlices(schema, merged)
+            return StagedSlices(schema, merged)
         except BadData as error:
             raise reading.explain(error) from error
         except InvalidSchema as error:
@@ -483,7 +492,7 @@ class PayloadJob:
         last = self._state.last_offset
         return 0 if last is None else last + 1
 
-    def _commit(self, staged: _StagedSlices | None) -> Multihash:
+    def _commit(self, staged: StagedSlices | None) -> Multihash:
         """Commit the rows, if any, and the source state; return the new head."""
         reporter, state = self._reporter, self._state
         written = [] if staged is None else staged.merged.written

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -11,7 +12,9 @@ from odf_engine.base.files import translate_os_errors
 from odf_engine.base.progress import Reporter
 from odf_engine.chain.state import ChainUpdate
 from odf_engine.checks.gate import load_checks
-from odf_engine.errors import Unsupported
+from odf_engine.data.parquet.slices import WrittenSlice
+from odf_engine.errors import Unsupported, UsageError
+from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.explicit_watermark import complete_static_dataset, set_watermark
 from odf_engine.ingest.fetch.fetch_step import fetch
 from odf_engine.ingest.fetch.model import FetchContext, Payload
@@ -132,6 +135,45 @@ def _no_source_message(dataset: Dataset, state: ChainState) -> str:
     return why + ("; it has a push source" if state.push_sources else "; nothing to pull")
 
 
+class PreviewedRows(NamedTuple):
+    """The rows that a pull would commit from the first file with new rows.
+
+    Attributes:
+        origin: the path or URL of the file.
+        slices: the rows as slices, which exist only for the ``with`` body.
+    """
+
+    origin: str
+    slices: Sequence[WrittenSlice]
+
+
+@contextmanager
+def preview(
+    workspace: Workspace, entry: DatasetEntry, runtime: SparkRuntime, reporter: Reporter, options: PullOptions
+) -> Iterator[PreviewedRows | None]:
+    """Yield the rows that a pull would commit first, or None if there are none. Nothing is committed.
+
+    The arguments and errors are those of :func:`pull`.
+    """
+    state = entry.dataset.state()
+    if state.kind is not DatasetKind.Root:
+        raise UsageError(
+            f"{entry.alias} is a derivative dataset: only sources have a preview",
+            hint="run its query with odf sql",
+        )
+    Trust(workspace).require_trust(entry)
+    if not _needs_fetch(entry, state, reporter, fetch_uncacheable=True, force=options.force):
+        yield None
+        return
+    with _open_payloads(workspace, entry, runtime, reporter, options) as jobs:
+        for payload, make_job in jobs:
+            with make_job(state.head).staged() as staged:
+                if staged is not None and staged.merged.written:
+                    yield PreviewedRows(payload.name, staged.merged.written)
+                    return
+    yield None
+
+
 def _poll(
     workspace: Workspace,
     entry: DatasetEntry,
@@ -140,8 +182,28 @@ def _poll(
     options: PullOptions,
 ) -> int:
     """Ingest the payloads since the last pull; return the number of rows of files that only repeat rows."""
+    head, repeated = entry.dataset.state().head, 0
+    with _open_payloads(workspace, entry, runtime, reporter, options) as jobs:
+        for payload, make_job in jobs:
+            # Payload and source belong to the state at the start: a commit by another process in between,
+            # such as of another source or the same file, is a conflict.
+            payload_job = make_job(head)
+            head = payload_job.run()
+            repeated += payload_job.repeated
+            payload.on_commit()
+    return repeated
+
+
+@contextmanager
+def _open_payloads(
+    workspace: Workspace,
+    entry: DatasetEntry,
+    runtime: SparkRuntime,
+    reporter: Reporter,
+    options: PullOptions,
+) -> Iterator[Iterator[tuple[Payload, Callable[[Multihash], PayloadJob]]]]:
+    """Yield the payloads since the last pull, with functions that make their jobs for the current head."""
     state = entry.dataset.state()
-    repeated = 0
     source = state.polling_source
     assert isinstance(source, SetPollingSource)
     with (
@@ -170,16 +232,20 @@ def _poll(
         checks = load_checks(workspace, entry, runtime.session)
         shared = IngestContext(entry, runtime.session(), workspace.config, reporter, checks, options.strict)
         with closing(_report_fetch_phase(fetch(source.fetch, context), reporter)) as payloads:
-            head = state.head
-            for payload in payloads:
-                with payload_scratch_folder(job) as folder:
-                    # Payload and source belong to the state at the start: a commit by another process in
-                    # between, such as of another source or the same file, is a conflict.
-                    payload_job = PayloadJob(shared, source, payload, folder, after=head)
-                    head = payload_job.run()
-                    repeated += payload_job.repeated
-                payload.on_commit()
-    return repeated
+            yield _iter_jobs(shared, source, payloads, job)
+
+
+def _iter_jobs(
+    shared: IngestContext, source: SetPollingSource, payloads: Iterator[Payload], job: Path
+) -> Iterator[tuple[Payload, Callable[[Multihash], PayloadJob]]]:
+    for payload in payloads:
+        with payload_scratch_folder(job) as folder:
+            yield (
+                payload,
+                lambda head, payload=payload, folder=folder: PayloadJob(
+                    shared, source, payload, folder, after=head
+                ),
+            )
 
 
 def _report_fetch_phase(payloads: Iterator[Payload], reporter: Reporter) -> Generator[Payload, None, None]:

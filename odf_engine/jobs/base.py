@@ -127,6 +127,14 @@ class JobRequest(msgspec.Struct, Generic[R_co], frozen=True):
         """Return the outcome of a job that has succeeded; ``result`` is of :meth:`result_type`."""
         raise NotImplementedError
 
+    @classmethod
+    def failure(cls, result: Any) -> str:
+        """Return what is wrong with the dataset though the job has succeeded, or "" if nothing is.
+
+        It fails the run of a flow. ``result`` is of :meth:`result_type`.
+        """
+        return ""
+
     @property
     def dataset_id(self) -> str:
         """The id of the dataset, or "" for a job that is not about one dataset."""

@@ -84,5 +84,9 @@ class Check(JobRequest[CheckResult], frozen=True, tag="check"):
             return JobSummary(count_of(warnings, "warning"), "warn")
         return JobSummary(f"{count_of(len(result.results), 'rule')} passed")
 
+    @classmethod
+    def failure(cls, result: CheckResult) -> str:
+        return result.failed[0].text if result.failed else ""
+
     def command(self, name_of: Callable[[str], str]) -> list[str]:
         return ["check", "run", name_of(self.dataset), *branch_option(self.branch)]

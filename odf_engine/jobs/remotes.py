@@ -113,6 +113,10 @@ class Compare(JobRequest[CompareResult], frozen=True, tag="compare"):
             return JobSummary("no remotes to compare", "muted")
         return JobSummary(", ".join(texts), "warn" if result.problems else "good")
 
+    @classmethod
+    def failure(cls, result: CompareResult) -> str:
+        return next((f"{problem.label}: {problem.message}" for problem in result.problems), "")
+
     def command(self, name_of: Callable[[str], str]) -> list[str]:
         return ["repo", "status", name_of(self.dataset)]
 

@@ -167,6 +167,16 @@ class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
         skipped = f", {len(unchecked):,} skipped" if unchecked else ""
         return JobSummary(f"valid{replayed}{skipped}")
 
+    @classmethod
+    def failure(cls, result: VerifyResult) -> str:
+        if result.valid:
+            return ""
+        if not result.findings:
+            return "invalid"
+        if result.verdict == "differs" and result.recomputed:
+            return f"differs from its query: {result.recomputed.text}"
+        return result.verdict
+
     def command(self, name_of: Callable[[str], str]) -> list[str]:
         options = {"--integrity": self.integrity, "--recompute": self.recompute, "--rows": self.rows}
         arguments = [name for name, is_set in options.items() if is_set]

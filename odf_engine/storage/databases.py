@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
+
+from odf_engine.errors import OdfError
 
 _ENDINGS: Final = ("", "-wal", "-shm", "-journal")
 
@@ -90,3 +93,44 @@ def write_transaction(connection: sqlite3.Connection) -> Iterator[None]:
         connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
+
+
+class SharedStore:
+    """A database that several processes write. Safe from several threads.
+
+    Args:
+        path: the database file.
+        schema: statements that create its tables unless they exist.
+        content: what it has, such as ``the state of the flows``, for errors.
+
+    Raises:
+        OdfError: the file cannot be opened or written (every method).
+    """
+
+    def __init__(self, path: Path, schema: str, content: str) -> None:
+        self._path, self._content = path, content
+        self._lock = threading.RLock()
+        with self._translated():
+            self._connection = open_shared_database(path, schema)
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._connection.close()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            with self._lock:
+                yield
+        except sqlite3.Error as error:
+            raise OdfError(
+                f"{self._content} cannot be read or written: {error}",
+                where=str(self._path),
+                hint="check the free space and the permissions; if the file is damaged, delete it",
+            ) from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._translated(), write_transaction(self._connection):
+            yield self._connection

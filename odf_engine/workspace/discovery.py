@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from odf_engine.base.files import fsync_folder
-from odf_engine.base.settings import CONFIG_FILE, load, user_file
+from odf_engine.base.settings import CONFIG_FILE, load_config, user_file
 from odf_engine.errors import AlreadyExists, NotFound, OdfError, UsageError, disk_hint
 
 ODF_FOLDER: Final = ".odf"
@@ -176,7 +176,7 @@ def _check_link(path: Path) -> None:
 
 def _safe_folders() -> list[str]:
     """Return the safe folders in the user's own configuration as absolute paths; ``*`` is unchanged."""
-    folders = load(user_file()).safe_directories
+    folders = load_config(user_file()).safe_directories
     return [folder if folder == "*" else str(Path(folder).expanduser().resolve()) for folder in folders]
 
 

@@ -111,7 +111,7 @@ def prove_block(workspace: Workspace, entry: DatasetEntry, block: Multihash | No
         ) from error
 
 
-KINDS: Final = {
+EXECUTION_KINDS: Final = {
     "url": "reads the URL",
     "file": "reads the file",
     "files": "reads the files",
@@ -135,7 +135,7 @@ class Execution(msgspec.Struct, frozen=True):
     """A command that a source runs, or data that it reads.
 
     Attributes:
-        kind: one of :data:`KINDS`.
+        kind: one of :data:`EXECUTION_KINDS`.
         text: a command line, an address, a name or a query, with control characters escaped.
         block: the block that defines it.
     """

@@ -491,6 +491,15 @@ def _pull_options_guard(situation: Situation) -> str | None:
     return _pull_guard(situation)
 
 
+def _preview_guard(situation: Situation) -> str | None:
+    row = situation.dataset
+    if (refusal := require_readable_dataset(situation)) or row is None:
+        return refusal
+    if not row.polls or row.has_pull_remote:
+        return f"{row.name} has no source that a pull reads"
+    return f"{row.name} is untrusted: press t to review it" if row.untrusted else None
+
+
 def _ingest_guard(situation: Situation) -> str | None:
     row = situation.dataset
     if (refusal := require_readable_dataset(situation)) or row is None:
@@ -538,6 +547,9 @@ def _menu_action(menu: str, key: str, name: str, title: str, guard: Guard | None
 DATASET_MENU_ACTIONS: Final = (
     Action(_DATASET_MENU, ("comma",), "more actions for the dataset", guard=require_dataset),
     _menu_action(_DATASET_MENU, "p", "pull_options", "pull with options", _pull_options_guard),
+    _menu_action(
+        _DATASET_MENU, "w", "preview", "show the rows that the next pull would commit", _preview_guard
+    ),
     _menu_action(_DATASET_MENU, "i", "ingest", "push rows from files into the dataset", _ingest_guard),
     _menu_action(_DATASET_MENU, "v", "verify_options", "verify with options", _verify_guard),
     _menu_action(_DATASET_MENU, "s", "compact", "merge small slices of the dataset", _compact_guard),

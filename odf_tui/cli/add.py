@@ -21,25 +21,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from odf_engine.api import DatasetKind, JobState, Pull, RemoteInputs
-from odf_engine.api.pull_plan import PullSelection, plan_pull
+from odf_engine.api import (
+    SPARK,
+    DatasetKind,
+    DatasetSnapshot,
+    JobState,
+    Pull,
+    RemoteInputs,
+    read_manifests,
+    redact_url,
+    rewrite_text_file,
+)
+from odf_engine.api.pull_plan import PullSelection
 from odf_engine.api.text import printable
-from odf_engine.base.atomic_files import rewrite_text_file
-from odf_engine.chain.normal_form import SPARK
-from odf_engine.coordinator.endpoint import notify_datasets_changed
-from odf_engine.errors import OdfError, UsageError
-from odf_engine.metadata.model import DatasetSnapshot
-from odf_engine.metadata.yaml import read_manifests
-from odf_engine.net.urls import redact_url
-from odf_engine.workspace.definitions.definition_update import record_manifest
-from odf_engine.workspace.workspace import Workspace
+from odf_engine.api.workspace import Workspace
+from odf_engine.errors import UsageError
 from odf_tui.cli.shared.definition_update import DefinitionUpdate, check_queries, run_checks
 from odf_tui.cli.shared.job_progress import exit_code, follow, print_failure, print_failures
 from odf_tui.cli.shared.manifests import is_url, read_sources
@@ -48,7 +50,7 @@ from odf_tui.cli.shared.output import print_note, show
 from odf_tui.cli.shared.workspace import open_workspace
 
 if TYPE_CHECKING:
-    from odf_engine.sql.manifest_translation import ManifestTranslation
+    from odf_engine.api import ManifestTranslation
 
 ORDER = 20
 
@@ -100,10 +102,8 @@ def command(manifests: tuple[str, ...], recursive: bool, **settings: Any) -> Non
     changed, code = _apply(workspace, definitions, options)
     if not options.dry_run:
         _write_translations(definitions.translated)
-        with suppress(OdfError):  # the datasets are added
-            for name, path in definitions.files.items():
-                record_manifest(workspace.folder, workspace.resolve(name), path)
-    notify_datasets_changed(workspace.folder)
+        for name, path in definitions.files.items():
+            workspace.record_manifest([workspace.resolve(name).id], path)
     _note_untrusted(definitions, changed)
     sys.exit(code)
 
@@ -180,7 +180,7 @@ def _apply(workspace: Workspace, definitions: _Definitions, options: _Options) -
             workspace, definitions.origins, options.state or "", options.accept_columns
         )
         return updating.run(definitions.snapshots, dry_run=options.dry_run)
-    added = [str(entry.alias) for entry in workspace.add(definitions.snapshots, definitions.origins)]
+    added = workspace.add_definitions(definitions.snapshots, definitions.origins)
     show([{"name": name, "status": "added"} for name in added], None)
     for name in added:
         print_note(f"added {name}")
@@ -199,9 +199,7 @@ def _note_untrusted(definitions: _Definitions, changed: Sequence[str]) -> None:
 
 def _translate(workspace: Workspace, text: str, source: str) -> ManifestTranslation:
     """Translate the queries of a manifest, and print them."""
-    from odf_engine.sql.manifest_translation import translate_manifest  # deferred: loads sqlglot
-
-    translation = translate_manifest(text, source, workspace.column_types)
+    translation = workspace.translate_manifest(text, source)
     if options_of().quiet:
         return translation
     # Standard output has the JSON document only.
@@ -248,7 +246,7 @@ def _pull_remote_inputs(
         if not confirmed and not sys.stdin.isatty():
             raise
         inputs = error.inputs
-    plan = plan_pull(workspace, PullSelection(locations=inputs))
+    plan = workspace.plan_pull(PullSelection(locations=inputs))
     targets = plan.targets
     if not confirmed:
         names = ", ".join(target.name for target in targets)
@@ -263,6 +261,5 @@ def _pull_remote_inputs(
             print_failure(job)
         else:
             print_note(f"pulled {target.name}")
-    notify_datasets_changed(workspace.folder)
     if code := exit_code(jobs):
         sys.exit(code)

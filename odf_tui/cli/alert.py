@@ -7,24 +7,19 @@ alerts.
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import sys
-import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import click
 
-from odf_engine.alerts.definition import Alert, Webhook, accepted_alerts, active_alerts, alert_files
-from odf_engine.alerts.store import MAX_DEAD, AlertStore, has_queue, read_newest
-from odf_engine.api import Delivery, Timestamp
+from odf_engine.api import Alert, Delivery, DocumentEntry, Timestamp, Unreadable
+from odf_engine.api.alerts import WorkspaceAlerts
 from odf_engine.api.text import count_of, format_count, format_time_seconds, printable
-from odf_engine.errors import NotFound, UsageError
-from odf_engine.flows.documents import Unreadable
-from odf_engine.net.credentials import Credentials
-from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.shared.input import read_documents
+from odf_engine.api.workspace import Workspace
+from odf_engine.errors import UsageError
+from odf_tui.cli.shared.documents import DocumentCommands, entry_json, state_text
 from odf_tui.cli.shared.options import CommandGroup
 from odf_tui.cli.shared.output import Table, print_note, select_fields, show
 from odf_tui.cli.shared.workspace import open_workspace, start_worker, use_timezone
@@ -37,60 +32,48 @@ _MIN_SECRET: Final = 16
 command = CommandGroup("alert", help=__doc__, example="odf alert add ops.yaml")
 
 
-def _open_store(workspace: Workspace) -> contextlib.closing[AlertStore]:
-    return contextlib.closing(AlertStore(workspace.odf))
+class _AlertCommands(DocumentCommands[Alert]):
+    kind, example = Alert, "ops"
+    help: ClassVar = {
+        "add": "Add alerts from YAML files, or from standard input (-).",
+        "accept": "Accept new and changed alerts. Review the files first: they send data to other hosts.",
+        "remove": "Remove alerts, with their secrets, their queued deliveries, and their dead letters.",
+    }
+
+    def accept(self, workspace: Workspace, document: Alert) -> str:
+        workspace.alerts.accept(document)
+        return ""
+
+    def describe_added(self, workspace: Workspace, document: Alert) -> str:
+        if not workspace.alerts.lacks_secret(document):
+            return ""
+        return f"\n! it has no secret, and cannot send: odf alert secret {document.name}"
+
+    def remove(self, workspace: Workspace, name: str) -> None:
+        workspace.alerts.remove(name)
+
+    def finish(self, workspace: Workspace) -> None:
+        start_worker(workspace)
 
 
-@command.subcommand("add", example="odf alert add ops.yaml")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--replace", is_flag=True, help="Replace an alert of the same name.")
-def add(files: Sequence[str], replace: bool) -> None:
-    """Add alerts from YAML files, or from standard input (-)."""
-    workspace = open_workspace()
-    for text, source in read_documents(files):
-        alert = alert_files(workspace.odf).write(text, source, replace=replace)
-        _activate(workspace, alert)
-        print_note(f"added alert {alert.name}")
-        if _lacks_secret(workspace, alert):
-            print_note(f"! it has no secret, and cannot send: odf alert secret {alert.name}")
-    start_worker(workspace)
-
-
-def _activate(workspace: Workspace, alert: Alert) -> None:
-    """Accept an alert. It sends the events from now on."""
-    from odf_engine.coordinator.alert_events import EventCollector  # deferred: slow to import
-
-    others = [other for other in active_alerts(workspace.odf) if other.name != alert.name]
-    with _open_store(workspace) as store, contextlib.closing(EventCollector(workspace.odf, store)) as events:
-        events.begin([alert], workspace, replace=not others)
-    accepted_alerts(workspace.odf).accept(alert.name, alert.digest)
-
-
-def _lacks_secret(workspace: Workspace, alert: Alert) -> bool:
-    sink = alert.spec.sink
-    signed = isinstance(sink, Webhook) and sink.signature == "hmac-sha256"
-    return signed and Credentials(workspace.odf).alert_secret(alert.name) is None
+_AlertCommands().define(command)
 
 
 @command.subcommand("list", example="odf alert list", json=True)
 def list_alerts() -> None:
     """List the alerts with their state, events, sink, and numbers of deliveries."""
-    workspace = open_workspace()
-    accepted = accepted_alerts(workspace.odf).read()
-    counts: dict[tuple[str, Any], int] = {}
-    if has_queue(workspace.odf):
-        with _open_store(workspace) as store:
-            counts = dict(store.counts())
+    alerts = open_workspace().alerts
+    counts = alerts.counts()
     rows: list[dict[str, Any]] = [
-        _alert_json(workspace, alert, accepted.get(alert.name))
-        | {state: counts.get((alert.name, state), 0) for state in ("queued", "dead")}
-        for alert in alert_files(workspace.odf).read_all()
+        _alert_json(alerts, entry)
+        | {state: counts.get((entry.name, state), 0) for state in ("queued", "dead")}
+        for entry in alerts.entries()
     ]
     headers = ["alert", "state", "events", "target", "sink", "queued", "dead"]
     cells = [
         [
             row["name"],
-            row["state"] + (f": {row['reason']}" if row["reason"] else ""),
+            state_text(row),
             ", ".join(row["events"]),
             ", ".join(row["targets"]),
             printable(f"{row['sink'] or ''} {row['address'] or ''}".strip()),
@@ -103,60 +86,20 @@ def list_alerts() -> None:
     show(rows, Table(headers, cells, ["queued", "dead"], empty))
 
 
-def _alert_json(workspace: Workspace, alert: Alert | Unreadable, accepted: str | None) -> dict[str, Any]:
+def _alert_json(alerts: WorkspaceAlerts, entry: DocumentEntry[Alert] | Unreadable) -> dict[str, Any]:
     """Return an alert for ``odf alert list --json``. The path of its address can be a secret."""
-    if isinstance(alert, Unreadable):
-        document = {"name": alert.name, "state": "invalid", "reason": alert.error.format_line}
+    document = entry_json(entry)
+    if isinstance(entry, Unreadable):
         return document | {"events": [], "targets": [], "sink": None, "address": None}
-    state, reason = "active", None
-    if accepted != alert.digest:
-        state = "new" if accepted is None else "changed"
-        reason = f"odf alert accept {alert.name} accepts it"
-    elif _lacks_secret(workspace, alert):
-        state, reason = "incomplete", f"store its secret: odf alert secret {alert.name}"
-    return {
-        "name": alert.name,
-        "state": state,
-        "reason": reason,
+    alert = entry.document
+    if entry.state == "active" and alerts.lacks_secret(alert):
+        document |= {"state": "incomplete", "reason": f"store its secret: odf alert secret {alert.name}"}
+    return document | {
         "events": list(alert.spec.kinds),
         "targets": list(map(str, alert.spec.targets)),
         "sink": str(alert.spec.sink.__struct_config__.tag),
         "address": alert.spec.sink.address,
     }
-
-
-@command.subcommand("show", example="odf alert show ops")
-@click.argument("alert_name", metavar="ALERT")
-def show_alert(alert_name: str) -> None:
-    """Show the definition of an alert."""
-    files = alert_files(open_workspace().odf)
-    sys.stdout.write(files.text(alert_name).decode(errors="replace"))
-
-
-@command.subcommand("accept", example="odf alert accept ops")
-@click.argument("alert_names", nargs=-1, required=True, metavar="ALERT...")
-def accept(alert_names: Sequence[str]) -> None:
-    """Accept new and changed alerts. Review the files first: they send data to other hosts."""
-    workspace = open_workspace()
-    for name in alert_names:
-        alert = alert_files(workspace.odf).read(name)
-        _activate(workspace, alert)
-        print_note(f"accepted alert {name}")
-    start_worker(workspace)
-
-
-@command.subcommand("remove", example="odf alert remove ops")
-@click.argument("alert_names", nargs=-1, required=True, metavar="ALERT...")
-def remove(alert_names: Sequence[str]) -> None:
-    """Remove alerts, with their secrets, their queued deliveries, and their dead letters."""
-    workspace = open_workspace()
-    for name in alert_names:
-        alert_files(workspace.odf).remove(name)
-        accepted_alerts(workspace.odf).accept(name, None)
-        Credentials(workspace.odf).set_alert_secret(name, None)
-        with _open_store(workspace) as store:
-            store.forget(name)
-        print_note(f"removed alert {name}")
 
 
 @command.subcommand("secret", example="odf alert secret ops")
@@ -168,12 +111,8 @@ def secret(alert_name: str, generate: bool, stdin: bool) -> None:
 
     It is stored with the private keys of the workspace. The receiver needs the same secret.
     """
-    workspace = open_workspace()
-    alert = alert_files(workspace.odf).read(alert_name)
-    if not isinstance(alert.spec.sink, Webhook) or alert.spec.sink.signature != "hmac-sha256":
-        raise UsageError(
-            f"alert '{alert_name}' has no secret", hint="set signature: hmac-sha256 in its Webhook sink"
-        )
+    alerts = open_workspace().alerts
+    alerts.require_signed(alert_name)
     if generate and stdin:
         raise UsageError("--generate and --stdin exclude each other")
     if generate:
@@ -189,7 +128,7 @@ def secret(alert_name: str, generate: bool, stdin: bool) -> None:
         )
     if len(value) < _MIN_SECRET or not value.isprintable():
         raise UsageError(f"invalid secret: fewer than {_MIN_SECRET} characters, or control characters")
-    Credentials(workspace.odf).set_alert_secret(alert_name, value)
+    alerts.set_secret(alert_name, value)
     print_note(f"stored the secret of alert {alert_name}")
     if generate:
         sys.stdout.write(value + "\n")
@@ -199,22 +138,8 @@ def secret(alert_name: str, generate: bool, stdin: bool) -> None:
 @click.argument("alert_name", metavar="ALERT")
 def test(alert_name: str) -> None:
     """Send a test message now, and report whether the receiver confirmed it."""
-    from odf_engine.alerts.delivery import make_test_delivery, send  # deferred: slow to import
-    from odf_engine.api import Reporter
-    from odf_engine.net.download import AttemptFailed
-
-    workspace = open_workspace()
-    alert = alert_files(workspace.odf).read(alert_name)
-    if accepted_alerts(workspace.odf).read().get(alert_name) != alert.digest:
-        raise UsageError(
-            f"alert '{alert_name}' is not accepted",
-            hint=f"review the definition, then accept it: odf alert accept {alert_name}",
-        )
-    try:
-        send(alert, make_test_delivery(alert, workspace), workspace, Reporter())
-    except AttemptFailed as failure:
-        raise failure.error from None
-    print_note(f"sent a test message to {alert.spec.sink.address}")
+    address = open_workspace().alerts.send_test(alert_name)
+    print_note(f"sent a test message to {address}")
 
 
 @command.subcommand("history", example="odf alert history", json=True)
@@ -225,14 +150,7 @@ def test(alert_name: str) -> None:
 def history(alert_name: str | None, limit: int) -> None:
     """List messages with their state, newest first: queued, sent, or dead."""
     workspace = open_workspace()
-    _check_alert(workspace, alert_name)
-    _show_deliveries(workspace, read_newest(workspace.odf, limit, alert_name), "no messages")
-
-
-def _check_alert(workspace: Workspace, name: str | None) -> None:
-    """Check that there is an alert of this name."""
-    if name is not None and name not in alert_files(workspace.odf).stamps():
-        raise NotFound(f"alert '{name}' not found", hint="list the alerts: odf alert list")
+    _show_deliveries(workspace, workspace.alerts.messages(limit, alert_name), "no messages")
 
 
 def _show_deliveries(workspace: Workspace, deliveries: Sequence[Delivery], empty: str) -> None:
@@ -284,8 +202,7 @@ command.add_command(dead)
 def list_dead(alert_name: str | None) -> None:
     """List dead letters, newest first."""
     workspace = open_workspace()
-    _check_alert(workspace, alert_name)
-    _show_deliveries(workspace, read_newest(workspace.odf, MAX_DEAD, alert_name, "dead"), "no dead letters")
+    _show_deliveries(workspace, workspace.alerts.dead_letters(alert_name), "no dead letters")
 
 
 @dead.subcommand("retry", example="odf alert dead retry 12")
@@ -296,8 +213,7 @@ def retry_dead(numbers: Sequence[int], everything: bool, alert_name: str | None)
     """Queue dead letters again. They keep their ids."""
     workspace = open_workspace()
     selected = _selected(workspace, numbers, everything, alert_name)
-    with _open_store(workspace) as store:
-        count = store.retry(selected, time.time(), alert_name)
+    count = workspace.alerts.retry_dead_letters(selected, alert_name)
     print_note(f"queued {count_of(count, 'message')}")
     start_worker(workspace)
 
@@ -310,8 +226,7 @@ def remove_dead(numbers: Sequence[int], everything: bool, alert_name: str | None
     """Delete dead letters."""
     workspace = open_workspace()
     selected = _selected(workspace, numbers, everything, alert_name)
-    with _open_store(workspace) as store:
-        count = store.remove_dead(selected, alert_name)
+    count = workspace.alerts.remove_dead_letters(selected, alert_name)
     print_note(f"deleted {count_of(count, 'message')}")
 
 
@@ -319,7 +234,7 @@ def _selected(
     workspace: Workspace, numbers: Sequence[int], everything: bool, alert_name: str | None
 ) -> Sequence[int] | None:
     """Return the selected numbers, or None for all."""
-    _check_alert(workspace, alert_name)
+    workspace.alerts.require(alert_name)
     if alert_name is not None and numbers:
         raise UsageError("--alert requires --all instead of numbers")
     if bool(numbers) == everything:

@@ -7,10 +7,15 @@ from pathlib import Path
 
 import click
 
+from odf_engine.api import (
+    Multihash,
+    block_to_yaml,
+    decode_block,
+    encode_block,
+    read_block_manifest,
+    to_builtins,
+)
 from odf_engine.errors import InvalidManifest, UsageError
-from odf_engine.identity.multiformats import Multihash
-from odf_engine.metadata.flatbuffers import decode_block, encode_block
-from odf_engine.metadata.yaml import block_to_yaml, read_block_manifest, to_builtins
 from odf_tui.cli.shared.input import read_bytes
 from odf_tui.cli.shared.options import FILE, CommandGroup
 from odf_tui.cli.shared.output import show

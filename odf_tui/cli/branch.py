@@ -16,13 +16,10 @@ from typing import Any
 import click
 import msgspec
 
+from odf_engine.api.dataset import Dataset
 from odf_engine.api.text import count_of, format_count, format_time_seconds, printable
-from odf_engine.chain import references
-from odf_engine.coordinator.endpoint import notify_datasets_changed
+from odf_engine.api.workspace import Workspace
 from odf_engine.errors import UsageError
-from odf_engine.identity.multiformats import Multihash
-from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.options import BRANCH, DATASET, define_command
 from odf_tui.cli.shared.output import Table, print_result, show
 from odf_tui.cli.shared.workspace import open_workspace, use_timezone
@@ -57,45 +54,35 @@ def command(
         raise UsageError("--force requires a branch to move or to delete")
     workspace = open_workspace()
     if not actions:
-        _list_branches(workspace, [workspace.resolve(name)] if name is not None else workspace.datasets())
+        _list_branches(workspace, [workspace.resolve(name)] if name is not None else list(workspace))
         return
     if name is None:
         raise UsageError("no dataset specified", hint="odf branch NAME lists the branches of a dataset")
-    entry = workspace.resolve(name)
-    dataset, alias = entry.dataset, str(entry.alias)
-    document: dict[str, Any] = {"dataset": alias, "branch": branch or promote or delete}
+    dataset = workspace.resolve(name)
+    document: dict[str, Any] = {"dataset": dataset.name, "branch": branch or promote or delete}
     if branch is not None:
-        from odf_engine.views.as_at import resolve_as_at  # loads PyArrow
-
-        block = Multihash.parse(resolve_as_at(entry, start).block)
-        references.create_branch(dataset, branch, block, replace=force)
-        document["head"] = block
-        text = f"{alias}: branch {branch} at block {block.abbreviated}"
+        document["head"] = block = dataset.create_branch(branch, start, force=force)
+        text = f"{dataset.name}: branch {branch} at block {block.abbreviated}"
     elif promote is not None:
-        promotion = references.promote_branch(dataset, promote)
+        promotion = dataset.promote_branch(promote)
         document |= msgspec.structs.asdict(promotion)
         document["status"] = "updated" if promotion.blocks else "up-to-date"
         added = f"{count_of(promotion.blocks, 'block')}, {count_of(promotion.records, 'row')}"
-        text = f"{alias}: promoted {promote}, {added}, head {promotion.new_head.abbreviated}"
+        text = f"{dataset.name}: promoted {promote}, {added}, head {promotion.new_head.abbreviated}"
         if not promotion.blocks:
-            text = f"{alias}: up to date, the head has all blocks of {promote}"
+            text = f"{dataset.name}: up to date, the head has all blocks of {promote}"
     elif delete is not None:
-        block = references.delete_branch(dataset, delete, force=force)
-        document["head"] = block
-        text = f"{alias}: deleted branch {delete}, which was at block {block.abbreviated}"
+        document["head"] = block = dataset.delete_branch(delete, force=force)
+        text = f"{dataset.name}: deleted branch {delete}, which was at block {block.abbreviated}"
     else:
         assert rename is not None
-        references.rename_branch(dataset, *rename)
-        document |= {"branch": rename[1], "head": dataset.branch(rename[1]).head()}
-        text = f"{alias}: renamed branch {rename[0]} to {rename[1]}"
-    notify_datasets_changed(workspace.folder)
+        document |= {"branch": rename[1], "head": dataset.rename_branch(*rename)}
+        text = f"{dataset.name}: renamed branch {rename[0]} to {rename[1]}"
     show(document, lambda: print_result(text))
 
 
-def _list_branches(workspace: Workspace, entries: Sequence[DatasetEntry]) -> None:
-    branches = [
-        (str(entry.alias), branch) for entry in entries for branch in references.list_branches(entry.dataset)
-    ]
+def _list_branches(workspace: Workspace, datasets: Sequence[Dataset]) -> None:
+    branches = [(dataset.name, branch) for dataset in datasets for branch in dataset.branches()]
     documents: list[dict[str, Any]] = []
     for alias, branch in branches:
         fields = msgspec.structs.asdict(branch)

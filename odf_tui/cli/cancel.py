@@ -10,7 +10,6 @@ import time
 
 import click
 
-from odf_engine.coordinator.client import read_journal
 from odf_tui.cli.shared.options import define_command
 from odf_tui.cli.shared.output import print_note
 from odf_tui.cli.shared.workspace import connect, open_workspace
@@ -23,7 +22,7 @@ MEANINGS = "kill stop abort"
 @click.argument("job")
 def command(job: str) -> None:
     workspace = open_workspace()
-    journal = read_journal(workspace.folder)
+    journal = workspace.journal
     current = journal.job(job)
     if current.state.final:
         print_note(f"job {current.id} is already {current.state.value}")

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
-from odf_engine.api import Check, JobState
+from odf_engine.api import (
+    Check,
+    CheckDefinition,
+    CheckResult,
+    JobState,
+    RejectedBatch,
+    Unreadable,
+    branch_title,
+    result_json,
+)
 from odf_engine.api.text import count_of, format_count, format_time_seconds, printable
-from odf_engine.checks.definition import CheckDefinition, accepted_checks, check_files
-from odf_engine.checks.reports import RejectedBatch, list_rejected, read_report, report_json, result_json
-from odf_engine.flows.documents import Unreadable
-from odf_engine.jobs.base import branch_title
-from odf_engine.jobs.check import CheckResult
-from odf_tui.cli.shared.input import read_documents
+from odf_engine.api.workspace import Workspace
+from odf_tui.cli.shared.documents import DocumentCommands, entry_json, state_text
 from odf_tui.cli.shared.job_progress import exit_code, follow, print_failure
 from odf_tui.cli.shared.options import DATASET, CommandGroup, branch_option
 from odf_tui.cli.shared.output import Table, print_note, print_table, show
@@ -31,28 +36,35 @@ MEANINGS = "checks expectation expectations quality test tests rule rules assert
 command = CommandGroup("check", help=__doc__, example="odf check add cases.yaml")
 
 
-@command.subcommand("add", example="odf check add cases.yaml")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--replace", is_flag=True, help="Replace a check of the same name.")
-def add_check(files: Sequence[str], replace: bool) -> None:
-    """Add checks from YAML files or standard input (-), and accept their queries."""
-    workspace = open_workspace()
-    for text, source in read_documents(files):
-        check = check_files(workspace.odf).write(text, source, replace=replace)
-        accepted_checks(workspace.odf).accept(check.name, check.digest)
-        print_note(f"added check {check.name}, {count_of(len(check.spec.rules), 'rule')}")
+class _CheckCommands(DocumentCommands[CheckDefinition]):
+    kind, example = CheckDefinition, "cases"
+    help: ClassVar = {
+        "add": "Add checks from YAML files or standard input (-), and accept their queries.",
+        "accept": "Accept the queries of new and changed checks. Review the files first.",
+        "remove": "Remove checks. Their results are retained.",
+    }
+
+    def describe_added(self, workspace: Workspace, document: CheckDefinition) -> str:
+        return f", {count_of(len(document.spec.rules), 'rule')}"
+
+
+_CheckCommands().define(command)
 
 
 @command.subcommand("list", example="odf check list", json=True)
 def list_checks() -> None:
     """List the checks with their state, targets and rules."""
-    workspace = open_workspace()
-    accepted = accepted_checks(workspace.odf).read()
-    checks = [_check_json(check, accepted.get(check.name)) for check in check_files(workspace.odf).read_all()]
+    entries = open_workspace().documents(CheckDefinition).entries()
+    checks: list[dict[str, Any]] = []
+    for entry in entries:
+        spec = None if isinstance(entry, Unreadable) else entry.document.spec
+        targets = list(map(str, spec.targets)) if spec else []
+        rules = [rule.label for rule in spec.rules] if spec else []
+        checks.append({**entry_json(entry), "targets": targets, "rules": rules})
     rows = [
         [
             check["name"],
-            check["state"] + (f": {check['reason']}" if check["reason"] else ""),
+            state_text(check),
             ", ".join(check["targets"]),
             printable(", ".join(check["rules"])),
         ]
@@ -60,53 +72,6 @@ def list_checks() -> None:
     ]
     empty = "no checks; to add one: odf check add FILE, see odf help checks"
     show(checks, Table(["check", "state", "target", "rules"], rows, empty=empty))
-
-
-def _check_json(check: CheckDefinition | Unreadable, accepted: str | None) -> dict[str, Any]:
-    """Return a check for ``odf check list --json``."""
-    if isinstance(check, Unreadable):
-        reason = check.error.format_line
-        return {"name": check.name, "state": "invalid", "reason": reason, "targets": [], "rules": []}
-    state = "active"
-    if check.has_queries and accepted != check.digest:
-        state = "new" if accepted is None else "changed"
-    return {
-        "name": check.name,
-        "state": state,
-        "reason": None if state == "active" else f"odf check accept {check.name} accepts its queries",
-        "targets": list(map(str, check.spec.targets)),
-        "rules": [rule.label for rule in check.spec.rules],
-    }
-
-
-@command.subcommand("show", example="odf check show cases")
-@click.argument("check_name", metavar="CHECK")
-def show_check(check_name: str) -> None:
-    """Show the definition of a check."""
-    files = check_files(open_workspace().odf)
-    sys.stdout.write(files.text(check_name).decode(errors="replace"))
-
-
-@command.subcommand("accept", example="odf check accept cases")
-@click.argument("check_names", nargs=-1, required=True, metavar="CHECK...")
-def accept_checks(check_names: Sequence[str]) -> None:
-    """Accept the queries of new and changed checks. Review the files first."""
-    workspace = open_workspace()
-    for name in check_names:
-        check = check_files(workspace.odf).read(name)
-        accepted_checks(workspace.odf).accept(name, check.digest)
-        print_note(f"accepted check {name}")
-
-
-@command.subcommand("remove", example="odf check remove cases")
-@click.argument("check_names", nargs=-1, required=True, metavar="CHECK...")
-def remove_checks(check_names: Sequence[str]) -> None:
-    """Remove checks. Their results are retained."""
-    workspace = open_workspace()
-    for name in check_names:
-        check_files(workspace.odf).remove(name)
-        accepted_checks(workspace.odf).accept(name, None)
-        print_note(f"removed check {name}")
 
 
 @command.subcommand("run", example="odf check run my.cases", json=True)
@@ -120,8 +85,8 @@ def run_checks(names: tuple[str, ...], everything: bool, branch: str) -> None:
     """
     workspace = open_workspace()
     selected = select_datasets(workspace, names, everything, recursive=False)
-    entries = [entry.on_branch(branch) for entry in selected]
-    requests = [(Check(str(entry.id), branch), branch_title(str(entry.alias), branch)) for entry in entries]
+    datasets = [dataset.on_branch(branch) for dataset in selected]
+    requests = [(Check(dataset.id, branch), branch_title(dataset.name, branch)) for dataset in datasets]
     jobs = follow(workspace, requests)
     results = [job.result_of(Check) for job in jobs if job.state is JobState.done]
     stopped = [job for job in jobs if job.state is not JobState.done]
@@ -160,15 +125,8 @@ def _print_results(results: Sequence[CheckResult]) -> None:
 @click.option("-n", "limit", type=click.IntRange(1), default=20, show_default=True, help="Number of blocks.")
 def check_results(name: str, limit: int) -> None:
     """List the results of checks for the newest blocks of a dataset, newest first."""
-    workspace = open_workspace()
-    entry = workspace.resolve(name)
-    reports: list[dict[str, Any]] = []
-    for data_slice in reversed(entry.dataset.slices()):
-        stored = read_report(entry.dataset.folder, entry.id, data_slice.physical_hash)
-        if stored is not None:
-            reports.append({"block": data_slice.sequence_number, **report_json(stored)})
-        if len(reports) == limit:
-            break
+    dataset = open_workspace().resolve(name)
+    reports = dataset.checks(limit)[::-1]
     rows = [
         [
             str(report["block"]),
@@ -183,7 +141,7 @@ def check_results(name: str, limit: int) -> None:
         for result in report["results"]
     ]
     headers = ["block", "check", "rule", "outcome", "rows", "problem", "signed"]
-    empty = "" if reports else f"{entry.alias}: no results of checks"
+    empty = "" if reports else f"{dataset.name}: no results of checks"
     show(reports, Table(headers, rows, ["block", "rows"], empty))
 
 
@@ -195,9 +153,9 @@ def rejected_rows(name: str | None) -> None:
     The cache of the workspace stores the rows of the newest 20 batches of each dataset, at most 1 GiB.
     """
     workspace = open_workspace()
-    entries = workspace.datasets() if name is None else [workspace.resolve(name)]
-    aliases = {str(entry.id): str(entry.alias) for entry in entries}
-    rejected = list_rejected(workspace.odf, [entry.id for entry in entries])
+    datasets = list(workspace) if name is None else [workspace.resolve(name)]
+    aliases = {dataset.id: dataset.name for dataset in datasets}
+    rejected = workspace.rejected_batches(list(aliases))
     documents = [
         {
             "dataset": aliases[batch.report.dataset_id],

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import click
 
-from odf_engine.api import Compact
+from odf_engine.api import Compact, CompactResult
 from odf_engine.api.text import format_bytes
-from odf_engine.chain.compaction import require_compactable
-from odf_engine.jobs.compact import CompactResult
 from odf_tui.cli.shared.job_progress import run_request
 from odf_tui.cli.shared.options import DATASET, define_command
 from odf_tui.cli.shared.output import print_result, show
@@ -40,10 +38,9 @@ MEANINGS = "optimize merge squash compaction"
 )
 def command(name: str, dry_run: bool, max_rows: int | None, max_bytes: int | None) -> None:
     workspace = open_workspace()
-    entry = workspace.resolve(name)
-    require_compactable(entry.dataset, str(entry.alias))
-    request = Compact(str(entry.id), dry_run=dry_run, max_rows=max_rows, max_bytes=max_bytes)
-    result = run_request(workspace, request, str(entry.alias))
+    dataset = workspace.resolve(name)
+    request = Compact(dataset.id, dry_run=dry_run, max_rows=max_rows, max_bytes=max_bytes)
+    result = run_request(workspace, request, dataset.name)
     show(result, lambda: print_result(_compact_line(result)))
 
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from pathlib import Path
 
 import click
 
-from odf_engine.api import Config
+from odf_engine.api import Config, get_value, is_user_setting, load_config, user_file
+from odf_engine.api import list_settings as all_settings
 from odf_engine.api.administration import change_setting
-from odf_engine.base import settings
 from odf_tui.actions import user_keys
 from odf_tui.actions.model import key_name
 from odf_tui.cli.shared.options import CommandGroup, options_of
@@ -37,7 +36,7 @@ command = CommandGroup("config", help=__doc__, example="odf config set spark.mas
 @_user_option
 def get(key: str, user: bool) -> None:
     """Print a setting."""
-    value = settings.get_value(_load_settings(user), key)
+    value = get_value(_load_config(user), key)
     if options_of().json:
         print_json(value)
     else:
@@ -56,10 +55,13 @@ def set_(key: str, value: str | None, user: bool) -> None:
 
     `odf config set ui.keys.ACTION KEY,KEY` changes the keys of an action, and the value none removes them.
     """
-    odf = _odf_folder(user)
-    path = change_setting(key, value, odf, partial(user_keys.check_key_setting, key))
+    check = partial(user_keys.check_key_setting, key)
+    if user:
+        path = change_setting(key, value, None, check)
+    else:
+        path = open_workspace().change_setting(key, value, check=check)
     print_note(f"removed {key}" if value is None else f"set {key} to {value}")
-    if path is not None and (odf is None or settings.is_user_setting(key)):
+    if path is not None and (user or is_user_setting(key)):
         print_note(f"written to the configuration of the user: {path}")
     if key.startswith(("spark.", "worker.")):
         print_note("a running worker uses the old settings until it is restarted: run odf worker stop")
@@ -69,7 +71,7 @@ def set_(key: str, value: str | None, user: bool) -> None:
 @_user_option
 def list_settings(user: bool) -> None:
     """List all settings."""
-    entries = settings.list_settings(_load_settings(user))
+    entries = all_settings(_load_config(user))
     if options_of().json:
         print_json({entry.key: entry.value for entry in entries})
     else:
@@ -83,7 +85,7 @@ def list_settings(user: bool) -> None:
 @_user_option
 def list_keys(user: bool) -> None:
     """List the actions of the workstation with their keys."""
-    bindings, problems = user_keys.load(_load_settings(user).ui.keys, user_keys.user_keys_path())
+    bindings, problems = user_keys.load(_load_config(user).ui.keys, user_keys.user_keys_path())
     if options_of().json:
         print_json({action.id: list(action.keys) for action in bindings.actions})
         return
@@ -103,11 +105,5 @@ def list_keys(user: bool) -> None:
         print_note(f"! {problem}")
 
 
-def _odf_folder(user: bool) -> Path | None:
-    """Return the .odf folder of the workspace, or None for the configuration of the user."""
-    return None if user else open_workspace().odf
-
-
-def _load_settings(user: bool) -> Config:
-    odf = _odf_folder(user)
-    return settings.load(settings.user_file()) if odf is None else settings.load_workspace(odf)
+def _load_config(user: bool) -> Config:
+    return load_config(user_file()) if user else open_workspace().saved_config()

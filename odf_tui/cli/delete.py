@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import click
 
-from odf_engine.coordinator.endpoint import notify_datasets_changed
-from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_tui.cli.shared.input import confirm
 from odf_tui.cli.shared.options import DATASET, define_command
 from odf_tui.cli.shared.output import print_note
@@ -24,20 +22,17 @@ MEANINGS = "rm del remove drop unlink"
 @click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
 def command(names: tuple[str, ...], yes: bool) -> None:
     workspace = open_workspace()
-    entries = workspace.match(names)
-    workspace.check_deletable(entries)
+    datasets = workspace.match(names)
+    workspace.check_deletable([dataset.id for dataset in datasets])
     if not yes:
-        listed = ", ".join(str(entry.alias) for entry in entries)
-        keys = sum(workspace.keys.has_key(entry.id) for entry in entries)
+        listed = ", ".join(dataset.name for dataset in datasets)
+        keys = sum(workspace.has_private_key(dataset.id) for dataset in datasets)
         remark = "; the private key is not deleted" if keys == 1 else "; the private keys are not deleted"
         remark = remark if keys else ""
-        question = f"Delete {listed} and all {'its' if len(entries) == 1 else 'their'} data{remark}?"
+        question = f"Delete {listed} and all {'its' if len(datasets) == 1 else 'their'} data{remark}?"
         confirm(question, f"deleting {listed}", f"use --yes to skip the prompt{remark}")
     # Downstream datasets are deleted first.
-    by_id = {entry.id: entry for entry in entries}
-    for dataset in reversed(DatasetGraph(workspace.summaries()).order(by_id)):
-        entry = by_id[dataset]
-        workspace.delete(entry)
-        remark = f"; odf keys delete {entry.id} deletes its private key"
-        print_note(f"deleted {entry.alias}{remark if workspace.keys.has_key(entry.id) else ''}")
-    notify_datasets_changed(workspace.folder)
+    for dataset in reversed(workspace.in_order(datasets)):
+        keeps_key = workspace.delete(dataset.id)
+        remark = f"; odf keys delete {dataset.id} deletes its private key" if keeps_key else ""
+        print_note(f"deleted {dataset.name}{remark}")

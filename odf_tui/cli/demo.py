@@ -14,12 +14,12 @@ from pathlib import Path
 
 import click
 
-from odf_engine.api import JobState, Pull, Request, Verify, VerifyResult
-from odf_engine.api.samples import add_datasets, make_requests, write_files
+import odf_engine
+from odf_engine.api import JobState, Pull, PullResult, Request, Verify, VerifyResult
+from odf_engine.api.samples import write_files
 from odf_engine.api.text import count_of
+from odf_engine.api.workspace import Workspace
 from odf_engine.errors import Conflict, UsageError
-from odf_engine.jobs.pull import PullResult
-from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.job_progress import follow
 from odf_tui.cli.shared.options import OpenWorkstation, define_command
 from odf_tui.cli.shared.output import print_note, print_result
@@ -40,7 +40,7 @@ def command(folder: Path, no_tui: bool) -> OpenWorkstation | None:
             hint = "to print the results instead, use odf demo --no-tui"
             raise UsageError(error.message, hint=hint) from None
     workspace = _workspace(folder)
-    requests = make_requests(workspace, add_datasets(workspace))
+    requests = workspace.make_demo()
     if no_tui:
         _run_and_print(workspace, folder, requests)
         return None
@@ -51,7 +51,7 @@ def command(folder: Path, no_tui: bool) -> OpenWorkstation | None:
 
 def _workspace(folder: Path) -> Workspace:
     if (folder / ".odf").is_dir():
-        workspace = Workspace.find(folder, folder)
+        workspace = odf_engine.open(folder, progress=False)
         if not (folder / "manifests" / "stations.yaml").is_file():
             raise Conflict(f"{folder} is not a demo workspace", hint="use another folder: odf demo FOLDER")
         return workspace
@@ -59,7 +59,7 @@ def _workspace(folder: Path) -> Workspace:
         raise Conflict(f"{folder} is not empty", hint="use another folder: odf demo FOLDER")
     print_note(f"creating a workspace with sample data in {folder}")
     write_files(folder)
-    return Workspace.init(folder)
+    return odf_engine.init(folder, progress=False)
 
 
 async def _submit_jobs(workspace: Workspace, requests: list[tuple[Request, str]]) -> None:

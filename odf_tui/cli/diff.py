@@ -25,15 +25,19 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from odf_engine.api import Diff, Difference, Reporter, changed_cells
+from odf_engine.api import (
+    GROUP_ROWS,
+    HEAD,
+    Diff,
+    Difference,
+    ResultRows,
+    changed_cells,
+    escape_json,
+)
+from odf_engine.api.dataset import Dataset
+from odf_engine.api.rows import Rows
 from odf_engine.api.text import count_of
-from odf_engine.base.terminal_text import escape_json
-from odf_engine.storage.refs import HEAD
-from odf_engine.views.export import export
-from odf_engine.views.query_results import GROUP_ROWS, ResultRows
-from odf_engine.views.scan import Scan
-from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.workspace import Workspace
+from odf_engine.api.workspace import Workspace
 from odf_tui.cli.shared.job_progress import run_request
 from odf_tui.cli.shared.options import DATASET, FILE, define_command
 from odf_tui.cli.shared.output import console, data_stream, file_format, json_records, print_note, row_form
@@ -76,9 +80,9 @@ def command(
 ) -> None:
     form = row_form(as_csv, output)
     workspace = open_workspace()
-    entry = workspace.resolve(name)
-    request = _make_request(workspace, entry, other, versions["since"], versions["until"])
-    difference = run_request(workspace, replace(request, key=list(key)), str(entry.alias))
+    dataset = workspace.resolve(name)
+    request = _make_request(workspace, dataset, other, versions["since"], versions["until"])
+    difference = run_request(workspace, replace(request, key=list(key)), dataset.name)
     if output is not None:
         _write_file(difference, output)
     elif form == "csv":
@@ -90,16 +94,14 @@ def command(
 
 
 def _make_request(
-    workspace: Workspace, entry: DatasetEntry, other: str | None, since: str | None, until: str | None
+    workspace: Workspace, dataset: Dataset, other: str | None, since: str | None, until: str | None
 ) -> Diff:
     """Return the request that compares a dataset with another one, with its branch, or with itself."""
-    if other is not None:
-        entry.dataset.refresh_branches()
-        if other in entry.dataset.branch_names():
-            since, until, other = since or f"refs/{HEAD}", until or f"refs/{other}", None
-    against = entry if other is None else workspace.resolve(other)
-    other_id = "" if against.id == entry.id else str(against.id)
-    return Diff(dataset=str(entry.id), other=other_id, as_at=since, other_as_at=until)
+    if other is not None and other in dataset.branch_names:
+        since, until, other = since or f"refs/{HEAD}", until or f"refs/{other}", None
+    against = dataset if other is None else workspace.resolve(other)
+    other_id = "" if against.id == dataset.id else against.id
+    return Diff(dataset=dataset.id, other=other_id, as_at=since, other_as_at=until)
 
 
 class _FirstRows(ResultRows):
@@ -198,6 +200,5 @@ def _csv_cell(value: Any) -> str:
 
 
 def _write_file(difference: Difference, output: Path) -> None:
-    rows = Scan.of_file(Path(difference.file))
-    export(rows, output.absolute(), file_format(output), Reporter(), replace=True)
+    Rows.of_file(Path(difference.file), "changes").write(output, file_format(output), replace=True)
     print_note(f"{count_of(difference.rows, 'row')} in {output}")

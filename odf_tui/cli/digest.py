@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from odf_engine.data.digest import digest_file
+from odf_engine.api import digest_file
 from odf_engine.errors import NotFound
 from odf_tui.cli.shared.options import define_command
 from odf_tui.cli.shared.output import select_fields, show

@@ -32,11 +32,11 @@ def command(name: str, file: Path, no_system: bool, force: bool) -> None:
     form = file_format(file)
     check_parent_folder(file)
     workspace = open_workspace()
-    entry = workspace.resolve(name)
+    dataset = workspace.resolve(name)
     if file.exists() and not force:
         raise AlreadyExists(f"{file} already exists", hint="use --force to overwrite it")
-    request = Export(str(entry.id), str(file.absolute()), format=form, system=not no_system, replace=force)
-    (job,) = follow(workspace, [(request, str(entry.alias))])
+    request = Export(dataset.id, str(file.absolute()), format=form, system=not no_system, replace=force)
+    (job,) = follow(workspace, [(request, dataset.name)])
     if job.state is not JobState.done:
         print_failure(job)
     else:

@@ -7,20 +7,18 @@ runs flows; `odf worker install` starts it with the computer. See odf help flows
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
-from odf_engine.api import Job, Run, Timestamp
+from odf_engine.api import Flow, Job, Run, Timestamp
 from odf_engine.api.flows import FlowSummary, WorkspaceFlows
 from odf_engine.api.text import format_time_seconds, printable, zone_label
-from odf_engine.errors import NotFound, OdfError, UsageError
-from odf_engine.flows.store import FlowStore
-from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.shared.input import read_documents
+from odf_engine.api.workspace import Workspace
+from odf_engine.errors import OdfError, UsageError
+from odf_tui.cli.shared.documents import DocumentCommands
 from odf_tui.cli.shared.options import CommandGroup
 from odf_tui.cli.shared.output import Table, print_note, select_fields, show
 from odf_tui.cli.shared.workspace import open_workspace, start_worker, use_timezone
@@ -36,21 +34,38 @@ command = CommandGroup("flow", help=__doc__, example="odf flow add nightly.yaml"
 @contextlib.contextmanager
 def _open_flows() -> Iterator[tuple[Workspace, WorkspaceFlows]]:
     workspace = open_workspace()
-    with contextlib.closing(WorkspaceFlows(workspace.odf)) as flows:
+    with contextlib.closing(workspace.flows()) as flows:
         use_timezone(workspace)
         yield workspace, flows
 
 
-@command.subcommand("add", example="odf flow add nightly.yaml")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--replace", is_flag=True, help="Replace a flow of the same name.")
-def add(files: Sequence[str], replace: bool) -> None:
-    """Add flows from YAML files, or from standard input (-)."""
-    with _open_flows() as (workspace, flows):
-        for text, source in read_documents(files):
-            flow = flows.add(text, source, replace=replace)
-            print_note(f"added flow {flow.name}{_next_run(flow.due)}")
+class _FlowCommands(DocumentCommands[Flow]):
+    kind, example, accepted = Flow, "nightly", "resumed"
+    help: ClassVar = {
+        "add": "Add flows from YAML files, or from standard input (-).",
+        "accept": "Resume paused flows, and accept new and changed definitions.",
+        "remove": "Remove flows. Their history is retained. A run in progress continues.",
+    }
+
+    def open(self) -> Workspace:
+        workspace = open_workspace()
+        use_timezone(workspace)
+        return workspace
+
+    def accept(self, workspace: Workspace, document: Flow) -> str:
+        with contextlib.closing(workspace.flows()) as flows:
+            due = flows.resume(document.name).due
+        return "" if due is None else f", next run: {_due_text(due)}"
+
+    def remove(self, workspace: Workspace, name: str) -> None:
+        with contextlib.closing(workspace.flows()) as flows:
+            flows.remove(name)
+
+    def finish(self, workspace: Workspace) -> None:
         start_worker(workspace)
+
+
+_FlowCommands().define(command)
 
 
 @command.subcommand("list", example="odf flow list", json=True)
@@ -99,19 +114,6 @@ def _due_text(due: float | None) -> str:
     return "now" if due <= time.time() else format_time_seconds(_timestamp(due)) or ""
 
 
-def _next_run(due: float | None) -> str:
-    return "" if due is None else f", next run: {_due_text(due)}"
-
-
-@command.subcommand("show", example="odf flow show nightly")
-@click.argument("flow_name", metavar="FLOW")
-def show_flow(flow_name: str) -> None:
-    """Show the definition of a flow."""
-    with _open_flows() as (_, flows):
-        flows.files.read(flow_name)
-        sys.stdout.write(flows.files.path(flow_name).read_text(encoding="utf-8"))
-
-
 @command.subcommand("pause", example="odf flow pause nightly")
 @click.argument("flow_names", nargs=-1, required=True, metavar="FLOW...")
 def pause(flow_names: Sequence[str]) -> None:
@@ -120,26 +122,6 @@ def pause(flow_names: Sequence[str]) -> None:
         for name in flow_names:
             flows.pause(name)
             print_note(f"paused flow {name}")
-
-
-@command.subcommand("resume", example="odf flow resume nightly")
-@click.argument("flow_names", nargs=-1, required=True, metavar="FLOW...")
-def resume(flow_names: Sequence[str]) -> None:
-    """Resume paused flows, and accept new and changed definitions."""
-    with _open_flows() as (workspace, flows):
-        for name in flow_names:
-            print_note(f"resumed flow {name}{_next_run(flows.resume(name).due)}")
-        start_worker(workspace)
-
-
-@command.subcommand("remove", example="odf flow remove nightly")
-@click.argument("flow_names", nargs=-1, required=True, metavar="FLOW...")
-def remove(flow_names: Sequence[str]) -> None:
-    """Remove flows. Their history is retained. A run in progress continues."""
-    with _open_flows() as (_, flows):
-        for name in flow_names:
-            flows.remove(name)
-            print_note(f"removed flow {name}")
 
 
 @command.subcommand("run", example="odf flow run nightly")
@@ -159,16 +141,16 @@ def run(flow_name: str, detach: bool) -> None:
         if detach:
             print_note(f"requested a run of flow {flow_name}; odf flow history {flow_name} shows its result")
             return
-        ended = _wait_for_run(flows.store, flow_name, flow.last.id if flow.last else 0)
+        ended = _wait_for_run(flows, flow_name, flow.last.id if flow.last else 0)
     if ended.state != "done":
         raise OdfError(f"run {ended.id} of flow {flow_name} {ended.state}: {ended.reason}")
     seconds = (ended.ended or ended.begun) - ended.begun
     print_note(f"run {ended.id} of flow {flow_name}: done in {format_duration(seconds)}")
 
 
-def _wait_for_run(store: FlowStore, name: str, after: int) -> Run:
+def _wait_for_run(flows: WorkspaceFlows, name: str, after: int) -> Run:
     while True:
-        runs = [run for run in store.runs(name, 10) if run.id > after and run.trigger == "request"]
+        runs = [run for run in flows.runs(name, 10) if run.id > after and run.trigger == "request"]
         if runs and runs[0].state != "running":
             return runs[0]
         time.sleep(0.2)
@@ -180,10 +162,10 @@ def _wait_for_run(store: FlowStore, name: str, after: int) -> Run:
 def history(flow_name: str | None, limit: int) -> None:
     """List runs and skipped runs with their reasons, newest first."""
     with _open_flows() as (_, flows):
-        runs = flows.store.runs(flow_name, limit)
+        runs = flows.runs(flow_name, limit)
         jobs = flows.jobs_of(runs)
-        if flow_name is not None and not runs and flow_name not in flows.files.stamps():
-            raise NotFound(f"flow '{flow_name}' not found", hint="list the flows: odf flow list")
+        if flow_name is not None and not runs:
+            flows.documents.require(flow_name)
     rows = [
         [
             str(run.id),

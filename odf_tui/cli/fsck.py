@@ -17,11 +17,9 @@ import sys
 import click
 import msgspec
 
-from odf_engine.api import DatasetKind, FsckReport, Pull, Reporter
-from odf_engine.api.file_check import check_files
+from odf_engine.api import FsckReport, Pull, Reporter
+from odf_engine.api.workspace import Workspace
 from odf_engine.errors import UsageError
-from odf_engine.workspace.remotes import Remotes
-from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.job_progress import follow, print_failures
 from odf_tui.cli.shared.options import define_command, options_of
 from odf_tui.cli.shared.output import print_note, select_fields, show
@@ -47,7 +45,7 @@ def command(repair: bool, now: bool) -> None:
     if now and not repair:
         raise UsageError("--now requires --repair")
     workspace = open_workspace()
-    report = check_files(workspace, PhasePrinter(), repair=repair, now=now)
+    report = workspace.check_files(PhasePrinter(), repair=repair, now=now)
     if repair:
         _rebuild_slices(workspace, report)
     show(report_json(report), lambda: _print_workspace_report(report))
@@ -57,17 +55,16 @@ def command(repair: bool, now: bool) -> None:
 def _rebuild_slices(workspace: Workspace, report: FsckReport) -> None:
     """Rebuild the missing slices of derivative datasets without a pull remote, and update the report."""
     lost = _find_lost(report)
-    remotes = Remotes(workspace.odf)
-    entries = [
-        entry
-        for entry in (workspace.resolve(name) for name in sorted(lost))
-        if entry.dataset.state().kind is DatasetKind.Derivative and not remotes.get(entry.id).pull
+    datasets = [
+        dataset
+        for dataset in map(workspace.resolve, sorted(lost))
+        if dataset.kind == "derivative" and not dataset.remotes.pull
     ]
-    if not entries:
+    if not datasets:
         return
-    requests = [(Pull(str(entry.id), rebuild=True), str(entry.alias)) for entry in entries]
+    requests = [(Pull(dataset.id, rebuild=True), dataset.name) for dataset in datasets]
     print_failures(follow(workspace, requests))
-    still_lost = _find_lost(check_files(workspace, PhasePrinter()))
+    still_lost = _find_lost(workspace.check_files(PhasePrinter()))
     report.findings = [
         msgspec.structs.replace(finding, repaired=True, left="")
         if finding.kind == "missing-slice" and finding.where in lost - still_lost

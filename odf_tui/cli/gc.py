@@ -13,7 +13,6 @@ import sys
 import click
 
 from odf_engine.api import FsckReport
-from odf_engine.api.file_check import collect_files
 from odf_engine.api.text import format_bytes
 from odf_tui.cli.fsck import PhasePrinter, report_json
 from odf_tui.cli.shared.input import confirm, is_interactive
@@ -33,14 +32,14 @@ MEANINGS = "vacuum prune cleanup expire"
 @click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
 def command(names: tuple[str, ...], dry_run: bool, now: bool, yes: bool) -> None:
     workspace = open_workspace()
-    entries = workspace.match(names) if names else workspace.datasets()
-    files = collect_files(workspace, entries, PhasePrinter(), dry_run=True, now=now)
+    datasets = [dataset.id for dataset in (workspace.match(names) if names else workspace)]
+    files = workspace.collect_files(datasets, PhasePrinter(), dry_run=True, now=now)
     if not dry_run and files.findings:
         if not yes:
             if is_interactive():
                 _print_garbage(files, "to remove")
             confirm("Remove them?", "removing files", "use --yes, or --dry-run")
-        files = collect_files(workspace, entries, PhasePrinter(), dry_run=False, now=now)
+        files = workspace.collect_files(datasets, PhasePrinter(), dry_run=False, now=now)
     show(report_json(files), lambda: _print_garbage(files, "to remove" if dry_run else "removed"))
     sys.exit(0 if dry_run or not files.left else 3)
 

@@ -13,11 +13,10 @@ from typing import Any
 
 import click
 
-from odf_engine.api import ROWS, ColumnGraph, ColumnRef, is_source
+from odf_engine.api import ROWS, ColumnEdge, ColumnGraph, ColumnRef, DatasetColumns, is_source
 from odf_engine.api.text import printable
+from odf_engine.api.workspace import Workspace
 from odf_engine.errors import UsageError
-from odf_engine.workspace.definitions.column_lineage import ColumnEdge, DatasetColumns, build_column_graph
-from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.datasets import NO_DATASETS
 from odf_tui.cli.shared.options import DATASET, define_command, options_of
 from odf_tui.cli.shared.output import Table, print_note, select_fields, show, write_document
@@ -31,17 +30,17 @@ MEANINGS = "tree lineage dag deps dependencies"
 
 def _show_columns(workspace: Workspace, names: Sequence[str], *, dot: bool) -> None:
     """Print the columns of datasets and their lineage; of all datasets, or of those with these names."""
-    entries = workspace.match(names) if names else workspace.datasets()
-    graph = build_column_graph(workspace, [entry.id for entry in entries] if names else None)
-    ids = [str(entry.id) for entry in entries]
+    datasets = workspace.match(names) if names else list(workspace)
+    ids = [dataset.id for dataset in datasets]
+    graph = workspace.column_graph(*(ids if names else ()))
     if dot:
         write_document(column_graph_to_dot(graph, ids))
         return
     table = Table(["dataset", "column", "from", "type"], list(column_rows(graph, ids)), empty=NO_DATASETS)
     show({"datasets": [_columns_json(graph, graph.datasets[dataset]) for dataset in ids]}, table)
-    for entry in entries if not options_of().json else ():
-        if problem := graph.datasets[str(entry.id)].lineage.problem:
-            print_note(f"{entry.alias}: {printable(problem)}; each column may depend on every input column")
+    for dataset in datasets if not options_of().json else ():
+        if problem := graph.datasets[dataset.id].lineage.problem:
+            print_note(f"{dataset.name}: {printable(problem)}; each column may depend on every input column")
 
 
 def _columns_json(graph: ColumnGraph, dataset: DatasetColumns) -> dict[str, Any]:

@@ -25,12 +25,10 @@ from typing import Any, BinaryIO, Final
 
 import click
 
-from odf_engine.api import INGEST_FORMATS, Ingest
+from odf_engine.api import INGEST_FORMATS, Ingest, branch_title
 from odf_engine.api.text import format_bytes
+from odf_engine.api.workspace import Workspace
 from odf_engine.errors import NotFound, OdfError, UsageError
-from odf_engine.jobs.base import branch_title
-from odf_engine.storage.scratch import spool_stream
-from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.job_progress import SECONDS_BETWEEN_LINES, exit_code, follow
 from odf_tui.cli.shared.options import (
     DATASET,
@@ -88,7 +86,7 @@ def command(
     **options: Any,
 ) -> None:
     workspace = open_workspace()
-    entry = workspace.resolve(name).on_branch(branch)
+    dataset = workspace.resolve(name).on_branch(branch)
     event_time = parse_time_option("--event-time", event_time)
     if options["idempotency_key"] is not None and len(files) > 1:
         raise UsageError(
@@ -102,16 +100,16 @@ def command(
     with ExitStack() as spools:
         paths = [spools.enter_context(_open_readable(workspace, file)) for file in files or ("-",)]
         request = Ingest(
-            dataset=str(entry.id),
+            dataset=dataset.id,
             files=[str(path) for path in paths],
             event_time=event_time,
             attach=[str(path.resolve()) for path in attach],
             branch=branch,
             **options,
         )
-        jobs = follow(workspace, [(request, branch_title(str(entry.alias), branch))])
+        jobs = follow(workspace, [(request, branch_title(dataset.name, branch))])
     show(
-        [pull_entry(job, str(entry.alias)) for job in jobs],
+        [pull_entry(job, dataset.name) for job in jobs],
         lambda: print_pulls([(job, None) for job in jobs]),
     )
     sys.exit(exit_code(jobs))
@@ -144,7 +142,7 @@ def _open_readable(workspace: Workspace, file: str) -> Iterator[Path]:
 
 @contextmanager
 def _spool(workspace: Workspace, stream: BinaryIO, name: str) -> Iterator[Path]:
-    with spool_stream(workspace.odf, stream, name, _make_size_printer(name)) as path:
+    with workspace.spool(stream, name, _make_size_printer(name)) as path:
         if sys.stderr.isatty() and not options_of().quiet:
             clear_line()
         yield path

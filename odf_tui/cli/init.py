@@ -12,8 +12,8 @@ from pathlib import Path
 
 import click
 
+import odf_engine
 from odf_engine.api.text import count_of
-from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.options import define_command
 from odf_tui.cli.shared.output import print_note
 
@@ -28,9 +28,9 @@ ORDER = 10
     help="Object store for the datasets: s3://BUCKET/PREFIX, gs://, az:// or file:FOLDER.",
 )
 def command(folder: Path, store: str | None) -> None:
-    workspace = Workspace.init(folder, store)
+    workspace = odf_engine.init(folder, store=store, progress=False)
     print_note(f"created a workspace in {workspace.folder}")
     if workspace.config.store.url:
-        datasets = count_of(len(workspace.datasets()), "dataset")
+        datasets = count_of(len(workspace), "dataset")
         print_note(f"{datasets} in the store {workspace.config.store.url}")
     print_note("next: odf new NAME --root > dataset.yaml, edit the file, odf add dataset.yaml, odf pull NAME")

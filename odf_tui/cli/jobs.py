@@ -9,7 +9,6 @@ import click
 
 from odf_engine.api import Job, Pull, Timestamp
 from odf_engine.api.text import count_of, format_count, format_time_seconds
-from odf_engine.coordinator.client import read_journal
 from odf_tui.cli.shared.options import define_command
 from odf_tui.cli.shared.output import Table, select_fields, show
 from odf_tui.cli.shared.workspace import open_workspace, use_timezone
@@ -25,7 +24,7 @@ MEANINGS = "ps tasks queue"
 )
 def command(limit: int) -> None:
     workspace = open_workspace()
-    jobs = read_journal(workspace.folder).jobs(limit)
+    jobs = workspace.journal.jobs(limit)
     show([job_json(job) for job in jobs], lambda: _jobs_table(jobs, use_timezone(workspace)))
 
 

@@ -13,25 +13,19 @@ from typing import Any, Final
 
 import click
 
-from odf_engine.api import ALL_DATASETS, AccessToken
-from odf_engine.api.key_files import (
-    MAX_PEM,
-    export_private_key,
-    parse_private_key,
-    store_private_key,
-    write_secret_file,
+from odf_engine.api import (
+    ALL_DATASETS,
+    AccessToken,
+    DatasetId,
+    Multihash,
+    OwnershipProof,
+    multibase_decode,
+    verify_proof,
+    verify_signature,
 )
+from odf_engine.api.key_files import MAX_PEM, parse_private_key, write_secret_file
 from odf_engine.api.text import format_time, format_zoned_time, signed_range_text
-from odf_engine.chain.block_search import resolve_block_number
-from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.errors import BadData, InvalidIdentity, NotFound, UsageError
-from odf_engine.identity import ownership_proof as proofs
-from odf_engine.identity.did import DatasetId
-from odf_engine.identity.multiformats import Multihash, multibase_decode, multibase_encode
-from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.tokens import Tokens
-from odf_engine.workspace.trust import Trust, prove_block
-from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.input import is_interactive, read_bytes
 from odf_tui.cli.shared.options import DATASET, CommandGroup, F, options_of
 from odf_tui.cli.shared.output import Table, print_json, print_note, select_fields, show
@@ -56,15 +50,12 @@ def list_keys() -> None:
 
     Keys of datasets that are not in the workspace are included.
     """
-    workspace = open_workspace()
-    names = {entry.id: str(entry.alias) for entry in workspace.datasets()}
-    ids = list(workspace.keys.ids())
-    rows = sorted((names.get(dataset, ""), str(dataset)) for dataset in ids)
+    keys = open_workspace().private_keys()
     show(
-        [{"id": dataset, "name": names.get(dataset)} for dataset in ids],
+        [{"id": key.id, "name": key.name or None} for key in sorted(keys, key=lambda key: str(key.id))],
         Table(
             ["dataset", "id"],
-            [[name or "(not in this workspace)", dataset] for name, dataset in rows],
+            sorted([key.name or "(not in this workspace)", str(key.id)] for key in keys),
             empty="no private keys: new datasets get one, odf keys import adds others",
         ),
     )
@@ -87,9 +78,8 @@ def export_key(name: str, output: str | None, passphrase_file: Path | None) -> N
             hint="use -o FILE, or -o - to print the key",
         )
     workspace = open_workspace()
-    dataset = _resolve_id(name, workspace)
     secret = None if passphrase_file is None else _read_passphrase(passphrase_file)
-    text = export_private_key(workspace, dataset, name, secret)
+    text = workspace.private_key_pem(workspace.dataset_id(name), name, secret)
     if output in (None, "-"):
         sys.stdout.write(text)
         return
@@ -116,9 +106,9 @@ def import_keys(files: tuple[str, ...], passphrase_file: Path | None) -> None:
         except BadData as error:
             raise BadData(error.message, hint=error.hint, where=file) from None
         keys[dataset] = pem
-    names = {entry.id: str(entry.alias) for entry in workspace.datasets()}
+    names = {dataset.id: dataset.name for dataset in workspace}
     document = [
-        {"id": dataset, "name": names.get(dataset), "status": store_private_key(workspace, dataset, pem)}
+        {"id": dataset, "name": names.get(str(dataset)), "status": workspace.store_private_key(dataset, pem)}
         for dataset, pem in keys.items()
     ]
     show(document, lambda: _print_imported(document))
@@ -141,35 +131,35 @@ def delete_key(name: str, yes: bool) -> None:
     ownership of the dataset cannot be proven any more. The data of the dataset are not deleted.
     """
     workspace = open_workspace()
-    dataset = _resolve_id(name, workspace)
-    entry = next((known for known in workspace.datasets() if known.id == dataset), None)
-    label = str(dataset if entry is None else entry.alias)
-    if not yes and workspace.keys.has_key(dataset):
+    dataset_id = workspace.dataset_id(name)
+    dataset = next((known for known in workspace if known.id == str(dataset_id)), None)
+    label = str(dataset_id) if dataset is None else dataset.name
+    if not yes and workspace.has_private_key(dataset_id):
         if not is_interactive():
             raise UsageError(
                 f"deleting the private key of {label} requires confirmation",
                 hint=f"save it with odf keys export {label} -o FILE, then use --yes to skip the prompt",
             )
-        _confirm_deletion(workspace, dataset, entry)
-    workspace.delete_key(dataset)
-    notify_datasets_changed(workspace.folder)
+        is_own = dataset is not None and workspace.trust_status(dataset.id).trust == "own"
+        _confirm_deletion(dataset_id, dataset and dataset.name, is_own)
+    workspace.delete_private_key(dataset_id)
     print_note(f"deleted the private key of {label}")
 
 
-def _confirm_deletion(workspace: Workspace, dataset: DatasetId, entry: DatasetEntry | None) -> None:
-    """Print the consequences, and prompt for the name of the dataset."""
-    label = str(dataset if entry is None else entry.alias)
+def _confirm_deletion(dataset: DatasetId, name: str | None, is_own: bool) -> None:
+    """Print the consequences, and prompt for the name of the dataset, or the end of its id."""
+    label = name or str(dataset)
     lines = [
         f"The private key of {label} cannot be restored. Without a copy of it, ownership proofs of",
         "new blocks and signatures of files and query results are no longer possible.",
         f"To save a copy, use odf keys export {label} -o FILE.",
     ]
-    if entry is None:
+    if name is None:
         lines.append("The dataset is not in this workspace, but a repository may have it.")
-    elif Trust(workspace).is_own(entry):
+    elif is_own:
         lines.append(f"The source of the dataset does not run until it is trusted: odf trust {label}.")
     click.echo("\n".join(lines), err=True)
-    expected = str(dataset)[-_TYPED_CHARACTERS:] if entry is None else str(entry.alias)
+    expected = name or str(dataset)[-_TYPED_CHARACTERS:]
     typed = click.prompt(f"Type {expected} to delete the key", default="", show_default=False, err=True)
     if typed.strip() != expected:
         print_note("the key is unchanged")
@@ -185,19 +175,17 @@ def prove(name: str, block: str | None) -> None:
     The signature is an ownership proof of the block and all earlier blocks. It is stored with the
     dataset, included in pulls and pushes, and verified by `odf verify`.
     """
-    workspace = open_workspace()
-    entry = workspace.resolve(name)
-    state = entry.dataset.state()
-    number = state.sequence_number if block is None else resolve_block_number(entry.dataset, block)
-    block_hash = state.head if block is None else entry.dataset.block(number).hash
-    proof = prove_block(workspace, entry, block_hash)
-    notify_datasets_changed(workspace.folder)
-    file = entry.dataset.folder / proofs.PROOFS_FOLDER / str(proof.head)
-    document = {"name": str(entry.alias), "block": number, "file": str(file), "proof": proof.document}
-    show(document, lambda: sys.stdout.writelines([bytes(proof).decode()]))
+    dataset = open_workspace().resolve(name)
+    proven = dataset.prove(block)
+    document = {
+        "name": dataset.name,
+        "block": proven.block,
+        "file": str(proven.file),
+        "proof": proven.proof.document,
+    }
+    show(document, lambda: sys.stdout.writelines([bytes(proven.proof).decode()]))
     if not options_of().json:
-        later = state.sequence_number - number
-        print_note(f"{entry.alias}: ownership proven {signed_range_text(number, later)}")
+        print_note(f"{dataset.name}: ownership proven {signed_range_text(proven.block, proven.later)}")
 
 
 @command.subcommand("sign", example="odf keys sign port-haven.stations report.pdf > report.sig", json=True)
@@ -209,15 +197,14 @@ def sign(name: str, file: str) -> None:
     Prints the ed25519 signature over the bytes of FILE. FILE is - for stdin.
     """
     workspace = open_workspace()
-    dataset = _resolve_id(name, workspace)
-    key = proofs.load_private_key(workspace.keys.private_key_pem(dataset))
+    dataset = workspace.dataset_id(name)
     data = _read_limited(file, _MAX_FILE)
     if _is_hash(data):
         raise UsageError(
             "the file is the hash of a block: its signature would be an ownership proof",
             hint=f"to create a proof, use odf keys prove {name} --block HASH",
         )
-    signature = multibase_encode(proofs.sign(key, data))
+    signature = workspace.sign(dataset, data)
     show({"id": dataset, "signature": signature}, signature)
 
 
@@ -232,19 +219,19 @@ def check(name: str, file: str, signature: str | None) -> None:
     signature, or its text. Without SIGNATURE, FILE is a proof as printed by `odf keys prove`. Exits with
     3 if the signature is invalid.
     """
-    dataset = _resolve_id(name, None)
+    dataset = _read_id(name)
     data = _read_limited(file, _MAX_FILE)
     document: dict[str, Any] = {"id": dataset}
     if signature is None:
-        proof = proofs.OwnershipProof.from_bytes(data)
+        proof = OwnershipProof.from_bytes(data)
         document["head"] = proof.head
         try:
-            proofs.verify_proof(proof, dataset, proof.head)
+            verify_proof(proof, dataset, proof.head)
             problem = ""
         except BadData as error:
             problem = error.message
     else:
-        is_valid = proofs.verify_signature(dataset, data, _read_signature(signature))
+        is_valid = verify_signature(dataset, data, _read_signature(signature))
         problem = "" if is_valid else f"not a signature of {name} over this file"
     show(
         {**document, "valid": not problem, "message": problem or None},
@@ -253,12 +240,12 @@ def check(name: str, file: str, signature: str | None) -> None:
     sys.exit(3 if problem else 0)
 
 
-def _resolve_id(name: str, workspace: Workspace | None) -> DatasetId:
-    """Return the id of a dataset by its name or id; a dataset with an id may be missing in the workspace."""
+def _read_id(name: str) -> DatasetId:
+    """Return the id of a dataset by its name or id. An id needs no workspace."""
     try:
         return DatasetId.parse(name)
     except InvalidIdentity:
-        return (workspace or open_workspace()).resolve(name).id
+        return open_workspace().dataset_id(name)
 
 
 def _read_signature(argument: str) -> bytes:
@@ -332,7 +319,7 @@ def new_token(name: str, patterns: tuple[str, ...], days: float | None) -> None:
     `odf repo login URL`.
     """
     workspace = open_workspace()
-    token, text = Tokens(workspace.odf).create(name, patterns or (ALL_DATASETS,), days)
+    token, text = workspace.push_tokens.create(name, patterns or (ALL_DATASETS,), days)
     if options_of().json:
         print_json({**_token_json(token), "token": text})
         return
@@ -347,7 +334,7 @@ def new_token(name: str, patterns: tuple[str, ...], days: float | None) -> None:
 def list_tokens() -> None:
     """List the tokens, with their datasets, expiry and last use."""
     workspace = open_workspace()
-    tokens = Tokens(workspace.odf).list_tokens()
+    tokens = workspace.push_tokens.list_tokens()
     zone = use_timezone(workspace)
     rows = [
         [
@@ -373,7 +360,7 @@ def revoke_token(name: str) -> None:
 
     Running servers reject it immediately.
     """
-    token = Tokens(open_workspace().odf).revoke(name)
+    token = open_workspace().push_tokens.revoke(name)
     print_note(f"revoked token '{token.name}'")
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from odf_engine.api import DatasetId, Summary
 from odf_engine.api.text import format_bytes, format_count, format_time, printable
-from odf_engine.identity.did import DatasetId
-from odf_engine.workspace.dataset_summary import Summary
-from odf_engine.workspace.workspace import Workspace
+from odf_engine.api.workspace import Workspace
 from odf_tui.cli.shared.datasets import (
     NO_DATASETS,
     Status,

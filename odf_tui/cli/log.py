@@ -6,25 +6,24 @@ remains under a reference such as before-reset-1a2b3c4d, which `odf show` lists 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 import click
 
-from odf_engine.api import JobWarning
+from odf_engine.api import (
+    BlockSummary,
+    JobWarning,
+    MetadataEvent,
+    Multihash,
+    Opaque,
+    Rejects,
+    result_json,
+    to_builtins,
+)
+from odf_engine.api.dataset import Dataset
 from odf_engine.api.text import count_of, format_time_seconds
-from odf_engine.chain.block_summary import BlockSummary
-from odf_engine.chain.dataset import Dataset
-from odf_engine.checks.reports import read_report, read_summaries, result_json
 from odf_engine.errors import NotFound, OdfError
-from odf_engine.identity.multiformats import Multihash
-from odf_engine.metadata.model import MetadataEvent, Opaque
-from odf_engine.metadata.yaml import to_builtins
-from odf_engine.views.as_at import at_version, resolve_as_at
-from odf_engine.workspace.block_warnings import blocks_with_warnings, read_block_warnings
-from odf_engine.workspace.dataset_folders import Rejects, read_rejects
-from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_tui.cli.shared.options import DATASET, branch_option, define_command
 from odf_tui.cli.shared.output import Table, select_fields, show
 from odf_tui.cli.shared.workspace import open_workspace, use_timezone
@@ -51,49 +50,48 @@ MEANINGS = "history blocks commits chain"
 @branch_option("Show the chain of this branch.")
 def command(name: str, limit: int | None, kinds: tuple[str, ...], as_at: str | None, branch: str) -> None:
     workspace = open_workspace()
-    entry = workspace.resolve(name).on_branch(branch)
+    dataset = workspace.resolve(name).on_branch(branch)
     event_names = _parse_event_names(kinds)
     before = None
     if as_at is not None:
-        version = resolve_as_at(entry, as_at)
-        entry, before = at_version(entry, version), version.sequence_number + 1
-    dataset = entry.dataset
-    blocks = dataset.list_blocks(limit or sys.maxsize, before=before, kinds=event_names)
-    rejects = read_rejects(dataset.folder)
-    warnings = _read_warnings(dataset, blocks)
+        version = dataset.version(as_at)
+        dataset, before = dataset.at(version), version.sequence_number + 1
+    blocks = dataset.list_blocks(limit, before=before, kinds=event_names)
+    rejects = dataset.rejects()
+    warnings = dataset.warnings(str(row.hash) for row in blocks)
     show(
         lambda: [
-            _block_json(entry, row.hash, rejects.get(str(row.hash)), warnings.get(row.hash)) for row in blocks
+            _block_json(dataset, row.hash, rejects.get(str(row.hash)), warnings.get(str(row.hash)))
+            for row in blocks
         ],
-        lambda: _blocks_table(entry, blocks, rejects, warnings, use_timezone(workspace)),
+        lambda: _blocks_table(dataset, blocks, rejects, warnings, use_timezone(workspace)),
     )
 
 
 def _block_json(
-    entry: DatasetEntry, block: Multihash, rejects: Rejects | None, warnings: Sequence[JobWarning] | None
+    dataset: Dataset, block: Multihash, rejects: Rejects | None, warnings: Sequence[JobWarning] | None
 ) -> dict[str, Any]:
     """Return a block for ``--json``, with the event as in a manifest and what is stored beside the chain."""
-    stored = entry.dataset.block(block)
+    stored = dataset.block(str(block))
     return {
         "hash": stored.hash,
         **select_fields(stored.block, "sequence_number", "prev_block_hash", "system_time"),
         "block_version": stored.version,
         "event": to_builtins(stored.block)["event"],
-        **_checks_json(entry, stored.block.event),
+        **_checks_json(dataset, stored.block.event),
         **({"rejected": rejects.rows, "rejects_file": str(rejects.file)} if rejects else {}),
         **({"warnings": warnings} if warnings else {}),
     }
 
 
 def _blocks_table(
-    entry: DatasetEntry,
+    dataset: Dataset,
     blocks: Sequence[BlockSummary],
     rejects: Mapping[str, Rejects],
-    warnings: Mapping[Multihash, Sequence[JobWarning]],
+    warnings: Mapping[str, Sequence[JobWarning]],
     zone: str,
 ) -> Table:
-    summaries = read_summaries(entry.dataset.folder, entry.id, entry.dataset.slices())
-    checks = {number: f", checks: {text}" for number, text in summaries.items()}
+    checks = {number: f", checks: {text}" for number, text in dataset.check_summaries().items()}
     return Table(
         ["block", "hash", f"system time ({zone})", "event", "summary"],
         [
@@ -104,7 +102,7 @@ def _blocks_table(
                 row.kind,
                 format_summary(row.summary)
                 + _rejected_text(rejects.get(str(row.hash)))
-                + (f", {warnings_text(warnings[row.hash])}" if row.hash in warnings else "")
+                + (f", {warnings_text(warnings[str(row.hash)])}" if str(row.hash) in warnings else "")
                 + checks.get(row.sequence_number, ""),
             ]
             for row in blocks
@@ -113,27 +111,17 @@ def _blocks_table(
     )
 
 
-def _checks_json(entry: DatasetEntry, event: object) -> dict[str, Any]:
+def _checks_json(dataset: Dataset, event: object) -> dict[str, Any]:
     """Return the results of checks of an event for ``--json``, or {} if it has none."""
     written = getattr(event, "new_data", None)
     try:
-        stored = written and read_report(entry.dataset.folder, entry.id, written.physical_hash)
+        stored = written and dataset.check_report(written.physical_hash)
     except OdfError as error:
         return {"checks_error": error.message}
     if not stored:
         return {}
     results = [result_json(result) for result in stored.report.results]
     return {"checks": results, "checks_signed": stored.signed}
-
-
-def _read_warnings(dataset: Dataset, blocks: Sequence[BlockSummary]) -> dict[Multihash, list[JobWarning]]:
-    """Return the warnings of blocks; blocks without warnings are left out."""
-    warned = blocks_with_warnings(dataset.folder)
-    return {
-        row.hash: warnings
-        for row in blocks
-        if str(row.hash) in warned and (warnings := read_block_warnings(dataset.folder, str(row.hash)))
-    }
 
 
 def _rejected_text(rejects: Rejects | None) -> str:

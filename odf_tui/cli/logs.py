@@ -11,7 +11,6 @@ import time
 import click
 
 from odf_engine.api import JobChanged, LogLine
-from odf_engine.coordinator.client import read_journal
 from odf_tui.cli.shared.options import define_command, options_of
 from odf_tui.cli.shared.output import print_note
 from odf_tui.cli.shared.workspace import open_workspace, use_timezone
@@ -25,7 +24,7 @@ ORDER = 400
 @click.option("-f", "--follow", "following", is_flag=True, help="Print new lines until the job ends.")
 def command(job: str, following: bool) -> None:
     workspace = open_workspace()
-    journal = read_journal(workspace.folder)
+    journal = workspace.journal
     job_id = journal.job(job).id
     print_note(f"times: {use_timezone(workspace)}")
     seq = 0

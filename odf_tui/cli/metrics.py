@@ -11,7 +11,6 @@ from pathlib import Path
 
 import click
 
-from odf_engine.alerts.metrics import collect_metrics, write_metrics
 from odf_tui.cli.shared.options import FILE, define_command
 from odf_tui.cli.shared.output import check_parent_folder, print_note
 from odf_tui.cli.shared.workspace import open_workspace
@@ -25,8 +24,8 @@ MEANINGS = "prometheus monitoring exporter"
 def command(output: Path | None) -> None:
     workspace = open_workspace()
     if output is None:
-        sys.stdout.write(collect_metrics(workspace, workspace.summaries()))
+        sys.stdout.write(workspace.metrics())
         return
     check_parent_folder(output)
-    write_metrics(workspace, output.absolute())
+    workspace.write_metrics(output.absolute())
     print_note(f"wrote {output}")

@@ -9,11 +9,8 @@ from pathlib import Path
 
 import click
 
-from odf_engine.api import Reporter
 from odf_engine.api.text import format_bytes, format_count
-from odf_engine.chain.linked_objects import export_object, linked_objects
 from odf_engine.errors import AlreadyExists
-from odf_engine.identity.multiformats import Multihash
 from odf_tui.cli.shared.options import DATASET, FILE, CommandGroup
 from odf_tui.cli.shared.output import Table, check_parent_folder, print_note, show
 from odf_tui.cli.shared.workspace import open_workspace
@@ -28,17 +25,17 @@ command = CommandGroup("objects", help=__doc__, example="odf objects list my.pho
 @click.argument("name", type=DATASET)
 def list_objects(name: str) -> None:
     """List the linked objects of a dataset, with their size and their number of links."""
-    dataset = open_workspace().resolve(name).dataset
-    objects: list[tuple[Multihash, int, int | None]] = []
-    for link, links in linked_objects(dataset, Reporter()).items():
-        path = dataset.slice_path(link)
-        objects.append((link, links, path.stat().st_size if path.is_file() else None))
+    objects = open_workspace().resolve(name).linked_objects()
     rows = [
-        [str(link), format_count(links), "missing" if size is None else format_bytes(size)]
-        for link, links, size in objects
+        [
+            str(linked.hash),
+            format_count(linked.links),
+            "missing" if linked.size is None else format_bytes(linked.size),
+        ]
+        for linked in objects
     ]
     show(
-        [{"hash": link, "links": links, "size": size} for link, links, size in objects],
+        [linked._asdict() for linked in objects],
         Table(["hash", "links", "size"], rows, ["links", "size"], f"{name} has no linked objects"),
     )
 
@@ -53,9 +50,9 @@ def get_object(name: str, hash_: str, file: Path, force: bool) -> None:
 
     HASH is the value in the column with the link.
     """
-    dataset = open_workspace().resolve(name).dataset
+    dataset = open_workspace().resolve(name)
     if file.exists() and not force:
         raise AlreadyExists(f"{file} already exists", hint="use --force to overwrite it")
     check_parent_folder(file)
-    export_object(dataset, Multihash.parse(hash_), file, Reporter())
+    dataset.export_object(hash_, file)
     print_note(f"{file}: {format_bytes(file.stat().st_size)}")

@@ -17,4 +17,4 @@ ORDER = 120
 @define_command("path", help=__doc__, example="ls $(odf path port-haven.stations)/data")
 @click.argument("name", type=DATASET)
 def command(name: str) -> None:
-    data_stream().write(f"{open_workspace().resolve(name).dataset.folder}\n")
+    data_stream().write(f"{open_workspace().resolve(name).folder}\n")

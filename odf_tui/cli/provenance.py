@@ -18,12 +18,10 @@ from typing import Any, Final
 
 import click
 
-from odf_engine.api import OffsetRange, Trace, TraceStep
+from odf_engine.api import OffsetRange, Trace, TraceResult, TraceStep
 from odf_engine.api.text import printable
+from odf_engine.api.workspace import Workspace
 from odf_engine.errors import OdfError, UsageError
-from odf_engine.provenance.model import TraceResult
-from odf_engine.views.scan import Scan
-from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.job_progress import run_request
 from odf_tui.cli.shared.options import DATASET, define_command, options_of
 from odf_tui.cli.shared.output import console, json_records, print_note, show
@@ -54,9 +52,9 @@ def command(name: str, rows: str, column: str | None, depth: int | None, check: 
     if dot and options_of().json:
         raise UsageError("--json and --dot exclude each other", hint="use only one of them")
     workspace = open_workspace()
-    entry = workspace.resolve(name)
-    request = Trace(str(entry.id), [_parse_offsets(rows)], column, depth, check)
-    result = run_request(workspace, request, str(entry.alias))
+    dataset = workspace.resolve(name)
+    request = Trace(dataset.id, [_parse_offsets(rows)], column, depth, check)
+    result = run_request(workspace, request, dataset.name)
     show(result, lambda: _print_result(result, dot))
     if any(line.startswith("no: ") for line in result.checked or ()):
         sys.exit(3)
@@ -114,18 +112,17 @@ def print_trace(workspace: Workspace, step: TraceStep, checked: Sequence[str] = 
 def _read_rows(workspace: Workspace, step: TraceStep, columns: Sequence[str]) -> list[str]:
     """Return the first rows of a step as lines, with these columns or all; none if the dataset is missing."""
     try:
-        rows = Scan.of_dataset(workspace.resolve(step.dataset).dataset)
-        system = rows.system_columns
-        known = [name for name in columns if name in rows.schema.names]
-        names = known or [name for name in rows.schema.names if name not in system]
+        dataset = workspace.resolve(step.dataset)
+        rows, vocabulary = dataset.scan(), dataset.state.vocabulary
+        system = vocabulary.offset_column, vocabulary.operation_type_column, vocabulary.system_time_column
+        known = [name for name in columns if name in rows.columns]
+        names = known or [name for name in rows.columns if name not in system]
         names = [system[0], *(name for name in names if name != system[0])]
         records: list[dict[str, Any]] = []
-        ranges = [(first, last + 1) for first, last in step.runs[:_MAX_ROWS]]
-        ranges = [(first, min(end, first + _MAX_ROWS)) for first, end in ranges]
-        for batch in rows.select(names).rows(ranges).batches():
-            records += json_records(batch.slice(0, _MAX_ROWS - len(records)))
-            if len(records) >= _MAX_ROWS:
-                break
+        for first, last in step.runs[:_MAX_ROWS]:
+            part = dataset.scan(names, offsets=(first, min(last, first + _MAX_ROWS - 1) + 1))
+            records += json_records(part.to_arrow())
+        records = records[:_MAX_ROWS]
     except OdfError:
         return []  # the trace reports the problem
     lines = [

@@ -24,11 +24,9 @@ from typing import Any
 import click
 
 from odf_engine.api import Pull, Search
-from odf_engine.api.pull_plan import PullPlan, PullSelection, datasets_of_repository, plan_pull
-from odf_engine.coordinator.endpoint import notify_datasets_changed
+from odf_engine.api.pull_plan import PullPlan, PullSelection, datasets_of_repository
+from odf_engine.api.workspace import Workspace
 from odf_engine.errors import SourceUnavailable, UsageError
-from odf_engine.workspace.remotes import Remotes
-from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.job_progress import exit_code, follow, run_request
 from odf_tui.cli.shared.options import (
     DATASET_OR_REMOTE,
@@ -102,25 +100,22 @@ def command(
     if everything and source is not None and not names and alias is None:
         plan = _plan_repository(workspace, source)
     else:
-        plan = plan_pull(workspace, PullSelection(names, everything, recursive, source, alias))
+        plan = workspace.plan_pull(PullSelection(names, everything, recursive, source, alias))
     jobs = follow(workspace, plan.requests(request))
     pulled = list(zip(jobs, plan.targets, strict=True))
     show(
         [pull_entry(job, target.alias or target.name) for job, target in pulled],
         lambda: print_pulls(pulled, workspace),
     )
-    if any(target.entry is None for target in plan.targets):
-        notify_datasets_changed(workspace.folder)
     sys.exit(exit_code(jobs))
 
 
 def _plan_repository(workspace: Workspace, repository: str) -> PullPlan:
     """Return the plan to pull all datasets of a repository, which is queried for them."""
-    remotes = Remotes(workspace.odf)
-    repo = remotes.repository(repository)
+    repo = workspace.remotes.repository(repository)
     result = run_request(workspace, Search(text="", repositories=[repo.name]), f"all of {repo.name}")
     for problem in result.problems:
         raise SourceUnavailable(problem.message, where=repo.name)
     names = [dataset.name for dataset in result.datasets]
-    locations = datasets_of_repository(remotes, repo.name, names)
-    return plan_pull(workspace, PullSelection(locations=locations)) if locations else PullPlan(())
+    locations = datasets_of_repository(workspace.remotes, repo.name, names)
+    return workspace.plan_pull(PullSelection(locations=locations)) if locations else PullPlan(())

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import click
 
-from odf_engine.api import DatasetAlias
-from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_tui.cli.shared.options import DATASET, define_command
 from odf_tui.cli.shared.output import print_note
 from odf_tui.cli.shared.workspace import open_workspace
@@ -22,7 +20,6 @@ MEANINGS = "mv move"
 @click.argument("new")
 def command(old: str, new: str) -> None:
     workspace = open_workspace()
-    entry = workspace.resolve(old)
-    workspace.rename(entry, DatasetAlias.parse(new))
-    notify_datasets_changed(workspace.folder)
-    print_note(f"renamed {entry.alias} to {new}")
+    dataset = workspace.resolve(old)
+    workspace.rename(dataset.id, new)
+    print_note(f"renamed {dataset.name} to {new}")

@@ -17,18 +17,16 @@ from odf_engine.api import (
     Kind,
     Login,
     Request,
+    folder_of,
     is_s3,
     normalize_login_url,
     origin_of,
     supports_login,
 )
+from odf_engine.api.administration import unencrypted_warning
 from odf_engine.api.model import Remote
-from odf_engine.coordinator.endpoint import notify_datasets_changed
+from odf_engine.api.workspace import Workspace
 from odf_engine.errors import NotFound, UsageError
-from odf_engine.net.credentials import Credentials
-from odf_engine.net.urls import folder_of
-from odf_engine.workspace.remotes import Remotes, resolve_address
-from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.datasets import remote_json, remotes_of
 from odf_tui.cli.shared.job_progress import exit_code, follow, print_failures
 from odf_tui.cli.shared.options import DATASET, REPOSITORY, CommandGroup
@@ -52,12 +50,12 @@ def status(names: tuple[str, ...]) -> None:
     """
     workspace = open_workspace()
     known = remotes_of(workspace, workspace.summaries())
-    selected = workspace.match(names) if names else workspace.datasets()
-    entries = [entry for entry in selected if known.get(str(entry.id))]
-    for entry in selected if names else ():
-        if entry not in entries:
-            print_note(f"{entry.alias} has no remotes")
-    requests: list[tuple[Request, str]] = [(Compare(str(entry.id)), str(entry.alias)) for entry in entries]
+    selected = workspace.match(names) if names else list(workspace)
+    datasets = [dataset for dataset in selected if known.get(dataset.id)]
+    for dataset in selected if names else ():
+        if not known.get(dataset.id):
+            print_note(f"{dataset.name} has no remotes")
+    requests: list[tuple[Request, str]] = [(Compare(dataset.id), dataset.name) for dataset in datasets]
     jobs = follow(workspace, requests)
     remotes = remotes_of(workspace, workspace.summaries())
     problems = {
@@ -68,9 +66,9 @@ def status(names: tuple[str, ...]) -> None:
     }
     _show_comparison(
         [
-            (str(entry.alias), remote, problems.get((str(entry.id), remote.url)))
-            for entry in entries
-            for remote in remotes.get(str(entry.id), ())
+            (dataset.name, remote, problems.get((dataset.id, remote.url)))
+            for dataset in datasets
+            for remote in remotes.get(dataset.id, ())
         ]
     )
     print_failures(jobs)
@@ -108,7 +106,7 @@ def add(new: str, url: str) -> None:
 
     URLs must not contain credentials. Store credentials with `odf repo login`.
     """
-    repo = Remotes(open_workspace().odf).add(new, url)
+    repo = open_workspace().remotes.add(new, url)
     print_note(f"added repository {repo.name}: {repo.url}")
     folder = folder_of(repo.url)
     if folder is not None and not folder.is_dir():
@@ -121,8 +119,8 @@ def add(new: str, url: str) -> None:
 def list_repositories() -> None:
     """List repositories, and whether credentials are stored for them."""
     workspace = open_workspace()
-    stored = set(Credentials(workspace.odf).origins())
-    repos = [(repo, origin_of(repo.url) in stored) for repo in Remotes(workspace.odf).repositories()]
+    stored = set(workspace.credentials.origins())
+    repos = [(repo, origin_of(repo.url) in stored) for repo in workspace.remotes.repositories()]
     rows = [[repo.name, repo.url, "stored" if login else ""] for repo, login in repos]
     show(
         [{"name": repo.name, "url": repo.url, "login": login} for repo, login in repos],
@@ -138,9 +136,9 @@ def remove(repository: str) -> None:
     Datasets that were pulled from it remain, and are still pulled from its URL.
     """
     workspace = open_workspace()
-    repo = Remotes(workspace.odf).remove(repository)
+    repo = workspace.remotes.remove(repository)
     print_note(f"removed repository {repo.name}")
-    if Credentials(workspace.odf).of(repo.url) is not None:
+    if workspace.credentials.of(repo.url) is not None:
         print_note(f"its credentials are still stored: odf repo logout {repo.url}")
 
 
@@ -162,14 +160,12 @@ def login(repository: str, user: str | None, stdin: bool) -> None:
     second line may be a session token. For Azure, it is the key of the account or a shared access signature.
     For Google, it is an access token, or the JSON key of a service account in one line.
     """
-    from odf_engine.api.administration import unencrypted_warning  # loads PyArrow
-
     workspace = open_workspace()
     url = _resolve_url(workspace, repository)
     if not supports_login(url):
         raise UsageError(f"no credentials can be used for {url}")
     new_login = _read_login(url, user, stdin)
-    origin = Credentials(workspace.odf).set(url, new_login)
+    origin = workspace.store_login(url, new_login)
     print_note(f"stored credentials for {origin}")
     if warning := unencrypted_warning(url):
         print_note(f"! {warning}")
@@ -181,12 +177,12 @@ def logout(repository: str) -> None:
     """Remove the stored credentials of a repository, a URL, or an MQTT broker."""
     workspace = open_workspace()
     url = _resolve_url(workspace, repository)
-    was_stored = Credentials(workspace.odf).forget(url)
+    was_stored = workspace.remove_login(url)
     print_note(f"{'removed credentials' if was_stored else 'no credentials stored'} for {origin_of(url)}")
 
 
 def _resolve_url(workspace: Workspace, text: str) -> str:
-    return normalize_login_url(text) if "://" in text else Remotes(workspace.odf).repository(text).url
+    return normalize_login_url(text) if "://" in text else workspace.remotes.repository(text).url
 
 
 def _read_login(url: str, user: str | None, stdin: bool) -> Login:
@@ -235,9 +231,8 @@ def list_aliases(names: tuple[str, ...]) -> None:
     Lists the remotes of the datasets NAMES, or of all datasets.
     """
     workspace = open_workspace()
-    remotes = Remotes(workspace.odf)
-    entries = workspace.match(names) if names else workspace.datasets()
-    attached = [(str(entry.alias), remotes.get(entry.id)) for entry in entries]
+    datasets = workspace.match(names) if names else list(workspace)
+    attached = [(dataset.name, dataset.remotes) for dataset in datasets]
     rows = [
         [name, {"pull": "from", "push": "to"}[kind], url]
         for name, addresses in attached
@@ -262,12 +257,11 @@ def add_alias(name: str, place: str, kind: Kind | None) -> None:
     if kind is None:
         raise UsageError("missing kind of remote", hint="use --pull or --push")
     workspace = open_workspace()
-    entry, remotes = workspace.resolve(name), Remotes(workspace.odf)
-    url = resolve_address(remotes, place, entry.alias)
-    remotes.attach(entry.id, url, kind)
-    notify_datasets_changed(workspace.folder)
-    print_note(f"{entry.alias} is {'pulled from' if kind == 'pull' else 'pushed to'} {url}")
-    if kind == "pull" and workspace.keys.has_key(entry.id):
+    dataset = workspace.resolve(name)
+    url = workspace.remote_url(dataset.id, place)
+    workspace.attach(dataset.id, url, kind)
+    print_note(f"{dataset.name} is {'pulled from' if kind == 'pull' else 'pushed to'} {url}")
+    if kind == "pull" and workspace.has_private_key(dataset.id):
         print_note("its source or query does not run while it is pulled from a remote")
 
 
@@ -283,20 +277,17 @@ def remove_alias(name: str, place: str | None, kind: Kind | None) -> None:
     query runs on the next pull. The source has to be trusted first: odf trust NAME.
     """
     workspace = open_workspace()
-    entry, remotes = workspace.resolve(name), Remotes(workspace.odf)
-    known = remotes.get(entry.id)
+    dataset = workspace.resolve(name)
     kinds: tuple[Kind, ...] = REMOTE_KINDS if kind is None else (kind,)
-    if place is None:
-        urls = list(dict.fromkeys(url for kind in kinds for url in getattr(known, kind)))
+    if place is not None:
+        urls = [workspace.remote_url(dataset.id, place)]
     else:
-        urls = [resolve_address(remotes, place, entry.alias)]
-    removed = [
-        (url, removed_kinds) for url in urls if (removed_kinds := remotes.detach(entry.id, url, kinds))
-    ]
-    if not removed:
-        hint = f"odf repo alias list {entry.alias}"
-        raise NotFound(f"{entry.alias} has no such remote", hint=hint)
-    notify_datasets_changed(workspace.folder)
-    for url, removed_kinds in removed:
-        words = " or ".join({"pull": "pulled from", "push": "pushed to"}[kind] for kind in removed_kinds)
-        print_note(f"{entry.alias} is no longer {words} {url}")
+        known = dataset.remotes
+        urls = list(dict.fromkeys(url for kind in kinds for url in getattr(known, kind)))
+    if not urls:
+        hint = f"odf repo alias list {dataset.name}"
+        raise NotFound(f"{dataset.name} has no such remote", hint=hint)
+    for url in urls:
+        removed = workspace.detach(dataset.id, url, kinds)
+        words = " or ".join({"pull": "pulled from", "push": "pushed to"}[kind] for kind in removed)
+        print_note(f"{dataset.name} is no longer {words} {url}")

@@ -12,10 +12,6 @@ from __future__ import annotations
 
 import click
 
-from odf_engine.coordinator.endpoint import notify_datasets_changed
-from odf_engine.identity.multiformats import Multihash
-from odf_engine.storage.refs import is_branch_name
-from odf_engine.views.as_at import resolve_as_at
 from odf_tui.cli.shared.input import confirm
 from odf_tui.cli.shared.options import DATASET, define_command
 from odf_tui.cli.shared.output import print_note
@@ -30,22 +26,13 @@ MEANINGS = "undo revert restore rollback checkout"
 @click.argument("version", metavar="BLOCK|TIME|REF")
 @click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
 def command(name: str, version: str, yes: bool) -> None:
-    workspace = open_workspace()
-    entry = workspace.resolve(name)
-    head = entry.dataset.head()
-    target = resolve_as_at(entry, version)
+    dataset = open_workspace().resolve(name)
+    target = dataset.version(version)
     if target.head:
-        print_note(f"{entry.alias}: unchanged, block {target.sequence_number} is the newest block")
+        print_note(f"{dataset.name}: unchanged, block {target.sequence_number} is the newest block")
         return
     place = f"block {target.sequence_number}" + ("" if target.in_chain else " of another history")
     if not yes:
-        confirm(f"Reset {entry.alias} to {place}?", f"resetting {entry.alias}", "use --yes to skip it")
-    assert head is not None  # it has the target block
-    entry.dataset.reset(Multihash.parse(target.block), expected_head=head)
-    notify_datasets_changed(workspace.folder)
-    backup = next(
-        name
-        for name, block in entry.dataset.references().items()
-        if block == head and not is_branch_name(name)
-    )
-    print_note(f"reset {entry.alias} to {place}; the earlier history is {backup}")
+        confirm(f"Reset {dataset.name} to {place}?", f"resetting {dataset.name}", "use --yes to skip it")
+    backup = dataset.reset(target)
+    print_note(f"reset {dataset.name} to {place}; the earlier history is {backup}")

@@ -7,12 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from odf_engine.chain.schema_evolution import column_descriptions, odf_declaration, read_declaration
-from odf_engine.data.ddl import to_ddl
+from odf_engine.api import DatasetSnapshot, build_manifest_schema, to_ddl, to_yaml
 from odf_engine.errors import NotFound
-from odf_engine.metadata.descriptors import build_manifest_schema
-from odf_engine.metadata.model import DatasetSnapshot
-from odf_engine.metadata.yaml import to_yaml
 from odf_tui.cli.shared.options import DATASET, define_command
 from odf_tui.cli.shared.output import print_json
 from odf_tui.cli.shared.workspace import open_workspace
@@ -47,23 +43,23 @@ def command(name: str | None, form: str, manifest_json_schema: bool) -> None:
         return
     if name is None:
         raise click.MissingParameter(param_type="argument", param_hint="'NAME'")
-    state = open_workspace().resolve(name).dataset.state()
-    schema = read_declaration(state)
+    dataset = open_workspace().resolve(name)
+    schema = dataset.schema
     if schema is None:
         raise NotFound(f"{name} has no schema yet, because it has no data", hint=f"run odf pull {name}")
+    descriptions = dataset.column_descriptions
     if form == "ddl":
-        sys.stdout.write(",\n".join(to_ddl(schema, column_descriptions(state))) + "\n")
+        sys.stdout.write(",\n".join(to_ddl(schema, descriptions)) + "\n")
     elif form == "arrow":
         sys.stdout.write(schema.to_string(show_schema_metadata=False, show_field_metadata=False) + "\n")
     elif form == "parquet":
         sys.stdout.write(_format_parquet_schema(schema))
     elif form == "odf":
-        sys.stdout.write(to_yaml(odf_declaration(state)))
+        sys.stdout.write(to_yaml(dataset.odf_schema))
     else:
-        texts = column_descriptions(state)
         fields = [
             {"name": field.name, "type": str(field.type), "nullable": field.nullable}
-            | ({"description": texts[field.name]} if field.name in texts else {})
+            | ({"description": descriptions[field.name]} if field.name in descriptions else {})
             for field in schema
         ]
         print_json({"fields": fields})

@@ -18,7 +18,6 @@ from msgspec import to_builtins
 from odf_engine.api import DatasetAliasRemote, FoundDataset, JobState, Search, SearchResult
 from odf_engine.api.text import format_bytes, format_count, printable
 from odf_engine.errors import InvalidIdentity, NotFound
-from odf_engine.workspace.remotes import Remotes
 from odf_tui.cli.shared.job_progress import error_entry, exit_code, follow, print_failures
 from odf_tui.cli.shared.options import REPOSITORY, define_command
 from odf_tui.cli.shared.output import Table, show
@@ -44,7 +43,7 @@ _COLUMNS = ("dataset", "kind", "rows", "size", "description", "pull command")
 )
 def command(text: str, repositories: tuple[str, ...]) -> None:
     workspace = open_workspace()
-    remotes = Remotes(workspace.odf)
+    remotes = workspace.remotes
     named = [remotes.repository(name).name for name in repositories]
     if not remotes.repositories():
         raise NotFound("no repositories to search", hint="run odf repo add NAME URL")

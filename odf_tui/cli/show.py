@@ -7,17 +7,19 @@ from typing import Any, Final
 
 import click
 
-from odf_engine.api import Timestamp
+from odf_engine.api import (
+    REDACTED,
+    ChainState,
+    DatasetId,
+    DisablePushSource,
+    Summary,
+    Timestamp,
+    snapshot_to_yaml,
+    to_builtins,
+)
+from odf_engine.api.dataset import Dataset
 from odf_engine.api.model import Remote
-from odf_engine.chain.dataset import Dataset
-from odf_engine.chain.state import ChainState
-from odf_engine.metadata.model import DisablePushSource
-from odf_engine.metadata.yaml import snapshot_to_yaml, to_builtins
-from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
-from odf_engine.workspace.definitions.definition import read_definition
-from odf_engine.workspace.environment import REDACTED
-from odf_engine.workspace.trust import Trust, find_newest_proven_block
-from odf_engine.workspace.workspace import Workspace
+from odf_engine.api.workspace import Workspace
 from odf_tui.cli.shared.datasets import read_labels, read_statuses, remote_json, remotes_of, summary_json
 from odf_tui.cli.shared.options import DATASET, define_command
 from odf_tui.cli.shared.output import print_yaml, show, write_document
@@ -37,21 +39,21 @@ _MAX_BLOCKS: Final = 1000
 @click.option("--manifest", is_flag=True, help="Print its definition as a manifest for odf add --update.")
 def command(name: str, manifest: bool) -> None:
     workspace = open_workspace()
-    entry = workspace.resolve(name)
+    dataset = workspace.resolve(name)
     if manifest:
-        snapshot = read_definition(entry, workspace.datasets())
+        snapshot = dataset.snapshot()
         document = {"kind": "DatasetSnapshot", "version": 1, "content": to_builtins(snapshot)}
         show(document, lambda: write_document(snapshot_to_yaml(snapshot)))
         return
     summaries = workspace.summaries()
-    summary = next(summary for summary in summaries if summary.id == entry.id)
+    summary = next(summary for summary in summaries if str(summary.id) == dataset.id)
     statuses = read_statuses(workspace, summaries)
-    labels = read_labels(workspace, [summary])[entry.id]
-    remotes = remotes_of(workspace, [summary]).get(str(entry.id), ())
-    document = summary_json(summary, statuses[entry.id], labels) | dataset_details(
-        workspace, entry, summaries
+    labels = read_labels(workspace, [summary])[summary.id]
+    remotes = remotes_of(workspace, [summary]).get(dataset.id, ())
+    document = summary_json(summary, statuses[summary.id], labels) | dataset_details(
+        workspace, dataset, summaries
     )
-    document["last_verification"] = statuses[entry.id].last_verification
+    document["last_verification"] = statuses[summary.id].last_verification
     document["remotes"] = [remote_json(remote) for remote in remotes]
     show(document, lambda: _print_details(document, remotes))
 
@@ -62,28 +64,26 @@ def _print_details(document: dict[str, Any], remotes: Sequence[Remote]) -> None:
     print_yaml({key: truncate_long_texts(text) for key, text in texts.items() if text not in (None, [], {})})
 
 
-def dataset_details(
-    workspace: Workspace, entry: DatasetEntry, summaries: Sequence[Summary]
-) -> dict[str, Any]:
+def dataset_details(workspace: Workspace, dataset: Dataset, summaries: Sequence[Summary]) -> dict[str, Any]:
     """Return the folder, the inputs and all settings of a dataset, for JSON and YAML."""
-    state = entry.dataset.state()
+    state = dataset.state
     names = {summary.id: summary.name for summary in summaries}
-    trust, proof = Trust(workspace), find_newest_proven_block(entry)
+    trust, proof = workspace.trust_status(dataset.id), dataset.newest_proven_block()
 
     def plain(event: Any) -> Any:
         return None if event is None else to_builtins(event)
 
     return {
-        "path": str(entry.dataset.folder),
-        "trust": trust.describe_status(entry),
-        "origin": trust.read_origin(entry),
+        "path": str(dataset.folder),
+        "trust": trust.trust,
+        "origin": trust.origin,
         # The newest block with a valid ownership proof, and the number of blocks after it.
         "proof": proof and {"block": proof.number, "hash": proof.hash, "newer": proof.newer},
-        "references": entry.dataset.references(),
-        "branches": entry.dataset.branch_names(),
-        "inputs": [names.get(dataset, str(dataset)) for dataset in state.inputs()],
-        "outputs": [other.name for other in summaries if entry.id in other.inputs],
-        "sources": list(_list_sources(entry.dataset, state)),
+        "references": dataset.references,
+        "branches": dataset.branch_names,
+        "inputs": [names.get(upstream, str(upstream)) for upstream in state.inputs()],
+        "outputs": [other.name for other in summaries if DatasetId.parse(dataset.id) in other.inputs],
+        "sources": list(_list_sources(dataset, state)),
         "transform": plain(state.transform),
         "vocabulary": plain(state.vocabulary),
         "license": plain(state.license),
@@ -112,7 +112,7 @@ def _list_disabled_sources(dataset: Dataset, state: ChainState) -> Iterator[dict
     listed = set(state.push_sources)
     polling = state.polling_source is not None
     for row in dataset.list_blocks(_MAX_BLOCKS, kinds=_DISABLING):
-        event = dataset.block(row.hash).block.event
+        event = dataset.block(str(row.hash)).block.event
         disabled = {"active": False, "disabled": row.system_time, "block": row.sequence_number}
         if isinstance(event, DisablePushSource):
             if event.source_name not in listed:

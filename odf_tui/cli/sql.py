@@ -31,11 +31,9 @@ from typing import Any, Final
 import click
 from msgspec.structs import replace
 
-from odf_engine.api import Query, QueryResult, open_file
-from odf_engine.base.terminal_text import escape_controls, escape_json
+from odf_engine.api import Query, QueryResult, escape_controls, escape_json, open_file, temporary_result
+from odf_engine.api.workspace import Workspace
 from odf_engine.errors import NotFound, OdfError, UsageError
-from odf_engine.views.query_results import temporary_result
-from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.input import read_text
 from odf_tui.cli.shared.options import DATASET, FILE, define_command
 from odf_tui.cli.shared.output import check_parent_folder, file_format, print_note, row_form

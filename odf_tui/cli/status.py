@@ -15,12 +15,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from odf_engine.api import Waiting
 from odf_engine.api.model import DatasetRow
 from odf_engine.api.text import count_of, printable
-from odf_engine.coordinator.endpoint import WorkerEndpoint
-from odf_engine.data.waiting import Waiting
-from odf_engine.workspace.definitions.definition_update import find_manifest_drift
-from odf_engine.workspace.workspace import Workspace
+from odf_engine.api.workspace import Workspace
 from odf_tui.cli.jobs import job_json
 from odf_tui.cli.shared.datasets import NO_DATASETS, read_rows, remote_json, status_word
 from odf_tui.cli.shared.options import define_command
@@ -144,7 +142,7 @@ def command() -> None:
     state = WorkspaceState.read(workspace)
     findings = state.findings()
     findings += _find_drift(workspace, state, {row.id for row, _ in findings})
-    pid = WorkerEndpoint(workspace.folder).worker_pid()
+    pid = workspace.worker_pid()
     show(
         lambda: _status_json(workspace, state, {row.id: finding for row, finding in findings}, pid),
         lambda: _print_status(workspace, state, findings, pid),
@@ -175,13 +173,10 @@ def _find_drift(
     workspace: Workspace, state: WorkspaceState, others: Collection[str]
 ) -> list[tuple[DatasetRow, StatusFinding]]:
     """Return the datasets that differ from the manifest file that defines them, without some others."""
-    datasets = workspace.datasets()
-    entries = {str(dataset.id): dataset for dataset in datasets}
+    drifts = workspace.manifest_drift()
     drifted: list[tuple[DatasetRow, StatusFinding]] = []
     for row in state.rows:
-        if row.id in others or row.id not in entries:
-            continue
-        drift = find_manifest_drift(workspace.folder, entries[row.id], datasets)
+        drift = None if row.id in others else drifts.get(row.id)
         if drift is not None:
             reason = drift.problem or f"{count_of(len(drift.changes), 'difference')} to its manifest"
             hint = f"odf add --update {shlex.quote(str(drift.path))}"

@@ -12,13 +12,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from odf_engine.api import BuildProjection, JobState, parse_user_time
+from odf_engine.api import BuildProjection, JobState, Op, ResultRows, parse_user_time
+from odf_engine.api.dataset import Dataset
 from odf_engine.api.text import count_of, printable
-from odf_engine.data.changelog import Op
-from odf_engine.views.as_at import at_version, resolve_as_at
-from odf_engine.views.query_results import ResultRows
-from odf_engine.views.row_window import RowWindowReader
-from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_tui.cli.shared.job_progress import exit_code, follow
 from odf_tui.cli.shared.options import DATASET, branch_option, define_command, options_of
 from odf_tui.cli.shared.output import json_records, print_json, print_note, print_table
@@ -30,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ORDER = 150
-MEANINGS = "cat head rows preview peek data"
+MEANINGS = "cat head rows peek data"
 
 
 @define_command(
@@ -56,34 +52,33 @@ def command(
     key: tuple[str, ...],
     branch: str,
 ) -> None:
-    entry = open_workspace().resolve(name).on_branch(branch)
+    dataset = open_workspace().resolve(name).on_branch(branch)
     if branch:  # a job reads a block of any chain
-        as_at = resolve_as_at(entry, as_at).block
+        as_at = dataset.version(as_at).block
     if as_of is not None or current or key:
-        table = _read_projection(entry, rows, as_at, as_of, key)
+        table = _read_projection(dataset, rows, as_at, as_of, key)
     else:
-        table = _read_newest_rows(entry, rows, as_at)
-    print_rows(entry, table, empty=as_at is None and as_of is None)
+        table = _read_newest_rows(dataset, rows, as_at)
+    print_rows(dataset, table, empty=as_at is None and as_of is None)
 
 
-def _read_newest_rows(entry: DatasetEntry, rows: int, as_at: str | None) -> pa.Table:
+def _read_newest_rows(dataset: Dataset, rows: int, as_at: str | None) -> pa.Table:
     """Return the newest rows, or those as known at a time or block, without a worker."""
     if as_at is None:
-        return RowWindowReader(entry.dataset).tail(rows)
-    version = resolve_as_at(entry, as_at)
-    dataset = at_version(entry, version).dataset
-    preview = RowWindowReader(dataset, last_offset=version.scan_offset)
-    _print_version(as_at_text(version), preview.row_count)
-    return preview.tail(rows)
+        return dataset.row_window().tail(rows)
+    version = dataset.version(as_at)
+    window = dataset.row_window(version)
+    _print_version(as_at_text(version), window.row_count)
+    return window.tail(rows)
 
 
 def _read_projection(
-    entry: DatasetEntry, rows: int, as_at: str | None, as_of: str | None, key: tuple[str, ...]
+    dataset: Dataset, rows: int, as_at: str | None, as_of: str | None, key: tuple[str, ...]
 ) -> pa.Table:
     """Return the last rows of a projection, which a job builds: as of an event time, or the latest state."""
     event_time = None if as_of is None else str(parse_user_time(as_of))
-    request = BuildProjection(str(entry.id), list(key), as_at=as_at, as_of=event_time)
-    (job,) = follow(open_workspace(), [(request, str(entry.alias))])
+    request = BuildProjection(dataset.id, list(key), as_at=as_at, as_of=event_time)
+    (job,) = follow(open_workspace(), [(request, dataset.name)])
     if job.error is not None:
         raise job.error.to_error()
     result = job.result_of(BuildProjection)
@@ -104,7 +99,7 @@ def _print_version(version: str, rows: int) -> None:
     print_note(f"{version} · {count_of(rows, 'row')}")
 
 
-def print_rows(entry: DatasetEntry, table: pa.Table, *, empty: bool) -> None:
+def print_rows(dataset: Dataset, table: pa.Table, *, empty: bool) -> None:
     """Print rows, with operations as codes; ``empty`` notes that the dataset has no rows yet."""
     records = json_records(table)
     if options_of().json:
@@ -112,9 +107,9 @@ def print_rows(entry: DatasetEntry, table: pa.Table, *, empty: bool) -> None:
         return
     if not records:
         if empty:
-            print_note(f"{entry.alias} has no rows yet: run odf pull {entry.alias}")
+            print_note(f"{dataset.name} has no rows yet: run odf pull {dataset.name}")
         return
-    op = entry.dataset.state().vocabulary.operation_type_column
+    op = dataset.state.vocabulary.operation_type_column
     for record in records:
         if op in record:
             record[op] = Op(record[op]).code

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import click
 
-from odf_engine.workspace.trust import Trust
 from odf_tui.cli.shared.options import DATASET, define_command, options_of
 from odf_tui.cli.shared.output import print_json, print_note
 from odf_tui.cli.shared.workspace import open_workspace
@@ -20,11 +19,12 @@ ORDER = 290
 @click.argument("name", type=DATASET)
 def command(name: str) -> None:
     workspace = open_workspace()
-    entry, trust = workspace.resolve(name), Trust(workspace)
-    was_trusted = trust.revoke(entry)
+    dataset = workspace.resolve(name)
+    was_trusted = workspace.untrust(dataset.id)
+    status = workspace.trust_status(dataset.id)
     if options_of().json:
-        print_json(trust_json(trust, entry, trust.list_executions(entry)))
-    elif trust.is_own(entry):
-        print_note(f"{entry.alias} is your own dataset and needs no trust")
+        print_json(trust_json(status))
+    elif status.trust == "own":
+        print_note(f"{dataset.name} is your own dataset and needs no trust")
     else:
-        print_note(f"revoked trust in {entry.alias}" if was_trusted else f"{entry.alias} was not trusted")
+        print_note(f"revoked trust in {dataset.name}" if was_trusted else f"{dataset.name} was not trusted")

@@ -24,13 +24,12 @@ from typing import NoReturn
 
 import click
 
-from odf_engine.api import CheckProof, CheckProofResult, JobState, Request, Verify, VerifyResult
+from odf_engine.api import CheckProof, CheckProofResult, JobState, Request, Verify, VerifyResult, branch_title
 from odf_engine.api.administration import read_proof
+from odf_engine.api.dataset import Dataset
 from odf_engine.api.text import printable
-from odf_engine.errors import NotFound, UsageError
-from odf_engine.jobs.base import branch_title
-from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.workspace import Workspace
+from odf_engine.api.workspace import Workspace
+from odf_engine.errors import UsageError
 from odf_tui.cli.shared.job_progress import exit_code, follow, print_failures, run_request
 from odf_tui.cli.shared.options import DATASET, FILE, branch_option, define_command, options_of
 from odf_tui.cli.shared.output import print_note, print_result, show
@@ -49,7 +48,7 @@ def check_proof(workspace: Workspace, file: Path) -> NoReturn:
 
 
 def _print_proof_report(report: CheckProofResult, workspace: Workspace) -> None:
-    names = {str(entry.id): str(entry.alias) for entry in workspace.datasets()}
+    names = {dataset.id: dataset.name for dataset in list(workspace)}
     sys.stdout.write(proof_verdict(report, names) + "\n")
     for finding in report.findings if not report.valid else ():
         sys.stdout.write(printable(f"  {finding.message}") + "\n")
@@ -96,12 +95,14 @@ def command(
         raise UsageError("--integrity and --recompute exclude each other", hint="use one of them")
     if branch and recursive:
         raise UsageError("--branch and --recursive exclude each other", hint="verify the inputs separately")
-    entries = [entry.on_branch(branch) for entry in select_datasets(workspace, names, everything, recursive)]
+    datasets = [
+        dataset.on_branch(branch) for dataset in select_datasets(workspace, names, everything, recursive)
+    ]
     requests: list[tuple[Request, str]] = []
-    for entry in entries:
-        first, last = _parse_range(entry, span)
-        request = Verify(str(entry.id), first=first, last=last, branch=branch, **options)
-        requests.append((request, branch_title(str(entry.alias), branch)))
+    for dataset in datasets:
+        first, last = _parse_range(dataset, span)
+        request = Verify(dataset.id, first=first, last=last, branch=branch, **options)
+        requests.append((request, branch_title(dataset.name, branch)))
     jobs = follow(workspace, requests)
     results = [job.result_of(Verify) for job in jobs if job.state is JobState.done]
     reports = [result for result in results if result is not None]
@@ -123,7 +124,7 @@ def _print_reports(reports: Sequence[VerifyResult]) -> None:
         print_result(printable(line))
 
 
-def _parse_range(entry: DatasetEntry, span: str | None) -> tuple[int | None, int | None]:
+def _parse_range(dataset: Dataset, span: str | None) -> tuple[int | None, int | None]:
     if span is None:
         return None, None
     first, dots, last = span.partition("..")
@@ -137,12 +138,6 @@ def _parse_range(entry: DatasetEntry, span: str | None) -> tuple[int | None, int
             return None
         if text.isdecimal() and len(text) < 8:
             return int(text)
-        block = entry.dataset.find_stored_block(text)
-        if not entry.dataset.contains_block(block):  # stored, but its number is of an earlier history
-            raise NotFound(
-                f"--range {span}: block {block} is not in the chain of {entry.alias}",
-                hint=f"use a block that odf log {entry.alias} lists, or its sequence number",
-            )
-        return entry.dataset.block(block).block.sequence_number
+        return dataset.stored_block_number(text)
 
     return number(first), number(last)

@@ -11,9 +11,8 @@ import sys
 from contextlib import suppress
 
 from odf_engine.api import WorkerStatus
-from odf_engine.coordinator.worker_service import find_service
+from odf_engine.api.workspace import Workspace
 from odf_engine.errors import NotFound, OdfError
-from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.options import CommandGroup, options_of
 from odf_tui.cli.shared.output import print_json, print_note
 from odf_tui.cli.shared.workspace import connect, open_workspace
@@ -49,7 +48,7 @@ def stop() -> None:
 @command.subcommand("install", example="odf worker install")
 def install() -> None:
     """Install the worker as a service, and print the command that starts it."""
-    service = find_service(open_workspace().folder)
+    service = open_workspace().worker_service()
     service.write()
     print_note(f"wrote {service.path}; to start it now and with every session, run:")
     sys.stdout.writelines(f"{line}\n" for line in service.enable_commands)
@@ -58,7 +57,7 @@ def install() -> None:
 @command.subcommand("uninstall", example="odf worker uninstall")
 def uninstall() -> None:
     """Remove the service, and print the command that stops it."""
-    service = find_service(open_workspace().folder)
+    service = open_workspace().worker_service()
     if not service.remove():
         raise NotFound(f"{service.path} not found", hint="the worker is not installed as a service")
     print_note(f"removed {service.path}; to stop it, run:")

@@ -554,7 +554,7 @@ class ColumnLineageController(Controller):
 
     def _column_of(self, dataset: str) -> str | None:
         """Return the column under the cursor, if the data pane has the focus and shows all rows."""
-        pane = self.host.widget(DataPane)
+        pane = self.host.query_one(DataPane)
         if self.state.pane != "data" or pane.window is None or not pane.is_showing(dataset):
             return None
         names = pane.window.columns.names

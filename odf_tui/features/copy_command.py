@@ -11,6 +11,7 @@ from odf_engine.api.model import DatasetRow
 from odf_engine.errors import OdfError
 from odf_tui.panes.data.view import QUERY, DataPane
 from odf_tui.services.controller import Controller
+from odf_tui.text.row_text import read_scalar
 
 
 class CopyCommandController(Controller):
@@ -30,7 +31,7 @@ class CopyCommandController(Controller):
             self._copy_command(["log" if situation.pane == "blocks" else "show", row.name], "")
 
     def _copy_row(self, row: DatasetRow) -> None:
-        pane = self.host.widget(DataPane)
+        pane = self.host.query_one(DataPane)
         window, at = pane.window, pane.view.cursor
         front = pane.front_view
         if window is None or (front is not None and front.kind == QUERY):
@@ -38,8 +39,6 @@ class CopyCommandController(Controller):
             return
 
         def read() -> list[str]:
-            from odf_tui.text.row_text import read_scalar  # deferred: it loads Arrow
-
             name = window.system_columns[0]
             names = window.columns.names
             offset = read_scalar(window, at, names.index(name)) if name in names else None
@@ -58,7 +57,7 @@ class CopyCommandController(Controller):
         return command
 
     def _copy_later(self, read: Callable[[], list[str]]) -> None:
-        self.reader.read("command", read, self._copy_command)
+        self.host.read("command", read, self._copy_command)
 
     def _copy_command(self, arguments: list[str] | None, error: str) -> None:
         if arguments is None:

@@ -14,7 +14,7 @@ from odf_engine.api import Job, JobState, Pull, Timestamp, Verify
 from odf_engine.api.model import DatasetDetail, DatasetRow, Remote, TrustRequest
 from odf_engine.api.text import count_of, format_count, format_zoned_time, printable, short_hash
 from odf_tui.features.sharing.remote_picker import choose_remote
-from odf_tui.services.controller import Controller
+from odf_tui.services.controller import Controller, dataset_task, task
 from odf_tui.state.model import UNTRUSTED, Health, sort_by_dependency
 from odf_tui.text.format import Span, format_duration
 from odf_tui.text.highlight import NAME_WIDTH, fact_lines, yaml_spans
@@ -37,7 +37,7 @@ class DatasetActionsController(Controller):
         row = self.state.row
         if row is not None:
             read = partial(self.workspace.detail, row.id)
-            self.reader.read("open dataset", read, partial(self._show_detail, row.id))
+            self.host.read("open dataset", read, partial(self._show_detail, row.id))
 
     def _show_detail(self, dataset: str, detail: DatasetDetail | None, error: str) -> None:
         if error:
@@ -62,7 +62,7 @@ class DatasetActionsController(Controller):
         if row.has_pull_remote:
             self._pull_from_remote(row)
         elif row.untrusted and not row.derivative:
-            self.host.start(self._request_trust(row, pull=True))
+            self._request_trust(row, pull=True)
         else:
             self.jobs.submit([(self._pull_request(row), row.name)])
 
@@ -71,8 +71,9 @@ class DatasetActionsController(Controller):
         if len(remotes) == 1:
             self._submit_pull_from(row, remotes[0])
         else:
-            self.host.start(self._pull_from_chosen_remote(row, remotes))
+            self._pull_from_chosen_remote(row, remotes)
 
+    @task
     async def _pull_from_chosen_remote(self, row: DatasetRow, remotes: Sequence[Remote]) -> None:
         remote = await choose_remote(self.host, f"Pull {row.name} from", remotes)
         if remote is not None:
@@ -122,8 +123,9 @@ class DatasetActionsController(Controller):
         """Show the commands and queries of the selected dataset, and trust it after confirmation."""
         row = self.state.row
         if row is not None:
-            self.host.start(self._request_trust(row))
+            self._request_trust(row)
 
+    @task
     async def _request_trust(self, row: DatasetRow, *, pull: bool = False) -> None:
         """Trust a dataset after confirmation, and pull it if ``pull`` is set."""
         request = await asyncio.to_thread(self.workspace.trust_request, row.id)
@@ -138,24 +140,16 @@ class DatasetActionsController(Controller):
         if pull:
             self.jobs.submit([(self._pull_request(row), row.name)], "; U revokes trust")
 
-    def revoke_trust(self) -> None:
+    @dataset_task
+    async def revoke_trust(self, row: DatasetRow) -> None:
         """Revoke the trust in the selected dataset."""
-        row = self.state.row
-        if row is not None:
-            self.host.start(self._revoke_trust(row))
-
-    async def _revoke_trust(self, row: DatasetRow) -> None:
         await asyncio.to_thread(self.workspace.untrust, row.id)
         self.host.notice(f"{row.name} is untrusted now")
         self.state.datasets_outdated.send(None)
 
-    def rebuild(self) -> None:
+    @dataset_task
+    async def rebuild(self, row: DatasetRow) -> None:
         """Rebuild the selected dataset from its upstream datasets, after its name was typed."""
-        row = self.state.row
-        if row is not None:
-            self.host.start(self._rebuild(row))
-
-    async def _rebuild(self, row: DatasetRow) -> None:
         title, prompt = f"Rebuild {row.name}?", f"type {row.name} to rebuild it"
         lines = reset_lines(row, self.state.downstream_names(row))
         if await self.host.ask(TypedConfirmation(title, lines, [row.name], prompt)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 from msgspec.structs import replace
 from rich.cells import cell_len
@@ -20,8 +20,9 @@ from odf_engine.api.readers.row_window import RowWindow, UnreadableRange, read_p
 from odf_engine.api.text import count_of, format_count, format_zoned_time, printable
 from odf_engine.errors import OdfError
 from odf_tui.features.export import ExportDialog, export_summary, running_export_text
+from odf_tui.lazy import pa
 from odf_tui.panes.data.row_dialogs import KeyColumnsDialog
-from odf_tui.services.controller import Controller
+from odf_tui.services.controller import Controller, dataset_task
 from odf_tui.services.jobs_client import LeftRunning
 from odf_tui.text import diff_text
 from odf_tui.text.diff_text import ARROW, SIGNS, STYLES, DiffRowFormatter
@@ -30,10 +31,6 @@ from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import MOVE_KEYS, Dialog, PickerDialog, TextDialog, TimeDialog
 from odf_tui.widgets.line_view import StaticLines
 from odf_tui.widgets.row_table import LoadedWindow, RowTable, load_window
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 _LONGEST: Final = 400
 _NUMBERS: Final = ("int", "uint", "float", "double", "halffloat", "decimal")
@@ -53,8 +50,6 @@ class DiffWindow:
     system_columns = ("", "", "", "")
 
     def __init__(self, difference: Difference, rows: RowWindow) -> None:
-        import pyarrow as pa
-
         self.difference = difference
         self.file = difference.file
         self._rows = rows
@@ -73,8 +68,6 @@ class DiffWindow:
         self, start: int, count: int, columns: Sequence[int]
     ) -> tuple[pa.Table, Sequence[UnreadableRange]]:
         """Return some columns of rows."""
-        import pyarrow as pa
-
         requested = [column for column in columns if column]
         texts = self.formatter(start, count, [column - 1 for column in requested])
         rows = range(len(texts.changes))
@@ -312,13 +305,9 @@ _SUBJECTS: Final = (
 class DatasetDiffController(Controller):
     """Compares the selected dataset with an earlier version of it, or with another dataset."""
 
-    def show_differences(self) -> None:
+    @dataset_task
+    async def show_differences(self, row: DatasetRow) -> None:
         """Show the differences between the selected dataset and a version that the user chooses."""
-        row = self.state.row
-        if row is not None:
-            self.host.start(self._show_differences(row))
-
-    async def _show_differences(self, row: DatasetRow) -> None:
         request = await self._choose_comparison(row)
         while request is not None:
             try:

@@ -21,7 +21,7 @@ from odf_engine.api.readers.row_window import RowPrefix, RowWindow
 from odf_engine.api.text import count_of, format_bytes, format_count, printable
 from odf_engine.errors import OdfError
 from odf_tui.panes.data.view import QUERY, STATE, TIME, DataPane, TableView
-from odf_tui.services.controller import Controller
+from odf_tui.services.controller import Controller, task
 from odf_tui.services.jobs_client import LeftRunning
 from odf_tui.text.format import Span, ellipsize_middle
 from odf_tui.widgets.dialogs import ConfirmDialog, Dialog
@@ -233,7 +233,7 @@ class ExportController(Controller):
         row = self.state.row
         if row is None:
             return
-        pane = self.host.widget(DataPane)
+        pane = self.host.query_one(DataPane)
         choices = exportable_rows(row, pane)
         dataset, name = dataset_of_view(row, pane.front_view)
         short = name.rpartition("/")[2].rpartition(".")[2] if dataset else "result"
@@ -242,10 +242,11 @@ class ExportController(Controller):
 
         def closed(options: ExportOptions | None) -> None:
             if options is not None:
-                self.host.start(self._export(dataset, name, choices[options.rows], options))
+                self._export(dataset, name, choices[options.rows], options)
 
         self.host.open(dialog, closed)
 
+    @task
     async def _export(self, dataset: str, name: str, rows: ExportableRows, options: ExportOptions) -> None:
         file = parquet_file_of(rows.window)
         spooled = ""

@@ -17,7 +17,7 @@ from odf_engine.api.flows import ChecksView, FlowSummary, WorkspaceFlows
 from odf_engine.api.model import DatasetRow
 from odf_engine.api.text import count_of, format_time_seconds, printable, zone_label
 from odf_engine.errors import OdfError
-from odf_tui.services.controller import Controller
+from odf_tui.services.controller import Controller, dataset_task, task
 from odf_tui.text.format import Span, error_with_hint, fit_width, format_duration
 from odf_tui.text.job_text import jobs_of_run, outcomes_of_jobs
 from odf_tui.widgets.dialogs import MOVE_KEYS, ConfirmDialog, DecisionDialog, Dialog
@@ -364,13 +364,9 @@ def alert_lines(deliveries: Sequence[Delivery]) -> list[list[Span]]:
 class FlowsController(Controller):
     """Opens the screens of the flows, of the checks of a dataset, and of the messages of alerts."""
 
-    def show_checks(self) -> None:
+    @dataset_task
+    async def show_checks(self, row: DatasetRow) -> None:
         """Show the checks of the selected dataset, their results and the rejected rows."""
-        row = self.state.row
-        if row is not None:
-            self.host.start(self._show_checks(row))
-
-    async def _show_checks(self, row: DatasetRow) -> None:
         checks = await asyncio.to_thread(self.workspace.dataset_checks, row.id, _COMMITS)
         run = [("run", ("r",), "runs the checks on all rows")] if checks.rules else []
         dialog = DecisionDialog(
@@ -381,11 +377,9 @@ class FlowsController(Controller):
         if await self.host.ask(dialog) == "run":
             self.jobs.submit([(Check(dataset=row.id), row.name)], ", results in pane 4")
 
-    def show_alerts(self) -> None:
+    @task
+    async def show_alerts(self) -> None:
         """Show the newest messages of alerts."""
-        self.host.start(self._show_alerts())
-
-    async def _show_alerts(self) -> None:
         messages = await asyncio.to_thread(self.workspace.alert_messages, _MESSAGES)
         title = f"Messages of alerts (times: {zone_label()})"
         await self.host.ask(

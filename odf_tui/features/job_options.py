@@ -16,7 +16,7 @@ from odf_engine.api.model import DatasetRow
 from odf_engine.api.text import format_time, printable
 from odf_engine.errors import OdfError
 from odf_tui.features.dataset_actions import reset_lines
-from odf_tui.services.controller import Controller
+from odf_tui.services.controller import Controller, dataset_task
 from odf_tui.state.model import sort_by_dependency
 from odf_tui.text.format import Span, error_with_hint
 from odf_tui.text.remotes import pull_remotes
@@ -30,13 +30,9 @@ _SPECIAL: Final = ("/dev/", "/proc/")
 class JobOptionsController(Controller):
     """Submits jobs with the options that the user selects in a form."""
 
-    def pull(self) -> None:
+    @dataset_task
+    async def pull(self, row: DatasetRow) -> None:
         """Pull the selected dataset with options."""
-        row = self.state.row
-        if row is not None:
-            self.host.start(self._pull(row))
-
-    async def _pull(self, row: DatasetRow) -> None:
         form = await self.host.ask(FormDialog(f"Pull {row.name}", pull_fields(row), "pulls"))
         if form is None:
             return
@@ -95,13 +91,9 @@ class JobOptionsController(Controller):
             return True
         return bool(await self.host.ask(TypedConfirmation(title, lines, [row.name], f"type {row.name}")))
 
-    def ingest(self) -> None:
+    @dataset_task
+    async def ingest(self, row: DatasetRow) -> None:
         """Push rows from files into the selected dataset."""
-        row = self.state.row
-        if row is not None:
-            self.host.start(self._ingest(row))
-
-    async def _ingest(self, row: DatasetRow) -> None:
         form = await self.host.ask(FormDialog(f"Push rows into {row.name}", ingest_fields(row), "pushes"))
         if form is None:
             return
@@ -120,26 +112,19 @@ class JobOptionsController(Controller):
         names = ", ".join(file.name for file in files)
         self.jobs.submit([(request, row.name)], f", from {printable(names)}")
 
-    def compact(self) -> None:
+    @dataset_task
+    async def compact(self, row: DatasetRow) -> None:
         """Merge small slices of the selected dataset, after confirmation."""
-        row = self.state.row
-        if row is not None:
-            self.host.start(self._compact(row))
-
-    async def _compact(self, row: DatasetRow) -> None:
         remark = "Rows and offsets do not change. The old head is retained under refs/compacted-…"
         remotes = "Remotes have the old chain until a push with force." if row.remotes else ""
         dialog = ConfirmDialog(f"Merge small slices of {row.name}?", remark, *filter(None, (remotes,)))
         if await self.host.ask(dialog):
             self.jobs.submit([(Compact(dataset=row.id), row.name)])
 
-    def verify(self) -> None:
+    @dataset_task
+    async def verify(self, row: DatasetRow) -> None:
         """Verify the selected dataset, its upstream datasets, or all datasets, with options."""
-        row = self.state.row
-        if row is not None:
-            self.host.start(self._verify(row))
 
-    async def _verify(self, row: DatasetRow) -> None:
         def check(form: FormValues) -> str:
             span = form.text("range")
             if span and form.text("scope") != "one":

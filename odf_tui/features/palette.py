@@ -16,6 +16,7 @@ from textual.widgets import Input
 from odf_engine.api.model import DatasetRow, Target
 from odf_tui.actions import table
 from odf_tui.actions.model import ANYWHERE, Action, KeyMap, Situation
+from odf_tui.features.help_topics import HelpTopicsController
 from odf_tui.help.pages import TOPICS
 from odf_tui.panes.blocks.view import FINDING_MARK, PROOF_MARK
 from odf_tui.panes.data.view import DataPane
@@ -359,18 +360,16 @@ class PaletteController(Controller):
             self.navigator.follow(Target(dataset, "blocks", int(number)))
         elif kind == "column":
             self.state.focus_pane("data")
-            view = self.host.widget(DataPane).view
+            view = self.host.query_one(DataPane).view
             view.go_to(view.cursor, int(rest))
         elif kind == "topic":
-            from odf_tui.features.help_topics import HelpTopicsController  # as its own action loads it
-
-            HelpTopicsController(self.context).show_page(rest)
+            HelpTopicsController(self.host).show_page(rest)
         elif kind == "job":
             self.state.focus_pane("jobs")
-            self.host.widget(JobsPane).view.select(rest)
+            self.host.query_one(JobsPane).view.select(rest)
         elif kind:
             self.host.perform(kind)
-        self.host.save_soon()
+        self.state.layout_changed.send(None)
 
     def _choices(self) -> Iterator[Choice]:
         keys = self.host.keys
@@ -380,13 +379,13 @@ class PaletteController(Controller):
                 yield Choice(action.id, action.title, action.keys, shown)
         for row in self.state.datasets:
             yield Choice(f"dataset {row.id}", row.name, remark="dataset")
-        opened = self.host.widget(DataPane).view.opened
+        opened = self.host.query_one(DataPane).view.opened
         for at, name in enumerate(opened.columns.names if opened is not None else ()):
             yield Choice(f"column {at}", name, remark="column")
         for job in self.state.jobs.newest_first():
             outcome, _ = job_outcome(job)
             yield Choice(f"job {job.id}", f"{job.kind} {job.target}: {outcome}", remark=f"job {job.id}")
-        for name in self.host.station.theme_names:
+        for name in self.host.terminal.theme_names:
             yield Choice(f"theme {name}", name, remark="theme")
         for name, title in TOPICS.items():
             yield Choice(f"topic {name}", title, remark=f"help {name}")
@@ -413,7 +412,7 @@ class PaletteController(Controller):
                 if isinstance(palette, CommandPalette) and number is not None:
                     palette.add(text, block_choice(row, number))
 
-            self.reader.read("find block", lambda: self.workspace.find_block(row.id, prefix), then)
+            self.host.read("find block", lambda: self.workspace.find_block(row.id, prefix), then)
         return [
             block_choice(row, reference.number)
             for row in reference.rows
@@ -422,8 +421,8 @@ class PaletteController(Controller):
 
     def choose_theme(self) -> None:
         """List the themes; each is shown while the cursor is on it."""
-        station = self.host.station
-        picker = ThemePicker(station.theme_names, station.current_theme_name, self._preview)
+        terminal = self.host.terminal
+        picker = ThemePicker(terminal.theme_names, terminal.theme, self._preview)
         self.host.open(picker, self._theme_chosen)
 
     def _theme_chosen(self, choice: str | None) -> None:
@@ -432,18 +431,18 @@ class PaletteController(Controller):
 
     def _preview(self, name: str | None) -> None:
         """Show a theme temporarily; None restores the theme in use."""
-        station = self.host.station
+        terminal = self.host.terminal
         if self._theme_before is None:
-            self._theme_before = station.current_theme_name
+            self._theme_before = terminal.theme
         name = name or self._theme_before
-        if name != station.current_theme_name:
-            station.use_theme(name)
+        if name != terminal.theme:
+            terminal.use_theme(name)
         if name == self._theme_before:
             self._theme_before = None
 
     def _use_theme(self, name: str) -> None:
         """Use a theme, and save it."""
-        if self.host.station.use_theme(name):
+        if self.host.terminal.use_theme(name):
             self.host.notice(f"theme {name}")
             layout = self.state.layout
             layout.theme, layout.theme_setting = name, self.workspace.ui.theme

@@ -12,7 +12,7 @@ from odf_engine.api.administration import read_proof
 from odf_engine.api.model import DatasetRow
 from odf_engine.api.text import count_of, printable
 from odf_tui.features.sql.sql_editor import SqlPanel
-from odf_tui.services.controller import Controller
+from odf_tui.services.controller import Controller, task
 from odf_tui.services.jobs_client import LeftRunning
 from odf_tui.text.format import Span
 from odf_tui.text.verification_text import proof_verdict
@@ -25,11 +25,9 @@ _UNSIGNED: Final = ""
 class ProofsController(Controller):
     """Writes a proof of the result of a query, and verifies proofs."""
 
-    def write_proof(self) -> None:
+    @task
+    async def write_proof(self) -> None:
         """Run the query of the editor, or of the selected query job, and write a proof of its result."""
-        self.host.start(self._write_proof())
-
-    async def _write_proof(self) -> None:
         sql = await self._current_query()
         if not sql:
             self.host.notice("no query: press s to write one, or select a query in pane 4", "warn")
@@ -69,11 +67,9 @@ class ProofsController(Controller):
         panel = self.host.find(SqlPanel)
         return panel.editor.text.strip() if panel is not None else ""
 
-    def check_proof(self) -> None:
+    @task
+    async def check_proof(self) -> None:
         """Verify a proof by a replay of its query."""
-        self.host.start(self._check_proof())
-
-    async def _check_proof(self) -> None:
         about = "Path of a proof, relative to the current folder. → completes."
         field = Field("file", "file", about, check=existing_file, is_path=True, example="proof.json")
         form = await self.host.ask(FormDialog("Verify a proof", [field], "verifies"))

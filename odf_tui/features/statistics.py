@@ -19,7 +19,7 @@ from odf_engine.api.readers.row_window import RowPrefix
 from odf_engine.api.text import count_of, format_count, printable
 from odf_tui.features.export import dataset_of_view, parquet_file_of
 from odf_tui.panes.data.view import TIME, DataPane
-from odf_tui.services.controller import Controller
+from odf_tui.services.controller import Controller, task
 from odf_tui.state.job_book import JobBook
 from odf_tui.text.format import Span, error_with_hint, fit_width, format_count_short, right
 from odf_tui.text.job_text import job_activity
@@ -458,7 +458,7 @@ class StatisticsController(Controller):
 
     def show_statistics(self) -> None:
         """Show the statistics of the front view if a file has its rows, else of the dataset."""
-        row, pane = self.state.row, self.host.widget(DataPane)
+        row, pane = self.state.row, self.host.query_one(DataPane)
         view, window = pane.front_view, pane.window
         if row is None:
             return
@@ -481,8 +481,9 @@ class StatisticsController(Controller):
             max_rows = format_count(_MAX_SPOOLED)
             self.host.notice(f"statistics are limited to {max_rows} rows: E exports the rows", "warn")
         else:
-            self.host.start(self._spool_prefix(row, window, when))
+            self._spool_prefix(row, window, when)
 
+    @task
     async def _spool_prefix(self, row: DatasetRow, window: RowPrefix, when: str) -> None:
         self.host.notice("writing the rows to a temporary file …")
         file = await asyncio.to_thread(self.workspace.write_temporary_rows, window)

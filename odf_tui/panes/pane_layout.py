@@ -16,7 +16,7 @@ from odf_tui.panes.blocks.view import BlocksPane
 from odf_tui.panes.data.view import DataPane
 from odf_tui.panes.datasets.view import DatasetsPane
 from odf_tui.panes.jobs.view import JobsPane
-from odf_tui.services.controller import Context, Controller
+from odf_tui.services.controller import Controller, Host
 from odf_tui.state import saved_session
 from odf_tui.state.saved_session import MIN_SHARE, PaneShares, SavedLayout
 from odf_tui.widgets.pane_frame import Pane
@@ -73,15 +73,16 @@ class PaneLayout(Controller):
         shares: how the panes share the screen.
     """
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._grid = self.host.widget(PaneGrid)
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self._grid = self.host.query_one(PaneGrid)
         self.shares = PaneShares()
         self._applied_sizes = ("", "")
         self._lower = "data"  # the pane below the datasets in a narrow window
         self._save_timer: Timer | None = None
         self._saved: bytes | None = None
         self.state.pane_changed.connect(lambda _: self._show_focus())
+        self.state.layout_changed.connect(lambda _: self.save_soon())
 
     def routes(self) -> Mapping[type[Message], Callable[[Any], object]]:
         """Handle clicks into panes, and the filter line."""
@@ -93,7 +94,7 @@ class PaneLayout(Controller):
 
     def situation(self) -> Situation:
         """Return what the guards of actions depend on."""
-        widget, state = self.host.widget, self.state
+        widget, state = self.host.query_one, self.state
         row, blocks, data = widget(DatasetsPane).view.row, widget(BlocksPane).view, widget(DataPane).view
         state.select("" if row is None else row.id)  # keys may overtake the message of the cursor
         filtered = widget(FilterLine).display or self.host.front.filter
@@ -114,6 +115,24 @@ class PaneLayout(Controller):
             findings=bool(blocks.findings),
             trail=bool(self.navigator.trail),
         )
+
+    def move(self, move: str) -> None:
+        """Move the cursor of the focused pane."""
+        self.host.front.move(move)
+
+    def focus(self, pane: str) -> None:
+        """Focus a pane."""
+        self.state.focus_pane(pane)
+
+    def go_up(self) -> None:
+        """Leave the innermost of filter, view, zoom and pane."""
+        if not self.clear_filter():
+            self.host.leave_innermost()
+        self.host.show_hints()
+
+    def go_back(self) -> None:
+        """Go back to the position of the last followed link."""
+        self.navigator.back()
 
     def next_pane(self) -> None:
         """Focus the next pane."""
@@ -201,8 +220,8 @@ class PaneLayout(Controller):
 
     def open_filter(self) -> None:
         """Open the filter line of the focused pane."""
-        line, front = self.host.widget(FilterLine), self.host.front
-        self.host.widget(KeyHints).display = False
+        line, front = self.host.query_one(FilterLine), self.host.front
+        self.host.query_one(KeyHints).display = False
         line.display = True
         line.placeholder = front.filter_placeholder
         line.value = front.filter
@@ -210,7 +229,7 @@ class PaneLayout(Controller):
 
     def clear_filter(self) -> bool:
         """Close the filter line and clear the filter. Returns whether there was one of them."""
-        line, front = self.host.widget(FilterLine), self.host.front
+        line, front = self.host.query_one(FilterLine), self.host.front
         if not (line.display or front.filter):
             return False
         self._close_filter_line()
@@ -227,10 +246,10 @@ class PaneLayout(Controller):
             self._close_filter_line()
 
     def _close_filter_line(self) -> None:
-        line = self.host.widget(FilterLine)
+        line = self.host.query_one(FilterLine)
         if line.display:
             line.display = False
-            self.host.widget(KeyHints).display = True
+            self.host.query_one(KeyHints).display = True
             self.state.focus_pane(self.state.pane)
 
     def leave(self) -> bool:
@@ -270,7 +289,7 @@ class PaneLayout(Controller):
         content, folder = saved_session.encode_layout(self.host.collect_layout()), self.workspace.folder
         if content != self._saved:
             self._saved = content
-            self.reader.read(
+            self.host.read(
                 "layout", lambda: saved_session.save_layout(folder, content), lambda *_: None, replaces=False
             )
 
@@ -279,7 +298,7 @@ class PaneLayout(Controller):
         saved_session.save_layout(
             self.workspace.folder, saved_session.encode_layout(self.host.collect_layout())
         )
-        self.host.station.leave([f"{job.kind} {job.target}" for job in self.state.jobs.active_jobs()])
+        self.host.terminal.leave([f"{job.kind} {job.target}" for job in self.state.jobs.active_jobs()])
 
 
 def _tracks(share: int | None) -> str:

@@ -6,14 +6,18 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from textual.screen import Screen
 
 from odf_engine.api import Event, Job, JobRequest, JobState, Request, decode_result
 from odf_engine.api.text import format_count
 from odf_engine.errors import Cancelled, OdfError
-from odf_tui.services.host import Host
+from odf_tui.services import tasks
 from odf_tui.state.app_state import WORKER_ENDED, AppState, JobNews, WorkerConnectionState
 from odf_tui.text.format import error_line
+from odf_tui.widgets.dialogs import JobProgressDialog
+from odf_tui.widgets.status_bar import Notice
 
 if TYPE_CHECKING:
     from odf_engine.api import Client
@@ -31,14 +35,19 @@ class LeftRunning(Exception):
 class JobsClient:
     """Submits and cancels jobs, and awaits their outcome.
 
+    Args:
+        workspace: opens the connection.
+        state: the jobs.
+        screen: shows notices and dialogs.
+
     Attributes:
         connection: the connection to the worker.
         quiet: ids of jobs whose end is not shown in a notice.
     """
 
-    def __init__(self, workspace: Workspace, state: AppState, host: Host) -> None:
-        self._state, self._host = state, host
-        self.connection = WorkerConnection(workspace, state, lambda call, value: host.call_later(call, value))
+    def __init__(self, workspace: Workspace, state: AppState, screen: Screen[Any]) -> None:
+        self._state, self._screen = state, screen
+        self.connection = WorkerConnection(workspace, state, screen.call_later)
         self.quiet: set[str] = set()
         self._waiting: dict[str, asyncio.Future[Job]] = {}
         state.jobs_changed.connect(self._complete_futures)
@@ -56,8 +65,8 @@ class JobsClient:
 
         kind = requests[0][0].kind() if requests else "pull"
         what = requests[0][1] if len(requests) == 1 else f"{format_count(len(requests))} datasets"
-        self._host.notice(f"{kind} {what}: queued{remark}")
-        self._host.start(submit(), group="commands")
+        self._screen.post_message(Notice(f"{kind} {what}: queued{remark}"))
+        tasks.start(self._screen, submit(), group="commands")
 
     async def submit_one(self, request: Request, target: str, *, quiet: bool = False) -> str:
         """Submit a request. Returns the id of its job.
@@ -104,13 +113,11 @@ class JobsClient:
             Cancelled: the job was cancelled.
             OdfError: the job failed, or there is no worker.
         """
-        from odf_tui.widgets.dialogs import JobProgressDialog
-
         job_id = await self.submit_one(cast("Request", request), target)
         dialog = JobProgressDialog(
             title, self._state.jobs, job_id, partial(self.wait_until_ended, job_id), leaves=leaves
         )
-        answer = await self._host.ask(dialog)
+        answer = await self._screen.app.push_screen_wait(dialog)
         if answer == "leave":
             raise LeftRunning
         if answer == "stop":

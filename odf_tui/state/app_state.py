@@ -118,6 +118,7 @@ class AppState:
         jobs_changed: jobs, logs or their datasets changed.
         worker_changed: ``worker``, ``connection`` or ``worker_status`` changed.
         pane_changed: a pane was focused; its name.
+        layout_changed: the layout must be saved.
         second: sent once a second while jobs run.
     """
 
@@ -139,6 +140,7 @@ class AppState:
         self.jobs_changed = Signal[JobNews]()
         self.worker_changed = Signal[None]()
         self.pane_changed = Signal[str]()
+        self.layout_changed = Signal[None]()
         self.second = Signal[None]()
 
     @property

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from odf_engine.api import DiffColumn, Difference
+from odf_engine import api
+from odf_engine.api import CHANGE_COLUMN, DiffColumn, Difference
 from odf_engine.api.text import count_of, format_count, format_time, printable
+from odf_tui.lazy import pa, pc
 from odf_tui.text.format import NULL, ellipsize_middle
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from odf_tui.text.values import column_texts
 
 Span = tuple[str, str]
 
@@ -102,12 +102,9 @@ class DiffRowFormatter:
     def __init__(
         self, columns: Sequence[DiffColumn], keyed: bool, table: pa.Table, longest: int | None = None
     ) -> None:
-        from odf_engine.api import CHANGE_COLUMN, changed_cells
-        from odf_tui.text.values import column_texts
-
         self._columns, self._keyed = columns, keyed
         self.changes: list[str] = table.column(CHANGE_COLUMN).to_pylist()
-        self._other = {name: mask.to_pylist() for name, mask in changed_cells(table, columns).items()}
+        self._other = {name: mask.to_pylist() for name, mask in api.changed_cells(table, columns).items()}
         self._texts = {name: column_texts(_short(table.column(name), longest)) for name in table.column_names}
 
     def cells(self, row: int, *, only_changed: bool) -> Iterator[tuple[str, str | None, str | None, bool]]:
@@ -151,10 +148,6 @@ class DiffRowFormatter:
 
 def _short(column: pa.ChunkedArray, longest: int | None) -> pa.ChunkedArray:
     """Truncate long texts before they become Python objects: a value may have megabytes."""
-    import pyarrow as pa
-
-    from odf_engine.api import pc
-
     if longest is None or not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return column
     return pc.utf8_slice_codeunits(column, 0, longest)

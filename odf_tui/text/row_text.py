@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
-import pyarrow as pa
 
-from odf_engine.api import python_values
+from odf_engine import api
 from odf_engine.api.readers.row_window import RowWindow, UnreadableRange, read_part
 from odf_engine.api.text import printable, type_name
 from odf_engine.errors import NotFound
+from odf_tui.lazy import pa
 from odf_tui.text.format import OPERATION_SIGNS, OPERATION_WORDS
-from odf_tui.text.values import as_json, cell_column, column_texts, is_bytes, is_number, release_memory
-
-if TYPE_CHECKING:
-    from odf_tui.text.values import CellColumn
-
+from odf_tui.text.values import (
+    CellColumn,
+    as_json,
+    cell_column,
+    column_texts,
+    is_bytes,
+    is_number,
+    release_memory,
+)
 
 _DUMP_LINE: Final = 16
 _DUMP_BYTES: Final = 4096
@@ -92,7 +96,7 @@ def value_lines(text: str | None, kind: pa.DataType, column: pa.ChunkedArray) ->
         lines = _dump(data[:_DUMP_BYTES]) if len(data) > _DUMP_LINE else [text]
         return lines + ([f"… {len(data)} bytes in total"] if len(data) > _DUMP_BYTES else [])
     if pa.types.is_nested(kind):
-        text = as_json(python_values(column[:1])[0])
+        text = as_json(api.python_values(column[:1])[0])
     if len(text) <= _JSON_SHOWN and (pretty := pretty_json(text)) is not None:
         text = pretty
     lines = text[:_SHOWN].splitlines() or [""]
@@ -191,7 +195,7 @@ def _json_values(column: pa.ChunkedArray) -> Sequence[Any]:
     kind = column.type
     same = pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_nested(kind)
     if same or pa.types.is_string(kind):
-        return python_values(column)
+        return api.python_values(column)
     if pa.types.is_floating(kind):
         return [value if value is None or (value == value and abs(value) != float("inf")) else str(value)
                 for value in column.to_pylist()]  # fmt: skip

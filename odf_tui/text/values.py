@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any, Final, NamedTuple
 
-import pyarrow as pa
-import pyarrow.types as pt
 from rich.cells import cell_len
 
-from odf_engine.api import pc, python_values
+from odf_engine import api
 from odf_engine.api.text import printable
+from odf_tui.lazy import pa, pc, pt
 from odf_tui.text.format import NULL, OPERATION_SIGNS
 
 _MAX_CELL: Final = 400
@@ -28,7 +27,7 @@ def column_texts(column: pa.ChunkedArray) -> list[str | None]:
     if pt.is_floating(kind):
         return [None if value is None else repr(value) for value in column.to_pylist()]
     if pt.is_nested(kind):
-        return [None if value is None else as_json(value) for value in python_values(column)]
+        return [None if value is None else as_json(value) for value in api.python_values(column)]
     try:
         return column.cast(pa.string()).to_pylist()
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from odf_engine import api
 from odf_engine.api import NOT_RECOMPUTED, CheckProofResult, OriginReport, SourceReport, VerifyResult
 from odf_engine.api.text import (
     count_of,
@@ -212,9 +213,7 @@ def proof_verdict(report: CheckProofResult, names: Mapping[str, str]) -> str:
     Args:
         names: names of datasets by their ids, for the dataset with whose key the proof is signed.
     """
-    from odf_engine.api import one_line_summary  # deferred: not needed before the first paint
-
-    query = printable(one_line_summary(report.query))
+    query = printable(api.one_line_summary(report.query))
     if not report.valid:
         return f"{'proof INVALID' if report.checked else 'proof not checked'}: {query}"
     key = report.signed_by

@@ -18,11 +18,11 @@ from textual.strip import Strip
 from odf_engine.api.readers.row_window import RowWindow, SliceMark, extends, slice_at, slices_of
 from odf_engine.api.text import printable
 from odf_tui.text.format import NULL, Span, error_hint, error_line, fit_width, right
+from odf_tui.text.row_text import CellChunk, Columns, read_chunk
 from odf_tui.widgets.line_view import LineView
 
 if TYPE_CHECKING:
     from odf_engine.api.workspace import Workspace
-    from odf_tui.text.row_text import CellChunk, Columns
 
 
 class ColumnArrangement:
@@ -144,8 +144,6 @@ class LoadedWindow(msgspec.Struct, frozen=True):
 
 def load_window(window: RowWindow) -> LoadedWindow:
     """Read the columns and the first chunk of a window. Called in a thread."""
-    from odf_tui.text.row_text import Columns, read_chunk  # deferred: loads Arrow, in a thread
-
     columns = Columns(window)
     return LoadedWindow(
         window, columns, read_chunk(window, 0, CHUNK, range(len(columns.names))[:_FIRST_COLUMNS])
@@ -251,8 +249,6 @@ class ChunkedLineView(LineView):
         self._requested, self._busy = [], False
 
     def _read(self, window: RowWindow, number: int, columns: Sequence[int]) -> None:
-        from odf_tui.text.row_text import read_chunk
-
         try:
             chunk = read_chunk(window, number * CHUNK, CHUNK, columns)
         except Exception as error:  # any error is shown, and the screen stays open

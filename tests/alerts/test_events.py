@@ -9,19 +9,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from odf_engine.alerts import store as alert_store
-from odf_engine.alerts.definition import Alert, read_alert
-from odf_engine.alerts.events import Event, select_kind
-from odf_engine.alerts.store import AlertStore, NewDelivery
+from odf_engine.automation.alerts import store as alert_store
+from odf_engine.automation.alerts.definition import Alert
+from odf_engine.automation.alerts.event_collector import EventCollector, job_event
+from odf_engine.automation.alerts.events import Event, select_kind
+from odf_engine.automation.alerts.store import AlertStore, NewDelivery
+from odf_engine.automation.flows.store import FlowState, FlowStore
 from odf_engine.base.config import Config
 from odf_engine.base.progress import JobWarning
-from odf_engine.coordinator.alert_events import EventCollector, job_event
 from odf_engine.coordinator.job_log import JobLog
 from odf_engine.coordinator.protocol import Failure, Job, JobState
-from odf_engine.flows.store import FlowState, FlowStore
 from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.verify import VerifyResult
 from odf_engine.verify.model import IntegrityFinding
+from odf_engine.workspace.documents.document import read_document
 from odf_engine.workspace.workspace import Workspace
 from tests.alerts.conftest import ROOT
 
@@ -31,7 +32,7 @@ NOW = "2026-03-01T10:00:00Z"
 def alert(events: str, target: str = "'%'", name: str = "a") -> Alert:
     sink = "{kind: Webhook, url: 'https://h.example/'}"
     text = f"headers: {{name: {name}}}\nspec: {{events: [{events}], target: {target}, sink: {sink}}}\n"
-    return read_alert(text.encode(), name)
+    return read_document(text.encode(), name, Alert)
 
 
 class Home:

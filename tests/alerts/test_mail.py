@@ -17,10 +17,10 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, LoginPassword
 
-from odf_engine.alerts.definition import Email
-from odf_engine.alerts.events import Event
-from odf_engine.alerts.mail import _message, mail_body
-from odf_engine.alerts.store import Delivery
+from odf_engine.automation.alerts.definition import Email
+from odf_engine.automation.alerts.events import Event
+from odf_engine.automation.alerts.mail import _message, mail_body
+from odf_engine.automation.alerts.store import Delivery
 from tests.alerts.conftest import Odf
 from tests.ingest.ftp_server import make_certificate
 from tests.ports import unused_port

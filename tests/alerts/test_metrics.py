@@ -93,7 +93,7 @@ def test_command_file_and_server_report_the_same_metrics(folder: Path, odf: Odf)
 
 
 def test_counters_survive_the_removal_of_jobs(tmp_path: Path) -> None:
-    from odf_engine.alerts.job_totals import read_totals
+    from odf_engine.storage.job_totals import read_totals
 
     journal = JobLog(tmp_path / "jobs.sqlite")
     for _ in range(5):

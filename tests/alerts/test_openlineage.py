@@ -15,8 +15,8 @@ import pytest
 from openlineage.client import event_v2, facet_v2
 from openlineage.client.generated import base
 
-from odf_engine.alerts.openlineage import run_event
-from odf_engine.coordinator.alert_events import job_event
+from odf_engine.automation.alerts.event_collector import job_event
+from odf_engine.automation.alerts.openlineage import run_event
 from odf_engine.coordinator.protocol import Failure, Job, JobState
 from odf_engine.workspace.workspace import Workspace
 from tests.alerts.conftest import Odf

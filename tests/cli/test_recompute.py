@@ -137,7 +137,7 @@ def test_wrong_rates_of_a_correction_are_found_and_derived_again(
     assert fresh("flow", "add", "compare.yaml").code == 0
     assert fresh("flow", "run", "compare").code == 1
     (run,) = fresh("flow", "history", "compare", "--json").json
-    assert "converted differs from its query" in run["reason"]
+    assert "verify converted: differs from its query" in run["reason"]
     assert "1 row is missing and 1 row is extra" in run["reason"]
     assert {"job": run["jobs"][-1], "kind": "verify", "dataset": "converted", "text": "2 differing rows"} in (
         run["results"]

@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 
 from odf_engine.api.pull_plan import PullSelection, plan_pull
-from odf_engine.coordinator.client import Client, read_journal, run_jobs
+from odf_engine.coordinator.client import Client, run_jobs
+from odf_engine.coordinator.job_log import read_journal
 from odf_engine.coordinator.protocol import JobState
 from odf_engine.errors import OdfError
 from odf_engine.jobs.pull import Pull

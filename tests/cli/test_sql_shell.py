@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import odf_engine as odf
 from odf_engine.api.readers.query_history import load_history
 from odf_engine.coordinator.protocol import Failure, Job, JobState
 from odf_engine.jobs.query import Query
@@ -86,7 +87,7 @@ def test_queries_keep_the_settings_and_the_shell_survives_failures(
         return [Job("1", "sql", "", "", JobState.failed, "2024-03-01T00:00:00Z", error=error)]
 
     monkeypatch.setattr("odf_tui.cli.shared.query_rows.follow", follow)
-    shell = SqlShell(workspace, Query("", limit=7, as_at="2024-03-01T00:00:00Z"))
+    shell = SqlShell(odf.open(workspace.folder), Query("", limit=7, as_at="2024-03-01T00:00:00Z"))
     typing = typed(["select x", "from my.numbers; select", "2;", "quit"])
     monkeypatch.setattr("builtins.input", typing)
     for stream in ("stdin", "stdout"):
@@ -117,7 +118,7 @@ def typed(lines: list[str]) -> Callable[[str], str]:
 )
 def test_completion_proposes_datasets_and_columns(workspace: Workspace, line: str, found: list[str]) -> None:
     begin = max(line.rfind(" "), 0) + 1
-    proposed = SqlShell(workspace, Query("")).propose(line, begin, len(line))
+    proposed = SqlShell(odf.open(workspace.folder), Query("")).propose(line, begin, len(line))
     assert [each for each in proposed if not each.endswith("(")] == found
 
 

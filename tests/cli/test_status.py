@@ -131,7 +131,8 @@ def test_doctor_names_each_problem_with_a_remedy(
 
     make_root(workspace, slices=1)
     with monkeypatch.context() as patched:
-        patched.setattr("odf_tui.cli.doctor.Timestamp.now", lambda: Timestamp.parse("2001-01-01T00:00:00Z"))
+        start = Timestamp.parse("2001-01-01T00:00:00Z")
+        patched.setattr("odf_engine.api.health.Timestamp.now", lambda: start)
         assert "correct the clock" in failure(run(workspace, "doctor"), "clock")
     run(workspace, "config", "set", "spark.driverMemory", "900g")
     assert "spark.driverMemory" in failure(run(workspace, "doctor"), "memory")

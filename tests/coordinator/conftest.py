@@ -17,9 +17,9 @@ import msgspec
 import pytest
 
 from odf_engine.base.progress import Reporter
-from odf_engine.coordinator.client import Client, read_journal
+from odf_engine.coordinator.client import Client
 from odf_engine.coordinator.endpoint import WorkerEndpoint
-from odf_engine.coordinator.job_log import JobLogReader
+from odf_engine.coordinator.job_log import JobLogReader, read_journal
 from odf_engine.coordinator.protocol import Event, Job, JobChanged, Request, WorkerStatus
 from odf_engine.jobs.base import JobContext
 from tests.waiting import wait_until, wait_until_async

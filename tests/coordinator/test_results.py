@@ -21,6 +21,7 @@ from odf_engine.jobs.definition import AppendedEvent, Update, UpdateResult, Vali
 from odf_engine.jobs.diff import Diff
 from odf_engine.jobs.export import Export, ExportResult
 from odf_engine.jobs.ingest import Ingest
+from odf_engine.jobs.preview import Preview, PreviewResult
 from odf_engine.jobs.pull import Pull, PullResult
 from odf_engine.jobs.push import Push, PushResult
 from odf_engine.jobs.query import CheckProof, CheckProofResult, Query, QueryResult, ResultColumn
@@ -70,6 +71,11 @@ RESULTS: list[tuple[Request, msgspec.Struct, str]] = [
         Pull("x", url="file:///y"),
         PullResult("ports", "updated", "f15", "f16", 2, 7, None, "file:///y", "lab/ports", 900, 1),
         "name status old_head new_head blocks records error url label bytes ahead",
+    ),
+    (
+        Preview("x"),
+        PreviewResult("ports", "ports.csv", 3, 1, 0, 1, ".odf/cache/queries/a.parquet"),
+        "name origin rows added retracted corrected path",
     ),
     (
         Ingest("x", []),

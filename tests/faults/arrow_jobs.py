@@ -163,7 +163,7 @@ class Jobs:
 
 def _write(job: Any, file: _File) -> Any:
     """Merge the rows of a payload with those of the dataset, and write slices."""
-    from odf_engine.ingest.payload import _StagedSlices
+    from odf_engine.ingest.payload import StagedSlices
 
     vocab, dataset, strategy = job._state.vocabulary, job._dataset, type(job._source.merge).__name__
     schema = result_schema(file.columns, file.columns, job._declared, vocab)
@@ -182,7 +182,7 @@ def _write(job: Any, file: _File) -> Any:
         lambda batches: job._write_slices(batches, schema),
         job._reporter,
     )
-    return _StagedSlices(schema, written)
+    return StagedSlices(schema, written)
 
 
 class ArrowEngine:

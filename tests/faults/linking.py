@@ -33,7 +33,7 @@ from odf_engine.sync.pull import clone_dataset
 from odf_engine.sync.remotes.transports import open_remote
 from odf_engine.workspace import discovery
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.main import _open_workspace
+from odf_tui.start import _open_workspace
 from odf_tui.state import saved_session
 from odf_tui.theming import terminal
 from tests.cli.conftest import Ran, call_odf

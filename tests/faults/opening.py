@@ -31,7 +31,7 @@ from odf_engine.identity.names import DatasetAlias
 from odf_engine.jobs.pull import Pull
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.workspace.workspace import Workspace
-from odf_tui import main as app
+from odf_tui import start
 from odf_tui.app import Workstation
 from odf_tui.main import main
 from odf_tui.theming import terminal
@@ -141,7 +141,7 @@ def open_workstation(home: Path) -> str:
         mock.patch.object(Workstation, "run", lambda station: asyncio.run(drive(station))),
         mock.patch.object(OpenWorkspace, "connect", LonelySource.connect),
     ):
-        app.run(home)
+        start.run(home)
     gc.enable()
     return shown
 

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.coordinator import command_guard
-from odf_engine.coordinator.flow_runner import FlowRunner
-from odf_engine.flows.clock import SteadyClock
-from odf_engine.flows.definition import accepted_flows, flow_files
-from odf_engine.flows.store import Run
+from odf_engine.automation.flows import command_guard
+from odf_engine.automation.flows.clock import SteadyClock
+from odf_engine.automation.flows.definition import Flow
+from odf_engine.automation.flows.runner import FlowRunner
+from odf_engine.automation.flows.store import Run
+from odf_engine.workspace.documents.store import Documents
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import Ran, call_odf
 from tests.ingest.conftest import reply, web_server
@@ -190,6 +191,41 @@ def test_a_flow_pulls_into_a_branch_and_promotes_it(folder: Path) -> None:
         file.write_text(file.read_text().replace(f"'{name}'", "next"))
 
 
+def test_an_invalid_dataset_fails_a_flow(folder: Path) -> None:
+    root = make_root(Workspace(folder), "my.numbers", slices=1)
+    (data_slice,) = (root.dataset.folder / "data").iterdir()
+    data_slice.unlink()
+    text = "headers: {name: audit}\nspec: {target: my.%, tasks: [{kind: Verify, integrity: true}]}\n"
+    (folder / "audit.yaml").write_text(text)
+    assert flow(folder, "add", "audit.yaml").code == 0
+    ran = flow(folder, "run", "audit")
+    (run,) = flow(folder, "history", "audit", "--json").json
+    assert ran.code == 1
+    assert run["reason"] == f"verify my.numbers: invalid (job {run['jobs'][0]})"
+    assert len(run["jobs"]) == 2, "all jobs run, also after a failure"
+
+
+@pytest.mark.complete
+def test_new_blocks_of_a_remote_start_a_run(folder: Path) -> None:
+    remote = Workspace.init(folder.parent / "remote")
+    root = make_root(remote, "numbers", slices=1)
+    assert call_odf("pull", root.dataset.folder.as_uri(), "--as", "my.numbers", cwd=folder).code == 0
+    for name, target in (("follow", "my.numbers"), ("alone", "my.rows")):
+        trigger = "{kind: Remote, every: 1s}"
+        spec = f"{{target: {target}, triggers: [{trigger}], tasks: [{{kind: Pull}}]}}"
+        (folder / f"{name}.yaml").write_text(f"headers: {{name: {name}}}\nspec: {spec}\n")
+        assert flow(folder, "add", f"{name}.yaml").code == 0
+    wait_until(lambda: ("Remote", "skipped") in states(folder, "follow"))
+    add_slices(root)
+    wait_until(lambda: ("Remote", "done") in states(folder, "follow"))
+    assert Workspace(folder).resolve("my.numbers").dataset.head() == root.dataset.head()
+    assert flow(folder, "history", "alone", "--json").json[0]["reason"] == "no target has a remote"
+    (root.dataset.folder / "refs" / "head").write_text("damaged")
+    wait_until(lambda: states(folder, "follow")[-1] == ("Remote", "failed"))
+    reason = flow(folder, "history", "follow", "--json").json[0]["reason"]
+    assert reason.startswith("compare my.numbers: file:"), reason
+
+
 def test_labels_select_targets(folder: Path) -> None:
     (folder / "other.yaml").write_text(ROOT.replace("my.rows", "other.rows"))
     assert call_odf("add", "other.yaml", cwd=folder).code == 0
@@ -284,8 +320,8 @@ def test_a_killed_worker_repeats_the_interrupted_run(folder: Path) -> None:
 async def test_intervals_continue_when_the_clock_is_set_back(tmp_path: Path) -> None:
     odf = Workspace.init(tmp_path).odf
     text = "headers: {name: a}\nspec: {target: b, triggers: [{kind: Interval, every: 10s}], tasks: [%s]}"
-    flow = flow_files(odf).write((text % "{kind: Pull}").encode(), "a.yaml")
-    accepted_flows(odf).accept(flow.name, flow.digest)
+    flows = Documents(odf, Flow)
+    flows.accept(flows.write((text % "{kind: Pull}").encode(), "a.yaml"))
     runner = FlowRunner(odf, lambda *arguments: pytest.fail("no job runs"))
     elapsed, starts = 0.0, list[float]()
     runner._clock = SteadyClock(lambda: 2e9 + elapsed - (1e9 if elapsed > 20 else 0), lambda: elapsed)

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from odf_engine.automation.flows.clock import SteadyClock
+from odf_engine.automation.flows.definition import Flow, Retry, Schedule
+from odf_engine.automation.flows.scheduler import FlowScheduler, last_time, next_time, retry_delay
+from odf_engine.automation.flows.store import FILE, FlowStore, Run
 from odf_engine.errors import OdfError
-from odf_engine.flows.clock import SteadyClock
-from odf_engine.flows.definition import Flow, Retry, Schedule, read_flow
-from odf_engine.flows.documents import Cron, Zone
-from odf_engine.flows.scheduler import FlowScheduler, last_time, next_time, retry_delay
-from odf_engine.flows.store import FILE, FlowStore, Run
+from odf_engine.workspace.documents.document import read_document
+from odf_engine.workspace.documents.values import Cron, Zone
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 START = datetime(2026, 3, 20, tzinfo=UTC).timestamp()  # the summer time of Europe begins on 29 March
@@ -24,7 +25,7 @@ START = datetime(2026, 3, 20, tzinfo=UTC).timestamp()  # the summer time of Euro
 
 def flow(name: str, triggers: str, more: str = "") -> Flow:
     text = f"headers: {{name: {name}}}\nspec:\n  target: a\n  tasks: [{{kind: Pull}}]\n"
-    return read_flow(f"{text}  triggers: [{triggers}]\n{more}".encode(), name)
+    return read_document(f"{text}  triggers: [{triggers}]\n{more}".encode(), name, Flow)
 
 
 class Simulation:

@@ -11,7 +11,7 @@ import pytest
 
 from odf_engine.base.progress import Reporter
 from odf_engine.checks import key_rules
-from odf_engine.checks.definition import accepted_checks, check_files, read_check
+from odf_engine.checks.definition import CheckDefinition
 from odf_engine.checks.gate import DatasetChecks
 from odf_engine.checks.reports import list_rejected, read_report, report_path
 from odf_engine.data.parquet.slices import SliceProperties, read_batches, slice_schema, write_slice
@@ -21,6 +21,8 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.transform.engines.spark_engine import SparkEngine
 from odf_engine.transform.query_migration import migrate_query
 from odf_engine.transform.run import transform
+from odf_engine.workspace.documents.document import read_document
+from odf_engine.workspace.documents.store import Documents
 from tests.ingest.pulling import Pulled
 
 SOURCE = """
@@ -60,8 +62,8 @@ def definition(name: str, target: str, rules: str) -> bytes:
 
 def add(pulled: Pulled, name: str, target: str, rules: str) -> None:
     odf = pulled.workspace.odf
-    check = check_files(odf).write(definition(name, target, rules), name, replace=True)
-    accepted_checks(odf).accept(name, check.digest)
+    checks = Documents(odf, CheckDefinition)
+    checks.accept(checks.write(definition(name, target, rules), name, replace=True))
 
 
 def rows(*values: tuple[int | None, str | None, float, str]) -> str:
@@ -92,7 +94,7 @@ def rows(*values: tuple[int | None, str | None, float, str]) -> str:
 )
 def test_invalid_check_definition_is_rejected_with_location(rules: str, where: str, problem: str) -> None:
     with pytest.raises(InvalidManifest) as caught:
-        read_check(definition("c", "data", rules), "c.yaml")
+        read_document(definition("c", "data", rules), "c.yaml", CheckDefinition)
     assert "Token" not in caught.value.message
     assert (caught.value.where, problem in caught.value.message) == (f"c.yaml:{where}", True), caught.value
 
@@ -213,7 +215,7 @@ def test_failed_check_blocks_commit_of_pull_and_transform(
         with pytest.raises(kind, match=text):
             pulled.pull()
         assert "fetch" not in pulled.reporter.phases
-    accepted_checks(pulled.workspace.odf).accept("good", None)
+    Documents(pulled.workspace.odf, CheckDefinition).withdraw("good")
     with pytest.raises(NotTrusted, match="has queries and is new"):
         pulled.pull()
 

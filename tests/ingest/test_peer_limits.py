@@ -9,9 +9,9 @@ from contextlib import suppress
 
 import pytest
 
-from odf_engine.alerts.definition import Email
-from odf_engine.alerts.mail import send_mail
-from odf_engine.alerts.store import Delivery
+from odf_engine.automation.alerts.definition import Email
+from odf_engine.automation.alerts.mail import send_mail
+from odf_engine.automation.alerts.store import Delivery
 from odf_engine.base.progress import Reporter
 from odf_engine.errors import BadData, Cancelled, OdfError, SourceUnavailable
 from odf_engine.metadata.model import Url
@@ -163,7 +163,7 @@ def test_endless_replies_of_a_mail_server_are_refused(
     talk: Callable[[socket.socket], None],
     problem: str,
 ) -> None:
-    monkeypatch.setattr("odf_engine.alerts.mail.MAX_SECONDS", 1.0)
+    monkeypatch.setattr("odf_engine.automation.alerts.mail.MAX_SECONDS", 1.0)
     port = serve(talk)
     with pytest.raises(SourceUnavailable, match=problem):
         run_with_timeout(lambda: mail(workspace, port, Reporter()), 20)

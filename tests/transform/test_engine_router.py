@@ -12,7 +12,7 @@ import pytest
 
 from odf_engine.base.config import Config
 from odf_engine.base.progress import Reporter
-from odf_engine.base.settings import load, save, set_value
+from odf_engine.base.settings import load_config, save, set_value
 from odf_engine.data.parquet.slices import slice_schema
 from odf_engine.errors import Cancelled, InvalidManifest, InvalidQuery
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, Sql, SqlQueryStep
@@ -65,7 +65,7 @@ def test_query_runs_on_the_engine_it_names(
 ) -> None:
     config = set_value(Config(), "engines.flink", f"{served}?folder={tmp_path / 'exchange'}")
     save(config, tmp_path / "config.yaml")
-    assert load(tmp_path / "config.yaml") == config
+    assert load_config(tmp_path / "config.yaml") == config
     here = SparkEngine(runtime)
     engines = EngineRouter(config, {"spark": lambda: here})
     assert engines.get_engine("Spark") is here

@@ -12,7 +12,6 @@ from odf_engine.coordinator.protocol import Job, JobState, Request
 from odf_engine.errors import OdfError
 from odf_tui.actions.model import Situation
 from odf_tui.actions.table import DEFAULT_KEYMAP
-from odf_tui.services.controller import Context
 from odf_tui.services.jobs_client import LeftRunning
 from odf_tui.services.navigation import Navigator
 from odf_tui.state.app_state import AppState
@@ -21,7 +20,7 @@ from odf_tui.text.format import error_with_hint
 from tests.tui.fake import FakeSource
 
 
-class FakeStation:
+class FakeTerminal:
     """An application that notes what it is asked to do.
 
     Attributes:
@@ -32,14 +31,14 @@ class FakeStation:
 
     def __init__(self) -> None:
         self.theme_names = ["tide", "paper"]
-        self.current_theme_name = "tide"
+        self.theme = "tide"
         self.copied: list[str] = []
         self.written: list[str] = []
         self.edits: deque[Callable[[Path], object]] = deque()
         self.left: list[str] | None = None
 
     def use_theme(self, name: str) -> bool:
-        self.current_theme_name = name
+        self.theme = name
         return True
 
     def copy(self, text: str) -> str:
@@ -92,7 +91,7 @@ class FakeHost:
         self.answers = deque(answers)
         self.widgets = widgets or {}
         self.keys, self.key_problems = DEFAULT_KEYMAP, ()
-        self.station = FakeStation()
+        self.terminal = FakeTerminal()
         self.notices: list[tuple[str, str]] = []
         self.dialogs: list[Any] = []
         self.performed: list[str] = []
@@ -141,11 +140,21 @@ class FakeHost:
         while self._stories:
             await self._stories.pop(0)
 
+    def read(
+        self, group: str, function: Callable[[], Any], then: Callable[..., object], *, replaces: bool = True
+    ) -> None:
+        """Read at once."""
+        try:
+            found, problem = function(), ""
+        except Exception as error:
+            found, problem = None, error_with_hint(error)
+        then(found, problem)
+
     def notice(self, text: str, style: str = "good") -> None:
         self.notices.append((text, style))
 
     def copy_text(self, what: str, text: str) -> None:
-        self.notice(f"{what}: {self.station.copy(text)}")
+        self.notice(f"{what}: {self.terminal.copy(text)}")
 
     def perform(self, action: str) -> None:
         self.performed.append(action)
@@ -153,7 +162,7 @@ class FakeHost:
     def situation(self) -> Situation:
         return self.now
 
-    def widget(self, kind: type) -> Any:
+    def query_one(self, kind: type) -> Any:
         return self.widgets[kind]
 
     def find(self, kind: type) -> Any:
@@ -175,7 +184,7 @@ class FakeHost:
         self.focus = widget
 
     @property
-    def focused_widget(self) -> Any:
+    def focused(self) -> Any:
         return self.focus
 
     def set_class(self, add: bool, *names: str) -> None:
@@ -185,24 +194,10 @@ class FakeHost:
         return self.classes.issuperset(names)
 
     def show_hints(self) -> None: ...
-    def save_soon(self) -> None: ...
-    def up(self) -> None: ...
+    def leave_innermost(self) -> None: ...
 
     def collect_layout(self) -> SavedLayout:
         return SavedLayout()
-
-
-class InlineReader:
-    """A reader that reads at once."""
-
-    def read(
-        self, group: str, function: Callable[[], Any], then: Callable[..., object], *, replaces: bool = True
-    ) -> None:
-        try:
-            found, problem = function(), ""
-        except Exception as error:
-            found, problem = None, error_with_hint(error)
-        then(found, problem)
 
 
 class FakeJobs:
@@ -299,10 +294,9 @@ class Fakes:
         self.state.select(next(row.id for row in self.state.datasets if row.name == name))
 
     @property
-    def context(self) -> Context:
-        """What the controller under test gets."""
-        reader: Any = InlineReader()
-        jobs: Any = self.jobs
+    def context(self) -> Any:
+        """The host that the controller under test gets."""
         host: Any = self.host
-        opened: Any = self.source
-        return Context(opened, self.state, reader, jobs, self.navigator, host)
+        host.workspace, host.state = self.source, self.state
+        host.jobs, host.navigator = self.jobs, self.navigator
+        return host

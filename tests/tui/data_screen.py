@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
-from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.message import Message
 from textual.pilot import Pilot
-from textual.screen import Screen
-from textual.widget import Widget
 
-from odf_tui.actions import table
-from odf_tui.actions.table import DEFAULT_KEYMAP
+from odf_tui.actions import bindings
 from odf_tui.panes.data.controller import DataController
 from odf_tui.panes.data.view import DataPane
-from odf_tui.registry import FEATURES
-from odf_tui.services.controller import Context, Controller, Reader
-from odf_tui.services.jobs_client import JobsClient
-from odf_tui.services.navigation import Navigator
-from odf_tui.state.app_state import AppState
-from odf_tui.text.format import error_with_hint
-from odf_tui.widgets.status_bar import KeyHints, Notice, StatusLine
+from odf_tui.services.controller import Controller, Host
+from odf_tui.widgets.status_bar import KeyHints, StatusLine
 from tests.tui.conftest import Driven
-from tests.tui.context import FakeStation
 from tests.tui.fake import FakeSource
 from tests.tui.widget_app import WidgetApp, shown
 
 AIR = "did:odf:port-haven.air-readings"
-_LOADED = ("open_row", "export", "statistics", "travel", "differences")
+_LOADED = {"open_row", "export", "statistics", "travel", "differences"}
 
 
-class DataScreen(Screen[None], inherit_bindings=False):
+class _Moves(Controller):
+    """Runs the keys that move the cursor, and escape."""
+
+    def move(self, move: str) -> None:
+        self.host.front.move(move)
+
+    def go_up(self) -> None:
+        if self.host.front.filter:
+            self.host.front.set_filter("")
+        else:
+            self.host.leave_innermost()
+
+
+class DataScreen(Host):
     """The host of the controllers of rows.
 
     Attributes:
@@ -44,26 +45,16 @@ class DataScreen(Screen[None], inherit_bindings=False):
     """
 
     AUTO_FOCUS = ""
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(key, f"press('{key}')", show=False) for key in table.all_keys()
-    ]
 
     def __init__(self, source: FakeSource, dataset: str) -> None:
-        super().__init__()
+        super().__init__(cast("Any", source))
         self._dataset = dataset
-        self.keys, self.key_problems, self.station = DEFAULT_KEYMAP, (), FakeStation()
         self.notices: list[tuple[str, str]] = []
         self.copied: list[tuple[str, str]] = []
-        self.state = AppState()
         self.state.load_jobs(*source.jobs())
         self.state.set_datasets(source.datasets())
-        opened, host = cast("Any", source), cast("Any", self)
-        jobs, navigator = JobsClient(opened, self.state, host), Navigator(self.state)
-        self.context = Context(opened, self.state, Reader(self), jobs, navigator, host)
-        navigator.selecting.connect(self.select_dataset)
+        self.navigator.selecting.connect(self.select_dataset)
         self.state.pane_changed.connect(lambda _: self.set_focus(None))
-        self._controllers: list[Controller] = []
-        self._actions: dict[str, Callable[[], object]] = {}
 
     def compose(self) -> ComposeResult:
         yield DataPane("data")
@@ -73,102 +64,38 @@ class DataScreen(Screen[None], inherit_bindings=False):
         yield KeyHints()
 
     def on_mount(self) -> None:
-        panes = next(each for each in FEATURES if "down" in each.actions)
-        self._bind(panes, Controller(self.context))
-        for feature in FEATURES:
-            if any(action in feature.actions for action in _LOADED):
-                self._controllers.append(feature.load(self.context))
-                self._bind(feature, self._controllers[-1])
+        for name, methods in bindings.CONTROLLERS.items():
+            if methods.keys() & _LOADED:
+                self.load(name)
         self.query_one(DataPane).apply_theme(active=True)
         self.select_dataset(self._dataset)
         self.state.focus_pane("data")
-        self.run_worker(self.context.jobs.connection.run(), group="worker", name="worker")
-
-    def _bind(self, feature: Any, controller: Controller) -> None:
-        for action, method in feature.actions.items():
-            self._actions[action] = lambda method=method: method(controller)
+        self.run_worker(self.jobs.connection.run(), group="worker", name="worker")
 
     def select_dataset(self, dataset: str) -> None:
         """Select a dataset, and show its rows."""
         self.state.select(dataset)
         self.state.show(self.state.row_of(dataset))
 
-    def controller(self, kind: type[Any]) -> Any:
-        """Return a controller."""
-        return next(controller for controller in self._controllers if isinstance(controller, kind))
-
-    @on(Message)
-    def _deliver(self, message: Message) -> None:
-        for controller in self._controllers:
-            if handler := controller.routes().get(type(message)):
-                handler(message)
-
     def action_press(self, key: str) -> None:
-        """Run the action of a key of pane 3."""
+        """Run the action of a key of pane 3, if its controller is loaded."""
         action = self.keys.find(key, "data")
-        if action is not None and action.id in self._actions:
-            self._actions[action.id]()
-
-    def up(self) -> None:
-        """Leave the search, else what the controllers show."""
-        pane = self.query_one(DataPane)
-        if pane.filter:
-            pane.set_filter("")
-        else:
-            any(controller.leave() for controller in reversed(self._controllers))
-
-    @property
-    def top(self) -> Screen[Any]:
-        return self.app.screen
-
-    @property
-    def is_front(self) -> bool:
-        return self.app.screen is self
-
-    @property
-    def focused_widget(self) -> Widget | None:
-        return self.focused
-
-    @property
-    def front(self) -> DataPane:
-        return self.query_one(DataPane)
-
-    def widget(self, kind: type[Any]) -> Any:
-        return self.query_one(kind)
-
-    def find(self, kind: type[Any]) -> Any:
-        return next(iter(self.query(kind)), None)
+        name = "" if action is None else bindings.CONTROLLER_OF[action.id]
+        if action is not None and name in self._controllers:
+            bindings.run(self._controllers[name], action.id)
+        elif action is not None and hasattr(_Moves, bindings.CONTROLLERS[name][action.id].split()[0]):
+            bindings.run(_Moves(self), action.id)
 
     def notice(self, text: str, style: str = "good") -> None:
         self.notices.append((text, style))
 
-    @on(Notice)
-    def _notice(self, message: Notice) -> None:
-        self.notice(message.text, message.style)
-
     def copy_text(self, what: str, text: str) -> None:
         self.copied.append((what, text))
-
-    def open(self, dialog: Screen[Any], then: Callable[[Any], object] | None = None) -> None:
-        self.app.push_screen(dialog, cast("Any", then))
-
-    async def ask(self, dialog: Screen[Any]) -> Any:
-        return await self.app.push_screen_wait(dialog)
-
-    def start(self, story: Coroutine[Any, Any, None], group: str = "stories") -> Any:
-        async def guarded() -> None:
-            try:
-                await story
-            except Exception as error:
-                self.notice(error_with_hint(error), "bad")
-
-        return self.run_worker(guarded(), group=group, name=group)
 
     def perform(self, action: str) -> None:
         """There is no filter line: see :meth:`DataDriver.search`."""
 
     def show_hints(self) -> None: ...
-    def save_soon(self) -> None: ...
 
 
 class DataDriver(Driven):

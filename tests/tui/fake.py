@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import Any, Literal
 from zlib import crc32
 
 import pyarrow as pa
 from msgspec.structs import replace
 
-from odf_engine.alerts.store import Delivery, has_queue, read_newest, read_terminal_messages
-from odf_engine.api.administration import change_setting
-from odf_engine.api.flows import WorkspaceFlows
 from odf_engine.api.model import (
+    BlockLine,
     DatasetDetail,
     DatasetRow,
+    DivergedBranches,
     ManifestChange,
     PendingEvent,
     TrustedStep,
     TrustRequest,
 )
 from odf_engine.api.text import Section
+from odf_engine.api.workspace import Workspace as OpenWorkspace
 from odf_engine.base.config import UiConfig
 from odf_engine.coordinator.protocol import (
     Committed,
@@ -36,18 +38,21 @@ from odf_engine.coordinator.protocol import (
     Request,
     WorkerStatus,
 )
-from odf_engine.errors import InvalidManifest, OdfError
+from odf_engine.errors import InvalidManifest, NotFound, OdfError
 from odf_engine.jobs.pull import Pull
 from odf_engine.jobs.verify import Verify
-from odf_engine.sql.manifest_translation import TranslatedQuery
+from odf_engine.workspace.workspace import Workspace
+from odf_tui.text.row_text import TableWindow
 from tests.tui.fake_blocks import FakeBlocks
 from tests.tui.fake_jobs import FakeLogs
-from tests.tui.fake_sharing import FakeSharing
-from tests.tui.fake_sql import FakeQueries
 from tests.tui.fake_statistics import FakeStatistics
 
 REMARKS = ["fine", "foggy, wind from the west all day and the night before", "a\tb\x1b[31m", None]
 SYSTEM = ("offset", "op", "system_time", "event_time")
+COLUMNS = [
+    ("offset", "BIGINT"), ("op", "INT"), ("system_time", "TIMESTAMP(3)"), ("event_time", "TIMESTAMP(3)"),
+    ("station", "STRING"), ("pm25", "DOUBLE"), ("no2", "INT"), ("wind speed", "DOUBLE"),
+]  # fmt: skip
 
 
 def dataset(name: str, *inputs: str, records: int = 0, **more: object) -> DatasetRow:
@@ -170,8 +175,8 @@ class FakeLink:
         self._queue.put_nowait(None)
 
 
-class FakeSource(FakeBlocks, FakeLogs, FakeQueries, FakeStatistics, FakeSharing):
-    """A workspace in memory.
+class FakeSource(FakeBlocks, FakeLogs, FakeStatistics):
+    """A workspace whose datasets, rows and jobs are in memory. Everything else is that of its folder.
 
     Attributes:
         rows_: the datasets.
@@ -180,9 +185,15 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQueries, FakeStatistics, FakeSharing)
         links: the connections, newest last.
         connecting: errors of the next connections, in turn.
         windows: rows by dataset, instead of generated ones.
+        kept: rows of query results by path.
+        questions: queries by id of the job.
+        sql_engine: the engine of queries.
+        detached: dataset and URL of each remote that was removed.
+        own_since: number of local blocks after the newest shared one.
     """
 
     settings_problem = ""
+    sql_engine: Literal["spark", "datafusion"] = "spark"
 
     def __init__(self, folder: Path, rows: Sequence[DatasetRow] = HAVEN) -> None:
         super().__init__()
@@ -193,12 +204,25 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQueries, FakeStatistics, FakeSharing)
         self.journal: list[JournalEvent] = []
         self.status = WorkerStatus(4711, 1, "0.1.0", "ready", "", 0, 0, 0)
         self.ui = UiConfig(ascii="never", theme="tide")  # independent of the locale
-        self.kept, self.history, self.questions = {}, [], {}
+        self.kept: dict[str, pa.Table] = {}
+        self.questions: dict[str, str] = {}
+        self.detached: list[tuple[str, str]] = []
+        self.own_since = 2
         self.counted, self.keys, self.spooled, self.unspooled = set(), {}, [], []
         self.timelines = {}
         self.links: list[FakeLink] = []
         self.connecting: list[OdfError] = []
         self.windows: dict[str, Rows] = {}
+
+    @cached_property
+    def _on_disk(self) -> OpenWorkspace:
+        has_files = (self.folder / ".odf").exists()
+        return OpenWorkspace(Workspace(self.folder) if has_files else Workspace.init(self.folder))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._on_disk, name)
 
     @property
     def link(self) -> FakeLink:
@@ -251,14 +275,6 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQueries, FakeStatistics, FakeSharing)
         pairs = [(Pull(row.id), Verify(row.id)) for row in HAVEN]
         return [(request, row.name) for row, pair in zip(HAVEN, pairs, strict=True) for request in pair]
 
-    def can_translate(self, path: Path) -> bool:
-        """No query is for another engine."""
-        return False
-
-    def translate(self, path: Path) -> tuple[ManifestChange, list[TranslatedQuery]]:
-        """Change nothing."""
-        return ManifestChange(path, "", ""), []
-
     def derivative_in_manifest(self, path: Path) -> str:
         """Return the name of files with ``derivative`` in their name."""
         return path.stem if "derivative" in path.name else ""
@@ -307,22 +323,28 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQueries, FakeStatistics, FakeSharing)
         at = self.rows_.index(self._row(dataset))
         self.rows_[at] = replace(self.rows_[at], standing=standing)  # type: ignore[arg-type]
 
-    def flows(self) -> WorkspaceFlows:
-        """Return the flows in the folder."""
-        return WorkspaceFlows(self.folder / ".odf")
+    def columns(self, dataset: str) -> list[tuple[str, str]]:
+        """Return the same columns for each dataset."""
+        return COLUMNS
 
-    def alert_messages(self, limit: int) -> list[Delivery]:
-        """Return the messages of alerts in the folder."""
-        return read_newest(self.folder / ".odf", limit)
+    def result(self, path: str) -> TableWindow:
+        """Return the rows of a query result."""
+        if path not in self.kept:
+            raise NotFound("the result of this query was removed", hint="run the query again")
+        return TableWindow(self.kept[path], SYSTEM)
 
-    def terminal_messages(self, after: float | None) -> tuple[float, list[Delivery]] | None:
-        """Return the messages for terminals in the folder."""
-        odf = self.folder / ".odf"
-        return read_terminal_messages(odf, after) if has_queue(odf) else None
+    def query_of_job(self, job: Job) -> str:
+        """Return the query of a job."""
+        return self.questions[job.id]
 
-    def change_setting(self, key: str, value: str | None) -> Path | None:
-        """Change a setting in the file of the workspace."""
-        return change_setting(key, value, self.folder / ".odf")
+    def branches(self, dataset: str, common: str, limit: int) -> DivergedBranches:
+        """Return ``own_since`` local blocks after the shared block 4."""
+        own = [_line(number) for number in range(4 + self.own_since, 4, -1)]
+        return DivergedBranches(tuple(own[:limit]), max(len(own) - limit, 0), _line(4))
+
+    def detach(self, dataset: str, url: str) -> None:
+        """Record the removal."""
+        self.detached.append((dataset, url))
 
     def data_fingerprint(self) -> str:
         """Return a fingerprint of the datasets."""
@@ -408,6 +430,11 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQueries, FakeStatistics, FakeSharing)
         self.changed(failed)
         self.line(failed.id, "fetched sources/clinics.csv, 9 kB")
         self.line(failed.id, "reading stopped at row 212", "error")
+
+
+def _line(number: int) -> BlockLine:
+    time = f"2024-03-{10 + number // 24:02d}T{number % 24:02d}:15:00Z"
+    return BlockLine(number, "f1620" + f"{number:02x}" * 32, time, "AddData", number * 10, "")
 
 
 def progress(rows: int, phase: str = "read") -> Progress:

@@ -131,5 +131,6 @@ def with_remotes(source: FakeSource, *remotes: Remote, **more: object) -> Datase
     """Replace the datasets by visits, with remotes, and two without, and add three repositories."""
     row = dataset("visits", records=900, remotes=remotes, **more)
     source.rows_ = [row, dataset("visits-by-day", "visits", records=9), dataset("tides", records=96)]
-    source.places = list(REPOSITORIES)
+    for name, url in [] if source.repositories() else REPOSITORIES:
+        source.add_repository(name, url)
     return row

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from inspect import signature
 from types import SimpleNamespace
 from typing import cast
 from unittest.mock import Mock
@@ -13,10 +14,11 @@ from textual.widgets import Input
 
 from odf_engine.api.model import Target
 from odf_engine.coordinator.protocol import Job, JobState
-from odf_tui.actions import table
+from odf_tui.actions import bindings, table
 from odf_tui.actions.model import ANYWHERE, PANES, Situation
 from odf_tui.actions.table import ACTIONS, DEFAULT_KEYMAP
 from odf_tui.actions.user_keys import PORTABLE_KEYS
+from odf_tui.features.administration.dataset_changes import DatasetChangesController
 from odf_tui.features.palette import (
     CommandPalette,
     KeysDialog,
@@ -26,11 +28,11 @@ from odf_tui.features.palette import (
 )
 from odf_tui.panes.data.view import DataPane
 from odf_tui.panes.jobs.view import JobsPane
-from odf_tui.registry import FEATURES
+from odf_tui.services.controller import Controller
 from odf_tui.widgets.choice_list import Choices
 from tests.call_count import max_calls
 from tests.tui.conftest import driven
-from tests.tui.context import Fakes, InlineReader
+from tests.tui.context import Fakes
 from tests.tui.fake import FakeSource, dataset
 from tests.tui.fake_blocks import fake_line
 from tests.tui.waiting import until
@@ -45,8 +47,31 @@ def test_every_action_has_a_scope_a_key_and_a_title() -> None:
 
 
 def test_every_action_is_bound_once() -> None:
-    bound = [action for feature in FEATURES for action in feature.actions]
+    bound = [action for methods in bindings.CONTROLLERS.values() for action in methods]
     assert sorted(bound) == sorted(table.BY_ID)
+
+
+@pytest.mark.parametrize("name", bindings.CONTROLLERS)
+def test_every_action_is_bound_to_a_method(name: str) -> None:
+    kind = bindings.import_controller(name)
+    assert issubclass(kind, Controller)
+    for binding in bindings.CONTROLLERS[name].values():
+        method, *arguments = binding.split()
+        signature(getattr(kind, method), follow_wrapped=False).bind(None, *arguments)
+
+
+async def test_an_action_is_for_the_dataset_selected_when_it_starts(fakes: Fakes) -> None:
+    fakes.select("air-by-day")
+    fakes.host.answers.append(None)
+    DatasetChangesController(fakes.context).rename()
+    fakes.select("harbour.tides")  # before the coroutine runs
+    await fakes.host.stories()
+    (dialog,) = fakes.host.dialogs
+    assert dialog._title == "Rename air-by-day"
+    fakes.state.select("")
+    DatasetChangesController(fakes.context).rename()
+    await fakes.host.stories()
+    assert fakes.host.dialogs == [dialog]
 
 
 def test_no_key_has_two_actions_in_one_scope() -> None:
@@ -213,12 +238,12 @@ def test_choosing_a_palette_entry_performs_its_action(fakes: Fakes) -> None:
     assert fakes.state.row is not None and fakes.state.row.name == "harbour.tides"
     palette_of(fakes, "column 1")
     assert fakes.state.pane == "data"
-    fakes.host.widget(DataPane).view.go_to.assert_called_once_with(7, 1)
+    fakes.host.query_one(DataPane).view.go_to.assert_called_once_with(7, 1)
     palette_of(fakes, "job 3")
     assert fakes.state.pane == "jobs"
-    fakes.host.widget(JobsPane).view.select.assert_called_once_with("3")
+    fakes.host.query_one(JobsPane).view.select.assert_called_once_with("3")
     palette_of(fakes, "theme paper")
-    assert fakes.host.station.current_theme_name == fakes.state.layout.theme == "paper"
+    assert fakes.host.terminal.theme == fakes.state.layout.theme == "paper"
     palette_of(fakes, "block did:odf:port-haven.stations 2")
     assert fakes.navigator.target == Target("did:odf:port-haven.stations", "blocks", 2)
     assert fakes.state.pane == "blocks"
@@ -236,12 +261,10 @@ def test_the_palette_finds_blocks_by_number(fakes: Fakes) -> None:
 async def test_the_palette_finds_a_block_by_its_hash(fakes: Fakes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fakes.source, "find_block", lambda dataset, text: {"f1620ab": 5}[text])
     reads: list[Callable[[], object]] = []
-    context = fakes.context
-    monkeypatch.setattr(
-        context.reader, "read", lambda *args: reads.append(partial(InlineReader().read, *args))
-    )
+    read = fakes.host.read
+    monkeypatch.setattr(fakes.host, "read", lambda *args: reads.append(partial(read, *args)))
     fakes.host.answers.append(None)
-    PaletteController(context).find()
+    PaletteController(fakes.context).find()
     palette = fakes.host.dialogs[-1]
     async with shown(palette) as (app, pilot):
         line, choices = palette.query_one(Input), palette.query_one(Choices)
@@ -293,8 +316,8 @@ def test_block_references_are_parsed() -> None:
 
 
 def test_themes_are_previewed_and_the_previous_one_comes_back(fakes: Fakes) -> None:
-    station = fakes.host.station
-    station.theme_names = ["tide", "ember", "paper"]
+    terminal = fakes.host.terminal
+    terminal.theme_names = ["tide", "ember", "paper"]
     controller = PaletteController(fakes.context)
     for before, choice, after in (
         ("tide", None, "tide"),
@@ -307,11 +330,11 @@ def test_themes_are_previewed_and_the_previous_one_comes_back(fakes: Fakes) -> N
             seen.append(picker.cursor)
             for name in ("ember", "paper"):
                 picker._preview(name)
-                seen.append(station.current_theme_name)
+                seen.append(terminal.theme)
             return choice
 
         fakes.host.answers.append(answer)
         controller.choose_theme()
-        assert seen == [station.theme_names.index(before), "ember", "paper"]
-        assert station.current_theme_name == after
+        assert seen == [terminal.theme_names.index(before), "ember", "paper"]
+        assert terminal.theme == after
     assert fakes.state.layout.theme == "ember"

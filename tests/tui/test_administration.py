@@ -148,11 +148,11 @@ async def test_settings_are_changed_in_the_file_that_may_contain_them(workspace:
 
     assert await change("worker.maxJobs", fill("invalid value", value="many")) == ""
     assert "set worker.maxJobs to 3; effective after" in await change("worker.maxJobs", fill(value="3"))
-    assert settings.load(workspace.config_path).worker.max_jobs == 3
+    assert settings.load_config(workspace.config_path).worker.max_jobs == 3
     assert "removed worker.maxJobs" in await change("worker.maxJobs", fill(remove=True))
-    assert settings.load(workspace.config_path).worker.max_jobs == 2
+    assert settings.load_config(workspace.config_path).worker.max_jobs == 2
     await change("fetch.s3Anonymous", fill(value="true", scope="user"))
-    assert settings.load(settings.user_file()).fetch.s3_anonymous
+    assert settings.load_config(settings.user_file()).fetch.s3_anonymous
     notice = await change("spark.conf", fill(name="spark.ui.enabled", value="false"))
     assert str(settings.workspace_user_file(workspace.odf)) in notice
     assert settings.load_workspace(workspace.odf).spark.conf == {"spark.ui.enabled": "false"}
@@ -273,7 +273,7 @@ async def test_tokens_are_created_shown_once_and_revoked(workspace: Workspace) -
     assert token.datasets == ("weather.%", "cases") and token.expires is not None
     dialog = next(each for each in screen.host.dialogs if isinstance(each, TextDialog))
     dialog._copy("")
-    (text,) = screen.host.station.copied
+    (text,) = screen.host.terminal.copied
     assert Tokens(workspace.odf).find(text) == token and text in dialog_text(dialog)
     for problem, values in (
         ("already exists", {"name": "Nightly"}),

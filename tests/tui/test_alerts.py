@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from odf_engine.alerts.store import AlertStore, NewDelivery
+from odf_engine.automation.alerts.store import AlertStore, NewDelivery
 from odf_engine.base.config import UiConfig
 from odf_tui.features.flows import FlowsController
 from odf_tui.panes.jobs.controller import JobsController
@@ -54,12 +54,12 @@ def test_new_alert_is_shown_once_as_notice_and_terminal_notification(
     read()
     read()
     assert fakes.host.notices == [("pull my.rows failed: ␛[31mno network", "bad")]
-    assert fakes.host.station.written == ["\a\x1b]9;odf: pull my.rows failed: ␛[31mno network\a"]
+    assert fakes.host.terminal.written == ["\a\x1b]9;odf: pull my.rows failed: ␛[31mno network\a"]
     source.ui = UiConfig(notify_by="none")
     queue(store, "4", "again")
     confirm(store)
     read()
-    assert fakes.host.last_notice == "again" and len(fakes.host.station.written) == 1
+    assert fakes.host.last_notice == "again" and len(fakes.host.terminal.written) == 1
 
 
 async def test_list_of_alerts_shows_delivery_state_and_error(tmp_path: Path, store: AlertStore) -> None:

@@ -543,7 +543,7 @@ async def test_a_damaged_block_shows_its_bytes(source: FakeSource) -> None:
         assert isinstance(explorer.app.screen, BlockBytesDialog)
         await explorer.press("y", "right_square_bracket")  # its number is unknown: there is no next one
         assert explorer.host.last_notice == "bytes: copied"
-        assert "the bytes do not match the hash" in explorer.host.station.copied[0]
+        assert "the bytes do not match the hash" in explorer.host.terminal.copied[0]
         await explorer.press("escape", "escape")
         explorer.view.move("above")
         explorer.controller.open_bytes()

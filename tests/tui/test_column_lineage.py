@@ -44,7 +44,7 @@ def squeezed(drive: Driven) -> str:
 @pytest.mark.app
 async def test_keys_follow_columns_through_the_graph_and_back(source: FakeSource) -> None:
     async with driven(source, (120, 36)) as drive:
-        drive.bench.context.navigator.select_dataset("did:odf:smoke-and-breath")
+        drive.bench.navigator.select_dataset("did:odf:smoke-and-breath")
         await drive.press("number_sign")
         assert "Column lineage of smoke-and-breath" in drive.text()
         await drive.press("h")  # to an input of pm25

@@ -60,7 +60,7 @@ def test_copied_command_depends_on_pane_and_selection(source: FakeSource) -> Non
     ):
         fakes.host.now = Situation(pane=name, dataset=fakes.state.row, has_rows=True)
         controller.copy()
-        assert fakes.host.station.copied[-1] == f"odf -w {shlex.quote(str(source.folder))} {command}"
+        assert fakes.host.terminal.copied[-1] == f"odf -w {shlex.quote(str(source.folder))} {command}"
     fakes.host.now = Situation()
     controller.copy()
     assert fakes.host.last_notice == "nothing is selected"

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.alerts.store import AlertStore
 from odf_engine.api.model import BlockFilter
 from odf_engine.api.workspace import Workspace as OpenWorkspace
+from odf_engine.automation.alerts.store import AlertStore
+from odf_engine.automation.flows.definition import Flow
+from odf_engine.automation.flows.store import FlowStore
 from odf_engine.errors import OdfError, Unsupported
-from odf_engine.flows.definition import flow_files
-from odf_engine.flows.store import FlowStore
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.flatbuffers import decode_block, encode_block
@@ -33,6 +33,7 @@ from odf_engine.metadata.model import (
     SetInfo,
 )
 from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.documents.store import Documents
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.app import Workstation
 from odf_tui.panes.datasets.view import CardJobs, DatasetCard
@@ -428,7 +429,7 @@ def test_a_read_only_disk_can_be_read(workspace: Workspace) -> None:
     assert odf(workspace, "alert", "list", before=before).returncode == 0
     flow = workspace.folder / "nightly.yaml"
     flow.write_text("headers: {name: nightly}\nspec: {target: boats, tasks: [{kind: Pull}]}\n")
-    flow_files(workspace.odf).write(flow.read_bytes(), flow.name)
+    Documents(workspace.odf, Flow).write(flow.read_bytes(), flow.name)
     with closing(FlowStore(workspace.odf)) as store:
         store.change("nightly", 1e9, paused=True, pause_reason="by hand")
     with closing(AlertStore(workspace.odf)) as alerts:

@@ -272,7 +272,7 @@ async def test_inferred_manifest_is_written_after_confirmation(source: FakeSourc
     answers = ["a.csv", "a", dialog, "back", dialog, "add"]
     fakes = Fakes(source, answers=answers, widgets={GraphView: SimpleNamespace(selected="")})
     controller = DefinitionsController(fakes.context)
-    fakes.host.start(controller._add_from_data_file())
+    controller._add_from_data_file()
     await fakes.host.stories()
     assert [type(each) for each in fakes.host.dialogs] == [
         DataFilePicker, PromptDialog, DataFileDialog, DecisionDialog, DataFileDialog, DecisionDialog,

@@ -203,7 +203,7 @@ async def test_dialogs_have_room_for_their_last_line_at_any_size(
     def dialogs() -> list[Any]:
         fakes = Fakes(source, source.rows_[0].name, answers=[None] * 3, widgets={DataPane: data})
         fakes.host.front = SimpleNamespace(label="Datasets")  # type: ignore[attr-defined]
-        fakes.host.station.theme_names = ["tide", "sixteen"]
+        fakes.host.terminal.theme_names = ["tide", "sixteen"]
         palette = PaletteController(fakes.context)
         palette.show_keys()
         palette.find()

@@ -39,7 +39,7 @@ from odf_tui.theming import terminal
 from odf_tui.theming.terminal import ExternalEditor
 from odf_tui.widgets.dialogs import DecisionDialog, PromptDialog
 from tests.tui.conftest import Driven
-from tests.tui.context import Fakes, FakeStation
+from tests.tui.context import Fakes, FakeTerminal
 from tests.tui.fake import FakeSource
 from tests.tui.test_workspace_reads import MANIFEST, LonelySource
 from tests.waiting import read_until
@@ -193,7 +193,7 @@ async def test_new_dataset_is_created_from_a_template_and_edited(
         await drive.until(lambda: drive.graph.row and drive.graph.row.name == "gauges")
 
 
-class EditorStation(FakeStation):
+class EditorTerminal(FakeTerminal):
     """An application that opens the user's editor."""
 
     def __init__(self, folder: Path) -> None:
@@ -217,7 +217,7 @@ class Writing:
         self.graph = SimpleNamespace(selected="")
         self.fakes = Fakes(source, selected, widgets={GraphView: self.graph})
         self.host = self.fakes.host
-        self.host.station = EditorStation(workspace.folder)
+        self.host.terminal = EditorTerminal(workspace.folder)
         self.controller = DefinitionsController(self.fakes.context)
         self.texts: list[str] = []
 
@@ -343,7 +343,7 @@ from odf_tui.panes.datasets.view import GraphView
 from odf_tui.theming import terminal
 terminal.configure_environment()
 from odf_tui.app import Workstation
-from tests.tui.context import Fakes, FakeStation
+from tests.tui.context import Fakes, FakeTerminal
 from tests.tui.fake import FakeSource
 Workstation(FakeSource(Path(sys.argv[1]))).run()
 """

@@ -11,10 +11,11 @@ import pytest
 
 from odf_engine.api.flows import WorkspaceFlows
 from odf_engine.api.workspace import Workspace as OpenWorkspace
-from odf_engine.checks.definition import check_files
+from odf_engine.checks.definition import CheckDefinition
 from odf_engine.checks.reports import CheckReport, RuleResult, encode_report, store_rejected, store_report
 from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.jobs.check import Check, CheckResult
+from odf_engine.workspace.documents.store import Documents
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.features.flows import FlowList, FlowsController, FlowsScreen
 from odf_tui.panes.jobs.view import end_lines
@@ -47,7 +48,8 @@ def flows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkspaceFlows:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "user"))
     flows = WorkspaceFlows(Workspace.init(tmp_path / "ws").odf)
     for name in ("hourly", "nightly"):
-        flows.add(FLOW.format(name=name).encode(), name, replace=False)
+        flows.documents.write(FLOW.format(name=name).encode(), name)
+        flows.resume(name)
     state = flows.store.states()["nightly"]
     run = flows.store.begin(state, "Schedule", 1e9, 1e9)
     flows.store.end(run, "failed", "pull my.rows: no network (job 7)", 1e9 + 5, state)
@@ -73,7 +75,7 @@ class Shown(WidgetApp):
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 50)])
 async def test_flow_list_shows_states_and_last_runs(flows: WorkspaceFlows, size: tuple[int, int]) -> None:
-    app = Shown(flows.files.folder.parent)
+    app = Shown(flows.documents.folder.parent)
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: len(app.lines()) == 2 and "no runs yet" in app.about())
         hourly, nightly = app.lines()
@@ -87,7 +89,7 @@ async def test_flow_list_shows_states_and_last_runs(flows: WorkspaceFlows, size:
 async def test_checks_dialog_lists_rules_reports_and_rejected_rows(tmp_path: Path) -> None:
     workspace = Workspace.init(tmp_path / "ws")
     entry = make_root(workspace, "my.rows", slices=2)
-    check_files(workspace.odf).write(CHECK, "check.yaml")
+    Documents(workspace.odf, CheckDefinition).write(CHECK, "check.yaml")
     last = entry.dataset.slices()[-1]
     sample = [{"offset": "4", "city": None}]
     result = RuleResult("cases", "1", "NotNull(city)", "NotNull", "block", 3, 1, "1 row with null", sample)
@@ -123,7 +125,7 @@ async def test_checks_dialog_lists_rules_reports_and_rejected_rows(tmp_path: Pat
 
 
 async def test_keys_pause_start_accept_and_remove_flows(flows: WorkspaceFlows) -> None:
-    app = Shown(flows.files.folder.parent)
+    app = Shown(flows.documents.folder.parent)
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: len(app.lines()) == 2)
         await pilot.press("p")
@@ -133,7 +135,7 @@ async def test_keys_pause_start_accept_and_remove_flows(flows: WorkspaceFlows) -
         await until(pilot, lambda: flows.store.states()["hourly"].requested)
         await pilot.press("p")
         await until(pilot, lambda: "active" in app.lines()[0])
-        flows.files.path("nightly").write_text(FLOW.format(name="nightly").replace("30 2", "31 2"))
+        flows.documents.path("nightly").write_text(FLOW.format(name="nightly").replace("30 2", "31 2"))
         await pilot.press("j")
         await until(pilot, lambda: "changed" in app.lines()[1] and "odf flow resume" in app.about())
         await pilot.press("enter")
@@ -143,7 +145,7 @@ async def test_keys_pause_start_accept_and_remove_flows(flows: WorkspaceFlows) -
         await pilot.press("x", "y")
         await until(pilot, lambda: len(app.lines()) == 1)
         assert flows.store.states().keys() == {"hourly"}
-        flows.files.path("bad").write_text("headers: {name: bad}\n")
+        flows.documents.path("bad").write_text("headers: {name: bad}\n")
         await until(pilot, lambda: len(app.lines()) == 2 and "invalid" in app.lines()[0])
         await pilot.press("k")
         await until(pilot, lambda: "missing required field `spec`" in app.about())

@@ -9,7 +9,7 @@ import sys
 from odf_tui import cli
 
 _HEAVY = ("pyspark", "py4j", "grpc", "aiohttp", "pyarrow", "yaml", "numpy", "pandas", "obstore")
-_ROW_COMMANDS = {"diff", "digest", "late", "provenance", "schema", "sql", "tail"}
+_ROW_COMMANDS = {"diff", "digest", "late", "preview", "provenance", "schema", "sql", "tail"}
 
 
 def _loaded(module: str) -> set[str]:
@@ -28,7 +28,7 @@ def test_the_first_paint_needs_no_spark_no_arrow_and_no_network() -> None:
     assert not loaded & set(_HEAVY)
 
 
-def test_the_first_paint_loads_no_feature_and_no_dialog() -> None:
+def test_the_first_paint_loads_no_feature_and_no_dialog_of_a_pane() -> None:
     """Controllers of panes are loaded at the start; a feature by the first of its actions."""
     loaded = _loaded("odf_tui.app")
     assert "odf_tui.panes.jobs.controller" in loaded
@@ -39,7 +39,7 @@ def test_the_first_paint_loads_no_feature_and_no_dialog() -> None:
         "odf_engine.chain",
         "odf_engine.workspace.",
     )
-    assert not [name for name in loaded if name.startswith(unwanted) or name.endswith("dialogs")]
+    assert not [name for name in loaded if name.startswith(unwanted) or name.endswith("_dialogs")]
 
 
 def test_commands_that_read_no_rows_load_no_heavy_modules() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,11 +12,9 @@ from msgspec.structs import replace
 from odf_engine.coordinator.protocol import Failure, JobProgress, JobState
 from odf_engine.errors import Cancelled, OdfError
 from odf_engine.jobs.definition import Validate
-from odf_tui.services.host import Host
 from odf_tui.services.jobs_client import JobsClient, LeftRunning
 from odf_tui.state.app_state import AppState
 from odf_tui.widgets.dialogs import JobProgressDialog
-from tests.tui.context import FakeHost
 from tests.tui.fake import FakeSource, progress
 from tests.tui.widget_app import WidgetApp, shown
 from tests.waiting import wait_until_async
@@ -27,7 +26,7 @@ class Client:
     """A JobsClient whose dialogs are answered by a function; it is connected to a fake worker."""
 
     def __init__(self, source: FakeSource, answer: Answer) -> None:
-        self.source, self.state, self.host = source, AppState(), FakeHost()
+        self.source, self.state = source, AppState()
         self.state.load_jobs(*source.jobs())
 
         async def ask(dialog: JobProgressDialog) -> Any:
@@ -37,9 +36,10 @@ class Client:
             await dialog._wait()
             return "ended"
 
-        self.host.ask = ask  # type: ignore[method-assign]
-        host: Host = self.host  # type: ignore[assignment]
-        self.jobs = JobsClient(source, self.state, host)  # type: ignore[arg-type]
+        screen: Any = SimpleNamespace(
+            app=SimpleNamespace(push_screen_wait=ask), call_later=lambda call, value: call(value)
+        )
+        self.jobs = JobsClient(source, self.state, screen)  # type: ignore[arg-type]
 
     async def outcome(self, *, leaves: bool = False) -> Any:
         """Return the outcome of the request."""

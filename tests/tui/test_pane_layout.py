@@ -215,14 +215,14 @@ def test_leaving_saves_the_layout_immediately(source: FakeSource) -> None:
     fakes.fakes.state.load_jobs(*source.jobs())
     fakes.layout.quit()
     assert saved_session.layout_path(source.folder).exists()
-    assert fakes.host.station.left == ["pull harbour.tides"]
+    assert fakes.host.terminal.left == ["pull harbour.tides"]
 
 
 def test_a_folder_that_cannot_be_written_to_is_ignored(source: FakeSource) -> None:
     (source.folder / ".odf").write_text("not a folder")
     fakes = LayoutFakes(source)
     fakes.layout.quit()
-    assert fakes.host.station.left == []
+    assert fakes.host.terminal.left == []
     assert saved_session.load_layout(source.folder) == SavedLayout()
 
 

@@ -149,7 +149,7 @@ class Definitions:
         )
         self.host, self.jobs = self.fakes.host, self.fakes.jobs
         for text in edits:
-            self.host.station.edits.append(self._edit(text))
+            self.host.terminal.edits.append(self._edit(text))
         self.controller = DefinitionsController(self.fakes.context)
         self.drafts = source.folder / ".odf" / "cache" / "edit"
 

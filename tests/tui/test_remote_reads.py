@@ -133,7 +133,7 @@ def test_only_some_jobs_can_be_submitted_again(workspace: Workspace, monkeypatch
         def request(self, job: str) -> Any:
             return Compare(dataset="x") if job == "1" else Search(text="")
 
-    monkeypatch.setattr(OpenWorkspace, "_journal", Journal())
+    monkeypatch.setattr(OpenWorkspace, "journal", Journal())
     done = Job("1", "compare", "visits", "x", JobState.done, "2024-03-11T09:00:00Z")
     assert source.request_of_job(done) == Compare(dataset="x")
     with pytest.raises(OdfError, match="screen"):

@@ -59,7 +59,8 @@ def my_wards() -> DatasetRow:
 
 def add_repositories(source: FakeSource) -> None:
     """Add two repositories."""
-    source.places = [NamedUrl(name, f"https://{name}.example/data/") for name in ("hospital", "lake")]
+    for name in ("hospital", "lake"):
+        source.add_repository(name, f"https://{name}.example/data/")
 
 
 def found_by_search(datasets: Sequence[dict[str, Any]], rows: list[DatasetRow]) -> Sequence[ListedDataset]:
@@ -278,18 +279,18 @@ async def test_repositories_are_added_and_removed(source: FakeSource) -> None:
     name = type_in("lake", wrong={"my lake": "invalid name: use letters"})
     lake = NamedUrl("lake", "s3://lake/odf/")
     fakes = await browse(source, pick("add", without=["forget", "all"]), url, name, None)
-    assert source.places == [lake]
+    assert source.repositories() == [lake]
     assert fakes.host.notices == [("added repository lake", "good")]
     name = type_in("pond", wrong={"Lake": "repository 'Lake' already exists"})
     await browse(source, pick("add"), type_in("file:///srv/pond"), name, pick("all"), None, None)
-    assert [place.name for place in source.places] == ["lake", "pond"]
+    assert [place.name for place in source.repositories()] == ["lake", "pond"]
     await browse(source, pick("add"), type_in("file:///srv/pool"), None, pick("add"), None, None)
-    assert len(source.places) == 2
+    assert len(source.repositories()) == 2
     forget = (pick("forget"), pick("pond", title="Remove a repository"))
     await browse(source, *forget, confirm(False, "Remove the repository pond?"), pick("forget"), None, None)
-    assert len(source.places) == 2
+    assert len(source.repositories()) == 2
     fakes = await browse(source, *forget, confirm(True), None)
-    assert source.places == [lake]
+    assert source.repositories() == [lake]
     assert fakes.host.last_notice == "removed repository pond"
 
 
@@ -352,7 +353,7 @@ async def test_a_dataset_of_a_repository_is_pulled(source: FakeSource) -> None:
         await open_dialog(drive, "minus", kind=PickerDialog)
         await open_dialog(drive, "1", kind=ConfirmDialog)
         await drive.press("y")
-        await drive.until(lambda: len(source.places) == 2)
+        await drive.until(lambda: len(source.repositories()) == 2)
         await drive.until(lambda: isinstance(drive.app.screen, PickerDialog))
         await drive.press("escape")
         assert drive.app.screen is drive.bench

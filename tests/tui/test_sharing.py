@@ -44,6 +44,7 @@ from tests.tui.sharing_steps import (
     AT,
     BACKUP,
     HOSPITAL,
+    REPOSITORIES,
     backup,
     compare_golden,
     confirm,
@@ -244,7 +245,8 @@ async def test_push_accepts_a_typed_address(source: FakeSource) -> None:
     assert fakes.jobs.requests == [Push(dataset=row.id, url=f"{text}/")]
     fakes = await push(source, "push_to_address", pick("typed"), type_in("Lake/other/visits"))
     assert fakes.jobs.requests == [Push(dataset=row.id, url="s3://lake/odf/other/visits/")]
-    source.places = []
+    for name, _ in REPOSITORIES:
+        source.remove_repository(name)
     fakes = await push(source, "push_to_address", pick("typed", without=["s3://lake/odf/visits/"]), None)
     assert fakes.jobs.requests == []
     source.rows_[0] = replace(row, remotes=())
@@ -447,7 +449,7 @@ async def test_workstation_shows_remotes_and_resolves_divergence(source: FakeSou
     """Golden texts: the histories dialog over the panes, and badges in the graph and in the list."""
     row = with_remotes(source, hospital("diverged", 2, 3, common="f1620" + "04" * 32))
     async with driven(source, (80, 24)) as drive:
-        drive.bench.context.navigator.select_dataset(row.id)
+        drive.bench.navigator.select_dataset(row.id)
         await drive.settle()
 
         # Both histories; theirs is pulled after a confirmation.

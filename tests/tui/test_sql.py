@@ -216,7 +216,7 @@ async def test_query_is_completed_run_and_shown_with_its_result(source: FakeSour
         request = source.link.submitted[-1]
         assert isinstance(request, Query)
         assert request.sql.endswith("GROUP BY ALL")
-        assert source.history[-1] == request.sql
+        assert source.query_history()[-1] == request.sql
         source.link.tell(source.changed(ended(job, stations(), source)))
         await drive.until(lambda: "SQL · 120 rows" in drive.text())
         await drive.settle()
@@ -329,7 +329,7 @@ async def test_running_query_shows_progress_and_can_be_cancelled(source: FakeSou
     async with sql(source) as shown:
         job = replace(await shown.run("SELECT 1"), state=JobState.running, started="2024-03-11T09:00:01Z")
         assert shown.fakes.jobs.requests == [Query(sql="SELECT 1", engine="datafusion")]
-        assert source.history == ["SELECT 1"]
+        assert source.query_history() == ["SELECT 1"]
         await shown.change(replace(job, progress=Progress(phase="query", rows=1200)))
         shown.fakes.state.second.send(None)
         assert "query · 1 200 rows" in shown.line
@@ -349,7 +349,8 @@ async def test_running_query_shows_progress_and_can_be_cancelled(source: FakeSou
 
 
 async def test_keys_browse_the_query_history(source: FakeSource) -> None:
-    source.history = ["SELECT 1", "SELECT 2"]
+    for sql_text in ("SELECT 1", "SELECT 2"):
+        source.add_to_query_history(sql_text)
     async with sql(source) as shown:
         shown.panel.set_text("mine")
         await shown.press("ctrl+p")

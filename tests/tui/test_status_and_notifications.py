@@ -254,7 +254,7 @@ class JobsFakes:
         pane.view.job = None
         self.source, self.fakes = source, Fakes(source, widgets={JobsPane: pane, StatusLine: Mock()})
         self.controller = JobsController(self.fakes.context)
-        self.written = self.fakes.host.station.written
+        self.written = self.fakes.host.terminal.written
 
     def change(self, *jobs: Job) -> None:
         """Apply events of the worker."""

@@ -247,7 +247,7 @@ def notices_of(app: Workstation, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Check the settings as after the first paint. Returns the notices."""
     notices: list[str] = []
     bench = SimpleNamespace(post_message=lambda notice: notices.append(notice.text))
-    monkeypatch.setattr(Workstation, "bench", bench)
+    monkeypatch.setattr(Workstation, "screen_stack", [bench])
     app._check_settings()
     return notices
 
@@ -326,7 +326,7 @@ async def test_themes_are_readable_and_exchanged_while_running(
         # An invalid theme is refused with a notice, and the one in use stays.
         (own / "late.toml").write_text("dark")
         assert not drive.app.use_theme("late")
-        assert "late.toml:1" in drive.hint()
+        await drive.until(lambda: "late.toml:1" in drive.hint())
         assert drive.app.theme == "tide"
         # Panes have the colours of the theme at once.
         for name in ("ember", "paper", "contrast"):

@@ -231,7 +231,7 @@ async def test_missing_event_times_or_rows_are_explained(source: FakeSource) -> 
         assert "1 block with new rows" in track(drive)
         await drive.press("escape")
         row = next(row for row in source.rows_ if not row.records)
-        drive.bench.context.navigator.select_dataset(row.id)
+        drive.bench.navigator.select_dataset(row.id)
         await drive.settle()
         await drive.press("at")
         assert "has no rows yet" in drive.hint()
@@ -244,10 +244,10 @@ async def test_the_chosen_time_is_stored_by_dataset(source: FakeSource) -> None:
         assert drive.time_panel.track.size.height == 1  # type: ignore[union-attr]
         assert "the rows stay at this time" in drive.hint()
         drive.data_pane.view.go(7)
-        drive.bench.context.navigator.select_dataset(STATIONS)
+        drive.bench.navigator.select_dataset(STATIONS)
         await drive.settle()
         assert title(drive) == "3 Data · 31 rows" and drive.time_panel is None
-        drive.bench.context.navigator.select_dataset(AIR)
+        drive.bench.navigator.select_dataset(AIR)
         await drive.settle()
         assert title(drive).endswith("block 8 of 10 · 6 000 rows")
         source.windows[AIR] = Rows(9000)  # new blocks came
@@ -262,9 +262,9 @@ async def test_the_chosen_time_is_stored_by_dataset(source: FakeSource) -> None:
         await drive.press("at")
         await drive.press("left", "enter")
         source.timelines[AIR] = FakeTimeline(9000, 900)
-        drive.bench.context.navigator.select_dataset(STATIONS)
+        drive.bench.navigator.select_dataset(STATIONS)
         await drive.settle()
-        drive.bench.context.navigator.select_dataset(AIR)
+        drive.bench.navigator.select_dataset(AIR)
         await drive.settle()
         assert "the history was replaced" in drive.hint() and title(drive) == "3 Data · 9 000 rows"
         assert drive.bench.controller(TimeTravelController).chosen_times == {}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from odf_engine.base.config import Config, UiConfig
-from odf_engine.base.settings import load, render, set_value
+from odf_engine.base.settings import load_config, render, set_value
 from odf_tui.actions import user_keys
 from odf_tui.actions.table import DEFAULT_KEYMAP
 from odf_tui.widgets.choice_list import Choices
@@ -88,9 +88,9 @@ def test_key_bindings_are_saved_in_the_settings(tmp_path: Path) -> None:
     config = set_value(config, "ui.notifyAfterSeconds", "0")
     path = tmp_path / "config.yaml"
     path.write_text(render(config))
-    assert load(path).ui == UiConfig(keys={"pull": "ctrl+l"}, notify_after_seconds=0)
+    assert load_config(path).ui == UiConfig(keys={"pull": "ctrl+l"}, notify_after_seconds=0)
     path.write_text("ui:\n  keys: {zoom: [Z, f1]}\n")
-    assert load(path).ui.keys == {"zoom": ["Z", "f1"]}
+    assert load_config(path).ui.keys == {"zoom": ["Z", "f1"]}
 
 
 @pytest.mark.app

@@ -13,7 +13,8 @@ import pytest
 
 from odf_engine.api.model import DatasetRow
 from odf_engine.api.readers.job_reader import JobReader
-from odf_engine.coordinator.client import Client, WorkerLost, read_journal
+from odf_engine.coordinator.client import Client, WorkerLost
+from odf_engine.coordinator.job_log import read_journal
 from odf_engine.coordinator.protocol import JobState
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.app import Workstation

@@ -51,8 +51,8 @@ class MountedHost(FakeHost):
 
     app: WidgetApp | None = None
 
-    def widget(self, kind: type) -> Any:
-        return self.find(kind) or super().widget(kind)
+    def query_one(self, kind: type) -> Any:
+        return self.find(kind) or super().query_one(kind)
 
     def find(self, kind: type) -> Any:
         if kind in self.widgets or self.app is None:
@@ -64,7 +64,7 @@ class MountedHost(FakeHost):
         self.app.screen_stack[0].set_focus(widget)
 
     @property
-    def focused_widget(self) -> Any:
+    def focused(self) -> Any:
         return None if self.app is None else self.app.screen_stack[0].focused
 
     def call_later(self, callback: Any, *args: Any) -> object:

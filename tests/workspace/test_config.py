@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from odf_engine.base.config import Config
-from odf_engine.base.settings import get_value, list_settings, load, render, save, set_value
+from odf_engine.base.settings import get_value, list_settings, load_config, render, save, set_value
 from odf_engine.errors import InvalidManifest, UsageError
 
 
 def test_a_missing_file_means_all_defaults(tmp_path: Path) -> None:
-    config = load(tmp_path / "config.yaml")
+    config = load_config(tmp_path / "config.yaml")
     assert config == Config()
     assert (config.block_version, config.spark.master, config.worker.max_jobs) == (3, "local[*]", 2)
 
@@ -22,7 +22,7 @@ def test_a_written_file_reads_back_and_shows_defaults_as_comments(tmp_path: Path
     config = set_value(Config(), "spark.driverMemory", "4g")
     config = set_value(config, "spark.conf.spark.sql.shuffle.partitions", "8")
     save(config, path)
-    assert load(path) == config
+    assert load_config(path) == config
     text = path.read_text()
     assert '\n  driverMemory: "4g"  # ' in text
     assert '\n  # master: "local[*]"  # ' in text
@@ -33,14 +33,14 @@ def test_a_written_file_reads_back_and_shows_defaults_as_comments(tmp_path: Path
 def test_the_comments_of_the_default_file_are_the_defaults(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(render(Config()))
-    assert load(path) == Config()
+    assert load_config(path) == Config()
     lines = render(Config()).splitlines()
     settings = [line.replace("# ", "", 1) for line in lines if ": " in line and "  # " in line]
     groups = [line for line in lines if line.endswith(":")]
     assert len(settings) == len(list_settings(Config()))
     ordered = [line for line in (raw.replace("# ", "", 1) for raw in lines) if line in (*settings, *groups)]
     path.write_text("\n".join(ordered))
-    assert load(path) == Config()
+    assert load_config(path) == Config()
 
 
 def test_values_are_found_and_changed_by_dotted_keys() -> None:
@@ -105,7 +105,7 @@ def test_invalid_file_is_reported_with_its_path_and_mistake(
     path = tmp_path / "config.yaml"
     path.write_text(text)
     with pytest.raises(InvalidManifest) as caught:
-        load(path)
+        load_config(path)
     assert str(path) in str(caught.value) and said in str(caught.value)
     assert hint is None or (caught.value.hint is not None and hint in caught.value.hint)
 
@@ -113,7 +113,7 @@ def test_invalid_file_is_reported_with_its_path_and_mistake(
 def test_a_group_with_only_comments_is_its_defaults(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("spark:\n  # master: x\nblockVersion: 2\n")
-    assert load(path) == Config(block_version=2)
+    assert load_config(path) == Config(block_version=2)
 
 
 def test_variables_are_allowed_by_name_or_id_of_a_dataset(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_variables_are_allowed_by_name_or_id_of_a_dataset(tmp_path: Path) -> Non
     config = set_value(config, "allowedEnv.did:odf:fed01", '["ID"]')
     config = set_value(config, "allowedEnv.other", "OTHER")
     save(config, tmp_path / "config.yaml")
-    config = load(tmp_path / "config.yaml")
+    config = load_config(tmp_path / "config.yaml")
     assert config.allowed_for("Com.Example", "did:odf:fed01") == ["TOKEN", "KEY", "ID"]
     assert config.allowed_for("com") == []
     assert get_value(config, "allowedEnv.com.example") == ["TOKEN", "KEY"]
@@ -135,7 +135,7 @@ def test_unreadable_file_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.symlink_to(path)
     with pytest.raises(InvalidManifest, match="the settings cannot be read"):
-        load(path)
+        load_config(path)
 
 
 def test_watermark_settings_match_dataset_patterns() -> None:

@@ -14,7 +14,7 @@ from odf_engine.api.model import DatasetDetail, DatasetRow, NamedUrl, Remote
 from odf_engine.api.readers.dataset_detail import read_dataset_detail
 from odf_engine.chain.block_search import block_numbers
 from odf_engine.coordinator.endpoint import notify_datasets_changed
-from odf_engine.errors import NotFound, OdfError
+from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata import model
@@ -29,6 +29,7 @@ from odf_engine.workspace.remotes import (
     RemoteStatus,
     Repo,
     find_display_name,
+    resolve_address,
 )
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
@@ -51,6 +52,11 @@ class WorkspaceEntries:
     def folder(self) -> Path:
         """The folder of the workspace."""
         return self._workspace.folder
+
+    @property
+    def odf(self) -> Path:
+        """The folder ``.odf`` with the files of the workspace."""
+        return self._workspace.odf
 
     def entry(self, dataset: str) -> DatasetEntry:
         """Return a dataset by its id.
@@ -84,40 +90,76 @@ class RemoteReader(WorkspaceEntries):
     """Reads and changes repositories and the remotes of datasets."""
 
     @property
-    def _remotes(self) -> Remotes:
+    def remotes(self) -> Remotes:
+        """The repositories, and the remotes of datasets."""
         return Remotes(self._workspace.odf)
 
     def repositories(self) -> list[NamedUrl]:
         """Return all repositories, sorted by name."""
-        return [NamedUrl(repo.name, repo.url) for repo in self._remotes.repositories()]
+        return [NamedUrl(repo.name, repo.url) for repo in self.remotes.repositories()]
 
     def remote_display_name(self, url: str) -> str:
         """Return ``REPOSITORY/NAME`` for the URL of a dataset in a known repository, else the URL."""
-        return self._remotes.display_name(url)
+        return self.remotes.display_name(url)
 
     def add_repository(self, name: str, url: str) -> None:
         """Add a repository."""
-        self._remotes.add(name, url)
+        self.remotes.add(name, url)
 
     def remove_repository(self, name: str) -> None:
         """Remove a repository."""
-        self._remotes.remove(name)
+        self.remotes.remove(name)
 
     def attach(self, dataset: str, url: str, kind: Kind) -> None:
         """Add a remote of a dataset, for pulls or pushes."""
-        self._remotes.attach(self.entry(dataset).id, url, kind)
+        self.remotes.attach(self.entry(dataset).id, url, kind)
         notify_datasets_changed(self.folder)
 
-    def detach(self, dataset: str, url: str, kinds: tuple[Kind, ...] = REMOTE_KINDS) -> None:
+    def detach(self, dataset: str, url: str, kinds: tuple[Kind, ...] = REMOTE_KINDS) -> list[Kind]:
         """Remove a remote of a dataset, for pulls, pushes or both. The data at its URL stays.
+
+        Returns:
+            What it was used for.
 
         Raises:
             NotFound: the dataset has no such remote.
         """
         entry = self.entry(dataset)
-        if not self._remotes.detach(entry.id, url, kinds):
-            raise NotFound(f"{entry.alias} has no remote {url}")
+        removed = self.remotes.detach(entry.id, url, kinds)
+        if not removed:
+            hint = f"odf repo alias list {entry.alias}"
+            raise NotFound(f"{entry.alias} has no such remote: {url}", hint=hint)
         notify_datasets_changed(self.folder)
+        return removed
+
+    def remote_url(self, dataset: str, place: str, *, several: bool = False) -> str:
+        """Return the URL of a dataset at a remote: a repository, ``REPOSITORY/NAME``, or a URL.
+
+        Raises:
+            UsageError: it is no remote, or it is of one dataset and ``several`` are pushed or pulled.
+        """
+        return resolve_address(self.remotes, place, self.entry(dataset).alias, several)
+
+    def push_url(self, dataset: str) -> str:
+        """Return the URL that a dataset is pushed to: its push remote, else the only repository.
+
+        Raises:
+            UsageError: there is none, or several.
+        """
+        entry, remotes = self.entry(dataset), self.remotes
+        known = remotes.get(entry.id).push
+        if len(known) == 1:
+            return known[0]
+        if known:
+            raise UsageError(
+                f"{entry.alias} has several push remotes: {', '.join(known)}", hint="select one with --to"
+            )
+        repositories = remotes.repositories()
+        if len(repositories) == 1:
+            return resolve_address(remotes, repositories[0].name, entry.alias)
+        names = ", ".join(repository.name for repository in repositories)
+        hint = f"use --to REPO, one of {names}" if names else "use --to URL, or odf repo add NAME URL"
+        raise UsageError(f"{entry.alias} has no push remote", hint=hint)
 
     def read_remotes(self, summaries: list[Summary]) -> Mapping[str, tuple[Remote, ...]]:
         """Return the remotes of datasets by id. Datasets without remotes are skipped."""
@@ -125,7 +167,7 @@ class RemoteReader(WorkspaceEntries):
             file_names = set(os.listdir(self._workspace.odf / "remotes"))  # noqa: PTH208 (before the first paint)
         except OSError:
             return {}
-        remotes, repositories = self._remotes, list[Repo]()
+        remotes, repositories = self.remotes, list[Repo]()
         with suppress(OdfError):  # an error is shown where repositories are listed
             repositories = remotes.repositories()
         remotes_by_id: dict[str, tuple[Remote, ...]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from odf_engine.api.model import LOG_LINES, LOG_PAGE, LogPage, WrittenBlock
 from odf_engine.api.readers.dataset_reader import WorkspaceEntries
@@ -15,11 +15,15 @@ from odf_engine.api.readers.job_log import (
     log_search_text,
     merge_log_entries,
 )
-from odf_engine.coordinator.client import Client, read_journal
-from odf_engine.coordinator.job_log import JobLogReader
+from odf_engine.coordinator.endpoint import WorkerEndpoint
+from odf_engine.coordinator.job_log import JobLogReader, read_journal
 from odf_engine.coordinator.protocol import Job, JobState, JournalEvent, Request
 from odf_engine.errors import OdfError
 from odf_engine.jobs.ingest import Ingest
+
+if TYPE_CHECKING:
+    from odf_engine.coordinator.client import Client
+    from odf_engine.coordinator.worker_service import WorkerService
 
 JOBS: Final = 200
 _MAX_BLOCKS: Final = 200
@@ -29,24 +33,29 @@ class JobReader(WorkspaceEntries):
     """Reads jobs, their logs and requests; connects to the worker."""
 
     @property
-    def _journal(self) -> JobLogReader:
+    def journal(self) -> JobLogReader:
+        """The jobs of the workspace, and their logs."""
         return read_journal(self._workspace.folder)
+
+    def worker_pid(self) -> int | None:
+        """Return the process id of the worker, or None if it is not running."""
+        return WorkerEndpoint(self._workspace.folder).worker_pid()
 
     def jobs(self) -> tuple[list[Job], int]:
         """Return the recent jobs, and the last journal number that was read."""
-        journal = self._journal
+        journal = self.journal
         last = journal.last_seq()  # read before the jobs: events in between are repeated, not lost
         return journal.jobs(JOBS), last
 
     def log(self, job: str) -> Sequence[JournalEvent]:
         """Return the last events of a job."""
-        return self._journal.tail(LOG_LINES, job=job)
+        return self.journal.tail(LOG_LINES, job=job)
 
     def log_page(
         self, job: str, *, after: int | None = None, before: int | None = None, limit: int = LOG_PAGE
     ) -> LogPage:
         """Return a page of events of a job: after a journal number, before one, or the last ones."""
-        journal = self._journal
+        journal = self.journal
         if after is not None:
             events = journal.events(after, job=job, limit=limit + 1)
             return LogPage(events[:limit], after > 0, len(events) > limit)
@@ -55,7 +64,7 @@ class JobReader(WorkspaceEntries):
 
     def find_in_log(self, job: str, text: str, start: int, *, back: bool) -> int | None:
         """Return the journal number of the next line with a text; ``back`` searches backwards."""
-        journal, needle = self._journal, text.lower()
+        journal, needle = self.journal, text.lower()
         while True:
             if back:
                 page = journal.tail(LOG_PAGE, job=job, before=start)[::-1]
@@ -90,7 +99,7 @@ class JobReader(WorkspaceEntries):
     def blocks_of_job(self, job: str) -> list[WrittenBlock]:
         """Return the blocks that a job committed and that still exist, newest first."""
         written_blocks: list[WrittenBlock] = []
-        for event in self._journal.commits(job, _MAX_BLOCKS):
+        for event in self.journal.commits(job, _MAX_BLOCKS):
             try:
                 chain = self.entry(event.dataset).dataset
                 number = chain.block(chain.find_block(event.block)).block.sequence_number
@@ -110,7 +119,7 @@ class JobReader(WorkspaceEntries):
             raise OdfError(f"a {job.kind} job cannot be retried: open its screen again")
         if job.state is JobState.done and not (kind is not None and kind.repeatable):
             raise OdfError(f"this {job.kind} is already done")
-        request = self._journal.request(job.id)
+        request = self.journal.request(job.id)
         if request is None:
             raise OdfError("the request of this job is no longer in the journal")
         if isinstance(request, Ingest):
@@ -119,15 +128,28 @@ class JobReader(WorkspaceEntries):
                     raise OdfError(f"input file not found: {Path(file).name}", hint="ingest the data again")
         if job.kind == "update" and any(
             other.kind == "update" and other.dataset == job.dataset and other.state is JobState.done
-            for other in self._journal.jobs(JOBS)
+            for other in self.journal.jobs(JOBS)
             if int(other.id) > int(job.id)
         ):
             raise OdfError("a later change of the dataset would be reverted: press e to edit its definition")
         return request
 
-    async def connect(self) -> Client:
-        """Connect to the worker; start it if it does not run."""
-        return await Client.connect(self._workspace.folder)
+    def worker_service(self) -> WorkerService:
+        """Return the service of the user's session that runs the worker."""
+        from odf_engine.coordinator.worker_service import find_service  # deferred: only this needs it
+
+        return find_service(self._workspace.folder)
+
+    async def connect(self, *, start: bool = True, warm: bool = True) -> Client:
+        """Connect to the worker.
+
+        Args:
+            start: start it if it does not run.
+            warm: start Spark too.
+        """
+        from odf_engine.coordinator.client import Client  # deferred: it imports asyncio
+
+        return await Client.connect(self._workspace.folder, start=start, warm=warm)
 
     async def stop_worker(self) -> None:
         """Stop the worker, of any version. Its jobs are cancelled.
@@ -135,4 +157,6 @@ class JobReader(WorkspaceEntries):
         Raises:
             OdfError: there is no worker, or it does not stop.
         """
+        from odf_engine.coordinator.client import Client
+
         await (await Client.connect(self._workspace.folder, start=False)).stop()

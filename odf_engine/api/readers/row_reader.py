@@ -26,7 +26,7 @@ from odf_engine.chain.linked_objects import export_object
 from odf_engine.chain.schema_evolution import column_descriptions, read_declaration
 from odf_engine.chain.state import parse_column_names
 from odf_engine.checks.reports import read_summaries
-from odf_engine.coordinator.client import read_journal
+from odf_engine.coordinator.job_log import read_journal
 from odf_engine.coordinator.protocol import Job
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.identity.multiformats import Multihash
@@ -146,11 +146,15 @@ class StatisticsReader(WorkspaceEntries):
             with suppress(OSError):
                 path.unlink()
 
-    def column_graph(self, dataset: str) -> ColumnGraph:
-        """Return the graph of the columns of a dataset, of its upstream and its downstream datasets."""
+    def column_graph(self, *datasets: str) -> ColumnGraph:
+        """Return the graph of the columns of datasets, and of their upstream and downstream datasets.
+
+        Args:
+            datasets: their ids; by default all datasets.
+        """
         from odf_engine.workspace.definitions.column_lineage import build_column_graph
 
-        return build_column_graph(self._workspace, [self.entry(dataset).id])
+        return build_column_graph(self._workspace, [self.entry(dataset).id for dataset in datasets] or None)
 
 
 def _required(state: ChainState) -> tuple[str, ...]:

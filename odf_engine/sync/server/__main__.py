@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Final
 
 from aiohttp import web
@@ -34,6 +35,8 @@ HEADER_SECONDS: Final = 15.0
 _HANDSHAKE_SECONDS: Final = 10.0
 _MAX_LINGERING: Final = 64
 _RETRY_SECONDS: Final = 0.2
+_METRICS: Final = "odf_engine.automation.alerts.metrics:collect_metrics"
+"""Returns the metrics. It is imported by its name, when it is used, since it is above this package."""
 
 
 class ConnectionLimiter:
@@ -337,7 +340,8 @@ async def _serve(
         write_line(text if arguments.verbose else text.partition("\n")[0])
 
     on_request = write_line if arguments.verbose else None
-    router = RequestRouter(serving, on_request, report_failure, metrics=arguments.metrics)
+    metrics = resolve_name(_METRICS) if arguments.metrics else None
+    router = RequestRouter(serving, on_request, report_failure, metrics=metrics)
     limiter = ConnectionLimiter(router.handle, serving.limits, tls, logger=SILENT, access_log=None)
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):

@@ -16,7 +16,6 @@ from urllib.parse import quote, unquote_to_bytes
 import msgspec
 from aiohttp import web
 
-from odf_engine.alerts.metrics import CONTENT_TYPE, collect_metrics
 from odf_engine.base.progress import size_of
 from odf_engine.errors import (
     AlreadyExists,
@@ -41,6 +40,7 @@ from odf_engine.sync.server.service import (
 )
 from odf_engine.sync.server.upload_pack import serve_pull
 from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
+from odf_engine.workspace.workspace import Workspace
 
 _MAX_SHOWN: Final = 1000
 _STYLE: Final = (
@@ -130,11 +130,15 @@ class DatasetListing:
         )
 
 
+CollectMetrics = Callable[[Workspace, Sequence[Summary]], str]
+"""Returns the metrics of a workspace with some of its datasets, in the text format of Prometheus."""
+
+
 class ServedMetrics:
     """The metrics of the workspace and its served datasets, cached for some seconds; not thread-safe."""
 
-    def __init__(self, serving: DatasetService) -> None:
-        self._serving = serving
+    def __init__(self, serving: DatasetService, collect: CollectMetrics) -> None:
+        self._serving, self._collect = serving, collect
         self._text = ""
         self._valid_until = 0.0
 
@@ -142,7 +146,7 @@ class ServedMetrics:
         """Return the metrics."""
         if time.monotonic() >= self._valid_until:
             workspace = self._serving.workspace
-            self._text = collect_metrics(workspace, workspace.summaries(self._serving.datasets()))
+            self._text = self._collect(workspace, workspace.summaries(self._serving.datasets()))
             self._valid_until = time.monotonic() + _METRICS_SECONDS
         return self._text
 
@@ -217,6 +221,7 @@ _MAX_PATH: Final = 1024
 _FRESH_SECONDS: Final = 1.0
 _METRICS_SECONDS: Final = 5.0
 _METRICS_PATH: Final = "/metrics"
+_METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _STATUS: Final = (
     (Unauthorized, 401),
     (Forbidden, 403),
@@ -251,7 +256,7 @@ class RequestRouter:
         serving: the served workspace.
         on_request: receives a log line for each request.
         on_failure: receives unexpected errors.
-        metrics: serve metrics at ``/metrics``.
+        metrics: returns the metrics, which are served at ``/metrics``; None to serve none.
     """
 
     def __init__(
@@ -260,14 +265,14 @@ class RequestRouter:
         on_request: Callable[[str], None] | None = None,
         on_failure: Callable[[str], None] = lambda text: None,
         *,
-        metrics: bool = False,
+        metrics: CollectMetrics | None = None,
     ) -> None:
         self.serving = serving
         self._on_request = on_request
         self._on_failure = on_failure
         self._listing = DatasetListing(serving)
         self._listing_lock = asyncio.Lock()
-        self._metrics = ServedMetrics(serving) if metrics else None
+        self._metrics = ServedMetrics(serving, metrics) if metrics else None
         self._dataset_cache: dict[str, tuple[float, DatasetEntry]] = {}
         self._request_count = 0
         self._idle = asyncio.Event()
@@ -380,7 +385,7 @@ class RequestRouter:
     async def _send_metrics(self, metrics: ServedMetrics) -> web.StreamResponse:
         async with self._listing_lock:  # both use the summaries of the workspace
             text = await self.serving.run(metrics.text)
-        headers = {"Content-Type": CONTENT_TYPE, "Cache-Control": "no-cache"}
+        headers = {"Content-Type": _METRICS_TYPE, "Cache-Control": "no-cache"}
         return web.Response(body=text.encode(), headers=headers)
 
     async def _send_listing(

@@ -19,7 +19,7 @@ import grpc
 import msgspec
 
 from odf_engine.base.progress import Reporter
-from odf_engine.base.settings import load, load_workspace, user_file
+from odf_engine.base.settings import load_config, load_workspace, user_file
 from odf_engine.base.terminal_text import escape_standard_streams
 from odf_engine.errors import InvalidQuery, OdfError
 from odf_engine.metadata.flatbuffers import decode_table, encode_table
@@ -350,7 +350,7 @@ def main() -> int:
     try:
         if arguments.socket is None:
             odf, address = arguments.settings_of, f"{arguments.host}:{arguments.port}"
-            config = (load_workspace(odf) if odf else load(user_file())).spark
+            config = (load_workspace(odf) if odf else load_config(user_file())).spark
             if odf is not None:  # the executors of a cluster can access the workspace, not /tmp
                 arguments.scratch = odf / "cache"
                 arguments.scratch.mkdir(exist_ok=True)

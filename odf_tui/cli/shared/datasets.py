@@ -6,14 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from odf_engine.api import Config, Job, JobState, Verify, VerifyResult
+from odf_engine.api import Config, DatasetId, Job, JobState, Summary, Verify, VerifyResult
 from odf_engine.api.model import DatasetRow, Remote
-from odf_engine.api.readers.dataset_reader import RemoteReader, add_remotes, make_dataset_rows
-from odf_engine.coordinator.client import read_journal
+from odf_engine.api.readers.dataset_reader import add_remotes, make_dataset_rows
+from odf_engine.api.workspace import Workspace
 from odf_engine.errors import OdfError
-from odf_engine.identity.did import DatasetId
-from odf_engine.workspace.dataset_summary import Summary
-from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.output import print_note, select_fields
 from odf_tui.state.job_book import JobBook, dataset_healths
 from odf_tui.state.model import Health
@@ -51,7 +48,7 @@ def status_word(health: Health) -> str:
 
 def read_rows(workspace: Workspace, summaries: Sequence[Summary]) -> tuple[list[DatasetRow], JobBook]:
     """Return datasets and jobs. If the journal of jobs cannot be read, this is noted."""
-    journal = read_journal(workspace.folder)
+    journal = workspace.journal
     book = JobBook()
     try:
         book.load(journal.jobs(), journal.last_seq())
@@ -110,7 +107,7 @@ def summary_json(summary: Summary, status: Status, labels: Mapping[str, str]) ->
 
 def remotes_of(workspace: Workspace, summaries: Sequence[Summary]) -> dict[str, tuple[Remote, ...]]:
     """Return the remotes of datasets by dataset id: as last compared, with the local commits since then."""
-    return dict(RemoteReader(workspace).read_remotes(list(summaries)))
+    return dict(workspace.read_remotes(list(summaries)))
 
 
 def remote_json(remote: Remote) -> dict[str, Any]:

@@ -7,15 +7,24 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
-from odf_engine.api import DatasetKind, Job, Request, ValidateResult
+from odf_engine.api import (
+    DatasetKind,
+    DatasetSnapshot,
+    Job,
+    PlannedChange,
+    PlannedUpdate,
+    Request,
+    SetTransform,
+    Update,
+    UpdateResult,
+    Validate,
+    ValidateResult,
+    snapshot_to_yaml,
+    to_builtins,
+)
 from odf_engine.api.text import count_of, printable
+from odf_engine.api.workspace import Workspace
 from odf_engine.errors import OdfError
-from odf_engine.jobs import definition
-from odf_engine.jobs.definition import UpdateResult
-from odf_engine.metadata.model import DatasetSnapshot, SetTransform
-from odf_engine.metadata.yaml import snapshot_to_yaml, to_builtins
-from odf_engine.workspace.definitions.definition import PlannedChange, PlannedUpdate
-from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.job_progress import exit_code, follow, print_failure, print_failures
 from odf_tui.cli.shared.options import options_of
 from odf_tui.cli.shared.output import console, print_note, select_fields, show
@@ -81,7 +90,7 @@ class DefinitionUpdate:
         Returns:
             The names of the datasets that changed, and the exit code.
         """
-        updates = self.workspace.update(snapshots, dry_run=True)
+        updates = self.workspace.plan_definitions(snapshots)
         if not options_of().json and (dry_run or not options_of().quiet):
             print_changes(updates)
         jobs: dict[int, Job] = {}
@@ -89,7 +98,7 @@ class DefinitionUpdate:
             queries = [at for at, update in enumerate(updates) if self._changes_query(update)]
             updates = self._append_events(snapshots, updates, queries)
             jobs = self._run_update_jobs(snapshots, updates, queries)
-        results = {at: result for at, job in jobs.items() if (result := job.result_of(definition.Update))}
+        results = {at: result for at, job in jobs.items() if (result := job.result_of(Update))}
         show(
             lambda: [
                 _update_json(update, dry_run, results.get(at), jobs.get(at))
@@ -130,8 +139,8 @@ class DefinitionUpdate:
         if not direct:
             return shown
         try:
-            applied = self.workspace.update(
-                [snapshots[at] for at in direct], self.origins, shown=[shown[at] for at in direct]
+            applied = self.workspace.update_definitions(
+                [snapshots[at] for at in direct], self.origins, [shown[at] for at in direct]
             )
         except OdfError as error:
             if queries:  # the error names the other datasets that were changed or not changed
@@ -149,7 +158,7 @@ class DefinitionUpdate:
         for at in queries:
             entry, snapshot = updates[at].entry, snapshots[at]
             assert entry is not None  # the query of a new dataset is not updated
-            request = definition.Update(
+            request = Update(
                 dataset=str(entry.id),
                 manifest=snapshot_to_yaml(snapshot),
                 state=self.state,
@@ -184,8 +193,8 @@ def run_checks(
         snapshots: all definitions of the command, since one may be an input of another.
         only: names of the datasets to check, or None for all.
     """
-    updates = workspace.update(snapshots, dry_run=True)
-    known_ids = {str(entry.id) for entry in workspace.datasets()}
+    updates = workspace.plan_definitions(snapshots)
+    known_ids = {dataset.id for dataset in workspace}
     requests: list[tuple[Request, str]] = []
     skipped: list[ValidateResult] = []
     for update, snapshot in zip(updates, snapshots, strict=True):
@@ -197,10 +206,10 @@ def run_checks(
             skipped.append(ValidateResult(str(update.alias), message=message))
             continue
         dataset = "" if update.entry is None else str(update.entry.id)
-        request = definition.Validate(manifest=snapshot_to_yaml(snapshot), dataset=dataset)
+        request = Validate(manifest=snapshot_to_yaml(snapshot), dataset=dataset)
         requests.append((request, str(update.alias)))
     jobs = follow(workspace, requests)
-    validated = [result for job in jobs if (result := job.result_of(definition.Validate))]
+    validated = [result for job in jobs if (result := job.result_of(Validate))]
     return QueryChecks(skipped, validated, jobs)
 
 

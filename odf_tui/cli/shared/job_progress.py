@@ -18,8 +18,7 @@ from odf_engine.api import (
     Progress,
     Request,
 )
-from odf_engine.coordinator.client import run_jobs
-from odf_engine.workspace.workspace import Workspace
+from odf_engine.api.workspace import Workspace
 from odf_tui.cli.shared.options import options_of
 from odf_tui.cli.shared.output import console, print_note, select_fields
 from odf_tui.text.job_text import failure_lines, progress_line
@@ -72,15 +71,15 @@ def follow(workspace: Workspace, requests: Sequence[tuple[Request, str]]) -> lis
         return []
     options = options_of()
     if options.quiet:
-        return run_jobs(workspace.folder, list(requests), on_event=lambda event: None)
+        return workspace.run_jobs(requests, lambda event: None)
     if not sys.stderr.isatty():
-        return run_jobs(workspace.folder, list(requests), on_event=_ProgressLines(options.verbose))
+        return workspace.run_jobs(requests, _ProgressLines(options.verbose))
     from rich.live import Live
 
     board = _ProgressTable(options.verbose)
     with Live(console=console(stderr=True), refresh_per_second=4, transient=True) as live:
         board.live = live
-        return run_jobs(workspace.folder, list(requests), on_event=board)
+        return workspace.run_jobs(requests, board)
 
 
 def run_request(workspace: Workspace, request: JobRequest[R], target: str) -> R:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Final
 
-from odf_engine.api import Reporter
-from odf_engine.errors import InvalidManifest, NotFound, SourceUnavailable, UsageError
-from odf_engine.net.credentials import Credentials, RemoteAccess
-from odf_engine.net.download import TimeLimitReached, run_cancellable
-from odf_engine.net.http_client import HttpClient
-from odf_engine.workspace.workspace import Workspace
+from odf_engine.api.workspace import Workspace
+from odf_engine.errors import InvalidManifest, NotFound, UsageError
 from odf_tui.cli.shared.input import MAX_TEXT_BYTES, read_text
 
 _DOWNLOAD_SECONDS: Final = 60.0
@@ -41,22 +36,10 @@ def is_url(name: str) -> bool:
 
 def _download(workspace: Workspace, url: str) -> str:
     """Return the manifest at a URL. The download takes at most :data:`_DOWNLOAD_SECONDS`."""
-    reporter = Reporter()
-    client = HttpClient.for_remote(url, RemoteAccess(workspace.config, Credentials(workspace.odf), reporter))
-    get = partial(client.get_bytes, url, MAX_TEXT_BYTES)
     try:
-        data = run_cancellable(get, client.abort, reporter, seconds=_DOWNLOAD_SECONDS)
-        return data.decode("utf-8")
-    except TimeLimitReached:
-        raise SourceUnavailable(
-            f"the download timed out after {_DOWNLOAD_SECONDS:.0f} seconds",
-            hint="check the URL, or download the manifest and add the file",
-            where=url,
-        ) from None
+        return workspace.download(url, MAX_TEXT_BYTES, _DOWNLOAD_SECONDS).decode("utf-8")
     except UnicodeDecodeError:
         raise InvalidManifest("the response is not UTF-8 text", where=url) from None
-    finally:
-        client.close()
 
 
 def _read_file(path: Path) -> str:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
+import odf_engine
 from odf_engine.errors import OdfError, UsageError, has_surrogates
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from odf_engine.workspace.workspace import Workspace
+    from odf_engine.api.workspace import Workspace
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -191,31 +192,23 @@ class _CompletedType(click.types.StringParamType):
         return []
 
 
-# Workspaces are imported on use: `odf help` starts without the engine.
 def _open_workspace(context: click.Context) -> Workspace:
-    from odf_engine.workspace.workspace import Workspace
-
-    return Workspace.find(Path.cwd(), options_of(context).workspace)
+    return odf_engine.open(options_of(context).workspace)
 
 
 def _dataset_names(context: click.Context) -> list[str]:
-    return sorted(str(entry.alias) for entry in _open_workspace(context).datasets())
+    return sorted(dataset.name for dataset in _open_workspace(context))
 
 
 def _branch_names(context: click.Context) -> list[str]:
     """Return the branches of the dataset, or the datasets, that the command line names."""
     named = context.params.get("names") or context.params.get("name") or ()
-    entries = _open_workspace(context).match([named] if isinstance(named, str) else list(named))
-    return sorted({branch for entry in entries for branch in entry.dataset.branch_names()})
+    datasets = _open_workspace(context).match([named] if isinstance(named, str) else list(named))
+    return sorted({branch for dataset in datasets for branch in dataset.branch_names})
 
 
 def _repository_names(context: click.Context) -> list[str]:
-    from odf_engine.api import workspace_folder
-    from odf_engine.workspace.discovery import ODF_FOLDER
-    from odf_engine.workspace.remotes import Remotes
-
-    folder = workspace_folder(Path.cwd(), options_of(context).workspace)
-    return [repo.name for repo in Remotes(folder / ODF_FOLDER).repositories()]
+    return [repository.name for repository in _open_workspace(context).repositories()]
 
 
 def _repository_prefixes(context: click.Context) -> list[str]:

@@ -11,14 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TextIO
 
-from odf_engine.api import Timestamp
-from odf_engine.base.terminal_text import (
-    escape_controls,
-    escape_json,
-    has_controls,
-    is_ascii_only,
-    unwrap_stream,
-)
+from odf_engine.api import Timestamp, escape_controls, escape_json, has_controls, is_ascii_only, unwrap_stream
 from odf_engine.errors import BadData, UsageError
 from odf_tui.cli.shared.options import options_of
 
@@ -103,7 +96,7 @@ def json_records(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def _json_values(name: str, column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    from odf_engine.data.arrow_compute import to_text  # deferred: PyArrow is slow to import
+    from odf_engine.api import to_text  # deferred: PyArrow is slow to import
 
     try:
         return [json_value(value) for value in column.to_pylist()]
@@ -151,7 +144,7 @@ def print_json(document: Any) -> None:
     """Print the JSON document of a command."""
     import msgspec
 
-    from odf_engine.metadata.model import encode_hook
+    from odf_engine.api import encode_hook
 
     try:
         text = msgspec.json.format(msgspec.json.encode(document, enc_hook=encode_hook), indent=2).decode()
@@ -165,7 +158,7 @@ def print_yaml(document: Any) -> None:
     import msgspec
     import yaml
 
-    from odf_engine.metadata.model import encode_hook
+    from odf_engine.api import encode_hook
 
     plain = msgspec.to_builtins(document, enc_hook=encode_hook)
     sys.stdout.write(yaml.safe_dump(plain, sort_keys=False, allow_unicode=not is_ascii_only(), width=1000))
@@ -188,7 +181,6 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], right: Se
     """
     numbers = [header in right for header in headers]
     rows = [[escape_controls(cell) for cell in row] for row in rows]  # before widths are measured
-    out = console()
     if not sys.stdout.isatty():
         titles = [escape_controls(header.upper()) for header in headers]
         widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
@@ -203,7 +195,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], right: Se
         table.add_column(escape_controls(header), justify="right" if number else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    out.print(table)
+    console().print(table)
 
 
 def file_format(output: Path) -> FileFormat:

@@ -7,13 +7,10 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from odf_engine.api import Job, JobState, Pull
+from odf_engine.api import Job, JobState, Pull, PullResult, UpdateResult, change_counts
 from odf_engine.api.pull_plan import PullTarget
 from odf_engine.api.text import count_of, format_bytes
-from odf_engine.jobs.definition import UpdateResult
-from odf_engine.jobs.pull import PullResult, change_counts
-from odf_engine.workspace.remotes import Remotes
-from odf_engine.workspace.workspace import Workspace
+from odf_engine.api.workspace import Workspace
 from odf_tui.cli.shared.job_progress import error_entry, print_failure
 from odf_tui.cli.shared.output import print_result
 from odf_tui.text.format import with_spaced_thousands
@@ -41,7 +38,7 @@ def print_pulls(pulled: Sequence[tuple[Job, PullTarget | None]], workspace: Work
             print_failure(job)
             continue
         result = _pull_result(job)
-        label = Remotes(workspace.odf).display_name(result.url) if workspace and result.url else ""
+        label = workspace.remotes.display_name(result.url) if workspace and result.url else ""
         is_new = target is not None and target.entry is None and result.old_head is None
         print_result(pull_line(result, label, is_new=is_new))
 

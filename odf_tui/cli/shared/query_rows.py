@@ -12,11 +12,17 @@ from typing import Any, Final, TextIO
 import msgspec
 from rich.cells import cell_len
 
-from odf_engine.api import JobState, Query, QueryResult, one_line_summary
+from odf_engine.api import (
+    GROUP_ROWS,
+    JobState,
+    Query,
+    QueryResult,
+    ResultRows,
+    escape_controls,
+    one_line_summary,
+)
 from odf_engine.api.text import count_of, printable
-from odf_engine.base.terminal_text import escape_controls
-from odf_engine.views.query_results import GROUP_ROWS, ResultRows
-from odf_engine.workspace.workspace import Workspace
+from odf_engine.api.workspace import Workspace
 from odf_tui.cli.shared.job_progress import exit_code, follow
 from odf_tui.cli.shared.output import aligned_line, json_records, print_table
 from odf_tui.text.format import ellipsize_middle

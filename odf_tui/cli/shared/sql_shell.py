@@ -10,11 +10,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from odf_engine.api import Query, tokenize
-from odf_engine.api.readers.query_history import add_to_history, load_history
-from odf_engine.api.readers.row_reader import SqlReader
 from odf_engine.api.text import format_count
+from odf_engine.api.workspace import Workspace
 from odf_engine.errors import OdfError, UsageError
-from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.output import print_note, print_table
 from odf_tui.cli.shared.query_rows import print_rows, summary_text, try_query
 from odf_tui.text.sql_completion import complete, datasets_in
@@ -55,7 +53,6 @@ class SqlShell:
     def __init__(self, workspace: Workspace, settings: Query) -> None:
         self._workspace = workspace
         self._settings = settings
-        self._reader = SqlReader(workspace)
         self._columns: dict[str, Sequence[tuple[str, str]]] = {}
         self._proposals: list[str] = []
         self._timing = False
@@ -97,7 +94,7 @@ class SqlShell:
         for query in queries:
             self._remember(f"{query};")
             with suppress(OSError):  # such as a read-only file system
-                add_to_history(self._workspace.odf, query)
+                self._workspace.add_to_query_history(query)
             self._run_query(query)
         return True
 
@@ -112,12 +109,12 @@ class SqlShell:
     def _run_command(self, command: str, argument: str = "") -> None:
         match command:
             case "\\d" if argument:
-                entry = self._workspace.resolve(argument.rstrip(";").strip("`"))
-                columns = self._reader.columns(str(entry.id))
+                dataset = self._workspace.resolve(argument.rstrip(";").strip("`"))
+                columns = self._workspace.columns(dataset.id)
                 if columns:
                     print_table(["column", "type"], columns)
                 else:
-                    print_note(f"{entry.alias} has no data yet")
+                    print_note(f"{dataset.name} has no data yet")
             case "\\d":
                 rows = [
                     [summary.name, summary.kind.value, format_count(summary.records)]
@@ -142,7 +139,7 @@ class SqlShell:
         readline.set_completer_delims(_DELIMITERS)
         readline.set_completer(self._complete)
         readline.set_auto_history(False)
-        for query in load_history(self._workspace.odf):
+        for query in self._workspace.query_history():
             self._remember(f"{query};")
 
     def _remember(self, text: str) -> None:
@@ -163,14 +160,14 @@ class SqlShell:
 
     def propose(self, line: str, begin: int, end: int) -> list[str]:
         """Return the words that can replace the characters ``begin`` to ``end`` of a line."""
-        ids = {str(dataset.alias): str(dataset.id) for dataset in self._workspace.datasets()}
+        ids = {dataset.name: dataset.id for dataset in self._workspace}
         typed = line[begin:end]
         if line.startswith("\\"):
             return [name for name in ids if name.lower().startswith(typed.lower())]
         sql, start = self._text + line, len(self._text) + begin
         for name in datasets_in(sql, ids):
             if name.casefold() not in self._columns:
-                self._columns[name.casefold()] = self._reader.columns(ids[name])
+                self._columns[name.casefold()] = self._workspace.columns(ids[name])
         proposals = complete(sql, len(self._text) + end, list(ids), self._columns)
         if proposals.start < start:
             return []

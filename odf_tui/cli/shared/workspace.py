@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from odf_engine.api import Client
+import odf_engine
+from odf_engine.api import escape_controls
+from odf_engine.api.dataset import Dataset
 from odf_engine.api.text import set_timezone, zone_label
-from odf_engine.base.terminal_text import escape_controls
+from odf_engine.api.workspace import Workspace
 from odf_engine.errors import OdfError, UsageError
-from odf_engine.workspace.dataset_graph import DatasetGraph
-from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.shared.options import options_of
 from odf_tui.cli.shared.output import print_note
+
+if TYPE_CHECKING:
+    from odf_engine.api import Client
 
 
 def start_worker(workspace: Workspace) -> None:
     """Start the worker, which runs flows and delivers the messages of alerts."""
+    import asyncio  # slow to import
+
+    from odf_engine.api import Client
 
     async def start() -> None:
-        async with connect(workspace, warm=False):  # a task starts Spark if it needs it
-            pass
+        # A task starts Spark if it needs it.
+        await (await Client.connect(workspace.folder, warm=False)).close()
 
     asyncio.run(start())
 
@@ -33,7 +37,7 @@ def start_worker(workspace: Workspace) -> None:
 @asynccontextmanager
 async def connect(workspace: Workspace, *, start: bool = True, warm: bool = True) -> AsyncIterator[Client]:
     """Connect to the worker, which is started on request; ``warm`` starts Spark too."""
-    client = await Client.connect(workspace.folder, start=start, warm=warm)
+    client = await workspace.connect(start=start, warm=warm)
     try:
         yield client
     finally:
@@ -42,7 +46,7 @@ async def connect(workspace: Workspace, *, start: bool = True, warm: bool = True
 
 def open_workspace() -> Workspace:
     """Open the workspace that the options, the environment or the current folder selects."""
-    workspace = Workspace.find(Path.cwd(), options_of().workspace)
+    workspace = odf_engine.open(options_of().workspace, progress=False)
     click.get_current_context().call_on_close(lambda: _note_store_problem(workspace))
     return workspace
 
@@ -64,24 +68,18 @@ def use_timezone(workspace: Workspace) -> str:
     return zone_label()
 
 
-def match_datasets(workspace: Workspace, names: tuple[str, ...], everything: bool) -> list[DatasetEntry]:
+def match_datasets(workspace: Workspace, names: tuple[str, ...], everything: bool) -> list[Dataset]:
     """Return the datasets that names or ``--all`` select; both or none of them are a UsageError."""
     if bool(names) == everything:
         raise UsageError(
             "specify either datasets or --all" if names else "no datasets specified",
             hint="specify names or patterns with %, or use --all",
         )
-    return workspace.datasets() if everything else workspace.match(names)
+    return list(workspace) if everything else workspace.match(names)
 
 
 def select_datasets(
     workspace: Workspace, names: tuple[str, ...], everything: bool, recursive: bool
-) -> list[DatasetEntry]:
+) -> list[Dataset]:
     """Return datasets as :func:`match_datasets` does, inputs before their outputs."""
-    entries = match_datasets(workspace, names, everything)
-    graph = DatasetGraph(workspace.summaries())
-    selected = {entry.id for entry in entries}
-    if recursive:
-        selected.update(*(graph.upstream(entry.id) for entry in entries))
-    by_id = {entry.id: entry for entry in workspace.datasets()}
-    return [by_id[dataset] for dataset in graph.order(selected) if dataset in by_id]
+    return workspace.in_order(match_datasets(workspace, names, everything), recursive=recursive)

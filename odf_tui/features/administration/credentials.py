@@ -10,7 +10,7 @@ from odf_engine.api.administration import unencrypted_warning
 from odf_engine.api.model import NamedUrl
 from odf_engine.api.text import printable
 from odf_engine.errors import OdfError
-from odf_tui.services.controller import Controller
+from odf_tui.services.controller import Controller, task
 from odf_tui.text.format import Span, error_with_hint
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import ConfirmDialog, PickerDialog, PromptDialog
@@ -23,11 +23,9 @@ _STORED: Final = "stored"
 class CredentialsController(Controller):
     """Lists repositories and other origins with their credentials, and changes these."""
 
-    def show_credentials(self) -> None:
+    @task
+    async def show_credentials(self) -> None:
         """List the repositories, and whether credentials are stored for them."""
-        self.host.start(self._show())
-
-    async def _show(self) -> None:
         while True:
             repositories = await asyncio.to_thread(self.workspace.repositories)
             origins = await asyncio.to_thread(self.workspace.origins)

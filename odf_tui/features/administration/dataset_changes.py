@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from odf_engine.api.model import DatasetRow
 from odf_engine.api.text import count_of, format_bytes, printable
-from odf_tui.services.controller import Controller
+from odf_tui.services.controller import Controller, dataset_task
 from odf_tui.text.format import Span
 from odf_tui.widgets.dialogs import PromptDialog, TypedConfirmation, name_check
 
@@ -15,13 +15,9 @@ from odf_tui.widgets.dialogs import PromptDialog, TypedConfirmation, name_check
 class DatasetChangesController(Controller):
     """Renames, duplicates and deletes datasets."""
 
-    def rename(self) -> None:
+    @dataset_task
+    async def rename(self, row: DatasetRow) -> None:
         """Rename the selected dataset."""
-        row = self.state.row
-        if row is not None:
-            self.host.start(self._rename(row))
-
-    async def _rename(self, row: DatasetRow) -> None:
         used = [dataset.name for dataset in self.state.datasets if dataset.id != row.id]
         remark = "the id and the datasets derived from it do not change"
         name = await self.host.ask(PromptDialog(f"Rename {row.name}", row.name, remark, name_check(used)))
@@ -35,13 +31,9 @@ class DatasetChangesController(Controller):
         else:
             self.host.notice(f"renamed {row.name} to {name}")
 
-    def duplicate(self) -> None:
+    @dataset_task
+    async def duplicate(self, row: DatasetRow) -> None:
         """Create a dataset with the definition of the selected one."""
-        row = self.state.row
-        if row is not None:
-            self.host.start(self._duplicate(row))
-
-    async def _duplicate(self, row: DatasetRow) -> None:
         used = [dataset.name for dataset in self.state.datasets]
         name = await self.host.ask(
             PromptDialog(
@@ -58,13 +50,9 @@ class DatasetChangesController(Controller):
         remark = "it requires trust: press t" if untrusted else _next_step(row)
         self.host.notice(f"created {name}; {remark}")
 
-    def delete(self) -> None:
+    @dataset_task
+    async def delete(self, row: DatasetRow) -> None:
         """Delete the selected dataset, after its name was typed."""
-        row = self.state.row
-        if row is not None:
-            self.host.start(self._delete(row))
-
-    async def _delete(self, row: DatasetRow) -> None:
         downstream = [dataset.name for dataset in self.state.datasets if row.id in dataset.inputs]
         if downstream:
             names = printable(", ".join(downstream))

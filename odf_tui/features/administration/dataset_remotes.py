@@ -10,7 +10,7 @@ from odf_engine.api import Kind
 from odf_engine.api.model import DatasetRow, Remote
 from odf_engine.api.text import format_time, printable
 from odf_tui.features.sharing.controller import address_validator, resolve_address
-from odf_tui.services.controller import Controller
+from odf_tui.services.controller import Controller, dataset_task
 from odf_tui.text.format import Span
 from odf_tui.text.remotes import direction, relation_text
 from odf_tui.widgets.choice_list import Choice
@@ -26,13 +26,9 @@ _WORDS: Final = {"pull": "pulls", "push": "pushes"}
 class DatasetRemotesController(Controller):
     """Lists the remotes of the selected dataset, adds one, and detaches them."""
 
-    def show_remotes(self) -> None:
+    @dataset_task
+    async def show_remotes(self, row: DatasetRow) -> None:
         """List the remotes of the selected dataset."""
-        row = self.state.row
-        if row is not None:
-            self.host.start(self._show(row))
-
-    async def _show(self, row: DatasetRow) -> None:
         choices = [
             Choice(remote.url, remote.label, remark=f"{direction(remote)} · {relation_text(remote)}")
             for remote in row.remotes

@@ -7,7 +7,7 @@ from functools import partial
 
 from odf_engine.api import FsckReport, Reporter
 from odf_engine.api.text import count_of
-from odf_tui.services.controller import Controller
+from odf_tui.services.controller import Controller, task
 from odf_tui.text.format import Span
 from odf_tui.text.verification_text import workspace_check_lines
 from odf_tui.widgets.dialogs import ConfirmDialog, DecisionDialog
@@ -16,11 +16,9 @@ from odf_tui.widgets.dialogs import ConfirmDialog, DecisionDialog
 class FileCheckController(Controller):
     """Shows orphaned, incomplete and damaged files, and removes or rebuilds them after a confirmation."""
 
-    def check(self) -> None:
+    @task
+    async def check(self) -> None:
         """Check the files of the workspace."""
-        self.host.start(self._check())
-
-    async def _check(self) -> None:
         repair = now = False
         while True:
             self.host.notice("repairing files" if repair else "checking files")

@@ -8,7 +8,7 @@ from typing import Final
 
 from odf_engine.api.key_files import PrivateKey
 from odf_engine.api.text import printable
-from odf_tui.services.controller import Controller
+from odf_tui.services.controller import Controller, task
 from odf_tui.text.format import Span
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import PickerDialog, TypedConfirmation
@@ -21,11 +21,9 @@ _TYPED_CHARACTERS: Final = 8
 class PrivateKeysController(Controller):
     """Lists the private keys in the workspace, exports, imports and deletes them."""
 
-    def show_keys(self) -> None:
+    @task
+    async def show_keys(self) -> None:
         """List the private keys, with the cursor on the selected dataset's."""
-        self.host.start(self._show())
-
-    async def _show(self) -> None:
         at = self.state.row.id if self.state.row is not None else ""
         while True:
             keys = await asyncio.to_thread(self.workspace.private_keys)

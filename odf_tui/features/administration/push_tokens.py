@@ -8,7 +8,7 @@ from typing import Final
 from odf_engine.api import ALL_DATASETS, AccessToken, is_valid_name
 from odf_engine.api.text import format_time, printable
 from odf_tui.features.administration.server import check_patterns, split_patterns
-from odf_tui.services.controller import Controller
+from odf_tui.services.controller import Controller, task
 from odf_tui.text.format import Span
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import ConfirmDialog, TextDialog
@@ -20,11 +20,9 @@ _NEW: Final = "+"
 class PushTokensController(Controller):
     """Lists the tokens, creates new ones, and revokes them."""
 
-    def show_tokens(self) -> None:
+    @task
+    async def show_tokens(self) -> None:
         """List the tokens."""
-        self.host.start(self._show())
-
-    async def _show(self) -> None:
         while True:
             tokens = await asyncio.to_thread(self.workspace.push_tokens.list_tokens)
             choices = [Choice(token.name, token.name, remark=_validity(token)) for token in tokens]

@@ -9,7 +9,7 @@ from odf_engine.api import HOST_NAME, DatasetPattern
 from odf_engine.api.server_process import ServerProcess
 from odf_engine.api.text import printable
 from odf_engine.errors import OdfError
-from odf_tui.services.controller import Context, Controller
+from odf_tui.services.controller import Controller, Host, task
 from odf_tui.text.format import Span, error_with_hint
 from odf_tui.widgets.dialogs import ConfirmDialog, DecisionDialog
 from odf_tui.widgets.form import Field, FormDialog, FormValues, existing_file
@@ -21,15 +21,13 @@ _SHOWN_LINES = 40
 class ServerController(Controller):
     """Runs one server, which stops with the workstation."""
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
         self._server: ServerProcess | None = None
 
-    def show_server(self) -> None:
+    @task
+    async def show_server(self) -> None:
         """Start a server, or show the running one."""
-        self.host.start(self._show())
-
-    async def _show(self) -> None:
         if self._server is None:
             await self._start()
             return

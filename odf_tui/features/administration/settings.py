@@ -10,7 +10,7 @@ from odf_engine.api import Config, Setting, set_value
 from odf_engine.api.text import printable
 from odf_engine.errors import OdfError
 from odf_tui.actions.user_keys import check_key_setting
-from odf_tui.services.controller import Controller
+from odf_tui.services.controller import Controller, task
 from odf_tui.text.format import Span, error_with_hint, format_setting
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.form import DescribedPicker, Field, FormDialog, FormValues, required
@@ -24,11 +24,9 @@ _USER_ONLY: Final = "safeDirectories"
 class SettingsController(Controller):
     """Lists the settings, and changes one at a time."""
 
-    def show_settings(self) -> None:
+    @task
+    async def show_settings(self) -> None:
         """List the settings, and change those that the user selects."""
-        self.host.start(self._show())
-
-    async def _show(self) -> None:
         key = ""
         while True:
             settings = await asyncio.to_thread(self.workspace.settings)

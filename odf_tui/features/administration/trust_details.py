@@ -11,7 +11,7 @@ from odf_engine.api.administration import VariableAccess
 from odf_engine.api.model import DatasetRow, TrustRequest
 from odf_engine.api.text import printable
 from odf_tui.features.dataset_actions import trust_request_lines
-from odf_tui.services.controller import Controller
+from odf_tui.services.controller import Controller, dataset_task
 from odf_tui.text.format import Span
 from odf_tui.widgets.dialogs import DecisionDialog, TypedConfirmation
 from odf_tui.widgets.form import Field, FormDialog
@@ -27,13 +27,9 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 class TrustDetailsController(Controller):
     """Shows what a dataset runs and reads, and grants or revokes access."""
 
-    def show_details(self) -> None:
+    @dataset_task
+    async def show_details(self, row: DatasetRow) -> None:
         """Show trust and executions of the selected dataset."""
-        row = self.state.row
-        if row is not None:
-            self.host.start(self._show(row))
-
-    async def _show(self, row: DatasetRow) -> None:
         request = await asyncio.to_thread(self.workspace.trust_request, row.id)
         access = await asyncio.to_thread(self.workspace.variables, row.id)
         private = await asyncio.to_thread(self.workspace.allows_private_network, row.id)

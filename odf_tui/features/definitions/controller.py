@@ -33,7 +33,7 @@ from odf_tui.features.definitions.manifest_dialogs import (
 from odf_tui.features.definitions.manifest_draft import ManifestDraft
 from odf_tui.panes.datasets.view import GraphView
 from odf_tui.panes.jobs.view import JobsPane
-from odf_tui.services.controller import Context, Controller
+from odf_tui.services.controller import Controller, Host, dataset_task, task
 from odf_tui.services.jobs_client import LeftRunning
 from odf_tui.state.app_state import JobNews
 from odf_tui.text.format import Span, error_with_hint
@@ -87,8 +87,8 @@ class DefinitionsController(Controller):
     that the user changed is removed only after a confirmation.
     """
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
         self._demo_jobs: set[str] = set()  # until the state has them
         self.state.jobs_changed.connect(self._select_first_demo_job)
 
@@ -101,9 +101,9 @@ class DefinitionsController(Controller):
         if kind == "manifest":
             self.add_from_manifest()
         elif kind == "data":
-            self.host.start(self._add_from_data_file())
+            self._add_from_data_file()
         elif kind:
-            self.host.start(self._add_from_template(kind))
+            self._add_from_template(kind)
 
     def add_from_manifest(self) -> None:
         """Add the datasets of a manifest file."""
@@ -113,8 +113,9 @@ class DefinitionsController(Controller):
         if result is None or isinstance(result, Mapping):
             self._added(result)
         else:
-            self.host.start(self._resolve_manifest(result.path, result.error))
+            self._resolve_manifest(result.path, result.error)
 
+    @task
     async def _resolve_manifest(self, path: Path, error: OdfError) -> None:
         """Add the datasets of a manifest after the remedies of its errors, each with a confirmation."""
         while await self._resolve(error, path):
@@ -187,11 +188,12 @@ class DefinitionsController(Controller):
     def _added(self, names: Mapping[str, str] | None, remark: str = ": p pulls") -> None:
         if not names:
             return
-        self.host.widget(GraphView).selected = next(iter(names))  # selected as soon as the graph has it
+        self.host.query_one(GraphView).selected = next(iter(names))  # selected as soon as the graph has it
         what = next(iter(names.values())) if len(names) == 1 else f"{format_count(len(names))} datasets"
         self.host.notice(f"added {what}{remark}")
         self.state.datasets_outdated.send(None)
 
+    @task
     async def _add_from_template(self, template: str) -> None:
         name = await self._ask_name(manifest_draft.find_unused_name(self._dataset_names()))
         if name:
@@ -209,6 +211,7 @@ class DefinitionsController(Controller):
         names = [name for name, _ in self.workspace.columns(row.id)]
         return manifest_draft.SourceTable(row.name, [name for name in names if name not in _SYSTEM_COLUMNS])
 
+    @task
     async def _add_from_data_file(self) -> None:
         """Add a dataset with a manifest inferred from the first rows of a data file."""
         folder = self.workspace.folder
@@ -342,13 +345,9 @@ class DefinitionsController(Controller):
                 f"nothing was added; the manifest is saved in {self._relative_path(path)}", "warn"
             )
 
-    def edit_definition(self) -> None:
+    @dataset_task
+    async def edit_definition(self, row: DatasetRow) -> None:
         """Edit the definition of the selected dataset."""
-        row = self.state.row
-        if row is not None:
-            self.host.start(self._edit_definition(row))
-
-    async def _edit_definition(self, row: DatasetRow) -> None:
         text = await asyncio.to_thread(self.workspace.definition, row.id)
         draft = await asyncio.to_thread(manifest_draft.copy, self.workspace.folder, row.name, text)
         line: int | None = None
@@ -444,13 +443,9 @@ class DefinitionsController(Controller):
         else:
             self.host.notice(f"discarded the changes to {row.name}", "warn")
 
-    def add_new_columns(self) -> None:
+    @dataset_task
+    async def add_new_columns(self, row: DatasetRow) -> None:
         """Add the new columns of the selected dataset's query to its schema."""
-        row = self.state.row
-        if row is not None:
-            self.host.start(self._add_new_columns(row))
-
-    async def _add_new_columns(self, row: DatasetRow) -> None:
         text = await asyncio.to_thread(self.workspace.definition, row.id)
         plan = await self._validate_query(text, row.name, row.id)
         if not plan.new:
@@ -486,7 +481,7 @@ class DefinitionsController(Controller):
             OdfError: the editor failed. A changed file is not removed, and the hint has its path.
         """
         try:
-            await self.host.station.edit(draft.path, line)
+            await self.host.terminal.edit(draft.path, line)
         except OdfError as error:
             if await asyncio.to_thread(draft.is_changed):
                 error.hint = f"your changes are in {self._relative_path(draft.path)}"
@@ -510,11 +505,9 @@ class DefinitionsController(Controller):
         folder = self.workspace.folder
         return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
 
-    def make_demo(self) -> None:
+    @task
+    async def make_demo(self) -> None:
         """Create the demo in this workspace, after a confirmation."""
-        self.host.start(self._make_demo())
-
-    async def _make_demo(self) -> None:
         files = len(await asyncio.to_thread(demo_files)) - len(MANIFESTS)
         remarks = (
             f"Writes {format_count(files)} files to sources/, {format_count(len(MANIFESTS))} to manifests/,",
@@ -537,7 +530,7 @@ class DefinitionsController(Controller):
         """Select the first job of the demo, as soon as all of them are listed."""
         if self._demo_jobs and self._demo_jobs <= self.state.jobs.jobs.keys():
             self._demo_jobs = set()
-            self.host.widget(JobsPane).view.move("last")  # jobs are listed newest first
+            self.host.query_one(JobsPane).view.move("last")  # jobs are listed newest first
 
 
 async def _read_file(path: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import unified_diff
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -174,8 +175,6 @@ def change_lines(changes: Sequence[PendingEvent]) -> list[list[Span]]:
 
 def manifest_change_lines(old: str, new: str) -> list[list[Span]]:
     """Return the changed lines of a manifest file with their context."""
-    from difflib import unified_diff
-
     lines = list(unified_diff(old.splitlines(), new.splitlines(), lineterm=""))[2:]
     return change_lines([PendingEvent("Changes of the file", tuple(lines))])
 

@@ -15,8 +15,9 @@ from odf_tui.features.provenance.trace_screen import TraceScreen
 from odf_tui.features.provenance.trace_text import complete_trace, trace_dot, trace_json
 from odf_tui.features.provenance.trace_tree import TraceSession
 from odf_tui.panes.data.view import QUERY, DataPane
-from odf_tui.services.controller import Controller
+from odf_tui.services.controller import Controller, task
 from odf_tui.text.format import error_with_hint
+from odf_tui.text.row_text import read_scalar
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import ConfirmDialog, PickerDialog, SaveDialog
 
@@ -34,19 +35,18 @@ class ProvenanceController(Controller):
 
     def trace_row(self) -> None:
         """Trace the row under the cursor."""
-        row, pane = self.state.row, self.host.widget(DataPane)
+        row, pane = self.state.row, self.host.query_one(DataPane)
         window, view = pane.window, pane.view
         if row is None or window is None or not view.count():
             return
         if pane.front_view is not None and pane.front_view.kind == QUERY:
             self.host.notice("query results have no provenance: select rows of a dataset", "warn")
             return
-        self.host.start(self._trace(row.id, row.name, window, view.cursor, view.column))
+        self._trace(row.id, row.name, window, view.cursor, view.column)
 
+    @task
     async def _trace(self, dataset: str, name: str, window: RowWindow, row: int, column: int) -> None:
         def read() -> tuple[int, str]:
-            from odf_tui.text.row_text import read_scalar  # deferred: loads Arrow
-
             names = window.columns.names
             at = names.index(window.system_columns[0]) if window.system_columns[0] in names else -1
             stored_offset = read_scalar(window, row, at) if at >= 0 else None
@@ -69,7 +69,7 @@ class ProvenanceController(Controller):
             self.state.jobs,
             submit=self.jobs.submit_one,
             cancel=self.jobs.cancel,
-            copy=self.host.station.copy,
+            copy=self.host.terminal.copy,
             save=self._save,
         )
 
@@ -91,10 +91,11 @@ class ProvenanceController(Controller):
 
         def chosen(form: str | None) -> None:
             if form is not None:
-                self.host.start(self._write(screen, form))
+                self._write(screen, form)
 
         self.host.open(PickerDialog("Write the trace as", choices, typing=False), chosen)
 
+    @task
     async def _write(self, screen: TraceScreen, form: str) -> None:
         session, step = screen.session, await asyncio.to_thread(complete_trace, screen.trace)
         short = session.name.rpartition("/")[2].rpartition(".")[2]

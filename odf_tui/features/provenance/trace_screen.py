@@ -38,13 +38,13 @@ from odf_tui.features.provenance.trace_view import TraceView
 from odf_tui.state.job_book import JobBook
 from odf_tui.text.format import error_with_hint
 from odf_tui.text.job_text import job_activity
+from odf_tui.text.row_text import Record
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import MOVE_KEYS, OverlayScreen, PickerDialog, TextDialog
 from odf_tui.widgets.line_view import WrappedLines
 
 if TYPE_CHECKING:
     from odf_engine.api.workspace import Workspace
-    from odf_tui.text.row_text import Record
 
 
 _POLL_SECONDS: Final = 0.1

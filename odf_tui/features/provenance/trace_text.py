@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -29,11 +29,8 @@ from odf_tui.features.provenance.trace_tree import (
 from odf_tui.text.format import NULL, Span, ellipsize_middle
 from odf_tui.text.graphviz import trace_to_dot
 from odf_tui.text.highlight import sql_spans
+from odf_tui.text.row_text import Record
 from odf_tui.text.row_trace import range_text, ranges_text
-
-if TYPE_CHECKING:
-    from odf_tui.text.row_text import Record
-
 
 _MAX_LINES: Final = 5000
 

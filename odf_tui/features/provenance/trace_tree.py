@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import structs
 
@@ -16,14 +16,10 @@ from odf_engine.api import OffsetRange, ProducingTransaction, RowSource, TracedI
 from odf_engine.api.readers.row_window import RowWindow, StoredWindow, read_part
 from odf_engine.api.text import count_of
 from odf_engine.errors import NotFound
+from odf_tui.lazy import pa, pc
 from odf_tui.text.format import OPERATION_SIGNS
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from odf_tui.text.row_text import Record, Value
-    from odf_tui.text.values import CellColumn
-
+from odf_tui.text.row_text import Columns, Record, Value, read_record
+from odf_tui.text.values import CellColumn, cell_column, release_memory
 
 _MAX_COLUMNS: Final = 12
 
@@ -60,8 +56,6 @@ class TracedRowReader:
     """
 
     def __init__(self, window: RowWindow, first: Sequence[str]) -> None:
-        from odf_tui.text.row_text import Columns
-
         self.window = window
         self._lock = threading.Lock()
         columns, names = Columns(window), window.columns.names
@@ -82,10 +76,6 @@ class TracedRowReader:
         Raises:
             OdfError: the rows cannot be read.
         """
-        import pyarrow as pa
-
-        from odf_tui.text.values import CellColumn, cell_column, release_memory
-
         selected = ([self._op] if self._op >= 0 else []) + self._numbers
         with self._lock:
             table, positions = self._read(offsets, selected)
@@ -104,8 +94,6 @@ class TracedRowReader:
         Raises:
             NotFound: there is no such row.
         """
-        from odf_tui.text.row_text import read_record
-
         with self._lock:
             row = self.row_of(offset)
             if row is None:
@@ -123,8 +111,6 @@ class TracedRowReader:
 
     def _read(self, offsets: Sequence[int], selected: Sequence[int]) -> tuple[pa.Table, dict[int, int]]:
         """Read rows. Returns a table, and the position of each offset in it."""
-        import pyarrow as pa
-
         parts: list[pa.Table] = []
         positions: dict[int, int] = {}
         rows = 0
@@ -153,10 +139,6 @@ class TracedRowReader:
         return [self._read_stored(row, 1, selected) for row in rows if row is not None]
 
     def _read_stored(self, row: int, count: int, selected: Sequence[int]) -> tuple[pa.Table, list[int]]:
-        import pyarrow as pa
-
-        from odf_engine.api import pc  # deferred: Arrow is slow to import
-
         first = [self._offset] if self._offset >= 0 else []
         table, gaps = read_part(self.window, row, count, [*first, *selected])
         if not first:

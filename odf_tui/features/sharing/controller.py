@@ -26,7 +26,7 @@ from odf_engine.api.text import count_of, format_count, format_zoned_time, print
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_tui.features.sharing.remote_picker import choose_remote, numbered_choice
 from odf_tui.features.sharing.repository_browser import ListedDataset, RepositoryBrowser
-from odf_tui.services.controller import Controller
+from odf_tui.services.controller import Controller, dataset_task, task
 from odf_tui.text.format import Span, ellipsize_middle, error_with_hint
 from odf_tui.text.remotes import (
     diverged_remotes,
@@ -89,15 +89,11 @@ class SharingController(Controller):
         if len(remotes) == 1:
             self._push(row, remotes[0].url, remotes[0].label)
         else:
-            self.host.start(self._push_to_address(row))
+            self.push_to_address()
 
-    def push_to_address(self) -> None:
+    @dataset_task
+    async def push_to_address(self, row: DatasetRow) -> None:
         """Push the selected dataset to an address that the user chooses."""
-        row = self.state.row
-        if row is not None:
-            self.host.start(self._push_to_address(row))
-
-    async def _push_to_address(self, row: DatasetRow) -> None:
         address = await self._choose_push_address(row, f"Push {row.name} to")
         if address is not None:
             self._push(row, address.url, address.name)
@@ -137,13 +133,9 @@ class SharingController(Controller):
         text = await self.host.ask(PromptDialog(title, "", remark, check))
         return NamedUrl(text, resolve_address(text, repositories).url) if text else None
 
-    def detach(self) -> None:
+    @dataset_task
+    async def detach(self, row: DatasetRow) -> None:
         """Remove a remote of the selected dataset, after confirmation."""
-        row = self.state.row
-        if row is not None:
-            self.host.start(self._detach(row))
-
-    async def _detach(self, row: DatasetRow) -> None:
         remote = await choose_remote(self.host, f"Detach {row.name} from", row.remotes)
         if remote is None:
             return
@@ -167,8 +159,9 @@ class SharingController(Controller):
         elif diverged_remotes(row.remotes):
             self.host.start(self._resolve_divergence(row))
         else:
-            self.host.start(self._resolve_divergence_of_job(row, job))
+            self._resolve_divergence_of_job(row, job)
 
+    @task
     async def _resolve_divergence_of_job(self, row: DatasetRow, job: Job) -> None:
         """Resolve the divergence that made a job fail, with the remote of its request."""
         request = await asyncio.to_thread(self.workspace.request_of_job, job)
@@ -275,11 +268,9 @@ class SharingController(Controller):
             await asyncio.to_thread(self.workspace.detach, row.id, address.url)
         self._force_pull(row, remote, f"; the local history is at {address.name}")
 
-    def browse(self) -> None:
+    @task
+    async def browse(self) -> None:
         """Pull datasets from a repository or an address that the user selects."""
-        self.host.start(self._browse())
-
-    async def _browse(self) -> None:
         while True:
             repositories = await asyncio.to_thread(self.workspace.repositories)
             choices = repository_choices(repositories)

@@ -12,7 +12,7 @@ from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import PickerDialog
 
 if TYPE_CHECKING:
-    from odf_tui.services.host import Host
+    from odf_tui.services.controller import Host
 
 _KEYS: Final = "123456789"
 

@@ -12,7 +12,7 @@ from odf_engine.errors import OdfError
 from odf_tui.actions.model import Hint
 from odf_tui.features.sql.sql_editor import SqlEditor, SqlPanel, error_position, state_spans
 from odf_tui.panes.data.view import QUERY, DataPane
-from odf_tui.services.controller import Context, Controller
+from odf_tui.services.controller import Controller, Host
 from odf_tui.text.format import format_duration
 from odf_tui.text.job_text import job_seconds, known_result
 from odf_tui.text.pinned_blocks import pins_text
@@ -37,8 +37,8 @@ _SUBMITTING: Final = "?"
 class SqlController(Controller):
     """Opens the SQL editor in the data pane, runs queries, and shows their results."""
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
         self._open = self._opening = False
         self._removal: AwaitRemove | None = None
         self._text = ""  # the text while the editor is closed, or while an older query is shown
@@ -65,11 +65,11 @@ class SqlController(Controller):
 
     @property
     def _pane(self) -> DataPane:
-        return self.host.widget(DataPane)
+        return self.host.query_one(DataPane)
 
     @property
     def _editing(self) -> bool:
-        return isinstance(self.host.focused_widget, SqlEditor)
+        return isinstance(self.host.focused, SqlEditor)
 
     @property
     def _query_job(self) -> Job | None:
@@ -84,7 +84,7 @@ class SqlController(Controller):
         """Open the editor, or focus it. For the job of a query, show the query and its result."""
         job = self.host.situation().job if self.state.pane == "jobs" else None
         if job is not None and job.kind == "sql":
-            self.reader.read(
+            self.host.read(
                 "question", partial(self.workspace.query_of_job, job), partial(self._show_query, job)
             )
         else:
@@ -135,7 +135,7 @@ class SqlController(Controller):
         self._open = True
         self.state.focus_pane("data")
         self._history_index = len(self._history)
-        self.reader.read("queries", self.workspace.query_history, self._history_read)
+        self.host.read("queries", self.workspace.query_history, self._history_read)
         return panel
 
     def _first_query(self) -> str:
@@ -176,7 +176,7 @@ class SqlController(Controller):
     def _read_columns(self, message: SqlPanel.ColumnsRequested) -> None:
         ids = {row.name: row.id for row in self.state.datasets}
         for name in message.names:
-            self.reader.read(
+            self.host.read(
                 f"columns of {name}",
                 partial(self.workspace.columns, ids.get(name, name)),  # fails if the dataset was deleted
                 partial(self._columns_read, name),
@@ -231,9 +231,7 @@ class SqlController(Controller):
             self.host.show_hints()
             self._history = (*(query for query in self._history if query != sql), sql)
             self._history_index = len(self._history)
-            self.reader.read(
-                "note query", partial(self.workspace.add_to_query_history, sql), self._query_noted
-            )
+            self.host.read("note query", partial(self.workspace.add_to_query_history, sql), self._query_noted)
             self.host.start(self._submit(message.sql), group="commands")
 
     async def _submit(self, sql: str) -> None:
@@ -292,7 +290,7 @@ class SqlController(Controller):
         if not result.path and result.output:
             self.host.notice(f"rows are in {printable(result.output)}")
             return
-        self.reader.read(
+        self.host.read(
             "result",
             lambda: load_window(self.workspace.result(result.path)),
             partial(self._show_result, job, result),

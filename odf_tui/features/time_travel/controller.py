@@ -30,7 +30,7 @@ from odf_tui.features.time_travel.timeline import (
 )
 from odf_tui.panes.data.row_dialogs import KeyColumnsDialog
 from odf_tui.panes.data.view import STATE, TIME, DataPane, TableStack, TableView
-from odf_tui.services.controller import Context, Controller
+from odf_tui.services.controller import Controller, Host, task
 from odf_tui.services.jobs_client import LeftRunning
 from odf_tui.text.format import error_with_hint
 from odf_tui.text.job_text import job_amounts
@@ -69,8 +69,8 @@ class TimeTravelController(Controller):
         time_panel: the slider, or None while it is closed.
     """
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
         self.chosen_times: dict[str, PointInTime] = {}
         self.time_panel: TimePanel | None = None
         self._removal: AwaitRemove | None = None
@@ -98,7 +98,7 @@ class TimeTravelController(Controller):
 
     @property
     def _pane(self) -> DataPane:
-        return self.host.widget(DataPane)
+        return self.host.query_one(DataPane)
 
     def open_slider(self) -> None:
         """Open the slider, or focus it. If it has the focus, switch to its other axis."""
@@ -131,7 +131,7 @@ class TimeTravelController(Controller):
         panel = self.time_panel
         if panel is None:
             return None
-        if self.host.focused_widget is panel.line:
+        if self.host.focused is panel.line:
             return [Hint("⏎", "go there", ""), Hint("esc", "back to the slider", "")]
         if not panel.track.has_keys:
             return None
@@ -148,7 +148,7 @@ class TimeTravelController(Controller):
         ]
 
     def _read_timeline(self, dataset: str, *, focus: bool) -> None:
-        self.reader.read(
+        self.host.read(
             "timeline",
             partial(self.workspace.timeline, dataset),
             partial(self._timeline_read, dataset, focus),
@@ -199,7 +199,7 @@ class TimeTravelController(Controller):
     def _close_slider(self) -> None:
         panel, self.time_panel = self.time_panel, None
         if panel is not None:
-            focused = self.host.focused_widget
+            focused = self.host.focused
             self._removal = panel.remove()
             if focused is not None and panel in focused.ancestors:
                 self.state.focus_pane("data")
@@ -209,7 +209,7 @@ class TimeTravelController(Controller):
         line, stops = panel.track.blocks.line, list(islice(panel.order, files))
         panel.probed += len(stops)
         if stops and panel.probed <= MAX_PROBED:
-            self.reader.read("probe", partial(line.probe, stops), partial(self._probed, line))
+            self.host.read("probe", partial(line.probe, stops), partial(self._probed, line))
 
     def _probed(self, line: RowTimeline, ranges: Sequence[FileTimeRange] | None, problem: str) -> None:
         panel = self.time_panel
@@ -283,7 +283,7 @@ class TimeTravelController(Controller):
         match message.command:
             case "type":
                 panel.open_line()
-                self.host.widget(StatusLine).clear_notice()
+                self.host.query_one(StatusLine).clear_notice()
                 self.host.show_hints()
             case "keep":
                 if not self._request_now():
@@ -337,7 +337,7 @@ class TimeTravelController(Controller):
                 self._go_to_position(panel, track.blocks.stop_at(parse_user_time(text).ms))
             else:
                 find = partial(self.workspace.find_version, panel.dataset, text)
-                self.reader.read("locate", find, partial(self._block_found, panel.dataset))
+                self.host.read("locate", find, partial(self._block_found, panel.dataset))
         except OdfError as error:
             self._show_failure(error.format_line)
 
@@ -451,7 +451,7 @@ class TimeTravelController(Controller):
                 raise OdfError("the dataset no longer has rows")
             return load_window(RowPrefix(rows, point.rows))
 
-        self.reader.read("time", read, partial(self._prefix_read, self._reading))
+        self.host.read("time", read, partial(self._prefix_read, self._reading))
 
     def _prefix_read(self, request: _PrefixRead, opened: LoadedWindow | None, problem: str) -> None:
         self._reading = None
@@ -542,12 +542,12 @@ class TimeTravelController(Controller):
             if point.key is not None:
                 self._set_key(row.id, point, None)
             else:
-                self.host.start(self._show_state_at(row, point, choose=False))
+                self._show_state_at(row, point, choose=False)
         elif view is not None and view.kind == STATE:
             self._pane.pop_view()
             self.host.show_hints()
         elif row is not None:
-            self.host.start(self._show_current_state(row, choose=False))
+            self._show_current_state(row, choose=False)
 
     def choose_state_key(self) -> None:
         """Let the user choose the columns of the key, and show the state by them. Keeps the chosen time."""
@@ -556,10 +556,11 @@ class TimeTravelController(Controller):
             return
         point = self.chosen_times.get(row.id)
         if point is not None:
-            self.host.start(self._show_state_at(row, point, choose=True))
+            self._show_state_at(row, point, choose=True)
         else:
-            self.host.start(self._show_current_state(row, choose=True))
+            self._show_current_state(row, choose=True)
 
+    @task
     async def _show_state_at(self, row: DatasetRow, point: PointInTime, *, choose: bool) -> None:
         key = await self._key_of(row, choose=choose)
         if not key:
@@ -574,6 +575,7 @@ class TimeTravelController(Controller):
         self._state_keys[dataset] = key
         self._go_to(dataset, replace(point, key=key), immediate=True)
 
+    @task
     async def _show_current_state(self, row: DatasetRow, *, choose: bool) -> None:
         key = await self._key_of(row, choose=choose)
         if not key:

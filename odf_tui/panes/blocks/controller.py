@@ -23,16 +23,21 @@ from odf_engine.api.model import (
     Target,
 )
 from odf_engine.api.text import format_count, printable
+from odf_tui.lazy import LazyModule
 from odf_tui.panes.blocks.view import PAGE, BlocksPane, BlocksRequested, BlocksView
-from odf_tui.services.controller import Context, Controller
+from odf_tui.services.controller import Controller, Host, task
 from odf_tui.services.navigation import TrailEntry
 from odf_tui.state.app_state import JobNews
 from odf_tui.state.model import ShownFinding, Verdict
 from odf_tui.text.job_text import known_result, verified_head
+from odf_tui.widgets.choice_list import Choice
+from odf_tui.widgets.dialogs import ConfirmDialog, GoToBlockDialog, PickerDialog
 
 if TYPE_CHECKING:
     from odf_engine.api import Branch, PinnedVersion
-    from odf_tui.panes.blocks.block_dialogs import BlockDialog
+    from odf_tui.panes.blocks import block_dialogs
+else:
+    block_dialogs = LazyModule("odf_tui.panes.blocks.block_dialogs")
 
 JUMPS: Final[Sequence[tuple[str, str]]] = (
     ("1204", "block number"),
@@ -45,9 +50,9 @@ JUMPS: Final[Sequence[tuple[str, str]]] = (
 class BlocksController(Controller):
     """Pane 2: the blocks of the selected dataset, and the dialogs that show one block."""
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self.pane = self.host.widget(BlocksPane)
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self.pane = self.host.query_one(BlocksPane)
         self.view = self.pane.view
         self._history = ""  # reference of the shown history; empty: the current one
         self._is_branch = False  # whether it is a branch, which can get new blocks
@@ -75,7 +80,7 @@ class BlocksController(Controller):
         if row is not None and self._history and row.id == _id_of(self.view.dataset):
             if self._is_branch:  # an earlier history does not change
                 find = partial(self.workspace.list_branches, row.id)
-                self.reader.read("branches", find, partial(self._show_branch, row, self._history))
+                self.host.read("branches", find, partial(self._show_branch, row, self._history))
             return
         self._history = ""
         if row is None:
@@ -86,7 +91,7 @@ class BlocksController(Controller):
             self._move_to_target()
 
     def _read_blocks(self, request: BlocksRequested) -> None:
-        self.reader.read(
+        self.host.read(
             "search blocks" if request.first is None else "blocks",
             lambda: self.workspace.blocks(request.dataset, request.first, PAGE, request.block_filter),
             partial(self._blocks_read, request),
@@ -103,7 +108,7 @@ class BlocksController(Controller):
         """Show the next older earlier history; after the oldest one, the current history."""
         if (row := self.state.row) is not None:
             find = partial(self.workspace.histories, row.id)
-            self.reader.read("histories", find, partial(self._histories_read, row))
+            self.host.read("histories", find, partial(self._histories_read, row))
 
     def _histories_read(
         self, row: DatasetRow, histories: Sequence[tuple[str, PinnedVersion]] | None, error: str
@@ -135,7 +140,7 @@ class BlocksController(Controller):
         """Open a list of the branches of the dataset, and show the chain of one."""
         if (row := self.state.row) is not None:
             find = partial(self.workspace.list_branches, row.id)
-            self.reader.read("branches", find, partial(self._branches_read, row))
+            self.host.read("branches", find, partial(self._branches_read, row))
 
     def _branches_read(self, row: DatasetRow, branches: Sequence[Branch] | None, error: str) -> None:
         if not branches:
@@ -144,9 +149,6 @@ class BlocksController(Controller):
             return
         if not self.host.is_front or _id_of(self.view.dataset) != row.id:
             return  # another dataset was selected meanwhile
-        from odf_tui.widgets.choice_list import Choice  # deferred: after the first paint
-        from odf_tui.widgets.dialogs import PickerDialog
-
         choices = [Choice("", "head", remark=f"{format_count(row.blocks)} blocks")]
         choices += [Choice(branch.name, branch.name, remark=_branch_remark(branch)) for branch in branches]
         self.host.open(
@@ -182,15 +184,13 @@ class BlocksController(Controller):
     def choose_kinds(self) -> None:
         """Open a dialog that selects the kinds of events to show."""
         dataset = self.view.dataset
-        self.reader.read("kinds", lambda: self.workspace.block_kinds(dataset), self._kinds_read)
+        self.host.read("kinds", lambda: self.workspace.block_kinds(dataset), self._kinds_read)
 
     def _kinds_read(self, kinds: dict[str, int] | None, error: str) -> None:
         if not kinds:
             self.host.notice(error or "this chain has no blocks", "warn")
         elif self.host.is_front:
-            from odf_tui.panes.blocks.block_dialogs import EventKindsDialog  # deferred: after the first paint
-
-            self.host.open(EventKindsDialog(kinds, self.pane.kinds), self._kinds_chosen)
+            self.host.open(block_dialogs.EventKindsDialog(kinds, self.pane.kinds), self._kinds_chosen)
 
     def _kinds_chosen(self, kinds: tuple[str, ...] | None) -> None:
         if kinds is not None:
@@ -199,8 +199,6 @@ class BlocksController(Controller):
 
     def jump(self) -> None:
         """Open a dialog for a number, hash, time or offset, and go to its block."""
-        from odf_tui.widgets.dialogs import GoToBlockDialog
-
         dataset, total = self.view.dataset, self.view.total
         last = f"0 to {total - 1}" if total else "none"
 
@@ -210,7 +208,7 @@ class BlocksController(Controller):
                 if number is not None:
                     self.go_to_block(number)
 
-            self.reader.read("jump", lambda: self.workspace.find_block(dataset, text), found)
+            self.host.read("jump", lambda: self.workspace.find_block(dataset, text), found)
 
         self.host.open(GoToBlockDialog("Go to a block", JUMPS, f"blocks {last}", find))
 
@@ -268,7 +266,7 @@ class BlocksController(Controller):
         """Go back to where the last link was followed."""
         self.navigator.back()
 
-    def follow_link(self, reader: BlockDialog, link: BlockLink) -> None:
+    def follow_link(self, reader: block_dialogs.BlockDialog, link: BlockLink) -> None:
         """Go to the target of a link; a block or a checkpoint is shown in the same dialog."""
         if link.target is not None:
             self.navigator.follow(link.target)
@@ -281,17 +279,15 @@ class BlocksController(Controller):
             elif self.host.top is reader:
                 reader.show_checkpoint(facts)
 
-        self.reader.read("text", lambda: self.workspace.checkpoint(reader.dataset, link.text, at), then)
+        self.host.read("text", lambda: self.workspace.checkpoint(reader.dataset, link.text, at), then)
 
     @property
-    def _dialog(self) -> BlockDialog | None:
+    def _dialog(self) -> block_dialogs.BlockDialog | None:
         """The dialog in front, if it shows a block."""
         if self.host.is_front:
             return None
-        from odf_tui.panes.blocks.block_dialogs import BlockDialog  # deferred: after the first paint
-
         dialog = self.host.top
-        return dialog if isinstance(dialog, BlockDialog) else None
+        return dialog if isinstance(dialog, block_dialogs.BlockDialog) else None
 
     @property
     def _current_block(self) -> tuple[str, BlockRef] | None:
@@ -310,13 +306,11 @@ class BlocksController(Controller):
 
     def read_block(self, dataset: str, which: BlockRef) -> None:
         """Read a block and show it, in the open dialog if there is one."""
-        self.reader.read(
+        self.host.read(
             "text", lambda: self.workspace.block(dataset, which), partial(self._show_block, dataset)
         )
 
     def _show_block(self, dataset: str, block: BlockDocument | None, error: str) -> None:
-        from odf_tui.panes.blocks.block_dialogs import BlockDialog
-
         if block is None:
             self.host.notice(error, "bad")
             return
@@ -327,7 +321,7 @@ class BlocksController(Controller):
             dialog.open(title, dataset, block, problem)
         elif self.host.is_front:
             copy = partial(self.host.copy_text, "text")
-            self.host.open(BlockDialog(title, dataset, block, problem, copy, self))
+            self.host.open(block_dialogs.BlockDialog(title, dataset, block, problem, copy, self))
 
     def _title(self, dataset: str, number: int | None, block: str = "") -> str:
         line = self.view.block
@@ -352,21 +346,19 @@ class BlocksController(Controller):
 
     def _read_revision(self, dataset: str, which: BlockRef) -> None:
         show = partial(self._show_revision, dataset)
-        self.reader.read("text", lambda: self.workspace.revision(dataset, which), show)
+        self.host.read("text", lambda: self.workspace.revision(dataset, which), show)
 
     def _show_revision(self, dataset: str, revision: Revision | None, error: str) -> None:
-        from odf_tui.panes.blocks.block_dialogs import RevisionDialog
-
         if revision is None:
             self.host.notice(error, "warn")
             return
         title = f"{self._title(dataset, revision.number)} · {revision.title}"
         dialog = self.host.top
-        if isinstance(dialog, RevisionDialog):
+        if isinstance(dialog, block_dialogs.RevisionDialog):
             dialog.open(title, revision)
             return
         copy, go = partial(self.host.copy_text, "text"), partial(self._read_revision, dataset)
-        self.host.open(RevisionDialog(title, revision, copy, go))
+        self.host.open(block_dialogs.RevisionDialog(title, revision, copy, go))
 
     def open_bytes(self) -> None:
         """Show the bytes of a block."""
@@ -375,17 +367,15 @@ class BlocksController(Controller):
 
     def _read_bytes(self, dataset: str, which: BlockRef) -> None:
         show = partial(self._show_bytes, dataset)
-        self.reader.read("text", lambda: self.workspace.block_bytes(dataset, which), show)
+        self.host.read("text", lambda: self.workspace.block_bytes(dataset, which), show)
 
     def _show_bytes(self, dataset: str, block: BlockBytes | None, error: str) -> None:
-        from odf_tui.panes.blocks.block_dialogs import BlockBytesDialog
-
         if block is None:
             self.host.notice(error, "bad")
             return
         title = f"{self._title(dataset, block.number, block.hash)} · {format_count(len(block.data))} bytes"
         dialog = self.host.top
-        if isinstance(dialog, BlockBytesDialog):
+        if isinstance(dialog, block_dialogs.BlockBytesDialog):
             dialog.open(title, block)
             return
         row = self.state.row_of(dataset)
@@ -395,7 +385,9 @@ class BlocksController(Controller):
             if 0 <= number <= last:
                 self._read_bytes(dataset, number)
 
-        self.host.open(BlockBytesDialog(title, block, partial(self.host.copy_text, "bytes"), go))
+        self.host.open(
+            block_dialogs.BlockBytesDialog(title, block, partial(self.host.copy_text, "bytes"), go)
+        )
 
     def _jobs_changed(self, news: JobNews) -> None:
         jobs = (event.job for event in news.events if isinstance(event, JobChanged))
@@ -443,7 +435,7 @@ class BlocksController(Controller):
                 first = next(iter(view.findings.values()), None)
                 self.host.notice(error or (first.message if first else ""), "bad")
 
-        self.reader.read("findings", lambda: self.workspace.block_numbers(dataset, hashes), then)
+        self.host.read("findings", lambda: self.workspace.block_numbers(dataset, hashes), then)
 
     def sign_block(self) -> None:
         """Sign the block under the cursor with the private key of the dataset, after a confirmation."""
@@ -451,11 +443,10 @@ class BlocksController(Controller):
             what = "a branch" if self._is_branch else "an earlier history"
             self.host.notice(f"blocks of {what} cannot be signed", "warn")
         elif self.view.block is not None:
-            self.host.start(self._sign(self.view.dataset, self.view.block))
+            self._sign(self.view.dataset, self.view.block)
 
+    @task
     async def _sign(self, dataset: str, block: BlockLine) -> None:
-        from odf_tui.widgets.dialogs import ConfirmDialog
-
         name = self.state.name_of(dataset)
         if not await asyncio.to_thread(self.workspace.holds_key, dataset):
             self.host.notice(f"the private key of {name} is not in this workspace", "warn")

@@ -13,18 +13,24 @@ from textual.message import Message
 from odf_engine.api.model import DatasetRow, Target
 from odf_engine.api.readers.row_window import RowWindow
 from odf_engine.api.text import format_count, printable
+from odf_tui.lazy import LazyModule
 from odf_tui.panes.data.view import TESTS, DataPane, condition_text
-from odf_tui.services.controller import Context, Controller
+from odf_tui.services.controller import Controller, Host
 from odf_tui.services.navigation import TrailEntry
 from odf_tui.state import saved_session
 from odf_tui.state.app_state import JobNews
 from odf_tui.state.model import Health
 from odf_tui.state.saved_session import SavedLayout
 from odf_tui.text.format import NULL, Span
+from odf_tui.text.row_text import Record, read_record, rows_as_json, rows_as_tsv
+from odf_tui.widgets.choice_list import Choice
+from odf_tui.widgets.dialogs import PickerDialog, PromptDialog
 from odf_tui.widgets.row_table import LoadedWindow, RowTable, open_rows
 
 if TYPE_CHECKING:
-    from odf_tui.text.row_text import Record
+    from odf_tui.panes.data import row_dialogs
+else:
+    row_dialogs = LazyModule("odf_tui.panes.data.row_dialogs")
 
 COPIED_ROWS: Final = 20_000
 
@@ -32,9 +38,9 @@ COPIED_ROWS: Final = 20_000
 class DataController(Controller):
     """Runs the actions of pane 3 on the rows of the selected dataset."""
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self.pane = self.host.widget(DataPane)
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self.pane = self.host.query_one(DataPane)
         self.view = self.pane.view
         self._health: object = None
         self.state.shown_changed.connect(self._show_dataset)
@@ -63,9 +69,7 @@ class DataController(Controller):
 
     def _read_rows(self, dataset: str) -> None:
         self._health = self.state.healths.get(dataset)
-        self.reader.read(
-            "rows", lambda: open_rows(self.workspace, dataset), partial(self._rows_read, dataset)
-        )
+        self.host.read("rows", lambda: open_rows(self.workspace, dataset), partial(self._rows_read, dataset))
 
     def _rows_read(self, dataset: str, opened: LoadedWindow | None, error: str) -> None:
         row = self.state.row
@@ -175,16 +179,12 @@ class DataController(Controller):
         dataset = self.pane.dataset
 
         def read() -> tuple[Record, list[str]]:
-            from odf_tui.text.row_text import read_record  # deferred: it loads Arrow
-
             links = self.workspace.link_columns(dataset) if dataset else []
             return read_record(window, row, columns), links
 
-        self.reader.read("record", read, partial(self._show_record, window))
+        self.host.read("record", read, partial(self._show_record, window))
 
     def _show_record(self, window: RowWindow, content: tuple[Record, list[str]] | None, error: str) -> None:
-        from odf_tui.panes.data.row_dialogs import RecordDialog
-
         dialog = self.host.top
         if content is None:
             self.host.notice(error, "bad")
@@ -192,19 +192,18 @@ class DataController(Controller):
         record, links = content
         if window is not self.pane.window:
             return
-        elif isinstance(dialog, RecordDialog):
+        elif isinstance(dialog, row_dialogs.RecordDialog):
             self.view.go(record.row)
             dialog.show(record)
         elif self.host.is_front:
             save = partial(self._save_object, self.pane.dataset)
-            dialog = RecordDialog(
+            dialog = row_dialogs.RecordDialog(
                 record, self.view.column, self._step_record, self.host.copy_text, links, save
             )
             self.host.open(dialog, self._go_to_column)
 
     def _save_object(self, dataset: str, link: str) -> None:
         """Copy a linked object to a file that the user names."""
-        from odf_tui.widgets.dialogs import PromptDialog  # deferred: the first paint needs no dialog
 
         def check(text: str) -> str:
             if not text:
@@ -223,7 +222,7 @@ class DataController(Controller):
                 self.workspace.export_object(dataset, link, path)
                 return True
 
-            self.reader.read("object", write, written, replaces=False)
+            self.host.read("object", write, written, replaces=False)
 
         remark = f"relative to {printable(str(Path.cwd()))}"
         self.host.open(PromptDialog("Save object as", "", remark, check), save)
@@ -243,8 +242,6 @@ class DataController(Controller):
 
     def jump(self) -> None:
         """Open the dialog for a row, an offset or a time, and go there."""
-        from odf_tui.panes.data.row_dialogs import GoToRowDialog
-
         window = self.pane.window
 
         def go(row: int | None) -> None:
@@ -252,7 +249,7 @@ class DataController(Controller):
                 self.view.go_to_middle(row)
 
         if window is not None:
-            self.host.open(GoToRowDialog(window), go)
+            self.host.open(row_dialogs.GoToRowDialog(window), go)
 
     def next_slice(self) -> None:
         """Go to the first row of the next slice."""
@@ -274,12 +271,10 @@ class DataController(Controller):
 
     def choose_columns(self) -> None:
         """Show, hide, move and freeze columns."""
-        from odf_tui.panes.data.row_dialogs import ColumnsDialog
-
         if self.view.opened is None:
             return
         columns = self.view.opened.columns
-        dialog = ColumnsDialog(
+        dialog = row_dialogs.ColumnsDialog(
             columns.names, columns.types, self.view.arrangement, self.view.column, self.pane.store_arrangement
         )
         self.host.open(dialog, self._go_to_column)
@@ -300,11 +295,12 @@ class DataController(Controller):
         self.pane.store_arrangement()
         self.host.notice("columns up to this one are frozen" if frozen else "columns are no longer frozen")
 
+    def sort(self, order: str) -> None:
+        """Sort the loaded rows by the column under the cursor, ``ascending`` or ``descending``."""
+        self.pane.sort(down=order == "descending")
+
     def filter_by_value(self) -> None:
         """Open the list of tests against the cell under the cursor, and filter by the chosen one."""
-        from odf_tui.widgets.choice_list import Choice
-        from odf_tui.widgets.dialogs import PickerDialog
-
         pane, view = self.pane, self.view
         if view.opened is None:
             return
@@ -349,17 +345,12 @@ class DataController(Controller):
             return
 
         def read() -> str:
-            from odf_tui.text.row_text import read_record
-
             return read_record(window, row, [column]).values[0].text or ""
 
         self._read_and_copy("cell", read)
 
     def copy_rows(self) -> None:
         """Copy the marked rows, or the one under the cursor."""
-        from odf_tui.widgets.choice_list import Choice
-        from odf_tui.widgets.dialogs import PickerDialog
-
         view, window = self.view, self.pane.window
         ranges = self.pane.marked_ranges() or [(view.cursor, view.cursor + 1)]
         rows = sum(stop - start for start, stop in ranges)
@@ -374,8 +365,6 @@ class DataController(Controller):
 
         def copy(form: str | None) -> None:
             def read() -> str:
-                from odf_tui.text.row_text import rows_as_json, rows_as_tsv
-
                 return (rows_as_json if form == "json" else rows_as_tsv)(window, ranges, columns)
 
             if form is not None:
@@ -394,7 +383,7 @@ class DataController(Controller):
             else:
                 self.host.copy_text(what, text)
 
-        self.reader.read("copy", read, then)
+        self.host.read("copy", read, then)
 
     def restore(self, layout: SavedLayout) -> None:
         """Restore the arrangement of columns."""

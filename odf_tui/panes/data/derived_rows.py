@@ -7,15 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-import pyarrow as pa
-import pyarrow.types as pt
-
-from odf_engine.api import pc
 from odf_engine.api.readers.row_window import RowWindow, UnreadableRange, read_part
+from odf_tui.lazy import pa, pc, pt
 from odf_tui.text.row_text import read_scalar
 from odf_tui.text.values import column_texts, is_bytes
 
-_PERIOD: Final = re.compile(r"(\d{4})-(\d\d)(?:-(\d\d)(?: (\d\d):(\d\d)(?::(\d\d))?)?)?")
+_PERIOD: Final = r"(\d{4})-(\d\d)(?:-(\d\d)(?: (\d\d):(\d\d)(?::(\d\d))?)?)?"
 
 
 def searchable_columns(schema: pa.Schema, columns: Sequence[int], text: str) -> list[int]:
@@ -80,7 +77,7 @@ def _contains(words: Any, text: str) -> Any:
 
 def _period(text: str, kind: pa.DataType) -> tuple[pa.Scalar, pa.Scalar] | None:
     """Return start and end of a typed month, day, minute or second, or None for other texts."""
-    match = _PERIOD.fullmatch(text.strip())
+    match = re.fullmatch(_PERIOD, text.strip())
     if match is None:
         return None
     year, month, day, hour, minute, second = (int(part) if part else 0 for part in match.groups())

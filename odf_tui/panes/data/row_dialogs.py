@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 import msgspec
 from textual import on
@@ -23,12 +23,11 @@ from odf_engine.api.readers.row_window import RowWindow, StoredWindow, read_part
 from odf_engine.api.text import format_count, printable
 from odf_engine.errors import OdfError, UsageError
 from odf_tui.text.format import NULL, Span, error_line, fit_width, wrapped
+from odf_tui.text.row_text import Record, Value
+from odf_tui.text.values import column_texts
 from odf_tui.widgets.dialogs import MOVE_KEYS, Dialog
 from odf_tui.widgets.line_view import LineView, StaticLines, WrappedLines
 from odf_tui.widgets.row_table import ColumnArrangement
-
-if TYPE_CHECKING:
-    from odf_tui.text.row_text import Record, Value
 
 
 class ColumnLines(LineView):
@@ -509,8 +508,6 @@ def row_limits(window: RowWindow) -> list[Sequence[Span]]:
 
 
 def _text(window: RowWindow, row: int, column: int) -> str:
-    from odf_tui.text.values import column_texts
-
     table, gaps = read_part(window, row, 1, [column])
     text = None if gaps or not table.num_rows else column_texts(table.column(0))[0]
     return "?" if text is None else format_count(int(text)) if text.isdigit() else text

@@ -21,7 +21,17 @@ from textual.worker import get_current_worker
 
 from odf_engine.api.readers.row_window import RowWindow, extends
 from odf_engine.api.text import count_of, format_count, printable
+from odf_tui.lazy import pa
+from odf_tui.panes.data.derived_rows import (
+    RowSelection,
+    filter_rows,
+    find_matches,
+    find_next_match,
+    loaded_range,
+    sorted_rows,
+)
 from odf_tui.text.format import Span, ellipsize_middle, error_line
+from odf_tui.text.values import release_memory
 from odf_tui.widgets.line_view import LineView
 from odf_tui.widgets.pane_frame import Pane
 from odf_tui.widgets.row_table import LoadedWindow, RowTable, load_window
@@ -386,9 +396,6 @@ class SearchableTables(TableStack):
         self._searching, self._previous_row, self._backwards = True, previous, back
 
         def search_rows() -> None:
-            from odf_tui.panes.data.derived_rows import find_next_match
-            from odf_tui.text.values import release_memory
-
             worker, reported = get_current_worker(), time.monotonic()
             match: tuple[int, int] | None = None
             scanned = 0
@@ -515,8 +522,6 @@ class DataPane(SearchableTables):
         rows = opened.window.row_count
 
         def derive(serial: int) -> TableView:
-            from odf_tui.panes.data.derived_rows import RowSelection, loaded_range, sorted_rows
-
             start, stop = loaded_range(rows, cursor)
             numbers = sorted_rows(opened.window, start, stop, column, down=down)
             shown = load_window(RowSelection(opened.window, numbers))
@@ -535,8 +540,6 @@ class DataPane(SearchableTables):
         note = condition_text(test, opened.columns.names[column], self.view.value(row, column) or "")
 
         def derive(serial: int) -> TableView:
-            from odf_tui.panes.data.derived_rows import RowSelection, filter_rows, loaded_range
-
             start, stop = loaded_range(rows, row)
             numbers = filter_rows(opened.window, start, stop, column, test, row)
             shown = load_window(RowSelection(opened.window, numbers))
@@ -555,10 +558,6 @@ class DataPane(SearchableTables):
         rows, base_text = opened.window.row_count, self._base_text()
 
         def derive(serial: int) -> TableView | None:
-            import pyarrow as pa
-
-            from odf_tui.panes.data.derived_rows import RowSelection, find_matches
-
             worker, reported = get_current_worker(), time.monotonic()
             chunks: list[pa.Array] = []
             for matches, scanned in find_matches(opened.window, text, columns, MATCHES):
@@ -594,8 +593,6 @@ class DataPane(SearchableTables):
         opened = at.opened if at is not None else self._opened
         if front is None or front is at or opened is None or not self.view.count():
             return None
-        from odf_tui.panes.data.derived_rows import RowSelection  # Arrow is loaded: a derived view exists
-
         window = front.opened.window
         if isinstance(window, RowSelection) and (
             window.base is opened.window or extends(window.base, opened.window)

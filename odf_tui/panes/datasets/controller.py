@@ -15,10 +15,12 @@ from odf_engine.api.model import DatasetDetail, DatasetRow
 from odf_engine.api.text import format_count
 from odf_tui.panes.datasets.dataset_filter import count_terms, parse_filter, toggle_term
 from odf_tui.panes.datasets.view import DatasetsPane, GraphView, find_card_jobs
-from odf_tui.services.controller import Context, Controller
+from odf_tui.services.controller import Controller, Host
 from odf_tui.services.jobs_client import JobNews
 from odf_tui.state.saved_session import SavedLayout
 from odf_tui.text.job_text import transfer_rates
+from odf_tui.widgets.choice_list import Choice
+from odf_tui.widgets.dialogs import PickerDialog
 from odf_tui.widgets.status_bar import StatusLine
 
 SHOW_SECONDS: Final = 0.08
@@ -31,9 +33,9 @@ WATCH_SECONDS: Final = 2.0
 class DatasetsController(Controller):
     """Pane 1: the datasets, the selected one, and its card."""
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self.pane = self.host.widget(DatasetsPane)
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self.pane = self.host.query_one(DatasetsPane)
         self.graph = self.pane.view
         self._details: dict[str, DatasetDetail] = {}
         self._card_remotes: object = None
@@ -72,7 +74,7 @@ class DatasetsController(Controller):
         self.host.notice("reloaded")
 
     def _read(self) -> None:
-        self.reader.read("datasets", self.workspace.datasets, self._datasets_read)
+        self.host.read("datasets", self.workspace.datasets, self._datasets_read)
 
     def _datasets_read(self, rows: list[DatasetRow] | None, error: str) -> None:
         self.graph.problem = error
@@ -109,7 +111,7 @@ class DatasetsController(Controller):
                 self._fingerprint = fingerprint
                 self._read()
 
-        self.reader.read("files", self.workspace.data_fingerprint, then)
+        self.host.read("files", self.workspace.data_fingerprint, then)
 
     def _load(self) -> None:
         self.graph.load(self.state.datasets, self.state.healths, self.pane.filter)
@@ -129,7 +131,7 @@ class DatasetsController(Controller):
                 if self.graph.selected == dataset:
                     self._show_card()
 
-            self.reader.read("detail", lambda: self.workspace.detail(dataset), then)
+            self.host.read("detail", lambda: self.workspace.detail(dataset), then)
 
     def _jobs_changed(self, news: JobNews) -> None:
         if news.changed_jobs:
@@ -184,7 +186,7 @@ class DatasetsController(Controller):
         """Show the selected dataset and the running jobs in the status line, the graph and the card."""
         row, jobs = self.graph.row, self.state.jobs.active_jobs()
         health = self.state.healths.get(row.id) if row is not None else None
-        self.host.widget(StatusLine).show(row, health, len(self.state.datasets), jobs)
+        self.host.query_one(StatusLine).show(row, health, len(self.state.datasets), jobs)
         running = {job.dataset: job for job in jobs if job.state is JobState.running}
         rates, selected = transfer_rates(running.values(), self.state.rates), self.graph.selected or ""
         self.graph.set_jobs(running, rates)
@@ -213,9 +215,6 @@ class DatasetsController(Controller):
 
     def choose_filter(self) -> None:
         """Choose a kind, a state or a remote, and show only its datasets; again to remove it."""
-        from odf_tui.widgets.choice_list import Choice  # deferred: loaded after the first paint
-        from odf_tui.widgets.dialogs import PickerDialog
-
         terms = {
             (term.key, alternative)
             for term in parse_filter(self.pane.filter)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 from textual.message import Message
@@ -15,8 +15,9 @@ from odf_engine.api import Committed, Delivery, Event, Job, JournalEvent, LogLin
 from odf_engine.api.model import Target, WrittenBlock
 from odf_engine.api.text import count_of, format_count, printable
 from odf_engine.errors import OdfError
+from odf_tui.panes.jobs.log_screen import LogScreen
 from odf_tui.panes.jobs.view import JobsPane, JobsView, worker_problem_lines
-from odf_tui.services.controller import Context, Controller
+from odf_tui.services.controller import Controller, Host, task
 from odf_tui.state import saved_session
 from odf_tui.state.app_state import JobNews
 from odf_tui.state.job_book import log_file_name
@@ -24,10 +25,9 @@ from odf_tui.state.saved_session import SavedLayout
 from odf_tui.text.format import error_with_hint, format_count_short, format_duration
 from odf_tui.text.job_text import job_outcome, job_seconds, may_have_diverged
 from odf_tui.theming.terminal import notification_sequence
+from odf_tui.widgets.choice_list import Choice
+from odf_tui.widgets.dialogs import ConfirmDialog, PickerDialog, SaveDialog
 from odf_tui.widgets.status_bar import OTHER_VERSION, StatusLine
-
-if TYPE_CHECKING:
-    from odf_tui.panes.jobs.log_screen import LogScreen
 
 LOGS: Final = 8
 """Maximum number of logs of ended jobs in memory."""
@@ -41,9 +41,9 @@ ALERT_SECONDS: Final = 2.0
 class JobsController(Controller):
     """Controls pane 4: the jobs, their logs, and the worker that runs them."""
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self.pane = self.host.widget(JobsPane)
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self.pane = self.host.query_one(JobsPane)
         self.view = self.pane.view
         self.view.inputs = lambda: {row.id: row.inputs for row in self.state.datasets}
         self._tick = self.host.set_interval(1.0, lambda: self.state.second.send(None), pause=True)
@@ -68,7 +68,7 @@ class JobsController(Controller):
             else:
                 self.state.load_jobs(*page)
 
-        self.reader.read("jobs", self.workspace.jobs, then)
+        self.host.read("jobs", self.workspace.jobs, then)
 
     def _jobs_changed(self, news: JobNews) -> None:
         changes = news.changes
@@ -113,10 +113,10 @@ class JobsController(Controller):
         if seconds < ui.notify_after_seconds or job.id in self.jobs.quiet:
             return
         text = f"odf: {job.kind} {job.target}: {job_outcome(job)[0]}, after {format_duration(seconds)}"
-        self.host.station.write(notification_sequence(text, ui.notify_by))
+        self.host.terminal.write(notification_sequence(text, ui.notify_by))
 
     def _read_alerts(self) -> None:
-        self.reader.read(
+        self.host.read(
             "alerts", partial(self.workspace.terminal_messages, self._last_alert), self._show_alerts
         )
 
@@ -130,11 +130,9 @@ class JobsController(Controller):
                 printable(message.message), "bad" if message.kind.endswith(("Failed", "Paused")) else "good"
             )
         if messages and self.workspace.ui.notify_by != "none":
-            from odf_tui.theming.terminal import notification_sequence  # deferred: after the first paint
-
             more = f", and {len(messages) - 1} more" if len(messages) > 1 else ""
             text = f"odf: {messages[-1].message}{more}"
-            self.host.station.write(notification_sequence(text, self.workspace.ui.notify_by))
+            self.host.terminal.write(notification_sequence(text, self.workspace.ui.notify_by))
 
     def save_snapshot_soon(self) -> None:
         """Save the snapshot for the next start, once no job runs. A connection may break at any time."""
@@ -145,7 +143,7 @@ class JobsController(Controller):
         self._snapshot_timer = None
         if not self.state.jobs.active_jobs():
             save = partial(saved_session.save_snapshot, self.workspace.folder, self.workspace)
-            self.reader.read("snapshot", save, lambda *_: None)
+            self.host.read("snapshot", save, lambda *_: None)
 
     def _worker_changed(self) -> None:
         state = self.state
@@ -163,7 +161,7 @@ class JobsController(Controller):
         """Show the state of the worker. A worker of another version counts as present."""
         state = self.state
         other = state.worker == "gone" and state.connection is not None and state.connection.busy
-        self.host.widget(StatusLine).show_worker(
+        self.host.query_one(StatusLine).show_worker(
             OTHER_VERSION if other else state.worker, state.worker_status
         )
         self.pane.show_worker_problem(worker_problem_lines(state.connection, state.worker_status))
@@ -174,11 +172,10 @@ class JobsController(Controller):
         if connection is None or not connection.busy:
             self.jobs.connection.restart()
         else:
-            self.host.start(self._replace_worker(connection.busy))
+            self._replace_worker(connection.busy)
 
+    @task
     async def _replace_worker(self, jobs: int) -> None:
-        from odf_tui.widgets.dialogs import ConfirmDialog
-
         question = f"Stop that worker? {count_of(jobs, 'job')} will be cancelled."
         if not await self.host.ask(ConfirmDialog(question, "Committed blocks are retained.")):
             return
@@ -191,7 +188,7 @@ class JobsController(Controller):
         """Show the log of the selected job; read it if it is not in memory."""
         job = self.view.job
         if job is not None and job.id not in self.state.jobs.logs:
-            self.reader.read("log", lambda: list(self.workspace.log(job.id)), partial(self._log_read, job.id))
+            self.host.read("log", lambda: list(self.workspace.log(job.id)), partial(self._log_read, job.id))
         self.pane.show_log()
         self.host.show_hints()
 
@@ -231,14 +228,12 @@ class JobsController(Controller):
         job = self.view.job
         if job is None:
             return
-        from odf_tui.panes.jobs.log_screen import LogScreen  # deferred: after the first paint
-
         self._log_screen = LogScreen(
             job,
             self.workspace,
             self.state.rates,
             copy=partial(self.host.copy_text, "log"),
-            save=self._save_log_of,
+            save=self._save_log,
             details=self.pane.details,
             wrap=self.pane.log_view.wrap,
         )
@@ -271,14 +266,10 @@ class JobsController(Controller):
     def save_log(self) -> None:
         """Save the complete log of the selected job to a file that the user chooses."""
         if (job := self.view.job) is not None:
-            self._save_log_of(job)
+            self._save_log(job)
 
-    def _save_log_of(self, job: Job) -> None:
-        self.host.start(self._save_log(job))
-
+    @task
     async def _save_log(self, job: Job) -> None:
-        from odf_tui.widgets.dialogs import ConfirmDialog, SaveDialog
-
         path = await self.host.ask(SaveDialog(f"Save the log of {job.kind} {job.target}", log_file_name(job)))
         if path is None:
             return
@@ -306,11 +297,10 @@ class JobsController(Controller):
         job = situation.job if situation.pane == "jobs" else None
         job = job if job is not None and not job.state.final else situation.dataset_job
         if job is not None:
-            self.host.start(self._cancel(job))
+            self._cancel(job)
 
+    @task
     async def _cancel(self, job: Job) -> None:
-        from odf_tui.widgets.dialogs import ConfirmDialog
-
         dialog = ConfirmDialog(f"Cancel {job.kind} {job.target}?", "Committed blocks are retained.")
         if await self.host.ask(dialog):
             await (await self.jobs.connection.link()).cancel(job.id)
@@ -340,13 +330,13 @@ class JobsController(Controller):
                 self.view.go(0)  # where the new job will be
                 self.jobs.submit([(request, job.target)])
 
-        self.reader.read("request", lambda: self.workspace.request_of_job(job), then)
+        self.host.read("request", lambda: self.workspace.request_of_job(job), then)
 
     def show_block(self) -> None:
         """Go to the block that the selected job wrote. Of several blocks, the user chooses one."""
         job = self.view.job
         if job is not None:
-            self.reader.read(
+            self.host.read(
                 "written", lambda: self.workspace.blocks_of_job(job.id), partial(self._choose_block, job)
             )
 
@@ -357,9 +347,6 @@ class JobsController(Controller):
         if len(blocks) == 1:
             self._go_to_block(blocks[0])
             return
-        from odf_tui.widgets.choice_list import Choice
-        from odf_tui.widgets.dialogs import PickerDialog
-
         choices = [
             Choice(
                 str(at),

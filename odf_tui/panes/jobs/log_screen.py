@@ -20,7 +20,7 @@ from odf_engine.api.model import LogPage
 from odf_engine.api.readers.job_log import Entry, format_log_line, log_search_text
 from odf_engine.api.text import printable
 from odf_tui.panes.jobs.view import Gauges, LogLines, end_lines
-from odf_tui.services.controller import Reader
+from odf_tui.services import tasks
 from odf_tui.state.job_book import LogWindow
 from odf_tui.text.job_text import JobRates, throughput
 from odf_tui.widgets.dialogs import OverlayScreen
@@ -92,7 +92,6 @@ class LogScreen(OverlayScreen[str]):
         self.details = details
         self.window = LogWindow()
         self._workspace, self._rates, self._copy, self._save = workspace, rates, copy, save
-        self._reader = Reader(self)
         self._lines = LogLines("lines")
         self._lines.wrap = wrap
         self._early_events: list[JournalEvent] = []  # events before the first page was read
@@ -186,7 +185,7 @@ class LogScreen(OverlayScreen[str]):
                 return workspace.log_page(job, before=first)
             return workspace.log_page(job, after=last if position == "newer" else 0)
 
-        self._reader.read("page", read, partial(self._page_read, position, 0))
+        tasks.read(self, "page", read, partial(self._page_read, position, 0))
 
     def _title(self) -> str:
         return f"{self.job.kind} {self.job.target} · job {self.job.id} · {self.job.state.value}"
@@ -366,4 +365,4 @@ class LogScreen(OverlayScreen[str]):
             self._page_read("found", line, page, error or _NO_MORE[back])
 
         self.show_message("searching …")
-        self._reader.read("page", find, then)
+        tasks.read(self, "page", find, then)

@@ -8,9 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odf_engine.base.progress import Reporter
-from odf_engine.checks.definition import check_files
+from odf_engine.checks.definition import CheckDefinition
 from odf_engine.checks.gate import DatasetChecks
 from odf_engine.ingest.polling_source import pull
+from odf_engine.workspace.documents.store import Documents
 from odf_engine.workspace.workspace import Workspace
 from tests.bench.common import make_dataset
 from tests.bench.measure import Figure, Metric, Size, cost, max_memory, run_in_process
@@ -51,7 +52,7 @@ def run(size: Size, folder: Path) -> list[Figure]:
     with start_spark(folder) as spark:
         spark.session().range(1000).count()  # the pull should not pay for the first query
         pulled = cost(lambda: pull(workspace, entry, spark, Reporter()))
-    check_files(workspace.odf).write(CHECK, "bench")
+    Documents(workspace.odf, CheckDefinition).write(CHECK, "bench")
     checked = cost(lambda: check(workspace.folder))
     memory = run_in_process(check, workspace.folder)
     return [METRICS["rules"].figure(checked, pulled), METRICS["memory"].figure(memory)]

@@ -7,9 +7,10 @@ import time
 import tracemalloc
 from pathlib import Path
 
-from odf_engine.flows.definition import read_flow
-from odf_engine.flows.scheduler import FlowScheduler
-from odf_engine.flows.store import FlowStore
+from odf_engine.automation.flows.definition import Flow
+from odf_engine.automation.flows.scheduler import FlowScheduler
+from odf_engine.automation.flows.store import FlowStore
+from odf_engine.workspace.documents.document import read_document
 from tests.bench.measure import Figure, Metric, Size
 
 FLOW = """
@@ -56,5 +57,5 @@ def load(count: int, folder: Path) -> tuple[FlowStore, FlowScheduler]:
     ]
     store = FlowStore(folder)
     scheduler = FlowScheduler(store, lambda flow, run: None)
-    scheduler.recover([read_flow(text.encode(), "bench") for text in texts], NOW)
+    scheduler.recover([read_document(text.encode(), "bench", Flow) for text in texts], NOW)
     return store, scheduler

@@ -1,5 +1,0 @@
-"""Alerts: messages about events of a workspace to webhooks, mail servers, terminals, and OpenLineage.
-
-Definitions in YAML, the queue of deliveries, the formats of messages, metrics. The worker collects the events
-and delivers them: ``coordinator.alert_runner``. Imports ``checks``, ``flows``, ``net`` and lower layers.
-"""

@@ -1,0 +1,283 @@
+"""The tasks of flows: their fields in the definition, and their work.
+
+A new kind of task is a class here, and a part of :data:`AnyTask`. The runner knows none of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+
+import msgspec
+
+from odf_engine.automation.flows.programs import run_program
+from odf_engine.base.files import ensure_folder
+from odf_engine.errors import OdfError, UsageError
+from odf_engine.metadata.model import DatasetKind
+from odf_engine.storage.refs import is_branch_name
+from odf_engine.workspace.discovery import ODF_FOLDER
+from odf_engine.workspace.documents.document import Kind
+from odf_engine.workspace.documents.values import DurationText
+from odf_engine.workspace.remotes import Remotes, resolve_address
+
+if TYPE_CHECKING:
+    from odf_engine.chain.dataset import Dataset
+    from odf_engine.workspace.dataset_summary import DatasetEntry
+
+_PLACEHOLDER: Final = "{name}"
+Requests = list[tuple["DatasetEntry", dict[str, Any]]]
+"""Datasets, each with the other fields of the request of its job."""
+
+
+class TaskContext(Protocol):
+    """The environment of a task, which the worker provides."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the workspace."""
+        ...
+
+    @property
+    def flow_name(self) -> str:
+        """The name of the flow."""
+        ...
+
+    @property
+    def on_warning(self) -> Literal["continue", "fail"]:
+        """Whether warnings fail the run."""
+        ...
+
+    @property
+    def entries(self) -> Sequence[DatasetEntry]:
+        """The targets of the flow, inputs first."""
+        ...
+
+    def is_ingested(self, dataset: Dataset) -> bool:
+        """Return whether an earlier attempt of the run has committed to a dataset."""
+        ...
+
+    async def run_jobs(self, kind: str, requests: Requests) -> object:
+        """Run jobs, and wait for all of them.
+
+        Args:
+            kind: the kind of the jobs.
+            requests: the datasets, and the other fields of the requests.
+
+        Raises:
+            OdfError: at least one failed, or has warnings and the flow fails on them.
+        """
+        ...
+
+    async def notify_datasets_changed(self) -> None:
+        """Notify the clients of the worker of changes without a job."""
+        ...
+
+
+class Task(Kind, frozen=True):
+    """A task."""
+
+    async def run(self, context: TaskContext) -> None:
+        """Run the task.
+
+        Raises:
+            OdfError: it failed.
+        """
+        raise NotImplementedError
+
+
+class JobTask(Task, frozen=True):
+    """A task that runs a job for each target. Its tag is the kind of the job, with a capital letter."""
+
+    @classmethod
+    def job_kind(cls) -> str:
+        """Return the kind of the jobs."""
+        return str(cls.__struct_config__.tag).lower()
+
+    async def run(self, context: TaskContext) -> None:
+        await context.run_jobs(self.job_kind(), await asyncio.to_thread(self.requests, context))
+
+    def requests(self, context: TaskContext) -> Requests:
+        """Return the datasets, and the fields of their requests. By default, these are those of the task.
+
+        Raises:
+            OdfError: the task cannot run.
+        """
+        return [(entry, msgspec.structs.asdict(self)) for entry in context.entries]
+
+
+class _BranchTask(JobTask, frozen=True):
+    """A task for the heads of the targets, or for a branch.
+
+    Attributes:
+        branch: name of the branch, or "" for the heads.
+    """
+
+    branch: str = ""
+
+    def __post_init__(self) -> None:
+        if self.branch:
+            _check_branch(self.branch)
+
+
+class PullTask(_BranchTask, frozen=True, tag="Pull"):
+    """Pulls the targets, inputs first.
+
+    A branch is created. It is moved to the head first, unless it has blocks that the head lacks.
+
+    Attributes:
+        force: fetch also sources that report no change.
+        fetch_uncacheable: fetch also sources that cannot report changes.
+        reset_on_divergence: rebuild a target if its input was reset or replaced.
+    """
+
+    force: bool = False
+    fetch_uncacheable: bool = False
+    reset_on_divergence: bool = False
+
+    def requests(self, context: TaskContext) -> Requests:
+        """Return the requests, inputs first.
+
+        A repeated run does not fetch a source that cannot report changes again, if an earlier attempt has
+        ingested it: its rows would be appended twice.
+        """
+        from odf_engine.chain.references import follow_head  # deferred, as below: few flows need it
+
+        requests: Requests = []
+        for entry in context.entries:
+            if self.branch:
+                follow_head(entry.dataset, self.branch)
+            dataset = entry.on_branch(self.branch).dataset
+            changes = {
+                "after": [str(upstream.id) for upstream, _ in requests],
+                "on_warning": context.on_warning,
+                "fetch_uncacheable": self.fetch_uncacheable and not context.is_ingested(dataset),
+            }
+            requests.append((entry, msgspec.structs.asdict(self) | changes))
+        return requests
+
+
+class VerifyTask(_BranchTask, frozen=True, tag="Verify"):
+    """Verifies the targets; an invalid dataset fails the run.
+
+    Attributes:
+        integrity: do not replay transactions.
+        recompute: instead of a replay, compare derivative datasets with their query over the latest state of
+            the inputs.
+    """
+
+    integrity: bool = False
+    recompute: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.integrity and self.recompute:
+            raise ValueError("integrity and recompute exclude each other")
+
+
+class CheckTask(_BranchTask, frozen=True, tag="Check"):
+    """Evaluates the checks of the targets on their rows; a violated rule fails the run."""
+
+
+class PromoteTask(Task, frozen=True, tag="Promote"):
+    """Moves the heads of the targets to the newest blocks of a branch."""
+
+    branch: str
+
+    def __post_init__(self) -> None:
+        _check_branch(self.branch)
+
+    async def run(self, context: TaskContext) -> None:
+        """Move the heads.
+
+        Raises:
+            OdfError: at least one head could not be moved. The others have been moved.
+        """
+        failures = await asyncio.to_thread(self._promote, context.entries)
+        await context.notify_datasets_changed()
+        if failures:
+            raise OdfError("; ".join(failures))
+
+    def _promote(self, entries: Sequence[DatasetEntry]) -> list[str]:
+        from odf_engine.chain.references import promote_branch
+
+        failures: list[str] = []
+        for entry in entries:
+            try:
+                promote_branch(entry.dataset, self.branch)
+            except OdfError as error:
+                failures.append(f"promote {entry.alias}: {error}")
+        return failures
+
+
+def _check_branch(name: str) -> None:
+    if not is_branch_name(name):
+        raise ValueError(f"'{name}' is not a valid name of a branch")
+
+
+class PushTask(JobTask, frozen=True, tag="Push"):
+    """Pushes the targets ``to`` a repository or URL."""
+
+    to: str
+    force: bool = False
+
+    def requests(self, context: TaskContext) -> Requests:
+        remotes, several = Remotes(context.folder / ODF_FOLDER), len(context.entries) > 1
+        return [
+            (entry, {"url": resolve_address(remotes, self.to, entry.alias, several), "force": self.force})
+            for entry in context.entries
+        ]
+
+
+class ExportTask(JobTask, frozen=True, tag="Export"):
+    """Writes the rows of the targets to files; ``{name}`` in ``path`` is the name of the dataset."""
+
+    path: str
+    format: Literal["csv", "json", "ndjson", "parquet"] = "csv"
+
+    def requests(self, context: TaskContext) -> Requests:
+        if len(context.entries) > 1 and _PLACEHOLDER not in self.path:
+            raise UsageError(f"export: several datasets require {_PLACEHOLDER} in the path")
+        requests: Requests = []
+        for entry in context.entries:
+            path = context.folder / self.path.replace(_PLACEHOLDER, str(entry.alias).replace("/", "."))
+            ensure_folder(path.parent)
+            requests.append((entry, {"path": str(path), "format": self.format, "replace": True}))
+        return requests
+
+
+class CompactTask(JobTask, frozen=True, tag="Compact"):
+    """Merges small slices of the root datasets among the targets."""
+
+    def requests(self, context: TaskContext) -> Requests:
+        return [(entry, {}) for entry in context.entries if entry.dataset.state().kind is DatasetKind.Root]
+
+
+class CommandTask(Task, frozen=True, tag="Command"):
+    """Runs a program without a shell, once for each target if an argument has ``{name}``, else once.
+
+    Attributes:
+        arguments: the program and its arguments, in YAML ``run``.
+        timeout: the program is terminated after this time.
+    """
+
+    arguments: list[str] = msgspec.field(name="run")
+    timeout: DurationText = DurationText("1h")
+
+    def __post_init__(self) -> None:
+        if not self.arguments or not self.arguments[0]:
+            raise ValueError("run must list a program and its arguments")
+
+    async def run(self, context: TaskContext) -> None:
+        variables: Mapping[str, str] = {"ODF_FLOW": context.flow_name}
+        names = [str(entry.alias) for entry in context.entries]
+        if not any(_PLACEHOLDER in argument for argument in self.arguments):
+            names = [""]
+        for name in names:
+            command = [argument.replace(_PLACEHOLDER, name) for argument in self.arguments]
+            await run_program(command, context.folder, variables, self.timeout.seconds)
+
+
+AnyTask = PullTask | VerifyTask | CheckTask | PromoteTask | PushTask | ExportTask | CompactTask | CommandTask
+"""The type of a task in a definition."""

@@ -1,4 +1,0 @@
-"""Flows: scheduled and triggered runs of tasks. Definitions in YAML, times, decisions, stored runs.
-
-Imports only ``workspace`` and lower layers. The worker runs the tasks: ``coordinator.flow_runner``.
-"""

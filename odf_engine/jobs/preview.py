@@ -1,0 +1,91 @@
+"""Preview: show the rows that a pull of a root dataset would commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+
+import msgspec
+
+from odf_engine.base.progress import Reporter, count_of
+from odf_engine.jobs.base import JobContext, JobRequest, JobSummary, release_arrow_memory
+from odf_engine.jobs.pull import change_counts
+
+
+class PreviewResult(msgspec.Struct, frozen=True):
+    """Result of a preview: the document of ``odf preview --json``, with the rows.
+
+    Attributes:
+        name: alias of the dataset.
+        origin: the path or URL of the first file with new rows, or "" if there are none.
+        rows: number of rows that the file adds to the dataset, with retractions and corrections.
+        added, retracted, corrected: numbers by operation.
+        path: the Parquet file with the first rows, relative to the workspace's folder; evicted when newer
+            results need the space.
+    """
+
+    name: str = ""
+    origin: str = ""
+    rows: int = 0
+    added: int = 0
+    retracted: int = 0
+    corrected: int = 0
+    path: str = ""
+
+
+class Preview(JobRequest[PreviewResult], frozen=True, tag="preview"):
+    """Fetch and read the source of a root dataset as a pull does, and commit nothing.
+
+    Attributes:
+        dataset: id of the dataset.
+        limit: the maximum number of rows in the result.
+        force: fetch even if the source reports no change.
+    """
+
+    read_only = True
+    repeatable = True
+    has_screen = True
+    is_silent = True
+
+    dataset: str
+    limit: int = 1000
+    force: bool = False
+
+    def run(self, context: JobContext, reporter: Reporter) -> PreviewResult:
+        workspace, runtime = context.workspace, context.host.spark(reporter)
+        from odf_engine.data.operation_counts import count_operations
+        from odf_engine.data.parquet.slices import read_batches
+        from odf_engine.ingest.polling_source import PullOptions, preview
+        from odf_engine.views.query_results import new_result, write
+
+        entry = workspace.resolve(self.dataset)
+        name, vocabulary = str(entry.alias), entry.dataset.state().vocabulary
+        options = PullOptions(force=self.force, environment=context.environment)
+        with preview(workspace, entry, runtime, reporter, options) as new, release_arrow_memory():
+            if new is None:
+                return PreviewResult(name)
+            files = [part.path for part in new.slices]
+            counts = count_operations(files, vocabulary.operation_type_column)
+            batches = (batch for file in files for batch in read_batches(file))
+            first = next(batches)
+            with new_result(workspace.odf) as (part, path):
+                write(part, first.schema, chain([first], batches), self.limit)
+            return PreviewResult(
+                name,
+                new.origin,
+                sum(part.rows for part in new.slices),
+                counts.added,
+                counts.retracted,
+                counts.corrected,
+                str(path.relative_to(workspace.folder)),
+            )
+
+    @classmethod
+    def summarize(cls, result: PreviewResult) -> JobSummary:
+        if not result.rows:
+            return JobSummary("no new rows", "muted")
+        changes = change_counts(result.added, result.retracted, result.corrected)
+        return JobSummary(f"{changes or count_of(result.rows, 'new row')}, not committed")
+
+    def command(self, name_of: Callable[[str], str]) -> list[str]:
+        return ["preview", name_of(self.dataset), *(["--force"] if self.force else [])]

@@ -1,0 +1,1 @@
+"""Documents of a workspace that users write in YAML: flows, checks, alerts."""

@@ -1,0 +1,146 @@
+"""Tasks of flows without a worker: the requests of their jobs, and what they do themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import pytest
+
+from odf_engine.automation.flows.definition import Flow
+from odf_engine.automation.flows.tasks import AnyTask, JobTask, Requests
+from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.references import create_branch
+from odf_engine.coordinator.protocol import Request
+from odf_engine.errors import OdfError
+from odf_engine.jobs import JOB_KINDS
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.documents.document import read_document
+from odf_engine.workspace.remotes import Remotes
+from odf_engine.workspace.workspace import Workspace
+from tests.sync.builders import add_slices, make_derivative, make_root
+
+
+class Context:
+    """Records the jobs. The source of ``ingested`` was read by an earlier attempt."""
+
+    flow_name = "f"
+    on_warning: Literal["continue", "fail"] = "fail"
+
+    def __init__(
+        self, folder: Path, entries: Sequence[DatasetEntry], ingested: Dataset | None = None
+    ) -> None:
+        self.folder, self.entries, self._ingested = folder, entries, ingested
+        self.requests: list[Request] = []
+        self.notices = 0
+
+    def is_ingested(self, dataset: Dataset) -> bool:
+        return self._ingested is not None and dataset.folder == self._ingested.folder
+
+    async def run_jobs(self, kind: str, requests: Requests) -> None:
+        for entry, fields in requests:
+            request = JOB_KINDS[kind](dataset=str(entry.id), **fields)  # type: ignore[call-arg]
+            # As the worker's client: a field of another type is an error of the job.
+            self.requests.append(msgspec.json.decode(msgspec.json.encode(request), type=Request))
+
+    async def notify_datasets_changed(self) -> None:
+        self.notices += 1
+
+
+def read_task(text: str) -> AnyTask:
+    document = f"headers: {{name: f}}\nspec: {{target: my.%, tasks: [{{{text}}}]}}\n"
+    return read_document(document.encode(), "f.yaml", Flow).spec.tasks[0]
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    workspace = Workspace.init(tmp_path)
+    Remotes(workspace.odf).add("copy", (tmp_path / "copy").as_uri())
+    return workspace
+
+
+@pytest.fixture
+def entries(workspace: Workspace) -> list[DatasetEntry]:
+    """A root, and a derivative dataset of it."""
+    root = make_root(workspace, "my.root", slices=1)
+    return [root, make_derivative(workspace, root, "my.derived")]
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        (
+            "kind: Pull, force: true, resetOnDivergence: true, branch: next",
+            {"force": True, "reset_on_divergence": True, "branch": "next", "on_warning": "fail"},
+        ),
+        ("kind: Verify, integrity: true, branch: next", {"integrity": True, "branch": "next"}),
+        ("kind: Verify, recompute: true", {"recompute": True}),
+        ("kind: Check, branch: next", {"branch": "next"}),
+        ("kind: Push, to: copy, force: true", {"force": True}),
+        ("kind: Export, path: 'out/{name}.json', format: json", {"format": "json", "replace": True}),
+        ("kind: Compact", {}),
+    ],
+)
+async def test_a_task_submits_jobs_with_its_fields(
+    workspace: Workspace, entries: list[DatasetEntry], text: str, fields: dict[str, Any]
+) -> None:
+    task = read_task(text)
+    assert isinstance(task, JobTask)
+    context = Context(workspace.folder, entries)
+    await task.run(context)
+    expected = entries[:1] if "Compact" in text else entries
+    assert [request.dataset_id for request in context.requests] == [str(entry.id) for entry in expected]
+    for request in context.requests:
+        assert type(request) is JOB_KINDS[task.job_kind()]
+        assert fields.items() <= msgspec.structs.asdict(request).items()
+
+
+async def test_a_pull_waits_for_inputs_and_reads_no_source_twice(
+    workspace: Workspace, entries: list[DatasetEntry]
+) -> None:
+    context = Context(workspace.folder, entries, ingested=entries[0].dataset)
+    await read_task("kind: Pull, fetchUncacheable: true").run(context)
+    first, second = map(msgspec.structs.asdict, context.requests)
+    assert (first["after"], first["fetch_uncacheable"]) == ([], False)
+    assert (second["after"], second["fetch_uncacheable"]) == ([str(entries[0].id)], True)
+
+
+async def test_a_push_names_the_datasets_of_a_repository(
+    workspace: Workspace, entries: list[DatasetEntry], tmp_path: Path
+) -> None:
+    context = Context(workspace.folder, entries)
+    await read_task("kind: Push, to: copy").run(context)
+    names = [msgspec.structs.asdict(request)["url"].rstrip("/") for request in context.requests]
+    assert names == [f"{(tmp_path / 'copy').as_uri()}/{entry.alias}" for entry in entries]
+
+
+async def test_a_promotion_that_fails_for_one_dataset_moves_the_others(
+    workspace: Workspace, entries: list[DatasetEntry]
+) -> None:
+    root, derived = entries
+    head = root.dataset.state().head
+    create_branch(root.dataset, "next", head)
+    branch = root.on_branch("next")
+    add_slices(branch)
+    context = Context(workspace.folder, [derived, root])
+    with pytest.raises(OdfError, match=r"promote my.derived: .*'next' not found"):
+        await read_task("kind: Promote, branch: next").run(context)
+    assert root.dataset.head() == branch.dataset.head() != head
+    assert context.notices == 1
+
+
+async def test_a_command_runs_once_or_for_each_dataset(
+    workspace: Workspace, entries: list[DatasetEntry]
+) -> None:
+    context = Context(workspace.folder, entries)
+    for argument in ("once", "{name}"):
+        script = 'echo "$ODF_FLOW $0" >> ran'
+        await read_task(f"kind: Command, run: [sh, -c, '{script}', '{argument}']").run(context)
+    assert (workspace.folder / "ran").read_text().splitlines() == ["f once", "f my.root", "f my.derived"]
+    output = "seq 1 2000; echo the reason; exit 3"
+    with pytest.raises(OdfError, match=r"(?s)^sh ended with exit code 3: .*\n2000\nthe reason$"):
+        await read_task(f"kind: Command, run: [sh, -c, '{output}']").run(context)
+    with pytest.raises(OdfError, match="no-such-program: No such file"):
+        await read_task("kind: Command, run: [no-such-program]").run(context)
